@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How other threads talk to a worker: commands in, answers out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use crate::flow::Flow;
+use crate::outcome::Outcome;
+use crate::policy::{AcceptMode, Policy};
+use crate::sys::{TcpInfo, Waker};
+
+/// Names one relay of this process for as long as it lives, and no other.
+///
+/// Bits 63..48 the worker, 47..24 the generation, 23..0 the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelayId(pub u64);
+
+impl RelayId {
+    /// The worker that owns the relay.
+    pub fn worker(self) -> usize {
+        usize::from((self.0 >> 48) as u16)
+    }
+}
+
+impl fmt::Display for RelayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+impl fmt::Debug for RelayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A request to a worker. Answers come through the given channel.
+#[derive(Debug)]
+pub enum Command {
+    /// Describe up to `limit` relays.
+    List {
+        /// How many at the most.
+        limit: usize,
+        /// Receives the descriptions, once.
+        answer: Sender<Vec<RelayInfo>>,
+    },
+    /// Describe one relay with both halves' TCP_INFO; `None` when it is gone.
+    Show {
+        /// Which.
+        id: RelayId,
+        /// Receives the description, once.
+        answer: Sender<Option<RelayDetail>>,
+    },
+    /// Reset both sides of a relay; the answer says whether it existed.
+    Kill {
+        /// Which.
+        id: RelayId,
+        /// Receives the result, once.
+        answer: Sender<bool>,
+    },
+    /// Use this policy for relays from now on.
+    Policy {
+        /// The policy.
+        policy: Arc<Policy>,
+        /// Its generation, as the redirect program stamps it on events.
+        generation: u8,
+    },
+    /// Accept nothing new; end when the last relay ended or, with
+    /// [`Outcome::Drained`], when the deadline passes.
+    Drain {
+        /// From now.
+        deadline: Duration,
+    },
+}
+
+/// Where a relay is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for the client's handshake or the server's.
+    Opening,
+    /// Both sides open.
+    Open,
+    /// At least one side sent FIN.
+    Closing,
+}
+
+/// One relay as `relays list` shows it.
+#[derive(Clone, Debug)]
+pub struct RelayInfo {
+    /// Its name.
+    pub id: RelayId,
+    /// The flow it carries.
+    pub flow: Flow,
+    /// The rule it came under.
+    pub rule: String,
+    /// How it was opened.
+    pub accept: AcceptMode,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Since its SYN or its accept.
+    pub age: Duration,
+    /// Since the last byte moved.
+    pub idle: Duration,
+    /// Bytes from the client to the server.
+    pub bytes_up: u64,
+    /// Bytes from the server to the client.
+    pub bytes_down: u64,
+}
+
+/// One relay as `relays show` shows it.
+#[derive(Clone, Debug)]
+pub struct RelayDetail {
+    /// The summary.
+    pub info: RelayInfo,
+    /// The connection to the client, once accepted.
+    pub downstream: Option<TcpInfo>,
+    /// The connection to the server, once begun.
+    pub upstream: Option<TcpInfo>,
+}
+
+/// What is known of a relay when it ended: one log line.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its name.
+    pub id: RelayId,
+    /// The flow it carried.
+    pub flow: Flow,
+    /// The rule it came under.
+    pub rule: Arc<str>,
+    /// How it was opened.
+    pub accept: AcceptMode,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Bytes from the client to the server.
+    pub bytes_up: u64,
+    /// Bytes from the server to the client.
+    pub bytes_down: u64,
+    /// From the start to the end of the client's handshake, in microseconds.
+    pub accept_us: Option<u32>,
+    /// From the upstream SYN to its SYN-ACK being let in, in microseconds.
+    pub connect_us: Option<u32>,
+    /// From the start to the first byte from the server, in microseconds.
+    pub first_byte_us: Option<u32>,
+    /// From the start to the end.
+    pub total: Duration,
+}
+
+/// Where a worker reports ended relays. Called with a batch once a turn; must
+/// not block. Returns how many records it had to drop.
+pub trait Journal: Send {
+    /// Takes the records out of `ended`.
+    fn record(&mut self, ended: &mut Vec<Ended>) -> u64;
+}
+
+/// The other threads' hold on a running worker.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(crate) commands: Sender<Command>,
+    pub(crate) waker: Arc<Waker>,
+    /// The worker's counters.
+    pub counters: Arc<crate::counters::Counters>,
+}
+
+impl Handle {
+    /// Sends a command. A worker that has ended ignores it: its answer channel
+    /// is dropped, which the receiver sees.
+    pub fn send(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            self.waker.wake();
+        }
+    }
+}

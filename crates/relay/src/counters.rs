@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a worker counts. Written by one worker, read by anybody.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::outcome::Outcome;
+
+/// One number that a single thread writes and others read.
+///
+/// The writer is alone, so a load and a store suffice: no locked instruction
+/// on the data path.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning worker may call this.
+    pub(crate) fn add(&self, n: u64) {
+        self.set(self.read().wrapping_add(n));
+    }
+
+    /// Takes `n` off. Only the owning worker may call this.
+    pub(crate) fn sub(&self, n: u64) {
+        self.set(self.read().wrapping_sub(n));
+    }
+
+    /// The value as last written.
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $kind:ident,)*) => {
+        /// The counters of one worker, on cache lines of their own.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+            /// Relays ended, by [`Outcome`] discriminant.
+            pub ended: [Counter; Outcome::ALL.len()],
+        }
+
+        impl Counters {
+            /// Every single-valued counter: its name, its documentation,
+            /// whether it only grows, and its value.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, bool, u64)> + '_ {
+                [$((stringify!($name), concat!($($doc),*), counters!(@$kind), self.$name.read()),)*]
+                    .into_iter()
+            }
+        }
+    };
+    (@total) => { true };
+    (@gauge) => { false };
+}
+
+counters! {
+    #[doc = "Relays open now."]
+    relays: gauge,
+    #[doc = "Relays opened since start."]
+    relays_opened: total,
+    #[doc = "Upstream connections open now whose client has not completed its handshake."]
+    half_open: gauge,
+    #[doc = "SYNs of flows to be relayed that reached a worker."]
+    syns: total,
+    #[doc = "Flows opened upstream at the client's SYN."]
+    early: total,
+    #[doc = "Flows whose client was answered only after the server."]
+    strict: total,
+    #[doc = "Flows opened upstream after the client's handshake."]
+    late: total,
+    #[doc = "Flows opened late because a half-open budget was used up."]
+    over_budget: total,
+    #[doc = "Flows passed on unrelayed because a budget or the relay table was full."]
+    passed: total,
+    #[doc = "SYNs answered with a reset by a reject rule."]
+    rejected: total,
+    #[doc = "Server SYN-ACKs held until the client proved itself."]
+    held: total,
+    #[doc = "Upstream connections that could not keep the client's port."]
+    port_fallbacks: total,
+    #[doc = "Upstream connections that could not keep the client's address."]
+    address_fallbacks: total,
+    #[doc = "Bytes from clients to servers."]
+    bytes_up: total,
+    #[doc = "Bytes from servers to clients."]
+    bytes_down: total,
+    #[doc = "Bytes moved by splice, in both directions."]
+    bytes_spliced: total,
+    #[doc = "Log records dropped because the log could not keep up."]
+    log_drops: total,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_names_every_counter_once() {
+        let counters = Counters::default();
+        counters.relays.add(3);
+        counters.relays.sub(1);
+        let (name, help, grows, value) = counters.each().next().unwrap();
+        assert_eq!((name, help, grows, value), ("relays", "Relays open now.", false, 2));
+    }
+}

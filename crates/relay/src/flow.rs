@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A flow as the client addressed it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// The two end points of a flow, seen from the client: who opened it, and to
+/// whom it was addressed (the original destination).
+///
+/// IPv4 addresses are held v4-mapped (RFC 4291 §2.5.5.2), so one table serves
+/// both families. 36 bytes, no padding; ports in host byte order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Flow {
+    client_ip: [u8; 16],
+    server_ip: [u8; 16],
+    client_port: u16,
+    server_port: u16,
+}
+
+impl Flow {
+    /// A flow from `client` to `server`.
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        Self {
+            client_ip: mapped(client.ip()),
+            server_ip: mapped(server.ip()),
+            client_port: client.port(),
+            server_port: server.port(),
+        }
+    }
+
+    /// The address and port of the end point that sent the SYN.
+    pub fn client(&self) -> SocketAddr {
+        endpoint(self.client_ip, self.client_port)
+    }
+
+    /// The address and port the SYN was sent to.
+    pub fn server(&self) -> SocketAddr {
+        endpoint(self.server_ip, self.server_port)
+    }
+
+    /// Whether both end points are IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.server().is_ipv4()
+    }
+
+    /// Both addresses as 16 bytes in network order, v4-mapped for IPv4.
+    pub fn addresses(&self) -> ([u8; 16], [u8; 16]) {
+        (self.client_ip, self.server_ip)
+    }
+}
+
+fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn endpoint(ip: [u8; 16], port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port)
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} > {}", self.client(), self.server())
+    }
+}
+
+impl fmt::Debug for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_families_survive_the_round_trip() {
+        for (client, server) in [
+            ("10.0.0.1:40000", "192.0.2.7:443"),
+            ("[2001:db8::1]:40000", "[2001:db8::2]:80"),
+        ] {
+            let flow = Flow::new(client.parse().unwrap(), server.parse().unwrap());
+            assert_eq!(flow.client().to_string(), client);
+            assert_eq!(flow.server().to_string(), server);
+        }
+        assert_eq!(size_of::<Flow>(), 36);
+    }
+}

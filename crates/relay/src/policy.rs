@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the configuration wants done with a flow. Read-only for the workers.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::flow::Flow;
+
+/// When the client is answered, relative to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AcceptMode {
+    /// Answer the client at once and open upstream at its SYN (Early SYN
+    /// Forwarding).
+    Early,
+    /// Answer the client only when the server answered; pass refusals on.
+    Strict,
+    /// Open upstream only after the client's handshake is complete.
+    Late,
+}
+
+/// What a rule does with the flows it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Split the connection.
+    Relay,
+    /// Leave the flow to IP forwarding.
+    Forward,
+    /// Answer the SYN with a reset.
+    Reject,
+}
+
+/// Which source address the server sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SourceAddress {
+    /// The client's own address and port.
+    Client,
+    /// An address of this node.
+    Node,
+}
+
+/// An address prefix. IPv4 prefixes are held v4-mapped, so `0.0.0.0/0` is
+/// `::ffff:0:0/96` and never matches an IPv6 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    address: u128,
+    bits: u8,
+}
+
+impl Prefix {
+    /// The prefix of `bits` leading bits of `ip`; `None` when `bits` is more
+    /// than the family has or when bits behind the prefix are set.
+    pub fn new(ip: IpAddr, bits: u8) -> Option<Self> {
+        let (address, offset, most) = match ip {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped(), 96, 32),
+            IpAddr::V6(v6) => (v6, 0, 128),
+        };
+        if bits > most {
+            return None;
+        }
+        let prefix = Self {
+            address: u128::from(address),
+            bits: bits + offset,
+        };
+        (prefix.address & !prefix.mask() == 0).then_some(prefix)
+    }
+
+    /// The first address as 16 bytes in network order, v4-mapped for IPv4.
+    pub fn octets(&self) -> [u8; 16] {
+        self.address.to_be_bytes()
+    }
+
+    /// Leading bits that count, of 128 (IPv4 prefixes count from 96).
+    pub fn mapped_bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether `address` (16 bytes, network order, v4-mapped) lies in it.
+    pub fn contains(&self, address: [u8; 16]) -> bool {
+        u128::from_be_bytes(address) & self.mask() == self.address
+    }
+
+    fn mask(&self) -> u128 {
+        u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0)
+    }
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match Ipv6Addr::from(self.address).to_canonical() {
+            IpAddr::V4(v4) if self.bits >= 96 => write!(f, "{v4}/{}", self.bits - 96),
+            _ => write!(f, "{}/{}", Ipv6Addr::from(self.address), self.bits),
+        }
+    }
+}
+
+/// What a rule matches. An empty list matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Prefixes of the original destination.
+    pub destinations: Vec<Prefix>,
+    /// Prefixes of the client.
+    pub sources: Vec<Prefix>,
+    /// Ports of the original destination.
+    pub ports: Vec<RangeInclusive<u16>>,
+}
+
+/// Socket settings of one side of a relay. `None` leaves the kernel's default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SideOptions {
+    /// Congestion control by its kernel name, for example `bbr`.
+    pub congestion: Option<String>,
+    /// Initial congestion window in segments.
+    pub initial_window: Option<u32>,
+    /// `SO_SNDBUF` in bytes; `None` keeps autotuning.
+    pub send_buffer_bytes: Option<u32>,
+    /// `SO_RCVBUF` in bytes; `None` keeps autotuning.
+    pub receive_buffer_bytes: Option<u32>,
+    /// `TCP_NOTSENT_LOWAT` in bytes: how much may wait unsent in the kernel.
+    pub notsent_lowat_bytes: u32,
+    /// Idle time before the first keepalive probe; zero turns keepalive off.
+    pub keepalive_idle: Duration,
+    /// Time between keepalive probes.
+    pub keepalive_interval: Duration,
+    /// `TCP_USER_TIMEOUT`; zero leaves the kernel's retry limits.
+    pub user_timeout: Duration,
+}
+
+impl Default for SideOptions {
+    fn default() -> Self {
+        Self {
+            congestion: None,
+            initial_window: None,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            notsent_lowat_bytes: 128 << 10,
+            keepalive_idle: Duration::from_secs(180),
+            keepalive_interval: Duration::from_secs(60),
+            user_timeout: Duration::from_secs(360),
+        }
+    }
+}
+
+/// Bounds on the time a relay may spend in each state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the upstream SYN to the upstream SYN-ACK.
+    pub connect: Duration,
+    /// Without a byte in either direction.
+    pub idle: Duration,
+    /// From the client's FIN to the server's.
+    pub client_fin: Duration,
+    /// From the server's FIN to the client's.
+    pub server_fin: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(30),
+            idle: Duration::from_secs(3600),
+            client_fin: Duration::from_secs(300),
+            server_fin: Duration::from_secs(300),
+        }
+    }
+}
+
+/// One rule of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name in the configuration, in logs and in metrics.
+    pub name: String,
+    /// Which flows it is for.
+    pub matches: Match,
+    /// What to do with them.
+    pub action: Action,
+    /// When the client is answered.
+    pub accept: AcceptMode,
+    /// Which source address the server sees.
+    pub source_address: SourceAddress,
+    /// Settings of the sockets toward clients.
+    pub downstream: SideOptions,
+    /// Settings of the sockets toward servers.
+    pub upstream: SideOptions,
+    /// Its time bounds.
+    pub timeouts: Timeouts,
+}
+
+/// Bounds on half-open upstream connections: those opened at a SYN whose
+/// sender has not completed its handshake yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfOpenLimits {
+    /// In all, over all workers. Beyond it, flows are opened in late mode.
+    pub total: u32,
+    /// Of `total`, kept for clients from prefixes that completed a handshake.
+    pub reserve: u32,
+    /// Per client prefix (IPv4 /24, IPv6 /64).
+    pub per_prefix: u32,
+    /// How long a client may take to complete its handshake.
+    pub expiry: Duration,
+}
+
+impl Default for HalfOpenLimits {
+    fn default() -> Self {
+        Self {
+            total: 4096,
+            reserve: 1024,
+            per_prefix: 256,
+            expiry: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The whole policy: a snapshot that workers share and never write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The rules, in the order of the configuration. At most 1024.
+    pub rules: Vec<Rule>,
+    /// Bounds on half-open upstream connections.
+    pub half_open: HalfOpenLimits,
+    /// How long a destination that failed in early mode is treated as strict.
+    pub suspect_for: Duration,
+    /// Relays per worker; beyond it, new flows are forwarded.
+    pub relays_max: u32,
+}
+
+impl Policy {
+    /// The rule for a flow: the longest destination prefix wins, then the
+    /// longest source prefix, then the narrowest port range, then the order
+    /// of the configuration. `None` when no rule matches.
+    pub fn classify(&self, flow: &Flow) -> Option<usize> {
+        let (client, server) = flow.addresses();
+        let port = flow.server().port();
+        let mut best: Option<(Specificity, usize)> = None;
+        for (index, rule) in self.rules.iter().enumerate() {
+            let Some(specificity) = rule.matches.specificity(client, server, port) else {
+                continue;
+            };
+            if best.is_none_or(|(most, _)| specificity > most) {
+                best = Some((specificity, index));
+            }
+        }
+        best.map(|(_, index)| index)
+    }
+}
+
+/// How narrowly a rule matched: destination bits, source bits, and the ports
+/// it leaves out.
+type Specificity = (u8, u8, u16);
+
+impl Match {
+    fn specificity(&self, client: [u8; 16], server: [u8; 16], port: u16) -> Option<Specificity> {
+        let ports = if self.ports.is_empty() {
+            Some(0)
+        } else {
+            let holding = self.ports.iter().filter(|range| range.contains(&port));
+            holding.map(|range| u16::MAX - (range.end() - range.start())).max()
+        };
+        Some((
+            longest(&self.destinations, server)?,
+            longest(&self.sources, client)?,
+            ports?,
+        ))
+    }
+}
+
+fn longest(prefixes: &[Prefix], address: [u8; 16]) -> Option<u8> {
+    if prefixes.is_empty() {
+        return Some(0);
+    }
+    let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
+    holding.map(Prefix::mapped_bits).max()
+}
