@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records: what an experiment did, on what machine, and every raw sample.
+//!
+//! A record is written once, as JSON, and never edited: pictures and tables
+//! in the documents are made from it. It holds enough to run the experiment
+//! again and to check every summary row against the samples.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::table::Table;
+
+/// Version of the file format that this lab writes and reads.
+const FORMAT: u32 = 1;
+
+/// One run of one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of the file format.
+    pub format: u32,
+    /// Name of the experiment, as the lab's subcommand has it.
+    pub experiment: String,
+    /// Start of the run, UTC, RFC 3339 to the second.
+    pub date: String,
+    /// The command line that repeats the run.
+    pub command: String,
+    /// `git describe` of the source tree the lab was built from.
+    pub commit: String,
+    /// Seed of every random choice in the run.
+    pub seed: u64,
+    /// The machine it ran on.
+    pub machine: Machine,
+    /// What was set: delays, rates, repeats, versions of the contenders.
+    pub parameters: BTreeMap<String, Value>,
+    /// Every raw sample.
+    pub samples: Vec<Samples>,
+    /// Summary rows, computed from the samples.
+    pub tables: Vec<Table>,
+    /// What a reader must know to judge the numbers: limits, misses, failures.
+    pub remarks: Vec<String>,
+}
+
+/// The machine an experiment ran on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Kernel release.
+    pub kernel: String,
+    /// CPUs this process may use.
+    pub cpus: usize,
+    /// CPU model name.
+    pub cpu_model: String,
+}
+
+/// Repeated measurements of one quantity under one configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    /// What was measured, for example `time to first byte`.
+    pub quantity: String,
+    /// Unit of the values, for example `ms`.
+    pub unit: String,
+    /// The configuration, for example `contender = early`.
+    pub labels: BTreeMap<String, String>,
+    /// The values in the order they were taken.
+    pub values: Vec<f64>,
+}
+
+impl Record {
+    /// A record of a run that starts now on this machine.
+    pub fn start(experiment: &str, seed: u64) -> Self {
+        Self {
+            format: FORMAT,
+            experiment: experiment.to_string(),
+            date: rfc3339(unix_seconds()),
+            command: command_line(std::env::args()),
+            commit: describe_source(),
+            seed,
+            machine: Machine::this(),
+            parameters: BTreeMap::new(),
+            samples: Vec::new(),
+            tables: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Notes a parameter of the run.
+    pub fn parameter(&mut self, name: &str, value: impl Into<Value>) {
+        self.parameters.insert(name.to_string(), value.into());
+    }
+
+    /// Keeps the samples of one quantity under one configuration.
+    pub fn sample(
+        &mut self,
+        quantity: &str,
+        unit: &str,
+        labels: &[(&str, &str)],
+        values: Vec<f64>,
+    ) {
+        let label = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+        self.samples.push(Samples {
+            quantity: quantity.to_string(),
+            unit: unit.to_string(),
+            labels: labels.iter().map(label).collect(),
+            values,
+        });
+    }
+
+    /// The path of a file of this run in `directory`: experiment, date, extension.
+    pub fn path(&self, directory: &Path, extension: &str) -> PathBuf {
+        let date: String = self
+            .date
+            .chars()
+            .filter(|c| !matches!(c, '-' | ':'))
+            .collect();
+        directory.join(format!("{}-{date}.{extension}", self.experiment))
+    }
+
+    /// Writes the record below `directory`, which is made if missing.
+    pub fn write(&self, directory: &Path) -> anyhow::Result<PathBuf> {
+        let path = self.path(directory, "json");
+        let json = serde_json::to_string_pretty(self).context("encode the record")?;
+        write_file(&path, &(json + "\n"))?;
+        Ok(path)
+    }
+
+    /// Reads a record back.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let record: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a record of the lab", path.display()))?;
+        ensure!(
+            record.format == FORMAT,
+            "{} has record format {}; this lab reads format {FORMAT}",
+            path.display(),
+            record.format
+        );
+        Ok(record)
+    }
+
+    /// The record's tables and conditions as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("### {}\n\n", self.experiment);
+        for table in &self.tables {
+            text.push_str(&table.markdown());
+            text.push('\n');
+        }
+        for remark in &self.remarks {
+            text.push_str(&format!("* {remark}\n"));
+        }
+        if !self.remarks.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&format!(
+            "{} at {}, Linux {}, {} CPUs ({}), seed {}. Repeat with `{}`.\n",
+            self.date,
+            self.commit,
+            self.machine.kernel,
+            self.machine.cpus,
+            self.machine.cpu_model,
+            self.seed,
+            self.command
+        ));
+        text
+    }
+}
+
+impl Machine {
+    /// The machine this process runs on.
+    fn this() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            kernel: kernel.trim().to_string(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu_model: model.map_or("unknown CPU", |(_, name)| name).to_string(),
+        }
+    }
+}
+
+/// Arguments of `posthaste-lab report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Records written by an experiment.
+    #[arg(required = true, value_name = "RECORD")]
+    records: Vec<PathBuf>,
+}
+
+/// Prints the records as Markdown.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    for path in &args.records {
+        println!("{}", Record::read(path)?.markdown());
+    }
+    Ok(())
+}
+
+/// Writes `text` to `path`, making its directory if missing.
+pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let directory = path.parent().unwrap_or_else(|| Path::new("."));
+    fs::create_dir_all(directory)
+        .with_context(|| format!("make directory {}", directory.display()))?;
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// The command line with the program's directory left out and every argument
+/// quoted that a shell would split.
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let mut words: Vec<String> = arguments.map(|word| quoted(&word)).collect();
+    if let Some(program) = words.first_mut() {
+        *program = program.rsplit('/').next().unwrap_or_default().to_string();
+    }
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The commit of the tree this lab was built from; `unknown` when that tree
+/// is gone, as for a lab that was copied elsewhere.
+fn describe_source() -> String {
+    let arguments = [
+        "-C",
+        env!("CARGO_MANIFEST_DIR"),
+        "describe",
+        "--always",
+        "--dirty",
+        "--tags",
+    ];
+    let output = Command::new("git").args(arguments).output();
+    let described = output.ok().filter(|output| output.status.success());
+    let name = described.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
+    name.unwrap_or_else(|| "unknown".to_string())
+}
+
+fn unix_seconds() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_epoch.map_or(0, |elapsed| elapsed.as_secs())
+}
+
+/// `seconds` since 1970 as `YYYY-MM-DDThh:mm:ssZ`.
+fn rfc3339(seconds: u64) -> String {
+    let (days, time) = (seconds / 86400, seconds % 86400);
+    let (year, month, day) = civil_date(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        time / 3600,
+        time / 60 % 60,
+        time % 60
+    )
+}
+
+/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
+fn civil_date(mut days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_795_175_295), "2026-11-20T11:48:15Z");
+        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
+    }
+
+    #[test]
+    fn command_lines_can_be_pasted() {
+        let words = ["/usr/bin/posthaste-lab", "boot", "--note", "it's 1 run"].map(String::from);
+        assert_eq!(
+            command_line(words.into_iter()),
+            r"posthaste-lab boot --note 'it'\''s 1 run'"
+        );
+    }
+
+    fn example() -> Record {
+        let mut record = Record::start("example", 7);
+        record.parameter("delays_ms", vec![40, 10]);
+        record.sample(
+            "time to first byte",
+            "ms",
+            &[("contender", "early")],
+            vec![150.5, 151.0],
+        );
+        let mut table = Table::new("Time to first byte, ms", &["contender", "median"]);
+        table.push(["early", "150.8"]);
+        record.tables.push(table);
+        record.remarks.push("One node.".to_string());
+        record
+    }
+
+    #[test]
+    fn a_record_survives_writing_and_reading() {
+        let directory =
+            std::env::temp_dir().join(format!("posthaste-record-{}", std::process::id()));
+        let record = example();
+        let path = record.write(&directory).unwrap();
+        assert_eq!(Record::read(&path).unwrap(), record);
+        fs::write(&path, "{}").unwrap();
+        assert!(
+            Record::read(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("not a record")
+        );
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn markdown_names_conditions() {
+        let text = example().markdown();
+        assert!(text.contains("| early     |  150.8 |"), "{text}");
+        assert!(text.contains("* One node.\n"));
+        assert!(text.contains("seed 7. Repeat with `"));
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables of text: aligned for a terminal, and as Markdown.
+//!
+//! A table only lays out; whoever fills it chooses units and digits.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A titled table. Every row has one cell per column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// What the table shows, with units.
+    pub title: String,
+    /// Column headings.
+    pub columns: Vec<String>,
+    /// Cells, row by row.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        Self {
+            title: title.into(),
+            columns: columns.iter().map(ToString::to_string).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Appends a row. Panics when it does not have one cell per column.
+    pub fn push<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        let row: Vec<String> = cells.into_iter().map(Into::into).collect();
+        assert_eq!(
+            row.len(),
+            self.columns.len(),
+            "cells in a row of {:?}",
+            self.title
+        );
+        self.rows.push(row);
+    }
+
+    /// The table as GitHub-flavoured Markdown, the title in bold above it.
+    pub fn markdown(&self) -> String {
+        let widths = self.widths(escaped);
+        let rule: Vec<String> = (0..widths.len())
+            .map(|column| self.rule(column, widths[column]))
+            .collect();
+        let mut text = format!("**{}**\n\n", self.title);
+        let mut line = |cells: &[String]| {
+            let padded: Vec<String> = (0..cells.len())
+                .map(|column| self.pad(column, &escaped(&cells[column]), widths[column]))
+                .collect();
+            text.push_str(&format!("| {} |\n", padded.join(" | ")));
+        };
+        line(&self.columns);
+        line(&rule);
+        self.rows.iter().for_each(|row| line(row));
+        text
+    }
+
+    fn rule(&self, column: usize, width: usize) -> String {
+        let dashes = "-".repeat(width.max(3) - 1);
+        if self.is_numeric(column) {
+            format!("{dashes}:")
+        } else {
+            format!("{dashes}-")
+        }
+    }
+
+    fn widths(&self, shown: fn(&str) -> String) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| &row[column]);
+            let lengths = cells
+                .chain([&self.columns[column]])
+                .map(|cell| shown(cell).chars().count());
+            lengths.max().unwrap_or(0).max(3)
+        };
+        (0..self.columns.len()).map(width).collect()
+    }
+
+    /// Whether a column is set flush right: every cell in it is a number,
+    /// perhaps with a sign, a unit or a percent sign, or a dash for "none".
+    fn is_numeric(&self, column: usize) -> bool {
+        let numeric = |cell: &str| {
+            let mut chars = cell
+                .trim_start_matches(['<', '>', '=', '+', '-', ' '])
+                .chars();
+            cell == "-"
+                || cell.is_empty()
+                || chars.next().is_some_and(|first| first.is_ascii_digit())
+        };
+        self.rows.iter().all(|row| numeric(&row[column]))
+    }
+
+    fn pad(&self, column: usize, cell: &str, width: usize) -> String {
+        if self.is_numeric(column) {
+            format!("{cell:>width$}")
+        } else {
+            format!("{cell:<width$}")
+        }
+    }
+
+    fn text_line(&self, cells: &[String], widths: &[usize]) -> String {
+        let padded: Vec<String> = (0..cells.len())
+            .map(|column| self.pad(column, &cells[column], widths[column]))
+            .collect();
+        padded.join("  ").trim_end().to_string()
+    }
+}
+
+fn escaped(cell: &str) -> String {
+    cell.replace('|', "\\|")
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths(str::to_string);
+        let rules: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+        writeln!(f, "{}\n", self.title)?;
+        writeln!(f, "{}", self.text_line(&self.columns, &widths))?;
+        writeln!(f, "{}", rules.join("  "))?;
+        self.rows
+            .iter()
+            .try_for_each(|row| writeln!(f, "{}", self.text_line(row, &widths)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times() -> Table {
+        let mut table = Table::new("Times, ms", &["contender", "connect"]);
+        table.push(["direct", "100.25"]);
+        table.push(["1 | node", "-"]);
+        table
+    }
+
+    #[test]
+    fn text_is_aligned() {
+        let expected = "Times, ms\n\n\
+                        contender  connect\n\
+                        ---------  -------\n\
+                        direct      100.25\n\
+                        1 | node         -\n";
+        assert_eq!(times().to_string(), expected);
+    }
+
+    #[test]
+    fn markdown_escapes_bars_and_aligns_numbers() {
+        let expected = "**Times, ms**\n\n\
+                        | contender | connect |\n\
+                        | --------- | ------: |\n\
+                        | direct    |  100.25 |\n\
+                        | 1 \\| node |       - |\n";
+        assert_eq!(times().markdown(), expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "cells in a row")]
+    fn a_short_row_is_refused() {
+        times().push(["direct"]);
+    }
+}
