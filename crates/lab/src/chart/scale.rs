@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Mapping of values to positions on the page, and where to put ticks.
+
+/// How distances on an axis relate to values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spacing {
+    /// Equal steps for equal differences.
+    Linear,
+    /// Equal steps for equal ratios; all values must be positive.
+    Logarithmic,
+}
+
+/// One axis: values `low..=high` laid over positions `start..=end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) start: f64,
+    pub(super) end: f64,
+    pub(super) spacing: Spacing,
+}
+
+impl Scale {
+    /// The position of `value`.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let part = match self.spacing {
+            Spacing::Linear => (value - self.low) / (self.high - self.low),
+            Spacing::Logarithmic => (value / self.low).ln() / (self.high / self.low).ln(),
+        };
+        self.start + (self.end - self.start) * part
+    }
+}
+
+/// Round values from zero to at least `most`, about `count` of them.
+pub(super) fn ticks(most: f64, count: usize) -> Vec<f64> {
+    let most = if most > 0.0 { most } else { 1.0 };
+    let raw = most / count as f64;
+    let decade = 10f64.powf(raw.log10().floor());
+    let fits = |factor: &&f64| **factor * decade >= raw * (1.0 - 1e-9);
+    let step = decade * [1.0, 2.0, 5.0, 10.0].iter().find(fits).unwrap_or(&10.0);
+    let mut values = vec![0.0];
+    while values[values.len() - 1] < most * (1.0 - 1e-9) {
+        values.push(values.len() as f64 * step);
+    }
+    values
+}
+
+/// `value` with at least three significant digits before 1000, none to spare.
+pub(super) fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 => 0,
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
+/// `value` as a tick label: no trailing zeros.
+pub(super) fn plain(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_cover() {
+        assert_eq!(ticks(203.0, 5), [0.0, 50.0, 100.0, 150.0, 200.0, 250.0]);
+        assert_eq!(
+            ticks(1.0, 5)
+                .iter()
+                .map(|&tick| plain(tick))
+                .collect::<Vec<_>>(),
+            ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+        );
+        assert_eq!(ticks(0.0, 2), [0.0, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn scales_map_their_ends() {
+        let scale = Scale {
+            low: 10.0,
+            high: 1000.0,
+            start: 0.0,
+            end: 100.0,
+            spacing: Spacing::Logarithmic,
+        };
+        assert!((scale.at(100.0) - 50.0).abs() < 1e-9);
+        let scale = Scale {
+            spacing: Spacing::Linear,
+            ..scale
+        };
+        assert!((scale.at(505.0) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn labels() {
+        assert_eq!(
+            ["0", "0.10", "9.99", "10.0", "151"].map(String::from),
+            [0.0, 0.1, 9.99, 9.996, 150.6].map(short)
+        );
+        assert_eq!(plain(1500.0), "1500");
+    }
+}
