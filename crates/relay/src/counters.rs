@@ -34,12 +34,12 @@ impl Counter {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident: $kind:ident,)*) => {
+    ($(#[doc = $help:literal] $name:ident: $kind:ident,)*) => {
         /// The counters of one worker, on cache lines of their own.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Counter,)*
+            $(#[doc = $help] pub $name: Counter,)*
             /// Relays ended, by [`Outcome`] discriminant.
             pub ended: [Counter; Outcome::ALL.len()],
         }
@@ -48,8 +48,7 @@ macro_rules! counters {
             /// Every single-valued counter: its name, its documentation,
             /// whether it only grows, and its value.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, bool, u64)> + '_ {
-                [$((stringify!($name), concat!($($doc),*), counters!(@$kind), self.$name.read()),)*]
-                    .into_iter()
+                [$((stringify!($name), $help, counters!(@$kind), self.$name.read()),)*].into_iter()
             }
         }
     };

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compiles each `*.bpf.c` into a skeleton in `OUT_DIR`.
+
+use std::path::PathBuf;
+use std::{env, ffi::OsStr};
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    // Debian keeps <asm/types.h> in a folder of the architecture's name.
+    let include = format!("-I/usr/include/{}-linux-gnu", env::consts::ARCH);
+    SkeletonBuilder::new()
+        .source("src/redirect.bpf.c")
+        .clang_args([
+            OsStr::new(&include),
+            OsStr::new("-Wall"),
+            OsStr::new("-Wextra"),
+            OsStr::new("-Werror"),
+            OsStr::new("-mcpu=v3"),
+        ])
+        .build_and_generate(out.join("redirect.skel.rs"))
+        .expect("clang and the kernel headers are installed; `make setup` does it");
+    println!("cargo:rerun-if-changed=src/redirect.bpf.c");
+    println!("cargo:rerun-if-changed=src/types.h");
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the redirect program and its loader share. The loader's structs are
+ * generated from here by way of BTF; nothing mirrors them by hand.
+ *
+ * Addresses are 16 bytes in network order, v4-mapped for IPv4 (RFC 4291
+ * section 2.5.5.2), so one table serves both families. Everything not typed
+ * __be is in host order.
+ */
+#pragma once
+
+/* A frame kept for later: Ethernet 14, IPv6 40, TCP 60, and some room. */
+#define FRAME_MAX 128
+/* Rules that may apply to one destination prefix. */
+#define CANDIDATES_MAX 32
+
+struct address {
+	__u32 word[4];
+};
+
+/* A flow as its client addressed it. */
+struct flow {
+	struct address client;
+	struct address server;
+	__be16 client_port;
+	__be16 server_port;
+};
+_Static_assert(sizeof(struct flow) == 36, "no padding");
+
+/* A destination that failed, or the destination part of a rule look-up. */
+struct destination {
+	struct address ip;
+	__be16 port;
+	__u16 pad;
+};
+
+/* Key of `rules`: one generation of the policy, then a destination prefix. */
+struct rule_key {
+	__u32 prefix_bits; /* 8 for the generation + those of the prefix */
+	__u8 generation;
+	__u8 ip[16];
+};
+
+enum action {
+	ACTION_RELAY,
+	ACTION_FORWARD,
+	ACTION_REJECT,
+};
+
+enum accept_mode {
+	ACCEPT_EARLY,
+	ACCEPT_STRICT,
+	ACCEPT_LATE,
+};
+
+/* One rule as it applies to a destination prefix. */
+struct candidate {
+	struct address source;
+	struct address source_mask;
+	__u16 port_first;
+	__u16 port_last;
+	__u16 rule; /* index in the policy */
+	__u8 action;
+	__u8 accept;
+	__u8 family; /* AF_INET, AF_INET6, or 0 for both */
+	__u8 pad[3];
+};
+
+/* Value of `rules`: candidates, the narrowest first. */
+struct candidates {
+	__u32 count;
+	struct candidate list[CANDIDATES_MAX];
+};
+
+/* What may happen to the client's SYN while its gate stands. */
+enum gate_syn {
+	SYN_ADMITTED, /* it went to the listener */
+	SYN_HELD,     /* the worker has it, until the server answered */
+	SYN_PASSED,   /* it was forwarded, the flow is not ours */
+};
+
+/*
+ * Stands from a SYN until its client proved itself. While it stands, the
+ * server's SYN-ACK goes to the worker instead of the upstream socket.
+ */
+struct gate {
+	__u32 isn; /* of the SYN that made it */
+	__u16 worker;
+	__u8 syn; /* enum gate_syn */
+	__u8 pad;
+};
+
+enum event_kind {
+	EVENT_SYN,     /* a flow to relay begins */
+	EVENT_SYN_ACK, /* its server answered; the segment is held here */
+	EVENT_REJECT,  /* a SYN to answer with a reset */
+};
+
+struct event_head {
+	struct flow flow;
+	__u32 isn;     /* of the SYN or the SYN-ACK */
+	__u32 ifindex; /* where the frame came in */
+	__u16 rule;
+	__u16 frame_bytes;
+	__u8 generation;
+	__u8 kind;	/* enum event_kind */
+	__u8 action;	/* enum action */
+	__u8 accept;	/* enum accept_mode */
+	__u8 kept;	/* the gate is in `gates_kept` */
+	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
+	__u8 pad[2];
+};
+
+struct event {
+	struct event_head head;
+	__u8 frame[FRAME_MAX];
+};
+
+enum stat {
+	STAT_REDIRECTED,    /* SYNs given to a listener */
+	STAT_GATES_FULL,    /* no room for a gate: late, or forwarded if strict */
+	STAT_EVENTS_LOST,   /* ring full: late, or forwarded if strict */
+	STAT_COOKIES,       /* handshakes completed by SYN cookie */
+	STAT_RENEWALS,      /* SYNs that found a TIME_WAIT socket */
+	STAT_ICMP,          /* ICMP errors handed to our sockets */
+	STAT_PAUSED,        /* SYNs forwarded because interception is paused */
+	STAT_SUSPECTS,      /* early flows made strict by an earlier failure */
+	STAT_MAX,
+};

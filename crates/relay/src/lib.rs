@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The data plane: workers that join downstream and upstream TCP connections
+//! into relays.
+//!
+//! One [`Worker`] is one thread with its own epoll, listeners and relays. It
+//! shares nothing with the others but its [`Counters`](counters::Counters) and
+//! the read-only [`Policy`](policy::Policy). The relay itself ([`relay`]) and
+//! the opening of a flow ([`opening`]) are state machines that do no I/O of
+//! their own and read no clock.
+//!
+//! How flows are redirected to the listeners is not known here: the worker
+//! speaks to an [`Intercept`](intercept::Intercept).
+
+pub mod control;
+pub mod counters;
+pub mod flow;
+pub mod outcome;
+pub mod policy;
+pub mod sys;

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every system call of the data plane, behind safe functions. The only file of
+//! this crate with `unsafe` in it.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::policy::SideOptions;
+
+/// Wakes a worker from another thread.
+#[derive(Debug)]
+pub struct Waker(EventFd);
+
+impl Waker {
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Self(EventFd::from_value_and_flags(0, flags)?))
+    }
+
+    /// Makes the worker's next wait return.
+    pub fn wake(&self) {
+        // Fails only when the counter is at its limit: it is awake already.
+        let _ = self.0.write(1);
+    }
+
+    pub(crate) fn acknowledge(&self) {
+        let _ = self.0.read();
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The marks and bounds that all our sockets share.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketSettings {
+    /// `SO_MARK`, by which the redirect program knows our sockets.
+    pub mark: u32,
+    /// Length of the accept queue of each listener.
+    pub backlog: i32,
+}
+
+/// Opens a transparent listener on the loopback address of the family, on a
+/// port of the kernel's choice. Flows reach it by redirection only: a
+/// connection made to its own address is refused by the worker.
+///
+/// # Errors
+/// Any of the system calls; `EPERM` without `CAP_NET_ADMIN`, and
+/// `EAFNOSUPPORT` or `EADDRNOTAVAIL` where IPv6 is off.
+pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = tcp_socket(ipv6, settings.mark)?;
+    let loopback = if ipv6 {
+        IpAddr::V6(Ipv6Addr::LOCALHOST)
+    } else {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    };
+    // Inherited by what it accepts: a crash resets instead of truncating.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&SocketAddr::new(loopback, 0).into())?;
+    socket.listen(settings.backlog)?;
+    Ok(socket)
+}
+
+/// A non-blocking TCP socket with our mark that may use foreign addresses.
+pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if ipv6 {
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)?;
+    } else {
+        socket.set_ip_transparent_v4(true)?;
+    }
+    socket.set_mark(mark)?;
+    Ok(socket)
+}
+
+/// Applies a rule's settings to one side of a relay.
+pub(crate) fn apply(socket: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    if let Some(name) = &options.congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes as usize)?;
+    }
+    if let Some(bytes) = options.receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes as usize)?;
+    }
+    socket.set_tcp_notsent_lowat(options.notsent_lowat_bytes)?;
+    if !options.user_timeout.is_zero() {
+        socket.set_tcp_user_timeout(Some(options.user_timeout))?;
+    }
+    if !options.keepalive_idle.is_zero() {
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(options.keepalive_idle)
+            .with_interval(options.keepalive_interval);
+        socket.set_tcp_keepalive(&keepalive)?;
+    }
+    Ok(())
+}
+
+/// Turns the armed reset-on-close off (or on again).
+pub(crate) fn set_reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
+    SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO))
+}
+
+/// The address of this host that would reach `destination`. Sends nothing.
+pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr> {
+    let any = if destination.is_ipv4() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(destination)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// Asks for the sender and kind of ICMP errors to be kept for
+/// [`take_icmp_error`].
+pub(crate) fn keep_icmp_errors(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
+    } else {
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
+    }
+}
+
+/// An ICMP or ICMPv6 error that a socket received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    /// Who sent it.
+    pub offender: IpAddr,
+    /// ICMP or ICMPv6 type, by the family of `offender`.
+    pub kind: u8,
+    /// ICMP or ICMPv6 code.
+    pub code: u8,
+}
+
+/// The ICMP error behind a failed connection attempt, if there was one. Needs
+/// [`keep_icmp_errors`] before connecting.
+pub(crate) fn take_icmp_error(socket: &impl AsFd) -> Option<IcmpError> {
+    let mut control = [0_u64; 32];
+    let mut payload = [0_u8; 64];
+    let mut iov = libc::iovec {
+        iov_base: payload.as_mut_ptr().cast(),
+        iov_len: payload.len(),
+    };
+    // SAFETY: an all-zero msghdr is valid; the pointers set below outlive the call.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `message` describes live buffers of the stated lengths.
+    let received = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_ERRQUEUE) };
+    if received < 0 {
+        return None;
+    }
+    // SAFETY: the kernel filled `control` with well-formed headers.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !header.is_null() {
+        // SAFETY: not null, and inside `control` as CMSG_NXTHDR promises.
+        let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+        let is_error = (level, kind) == (libc::IPPROTO_IP, libc::IP_RECVERR)
+            || (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_RECVERR);
+        if is_error {
+            // SAFETY: this control message carries a sock_extended_err that
+            // the offender's socket address follows; read unaligned.
+            let data = unsafe { libc::CMSG_DATA(header) };
+            return icmp_error(data);
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    }
+    None
+}
+
+fn icmp_error(data: *const u8) -> Option<IcmpError> {
+    // SAFETY: `data` points at a sock_extended_err followed by room for a
+    // sockaddr_in6 within the 256-byte control buffer.
+    unsafe {
+        let error: libc::sock_extended_err = data.cast::<libc::sock_extended_err>().read_unaligned();
+        let address = data.add(size_of::<libc::sock_extended_err>());
+        let offender = match error.ee_origin {
+            libc::SO_EE_ORIGIN_ICMP => {
+                let v4: libc::sockaddr_in = address.cast::<libc::sockaddr_in>().read_unaligned();
+                IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)))
+            }
+            libc::SO_EE_ORIGIN_ICMP6 => {
+                let v6: libc::sockaddr_in6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr))
+            }
+            _ => return None,
+        };
+        Some(IcmpError {
+            offender,
+            kind: error.ee_type,
+            code: error.ee_code,
+        })
+    }
+}
+
+/// Moves up to `max_bytes` from one descriptor to the other, one of which is a
+/// pipe, without copying through user space.
+pub(crate) fn splice(from: &impl AsFd, to: &impl AsFd, max_bytes: usize) -> io::Result<usize> {
+    use nix::fcntl::SpliceFFlags;
+    let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
+    Ok(nix::fcntl::splice(from, None, to, None, max_bytes, flags)?)
+}
+
+/// A pipe with room for about `capacity_bytes`, or less where the user's limit
+/// on pipe memory is used up.
+pub(crate) fn pipe(capacity_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let capacity = i32::try_from(capacity_bytes).unwrap_or(i32::MAX);
+    // EPERM past /proc/sys/fs/pipe-user-pages-soft: the smaller pipe serves.
+    let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(capacity));
+    Ok((read, write))
+}
+
+/// Runs the calling thread on one CPU.
+pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    let mut set = nix::sched::CpuSet::new();
+    set.set(cpu)?;
+    Ok(nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
+}
+
+/// Microseconds of CLOCK_MONOTONIC, the clock of the redirect program too.
+pub(crate) fn monotonic() -> Duration {
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the kernel fills `now`; this clock always exists.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        now.assume_init()
+    };
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// What the kernel knows of one TCP connection (`TCP_INFO`, `tcp(7)`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Kernel state, for example `ESTABLISHED`.
+    pub state: &'static str,
+    /// Congestion control in use.
+    pub congestion: String,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u32,
+    /// Mean deviation of the round-trip time in microseconds.
+    pub rttvar_us: u32,
+    /// Lowest round-trip time seen, in microseconds.
+    pub min_rtt_us: u32,
+    /// Retransmission timeout in microseconds.
+    pub rto_us: u32,
+    /// Congestion window in segments.
+    pub cwnd_segments: u32,
+    /// Largest segment we send, in bytes.
+    pub send_mss_bytes: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked_segments: u32,
+    /// Segments retransmitted since the start.
+    pub retransmitted_segments: u32,
+    /// Bytes acknowledged by the peer.
+    pub acked_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes written and not sent yet.
+    pub notsent_bytes: u32,
+    /// Rate at which the peer took data of late, in bytes per second.
+    pub delivery_rate_bytes_per_second: u64,
+}
+
+/// Reads `TCP_INFO` and the congestion control's name.
+pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
+    // SAFETY: `info` is zeroed and `length` bytes long; an older kernel fills less.
+    let info = unsafe {
+        let result = libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        );
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        info.assume_init()
+    };
+    let name = SockRef::from(socket).tcp_congestion().unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    Ok(TcpInfo {
+        state: state_name(info.tcpi_state),
+        congestion: name.trim_end_matches('\0').to_owned(),
+        rtt_us: info.tcpi_rtt,
+        rttvar_us: info.tcpi_rttvar,
+        min_rtt_us: info.tcpi_min_rtt,
+        rto_us: info.tcpi_rto,
+        cwnd_segments: info.tcpi_snd_cwnd,
+        send_mss_bytes: info.tcpi_snd_mss,
+        unacked_segments: info.tcpi_unacked,
+        retransmitted_segments: info.tcpi_total_retrans,
+        acked_bytes: info.tcpi_bytes_acked,
+        received_bytes: info.tcpi_bytes_received,
+        notsent_bytes: info.tcpi_notsent_bytes,
+        delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
+    })
+}
+
+/// The name of a kernel TCP state (include/net/tcp_states.h).
+fn state_name(state: u8) -> &'static str {
+    const NAMES: [&str; 13] = [
+        "UNKNOWN", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT",
+        "CLOSE", "CLOSE_WAIT", "LAST_ACK", "LISTEN", "CLOSING", "NEW_SYN_RECV",
+    ];
+    NAMES.get(usize::from(state)).copied().unwrap_or("UNKNOWN")
+}
+
+fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);
+    // SAFETY: `value` lives through the call and `length` is its size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
