@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# The verbs. What they do lives in scripts/, in cargo and in posthaste-lab.
+
+CARGO := cargo --locked
+PREFIX := /usr/local
+RELEASE = $(or $(CARGO_TARGET_DIR),target)/$(shell rustc --print host-tuple)/release
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: help setup build demo test lint unit e2e fmt deny install clean
+.NOTPARALLEL:
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+setup: ## install what this machine lacks (needs root)
+	scripts/setup.sh
+
+build: ## build the release binaries
+	$(CARGO) build --release --workspace
+
+demo: setup build ## fetch files directly and through a node, side by side (needs root)
+	$(RELEASE)/posthaste-lab demo
+
+test: setup lint unit e2e ## everything that must pass (needs root)
+
+lint: ## formatting, and clippy with warnings as errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+unit: ## unit tests (those of the eBPF programs need root)
+	$(CARGO) test --workspace --lib --bins
+
+e2e: ## the real binary in network namespaces (needs root)
+	$(CARGO) test --workspace --test e2e
+
+fmt: ## format the Rust and the C code in place (needs clang-format)
+	cargo fmt --all
+	clang-format -i crates/bpf/src/*.c crates/bpf/src/*.h
+
+deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
+	cargo deny --locked check
+
+install: build ## install the binary and its systemd unit under PREFIX
+	install -D -m 755 $(RELEASE)/posthaste $(DESTDIR)$(PREFIX)/bin/posthaste
+	install -D -m 644 packaging/posthaste.service $(DESTDIR)$(PREFIX)/lib/systemd/system/posthaste.service
+
+clean: ## remove what was built
+	cargo clean

@@ -1,0 +1,171 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs what building, testing and showing posthaste needs and this machine
+# lacks: Debian or Ubuntu packages, then the Rust toolchain that
+# rust-toolchain.toml names. Changes nothing when everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# rustup is taken from the distribution where it has one (Ubuntu 24.04). Debian
+# 12 has none, and its rustc is too old, so there the Rust project's own
+# installer is fetched: this version, checked against these sums.
+readonly RUSTUP_VERSION=1.29.0
+readonly RUSTUP_SHA256_X86_64=4acc9acc76d5079515b46346a485974457b5a79893cfb01112423c89aeb5aa10
+readonly RUSTUP_SHA256_AARCH64=9732d6c5e2a098d3521fca8145d826ae0aaa067ef2385ead08e6feac88fa5792
+
+libraries=/usr/lib/$(uname -m)-linux-gnu
+packages=()
+
+main() {
+    require_root
+    check_kernel
+    find_missing_packages
+    if ((${#packages[@]} > 0)); then
+        install_packages
+    fi
+    install_toolchain
+    say "ready"
+}
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+require_root() {
+    ((EUID == 0)) || die "root is needed (packages, network namespaces, eBPF): run 'sudo make setup'"
+}
+
+# Building works anywhere; running needs sk_lookup, SO_MARK matching and ring
+# buffers as Linux 6.1 has them.
+check_kernel() {
+    local major minor
+    IFS=. read -r major minor _ < <(uname -r)
+    if ((major * 100 + ${minor%%[!0-9]*} < 601)); then
+        say "warning: Linux $(uname -r) is older than 6.1: posthaste will build but not run here"
+    fi
+}
+
+find_missing_packages() {
+    # what must be there, the package that has it, what it is for
+    command_in clang clang "compiles the eBPF programs"
+    command_in gcc gcc "compiles libbpf, links"
+    command_in make make "builds libbpf"
+    command_in pkg-config pkg-config "libbpf's build asks for it"
+    file_at "$libraries/libc.a" libc6-dev "static C library, kernel headers"
+    file_at "$libraries/libelf.a" libelf-dev "libbpf reads object files with it"
+    file_at "$libraries/libz.a" zlib1g-dev "libelf needs it"
+    zstd_for_libelf
+    file_at /etc/ssl/certs/ca-certificates.crt ca-certificates "downloads"
+    command_in curl curl "downloads; web client of demo and tests"
+    command_in nginx nginx "web server of demo and tests"
+    command_in openssl openssl "TLS in the tests"
+    command_in ip iproute2 "network namespaces of demo and tests"
+}
+
+command_in() {
+    command -v "$1" >/dev/null || missing "$2" "$3"
+}
+
+file_at() {
+    [[ -e $1 ]] || missing "$2" "$3"
+}
+
+# Since version 0.189 libelf can compress with zstd, and then a static link
+# needs that library too.
+zstd_for_libelf() {
+    if grep -qs ZSTD_ "$libraries/libelf.a"; then
+        file_at "$libraries/libzstd.a" libzstd-dev "libelf needs it"
+    fi
+}
+
+missing() {
+    say "missing: $1 ($2)"
+    packages+=("$1")
+}
+
+install_packages() {
+    command -v apt-get >/dev/null || die "no apt-get here: install the packages above by hand, then run this again"
+    say "installing: ${packages[*]}"
+    keep_services_off
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends "${packages[@]}"
+}
+
+# nginx brings a service. The tests start their own nginx in their own
+# namespaces, so a service that this script brought in must not come up on the
+# host, now or at the next boot.
+keep_services_off() {
+    [[ " ${packages[*]} " == *" nginx "* ]] || return 0
+    command -v systemctl >/dev/null || return 0
+    say "nginx's own service is left switched off"
+    systemctl --quiet --runtime mask nginx.service || true
+    trap 'systemctl --quiet --runtime unmask nginx.service && systemctl --quiet disable nginx.service || true' EXIT
+}
+
+wanted_toolchain() {
+    sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml
+}
+
+install_toolchain() {
+    local wanted
+    wanted=$(wanted_toolchain)
+    export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+    if ! command -v rustup >/dev/null; then
+        if toolchain_without_rustup "$wanted"; then
+            return
+        fi
+        install_rustup
+    fi
+    if ! toolchain_complete "$wanted"; then
+        say "installing Rust $wanted with rustfmt and clippy"
+        rustup toolchain install "$wanted" --profile minimal --component rustfmt,clippy
+    fi
+}
+
+# A cargo that did not come by rustup will do if it is new enough.
+toolchain_without_rustup() {
+    local have
+    have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
+    [[ $(printf '%s\n' "$1" "$have" | sort -V | head -n1) == "$1" ]] &&
+        command -v cargo-fmt >/dev/null && command -v cargo-clippy >/dev/null
+}
+
+toolchain_complete() {
+    local component
+    for component in cargo rustfmt cargo-clippy; do
+        rustup which --toolchain "$1" "$component" >/dev/null 2>&1 || return 1
+    done
+}
+
+install_rustup() {
+    if [[ -n $(apt-cache search --names-only '^rustup$' 2>/dev/null) ]]; then
+        say "installing rustup (the Rust toolchain installer) from the distribution"
+        apt-get install -q -y --no-install-recommends rustup
+    else
+        install_rustup_from_project
+    fi
+}
+
+install_rustup_from_project() {
+    local machine sum scratch
+    machine=$(uname -m)
+    case $machine in
+    x86_64) sum=$RUSTUP_SHA256_X86_64 ;;
+    aarch64) sum=$RUSTUP_SHA256_AARCH64 ;;
+    *) die "no Rust installer known for $machine: install rustup by hand, then run this again" ;;
+    esac
+    say "installing rustup $RUSTUP_VERSION (the Rust toolchain installer) from the Rust project into ${CARGO_HOME:-$HOME/.cargo}"
+    scratch=$(mktemp -d)
+    curl --proto '=https' --tlsv1.2 -fsS --retry 3 -o "$scratch/rustup-init" \
+        "https://static.rust-lang.org/rustup/archive/$RUSTUP_VERSION/$machine-unknown-linux-gnu/rustup-init"
+    echo "$sum  $scratch/rustup-init" | sha256sum --check --quiet
+    chmod +x "$scratch/rustup-init"
+    "$scratch/rustup-init" -y --quiet --no-modify-path --default-toolchain none
+    rm -r "$scratch"
+}
+
+main
