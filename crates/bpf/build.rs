@@ -23,4 +23,15 @@ fn main() {
         .expect("clang and the kernel headers are installed; `make setup` does it");
     println!("cargo:rerun-if-changed=src/redirect.bpf.c");
     println!("cargo:rerun-if-changed=src/types.h");
+    link_zstd();
+}
+
+/// Since version 0.189 libelf can compress with zstd, and then a static link
+/// needs that library too. libbpf-sys does not know.
+fn link_zstd() {
+    let libraries = PathBuf::from(format!("/usr/lib/{}-linux-gnu", env::consts::ARCH));
+    if libraries.join("libzstd.a").exists() {
+        println!("cargo:rustc-link-search=native={}", libraries.display());
+        println!("cargo:rustc-link-lib=static:-bundle=zstd");
+    }
 }
