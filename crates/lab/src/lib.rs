@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Networks, experiments and records for posthaste.
+//!
+//! The lab builds networks of namespaces joined by emulated links ([`network`]), runs the product
+//! in them as an operator would ([`node`]), times transfers ([`transfer`]) and writes dated
+//! records with pictures ([`record`], [`chart`]). It knows the product only as a program: it
+//! never uses the product's code. Everything it makes is in namespaces of its own and goes away
+//! with it, even when it is killed.
+//!
+//! Most of it needs root.
+
+pub mod chart;
+pub mod link;
+pub mod netns;
+pub mod network;
+pub mod node;
+pub mod process;
+pub mod record;
+pub mod scratch;
+pub mod stats;
+mod sys;
+pub mod table;
+pub mod transfer;

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links between namespaces: what they are like, and the thread that carries their packets.
+//!
+//! Kernels without `sch_netem` cannot delay packets, so an emulated link is a pair of TUN
+//! interfaces with a user-space ferry between them. One thread carries all links of a network.
+//! It reads a packet at one end, asks the direction's [`Queue`] when it is due, and writes it at
+//! the other end then. One read is one packet of at most the MTU (no segmentation offload), so
+//! loss and queue limits mean what they say.
+//!
+//! The thread asks for the real-time class and exact timers. Even so it wakes about 40 us late,
+//! which is taken off every delay. Keep the total rate of a network below about 500 Mbit/s: past
+//! that the thread eats its real-time budget and the kernel stalls it for 50 ms.
+
+mod ferry;
+mod queue;
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+pub use ferry::{Ferry, Stats};
+pub(crate) use queue::scramble;
+pub use queue::{Loss, Queue, Stage};
+
+use crate::netns::Namespace;
+use crate::sys;
+
+/// The MTU of every link, in bytes.
+pub const MTU: u16 = 1500;
+
+/// What a link between two neighbours is like. Both directions are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Link {
+    /// A plain virtual cable: no delay, no limit, segmentation offload as on a real card.
+    Veth,
+    /// A link with the properties of a wide-area one.
+    Emulated(Emulation),
+}
+
+/// The properties of an emulated link, per direction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Emulation {
+    /// One-way delay.
+    pub delay: Duration,
+    /// Rate in bits per second; none means unlimited.
+    pub rate: Option<u64>,
+    /// Bytes that may wait for the rate limiter; what does not fit is dropped.
+    pub queue_bytes: u64,
+    /// Probability that a packet is lost, 0 to 1.
+    pub loss: f64,
+}
+
+impl Link {
+    /// A link with the given one-way delay, without rate limit or loss.
+    pub fn delay(delay: Duration) -> Self {
+        Self::Emulated(Emulation {
+            delay,
+            rate: None,
+            queue_bytes: 1_000_000,
+            loss: 0.0,
+        })
+    }
+
+    /// The same link limited to `bits` per second.
+    #[must_use]
+    pub fn rate(self, bits: u64) -> Self {
+        self.changed(|e| e.rate = Some(bits))
+    }
+
+    /// The same link with a queue of `bytes` before its rate limiter.
+    #[must_use]
+    pub fn queue(self, bytes: u64) -> Self {
+        self.changed(|e| e.queue_bytes = bytes)
+    }
+
+    /// The same link losing packets with probability `loss`.
+    #[must_use]
+    pub fn loss(self, loss: f64) -> Self {
+        self.changed(|e| e.loss = loss)
+    }
+
+    fn changed(self, change: impl FnOnce(&mut Emulation)) -> Self {
+        let mut emulation = match self {
+            Self::Emulated(emulation) => emulation,
+            Self::Veth => Emulation {
+                delay: Duration::ZERO,
+                rate: None,
+                queue_bytes: 1_000_000,
+                loss: 0.0,
+            },
+        };
+        change(&mut emulation);
+        Self::Emulated(emulation)
+    }
+}
+
+/// One end of a link: a namespace and the name its interface gets there.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// The namespace.
+    pub namespace: &'a Namespace,
+    /// The name of the interface.
+    pub interface: &'a str,
+}
+
+/// Makes both interfaces of a veth link.
+pub(crate) fn make_veth(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
+    left.namespace.ip(&format!(
+        "link add {} type veth peer name {} netns {}",
+        left.interface,
+        right.interface,
+        right.namespace.name()
+    ))
+}
+
+/// Makes both interfaces of an emulated link and returns their files.
+pub(crate) fn make_tuns(left: End<'_>, right: End<'_>) -> io::Result<[File; 2]> {
+    let open = |end: End<'_>| end.namespace.run_in(|| sys::open_tun(end.interface));
+    Ok([open(left)?, open(right)?])
+}

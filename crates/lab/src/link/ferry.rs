@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread that carries packets between the TUN interfaces of emulated links.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::EventFd;
+
+use super::queue::{Queue, scramble};
+use super::{Emulation, MTU};
+use crate::sys;
+
+/// Packets read from one interface before the due ones of all are written.
+const BATCH: usize = 32;
+
+/// A packet later than this is counted: the machine was too busy to be exact.
+const LATE: Duration = Duration::from_millis(1);
+
+/// The epoll token of the event that ends the thread.
+const STOP: u64 = u64::MAX;
+
+/// What the ferry did so far, over all its links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets delivered.
+    pub packets: u64,
+    /// Bytes delivered.
+    pub bytes: u64,
+    /// Packets lost on purpose or dropped by a full queue.
+    pub dropped: u64,
+    /// Packets the far interface did not take.
+    pub refused: u64,
+    /// Packets delivered more than a millisecond after their time.
+    pub late: u64,
+    /// The worst lateness, in microseconds.
+    pub lateness_us_max: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+    late: AtomicU64,
+    lateness_us_max: AtomicU64,
+}
+
+/// A running ferry. Its links carry packets until it is dropped.
+#[derive(Debug)]
+pub struct Ferry {
+    stop: Arc<EventFd>,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One interface: packets read here wait in `queue` and are written to the interface `peer`.
+#[derive(Debug)]
+struct Port {
+    tun: File,
+    queue: Queue,
+    peer: usize,
+}
+
+impl Ferry {
+    /// Starts to carry packets between the two interfaces of each link.
+    pub fn start(links: Vec<([File; 2], Emulation)>, seed: u64) -> Result<Self> {
+        let ports = ports(links, seed);
+        let stop = Arc::new(EventFd::new().context("make an event descriptor")?);
+        let epoll = watch(&ports, &stop)?;
+        let counters = Arc::new(Counters::default());
+        let mut crossing = Crossing {
+            buffer: vec![0; usize::from(MTU)],
+            began: Instant::now(),
+            counters: Arc::clone(&counters),
+            ports,
+        };
+        let thread = thread::Builder::new()
+            .name("lab-ferry".into())
+            .spawn(move || crossing.run(&epoll))
+            .context("start the ferry thread")?;
+        Ok(Self {
+            stop,
+            counters,
+            thread: Some(thread),
+        })
+    }
+
+    /// What was carried so far.
+    pub fn stats(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            packets: read(&self.counters.packets),
+            bytes: read(&self.counters.bytes),
+            dropped: read(&self.counters.dropped),
+            refused: read(&self.counters.refused),
+            late: read(&self.counters.late),
+            lateness_us_max: read(&self.counters.lateness_us_max),
+        }
+    }
+}
+
+impl Drop for Ferry {
+    fn drop(&mut self) {
+        // The counter of the event is at zero, so the write cannot fail; and the thread that
+        // panicked has said so already.
+        let _ = self.stop.write(1);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn ports(links: Vec<([File; 2], Emulation)>, seed: u64) -> Vec<Port> {
+    let mut ports = Vec::with_capacity(links.len() * 2);
+    for ([left, right], emulation) in links {
+        let first = ports.len();
+        for (tun, index, peer) in [(left, first, first + 1), (right, first + 1, first)] {
+            let queue = Queue::new(&emulation, scramble(seed) ^ index as u64);
+            ports.push(Port { tun, queue, peer });
+        }
+    }
+    ports
+}
+
+fn watch(ports: &[Port], stop: &EventFd) -> Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
+    let add = |fd: &dyn AsFd, token| {
+        epoll
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
+            .context("watch a descriptor")
+    };
+    for (index, port) in ports.iter().enumerate() {
+        add(&port.tun, index as u64)?;
+    }
+    add(&stop, STOP)?;
+    Ok(epoll)
+}
+
+/// The state of the ferry thread.
+struct Crossing {
+    ports: Vec<Port>,
+    buffer: Vec<u8>,
+    began: Instant,
+    counters: Arc<Counters>,
+}
+
+impl Crossing {
+    fn run(&mut self, epoll: &Epoll) {
+        // Without these the ferry still works, only less exactly; the statistics show it.
+        let _ = sys::drop_timer_slack();
+        let _ = sys::become_realtime(50);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        loop {
+            let timeout = self
+                .next_wake()
+                .map(|due| due.saturating_sub(self.began.elapsed()));
+            let count = sys::epoll_wait_precise(epoll.0.as_fd(), &mut events, timeout)
+                .expect("the descriptors are valid for the life of the thread");
+            for event in &events[..count] {
+                match event.u64 {
+                    STOP => return,
+                    index => self.take(usize::try_from(index).unwrap_or(usize::MAX)),
+                }
+            }
+            self.deliver();
+        }
+    }
+
+    fn next_wake(&self) -> Option<Duration> {
+        self.ports
+            .iter()
+            .filter_map(|port| port.queue.next_wake())
+            .min()
+    }
+
+    /// Reads what an interface sends.
+    fn take(&mut self, index: usize) {
+        let port = &mut self.ports[index];
+        let dropped = port.queue.dropped();
+        for _ in 0..BATCH {
+            // An error here means "no more for now", or that the interface is down.
+            let Ok(bytes) = port.tun.read(&mut self.buffer) else {
+                break;
+            };
+            port.queue
+                .push(self.began.elapsed(), self.buffer[..bytes].to_vec());
+        }
+        let dropped = port.queue.dropped() - dropped;
+        self.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    /// Writes what is due.
+    fn deliver(&mut self) {
+        for index in 0..self.ports.len() {
+            let now = self.began.elapsed();
+            while let Some((due, packet)) = self.ports[index].queue.pop_ready(now) {
+                let peer = self.ports[index].peer;
+                let written = self.ports[peer].tun.write(&packet);
+                self.count(&written, self.began.elapsed().saturating_sub(due));
+            }
+        }
+    }
+
+    fn count(&self, written: &io::Result<usize>, lateness: Duration) {
+        let counters = &self.counters;
+        let Ok(bytes) = written else {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        counters.packets.fetch_add(1, Ordering::Relaxed);
+        counters.bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
+        counters
+            .late
+            .fetch_add(u64::from(lateness > LATE), Ordering::Relaxed);
+        let micros = u64::try_from(lateness.as_micros()).unwrap_or(u64::MAX);
+        counters
+            .lateness_us_max
+            .fetch_max(micros, Ordering::Relaxed);
+    }
+}

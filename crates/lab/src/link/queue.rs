@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When does a packet come out of a link? Pure arithmetic on virtual time.
+//!
+//! A [`Queue`] is one direction of a link. It passes each packet's arrival time through its
+//! stages, Loss, then Rate, then Delay, and keeps the packet until the time that results. No
+//! stage lets packets overtake each other, so only the head of the queue is ever due.
+//!
+//! Times are durations since the ferry began. Nothing here reads a clock.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Emulation;
+
+/// How late the ferry wakes up on average; subtracted from every delay to centre the error.
+const WAKE_UP: Duration = Duration::from_micros(40);
+
+/// One property of a link direction: maps the time a packet arrives to the time it leaves.
+pub trait Stage: Send + std::fmt::Debug {
+    /// When a packet of `bytes` leaves; `None` when it is lost. `arrival` never decreases.
+    fn pass(&mut self, arrival: Duration, bytes: usize) -> Option<Duration>;
+}
+
+/// Loses packets at random, repeatably.
+#[derive(Debug)]
+pub struct Loss {
+    /// A packet is lost when the next random number is below this.
+    threshold: u64,
+    state: u64,
+}
+
+impl Loss {
+    /// Loses with `probability` (0 to 1), in an order given by `seed`.
+    pub fn new(probability: f64, seed: u64) -> Self {
+        let scale = 2f64.powi(53);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a probability times 2^53 is a whole number in range"
+        )]
+        let threshold = (probability.clamp(0.0, 1.0) * scale) as u64;
+        // Seeds that differ little must not give sequences that do; and zero would stay zero.
+        Self {
+            threshold,
+            state: scramble(seed).max(1),
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state >> 11
+    }
+}
+
+impl Stage for Loss {
+    fn pass(&mut self, arrival: Duration, _bytes: usize) -> Option<Duration> {
+        (self.next() >= self.threshold).then_some(arrival)
+    }
+}
+
+/// Spreads the bits of a number over the whole word (the finaliser of `splitmix64`).
+pub(crate) fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Sends at a constant rate; what waits beyond a limit is dropped at the tail.
+#[derive(Debug)]
+struct Rate {
+    bits_per_second: u64,
+    queue_bytes: u64,
+    /// When the last accepted packet will have been sent.
+    free: Duration,
+}
+
+impl Rate {
+    fn sending_time(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.bits_per_second);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Bytes not yet sent at `now`.
+    fn backlog(&self, now: Duration) -> u64 {
+        let nanos = self.free.saturating_sub(now).as_nanos();
+        let bytes = nanos * u128::from(self.bits_per_second) / 8 / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
+impl Stage for Rate {
+    fn pass(&mut self, arrival: Duration, bytes: usize) -> Option<Duration> {
+        let bytes = bytes as u64;
+        // An idle link takes any packet, however small its queue.
+        let backlog = self.backlog(arrival);
+        if backlog > 0 && backlog + bytes > self.queue_bytes {
+            return None;
+        }
+        self.free = arrival.max(self.free) + self.sending_time(bytes);
+        Some(self.free)
+    }
+}
+
+/// Delays every packet by the same time.
+#[derive(Debug)]
+struct Delay(Duration);
+
+impl Stage for Delay {
+    fn pass(&mut self, arrival: Duration, _bytes: usize) -> Option<Duration> {
+        Some(arrival + self.0)
+    }
+}
+
+/// One direction of a link: the packets under way and when each is due at the other end.
+#[derive(Debug)]
+pub struct Queue {
+    stages: Vec<Box<dyn Stage>>,
+    waiting: VecDeque<(Duration, Vec<u8>)>,
+    dropped: u64,
+}
+
+impl Queue {
+    /// A direction with the properties of `emulation`; `seed` orders its losses.
+    pub fn new(emulation: &Emulation, seed: u64) -> Self {
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        if emulation.loss > 0.0 {
+            stages.push(Box::new(Loss::new(emulation.loss, seed)));
+        }
+        if let Some(bits_per_second) = emulation.rate {
+            let queue_bytes = emulation.queue_bytes;
+            stages.push(Box::new(Rate {
+                bits_per_second,
+                queue_bytes,
+                free: Duration::ZERO,
+            }));
+        }
+        stages.push(Box::new(Delay(emulation.delay.saturating_sub(WAKE_UP))));
+        Self {
+            stages,
+            waiting: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Takes a packet in at `now`.
+    pub fn push(&mut self, now: Duration, packet: Vec<u8>) {
+        let bytes = packet.len();
+        let due = self
+            .stages
+            .iter_mut()
+            .try_fold(now, |time, stage| stage.pass(time, bytes));
+        match due {
+            Some(due) => self.waiting.push_back((due, packet)),
+            None => self.dropped += 1,
+        }
+    }
+
+    /// The next packet that is due at `now`, with the time it was due.
+    pub fn pop_ready(&mut self, now: Duration) -> Option<(Duration, Vec<u8>)> {
+        if self.next_wake()? > now {
+            return None;
+        }
+        self.waiting.pop_front()
+    }
+
+    /// When the next packet is due.
+    pub fn next_wake(&self) -> Option<Duration> {
+        self.waiting.front().map(|(due, _)| *due)
+    }
+
+    /// Packets lost or dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn emulation(delay_ms: u32) -> Emulation {
+        Emulation {
+            delay: MS * delay_ms + WAKE_UP,
+            rate: None,
+            queue_bytes: 3000,
+            loss: 0.0,
+        }
+    }
+
+    fn due_times(queue: &mut Queue) -> Vec<Duration> {
+        std::iter::from_fn(|| queue.pop_ready(Duration::MAX))
+            .map(|(due, _)| due)
+            .collect()
+    }
+
+    #[test]
+    fn a_packet_is_due_after_the_delay_and_not_before() {
+        let mut queue = Queue::new(&emulation(25), 1);
+        queue.push(MS, vec![7; 100]);
+        assert_eq!(queue.next_wake(), Some(MS * 26));
+        assert_eq!(queue.pop_ready(MS * 26 - Duration::from_nanos(1)), None);
+        assert_eq!(queue.pop_ready(MS * 26), Some((MS * 26, vec![7; 100])));
+        assert_eq!(queue.next_wake(), None);
+    }
+
+    #[test]
+    fn a_limited_link_sends_one_packet_after_the_other() {
+        // 1000 bytes at 8 Mbit/s take one millisecond.
+        let mut queue = Queue::new(
+            &Emulation {
+                rate: Some(8_000_000),
+                ..emulation(10)
+            },
+            1,
+        );
+        for _ in 0..3 {
+            queue.push(Duration::ZERO, vec![0; 1000]);
+        }
+        queue.push(MS * 20, vec![0; 500]);
+        let expected = [MS * 11, MS * 12, MS * 13, MS * 30 + MS / 2];
+        assert_eq!(due_times(&mut queue), expected);
+    }
+
+    #[test]
+    fn a_full_queue_drops_at_the_tail() {
+        let mut queue = Queue::new(
+            &Emulation {
+                rate: Some(8_000_000),
+                ..emulation(0)
+            },
+            1,
+        );
+        for _ in 0..5 {
+            queue.push(Duration::ZERO, vec![0; 1000]);
+        }
+        assert_eq!(queue.dropped(), 2);
+        // Half a millisecond later half a packet has left: a small one fits again, a big one not.
+        queue.push(MS / 2, vec![0; 1000]);
+        queue.push(MS / 2, vec![0; 500]);
+        assert_eq!(queue.dropped(), 3);
+        assert_eq!(due_times(&mut queue).len(), 4);
+    }
+
+    #[test]
+    fn an_idle_link_sends_a_packet_larger_than_its_queue() {
+        let tiny = Emulation {
+            rate: Some(8_000_000),
+            queue_bytes: 10,
+            ..emulation(0)
+        };
+        let mut queue = Queue::new(&tiny, 1);
+        queue.push(Duration::ZERO, vec![0; 1000]);
+        assert_eq!(due_times(&mut queue), [MS]);
+    }
+
+    #[test]
+    fn losses_are_as_frequent_as_asked_and_repeat_with_the_seed() {
+        let lost = |seed| {
+            let mut queue = Queue::new(
+                &Emulation {
+                    loss: 0.03,
+                    ..emulation(0)
+                },
+                seed,
+            );
+            (0..100_000)
+                .filter(|_| {
+                    let before = queue.dropped();
+                    queue.push(Duration::ZERO, Vec::new());
+                    queue.dropped() > before
+                })
+                .collect::<Vec<_>>()
+        };
+        let first = lost(1);
+        assert!((2_800..3_200).contains(&first.len()), "{}", first.len());
+        assert_eq!(first, lost(1));
+        assert_ne!(first, lost(2));
+    }
+
+    #[test]
+    fn a_link_may_lose_everything_or_nothing() {
+        for (probability, kept) in [(0.0, 1000), (1.0, 0)] {
+            let mut loss = Loss::new(probability, 5);
+            let passed = (0..1000).filter_map(|_| loss.pass(MS, 1)).count();
+            assert_eq!(passed, kept);
+        }
+    }
+
+    #[test]
+    fn a_lost_packet_takes_no_room_on_the_line() {
+        let all = Emulation {
+            loss: 1.0,
+            rate: Some(8_000_000),
+            ..emulation(0)
+        };
+        let mut queue = Queue::new(&all, 1);
+        for _ in 0..10 {
+            queue.push(Duration::ZERO, vec![0; 1000]);
+        }
+        assert_eq!((queue.dropped(), queue.next_wake()), (10, None));
+    }
+}

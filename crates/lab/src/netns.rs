@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Network namespaces.
+//!
+//! A [`Namespace`] has a unique name, is visible to `ip netns` and goes away when dropped. It
+//! begins in a known state, whatever the host's settings: the knobs that shape TCP and forwarding
+//! are set to the kernel's own defaults, except that routes remember nothing of past connections.
+//!
+//! A namespace belongs to a thread, not to a process. Code that should run inside goes through
+//! [`Namespace::run_in`] or [`Namespace::spawn`]; programs through [`Namespace::command`]. In
+//! such code use `/proc/thread-self/net`, because `/proc/net` shows the main thread's namespace.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{scratch, sys};
+
+/// Settings every namespace starts with: a new one inherits some of these from the host.
+const SETTINGS: &[(&str, &str)] = &[
+    // Or a connection would begin with the window and the threshold of the one before.
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.ipv4.tcp_rmem", "4096 131072 6291456"),
+    ("net.ipv4.tcp_wmem", "4096 16384 4194304"),
+    ("net.ipv4.tcp_slow_start_after_idle", "1"),
+    ("net.ipv4.tcp_syncookies", "1"),
+    ("net.ipv4.tcp_timestamps", "1"),
+    ("net.ipv4.tcp_sack", "1"),
+    ("net.ipv4.ip_forward", "0"),
+    ("net.ipv4.ip_local_port_range", "32768 60999"),
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    ("net.ipv4.conf.all.src_valid_mark", "0"),
+    ("net.ipv4.conf.default.src_valid_mark", "0"),
+    ("net.ipv4.conf.all.accept_redirects", "0"),
+    ("net.ipv4.conf.all.send_redirects", "0"),
+    ("net.ipv6.conf.all.disable_ipv6", "0"),
+    ("net.ipv6.conf.default.disable_ipv6", "0"),
+    ("net.ipv6.conf.all.forwarding", "0"),
+    // Addresses are ours alone, so nothing has to wait for their verification.
+    ("net.ipv6.conf.all.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+    ("net.ipv6.conf.default.router_solicitations", "0"),
+];
+
+/// A network namespace that ends when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    file: File,
+}
+
+impl Namespace {
+    /// Makes a namespace with its loopback interface up. Needs root.
+    pub fn new() -> Result<Self> {
+        scratch::prepare();
+        let name = scratch::unique_name();
+        run(Command::new("ip").args(["netns", "add", &name]), "")?;
+        let file = File::open(path_of(&name)).with_context(|| format!("open namespace {name}"))?;
+        let namespace = Self { name, file };
+        for (key, value) in SETTINGS {
+            namespace.sysctl(key, value)?;
+        }
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    /// The name under which `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` inside the namespace, on a thread of its own, and returns what it returned.
+    ///
+    /// # Panics
+    /// When `work` does, or when the thread cannot enter the namespace.
+    pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                enter(&self.file);
+                work()
+            });
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Starts a thread that lives inside the namespace.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>> {
+        let file = self
+            .file
+            .try_clone()
+            .context("duplicate the namespace's descriptor")?;
+        let body = move || {
+            enter(&file);
+            work()
+        };
+        thread::Builder::new()
+            .name(self.name.clone())
+            .spawn(body)
+            .context("start a thread")
+    }
+
+    /// A command that will run inside the namespace.
+    ///
+    /// The process is killed when the *thread* that starts it ends: start long-lived processes
+    /// with [`Process::spawn`](crate::process::Process::spawn), which sees to that.
+    pub fn command(&self, program: impl AsRef<Path>) -> Result<Command> {
+        let mut command = Command::new(program.as_ref());
+        let file = self
+            .file
+            .try_clone()
+            .context("duplicate the namespace's descriptor")?;
+        sys::start_in_namespace(&mut command, file);
+        Ok(command)
+    }
+
+    /// Runs one `ip` command inside, given as the words after `ip`.
+    pub fn ip(&self, words: &str) -> Result<()> {
+        self.ip_batch(&[words.to_owned()])
+    }
+
+    /// Runs several `ip` commands inside, in one process.
+    pub fn ip_batch(&self, lines: &[String]) -> Result<()> {
+        let mut text = lines.join("\n");
+        text.push('\n');
+        let mut command = Command::new("ip");
+        run(command.args(["-n", &self.name, "-batch", "-"]), &text).map(drop)
+    }
+
+    /// What `ip` prints for a query, given as the words after `ip`.
+    pub fn ip_output(&self, words: &str) -> Result<String> {
+        let mut command = Command::new("ip");
+        run(
+            command
+                .args(["-n", &self.name])
+                .args(words.split_whitespace()),
+            "",
+        )
+    }
+
+    /// Sets a sysctl, named with dots.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = sysctl_path(key);
+        self.run_in(|| fs::write(path, value))
+            .with_context(|| format!("set {key} to {value}"))
+    }
+
+    /// Reads a sysctl, named with dots.
+    pub fn read_sysctl(&self, key: &str) -> Result<String> {
+        let path = sysctl_path(key);
+        let text = self
+            .run_in(|| fs::read_to_string(path))
+            .with_context(|| format!("read {key}"))?;
+        Ok(text.trim().to_owned())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        scratch::remove_namespace(&path_of(&self.name));
+    }
+}
+
+fn enter(file: &File) {
+    sys::enter_namespace(file).expect("an open namespace can be entered by the root that made it");
+}
+
+fn path_of(name: &str) -> PathBuf {
+    Path::new(scratch::NAMESPACES).join(name)
+}
+
+fn sysctl_path(key: &str) -> PathBuf {
+    Path::new("/proc/sys").join(key.replace('.', "/"))
+}
+
+/// Runs a command to its end with `input` on its standard input; returns what it printed.
+fn run(command: &mut Command, input: &str) -> Result<String> {
+    let shown = format!("{command:?}");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that ends early says why in its own words below.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child
+        .wait_with_output()
+        .with_context(|| format!("wait for {shown}"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{shown} failed: {}\n{input}", stderr.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A posthaste node in a namespace, as an operator would run it: the real program, a
+//! configuration file, its admin socket. Nothing here knows the program's insides.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::netns::Namespace;
+use crate::process::Process;
+use crate::scratch::Scratch;
+
+/// The name of the product's program.
+const PROGRAM: &str = "posthaste";
+
+/// How long a node may take until it says that it is ready; far more than it should.
+const READY: Duration = Duration::from_secs(30);
+
+/// A running node. It is killed when dropped.
+#[derive(Debug)]
+pub struct Node {
+    process: Process,
+    binary: PathBuf,
+    files: Scratch,
+}
+
+/// How to start a node.
+#[derive(Clone, Debug)]
+pub struct Builder<'a> {
+    namespace: &'a Namespace,
+    binary: PathBuf,
+    config: String,
+    metrics: String,
+}
+
+impl Builder<'_> {
+    /// The node's configuration: TOML tables other than `[admin]` and `[metrics]`.
+    #[must_use]
+    pub fn config(mut self, toml: &str) -> Self {
+        toml.clone_into(&mut self.config);
+        self
+    }
+
+    /// Serves metrics on a port of the namespace's loopback address; off by default.
+    #[must_use]
+    pub fn metrics(mut self, port: u16) -> Self {
+        self.metrics = format!("127.0.0.1:{port}");
+        self
+    }
+
+    /// Starts the node and waits until it says that it is ready.
+    pub fn start(self) -> Result<Node> {
+        let mut node = self.start_unready()?;
+        node.process
+            .wait_until("word that it is ready", READY, |process| {
+                process
+                    .stdout()
+                    .split(|c: char| !c.is_alphanumeric())
+                    .any(|word| word == "ready")
+            })?;
+        Ok(node)
+    }
+
+    /// Starts the node and does not wait.
+    pub fn start_unready(self) -> Result<Node> {
+        let files = Scratch::new()?;
+        let file = files.path().join("node.toml");
+        fs::write(&file, self.toml(files.path())).context("write the node's configuration")?;
+        let mut command = self.namespace.command(&self.binary)?;
+        command.arg("node").arg("-c").arg(&file);
+        let process = Process::spawn("the node", command)?;
+        Ok(Node {
+            process,
+            binary: self.binary,
+            files,
+        })
+    }
+
+    fn toml(&self, directory: &Path) -> String {
+        format!(
+            "version = 1\n[admin]\nsocket = {:?}\n[metrics]\nlisten = {:?}\n{}",
+            socket_in(directory),
+            self.metrics,
+            self.config
+        )
+    }
+}
+
+impl Node {
+    /// Describes a node in `namespace`, of the program `binary`.
+    pub fn builder(namespace: &Namespace, binary: impl Into<PathBuf>) -> Builder<'_> {
+        Builder {
+            namespace,
+            binary: binary.into(),
+            config: String::new(),
+            metrics: "off".to_owned(),
+        }
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The process, to wait for it.
+    pub fn process_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// The configuration file; rewrite it and `reload` to change the node.
+    pub fn config_file(&self) -> PathBuf {
+        self.files.path().join("node.toml")
+    }
+
+    /// Changes the configuration file's tables after `[admin]` and `[metrics]`, as given to
+    /// [`Builder::config`]. The node sees it at its next reload.
+    pub fn write_config(&self, toml: &str) -> Result<()> {
+        let old = fs::read_to_string(self.config_file()).context("read the configuration")?;
+        let head: Vec<&str> = old.lines().take(5).collect();
+        let text = format!("{}\n{toml}", head.join("\n"));
+        fs::write(self.config_file(), text).context("write the configuration")
+    }
+
+    /// The admin socket.
+    pub fn socket(&self) -> PathBuf {
+        socket_in(self.files.path())
+    }
+
+    /// Runs an admin verb, given as the words after `posthaste`, and returns what it printed.
+    pub fn admin(&self, words: &str) -> Result<String> {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(words.split_whitespace())
+            .arg("--socket")
+            .arg(self.socket());
+        let output = command
+            .output()
+            .with_context(|| format!("run {command:?}"))?;
+        if !output.status.success() {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            bail!("posthaste {words}: {}", stderr.trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs an admin verb with `--json` and returns its answer.
+    pub fn admin_json(&self, words: &str) -> Result<Value> {
+        let text = self.admin(&format!("{words} --json"))?;
+        serde_json::from_str(&text).with_context(|| format!("posthaste {words} printed {text}"))
+    }
+
+    /// The answer of `posthaste status --json`.
+    pub fn status(&self) -> Result<Value> {
+        self.admin_json("status")
+    }
+
+    /// The answer of `posthaste relays list --json`.
+    pub fn relays(&self) -> Result<Value> {
+        self.admin_json("relays list")
+    }
+
+    /// Lines the node printed so far.
+    pub fn log(&self) -> Vec<String> {
+        self.process.stdout().lines().map(str::to_owned).collect()
+    }
+
+    /// Asks the node to drain and end (SIGTERM) and waits for that.
+    pub fn stop(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        self.process.signal(Signal::SIGTERM)?;
+        self.process.wait(deadline)
+    }
+
+    /// Kills the node on the spot (SIGKILL).
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGKILL)?;
+        self.process.wait(READY).map(drop)
+    }
+}
+
+fn socket_in(directory: &Path) -> PathBuf {
+    directory.join("admin.sock")
+}
+
+/// Which product program to run.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Binary {
+    /// The program `posthaste` [default: beside this program, else found in PATH]
+    #[arg(long, value_name = "FILE")]
+    pub node_binary: Option<PathBuf>,
+}
+
+impl Binary {
+    /// The program's path. An error names the ways to give one.
+    pub fn find(&self) -> Result<PathBuf> {
+        if let Some(path) = &self.node_binary {
+            return fs::canonicalize(path).with_context(|| format!("find {}", path.display()));
+        }
+        let own = std::env::current_exe().context("find this program's own path")?;
+        let beside = own.parent().map(|directory| directory.join(PROGRAM));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        beside
+            .into_iter()
+            .chain(std::env::split_paths(&path).map(|directory| directory.join(PROGRAM)))
+            .find(|candidate| candidate.is_file())
+            .context(
+                "no program posthaste beside this one or in PATH; build it or give --node-binary",
+            )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_binary_is_named() {
+        let binary = Binary {
+            node_binary: Some("/nowhere/posthaste".into()),
+        };
+        assert!(format!("{:#}", binary.find().unwrap_err()).contains("/nowhere/posthaste"));
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes inside namespaces, and waiting for things to happen.
+//!
+//! A [`Process`] is killed, by its id, when dropped, and by the kernel when the lab dies.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::scratch::Scratch;
+
+/// How often a condition is looked at.
+const POLL: Duration = Duration::from_millis(2);
+
+/// A running program whose output is kept.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    output: Scratch,
+}
+
+impl Process {
+    /// Starts a command, made by [`Namespace::command`](crate::netns::Namespace::command).
+    ///
+    /// Its output goes to files that are removed with the process. `name` is for messages.
+    pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
+        let output = Scratch::new()?;
+        let create = |file| File::create(output.path().join(file)).context("make an output file");
+        command
+            .stdin(Stdio::null())
+            .stdout(create("stdout")?)
+            .stderr(create("stderr")?);
+        let child = start(command).with_context(|| format!("start {name}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            output,
+        })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to its standard output so far.
+    pub fn stdout(&self) -> String {
+        self.read("stdout")
+    }
+
+    /// What it wrote to its standard error so far.
+    pub fn stderr(&self) -> String {
+        self.read("stderr")
+    }
+
+    fn read(&self, file: &str) -> String {
+        let bytes = fs::read(self.path(file)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.output.path().join(file)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        // The child is not reaped before `wait` or `drop`, so the id cannot be another's.
+        let pid = i32::try_from(self.pid()).context("process id out of range")?;
+        kill(Pid::from_raw(pid), signal).with_context(|| format!("send {signal} to {}", self.name))
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child
+            .try_wait()
+            .with_context(|| format!("wait for {}", self.name))
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        let until = Instant::now() + deadline;
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if Instant::now() > until {
+                bail!(
+                    "{} still runs after {deadline:?}\n{}",
+                    self.name,
+                    self.transcript()
+                );
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Waits until `condition` holds; fails at once when the process ends before that.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        deadline: Duration,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> Result<()> {
+        let until = Instant::now() + deadline;
+        loop {
+            if condition(self) {
+                return Ok(());
+            }
+            if let Some(status) = self.ended()? {
+                bail!(
+                    "{} ended ({status}) before {what}\n{}",
+                    self.name,
+                    self.transcript()
+                );
+            }
+            if Instant::now() > until {
+                bail!(
+                    "{}: no {what} in {deadline:?}\n{}",
+                    self.name,
+                    self.transcript()
+                );
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// All output, for messages.
+    fn transcript(&self) -> String {
+        format!("{}{}", self.stdout(), self.stderr())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn wait_until(
+    what: &str,
+    deadline: Duration,
+    mut condition: impl FnMut() -> bool,
+) -> Result<()> {
+    let until = Instant::now() + deadline;
+    while !condition() {
+        if Instant::now() > until {
+            bail!("no {what} in {deadline:?}");
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+type Order = (Command, Sender<io::Result<Child>>);
+
+/// Starts a process from the one thread that lives as long as the lab: the kernel kills our
+/// children when the *thread* that started them ends.
+fn start(command: Command) -> Result<Child> {
+    static STARTER: OnceLock<Sender<Order>> = OnceLock::new();
+    let starter = STARTER.get_or_init(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, reply) in inbox {
+                // Whoever gave the order waits for the answer.
+                let _ = reply.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let (reply, answer) = mpsc::channel();
+    starter
+        .send((command, reply))
+        .context("reach the thread that starts processes")?;
+    Ok(answer
+        .recv()
+        .context("hear from the thread that starts processes")??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::spawn("the shell", command).unwrap()
+    }
+
+    #[test]
+    fn output_and_exit_status_are_kept() {
+        let mut process = shell("echo out; echo err >&2; exit 3");
+        assert_eq!(process.wait(SOON).unwrap().code(), Some(3));
+        assert_eq!(
+            (process.stdout().as_str(), process.stderr().as_str()),
+            ("out\n", "err\n")
+        );
+    }
+
+    #[test]
+    fn an_early_end_is_told_with_the_output() {
+        let mut process = shell("echo no such luck");
+        let error = process
+            .wait_until("luck", SOON, |_| false)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("before luck") && error.contains("no such luck"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_dropped_process_is_dead() {
+        let process = shell("sleep 100");
+        let directory = format!("/proc/{}", process.pid());
+        drop(process);
+        assert!(!std::path::Path::new(&directory).exists());
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Temporary directories, and the removal of everything a lab process leaves behind.
+//!
+//! Everything the lab makes on a host is named `ph-<pid>-<number>`: network namespaces under
+//! `/run/netns` and directories under the temporary directory. The owner removes its things in
+//! `Drop`; a process that is told to end removes all of its own first; and a new process removes
+//! those of processes that no longer exist. Nothing else is ever removed.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use nix::mount::{MntFlags, umount2};
+
+use crate::sys;
+
+/// Where `ip netns` keeps namespaces by name.
+pub(crate) const NAMESPACES: &str = "/run/netns";
+
+/// The next number for a name of this process.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The pipe end through which the signal handler wakes the thread that cleans up.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+
+/// A name nobody else on this host uses.
+pub(crate) fn unique_name() -> String {
+    format!(
+        "{}{}",
+        prefix(std::process::id()),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+fn prefix(pid: u32) -> String {
+    format!("ph-{pid}-")
+}
+
+/// A directory that is removed with everything in it when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes an empty directory.
+    pub fn new() -> Result<Self> {
+        prepare();
+        let path = std::env::temp_dir().join(unique_name());
+        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A leftover directory is harmless and the next run removes it.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Sweeps up after dead lab processes and arranges for the end of this one. Once per process.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        remove_matching(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+        if let Err(e) = clean_up_on_signal() {
+            eprintln!("cannot clean up on signals: {e}");
+        }
+    });
+}
+
+/// Removes the namespaces and directories whose owner's process id satisfies `chosen`.
+fn remove_matching(chosen: impl Fn(u32) -> bool) {
+    for path in entries(Path::new(NAMESPACES), &chosen) {
+        remove_namespace(&path);
+    }
+    for path in entries(&std::env::temp_dir(), &chosen) {
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
+fn entries(directory: &Path, chosen: impl Fn(u32) -> bool) -> Vec<PathBuf> {
+    let Ok(list) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    list.filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| owner(path).is_some_and(&chosen))
+        .collect()
+}
+
+/// The process id in a name of ours.
+fn owner(path: &Path) -> Option<u32> {
+    let (pid, number) = path
+        .file_name()?
+        .to_str()?
+        .strip_prefix("ph-")?
+        .split_once('-')?;
+    number.parse::<u32>().ok()?;
+    pid.parse().ok()
+}
+
+/// Takes a namespace's name away; it ends with the last process and interface in it.
+pub(crate) fn remove_namespace(path: &Path) {
+    // Another process may be sweeping at the same time: whoever comes second finds nothing.
+    let _ = umount2(path, MntFlags::MNT_DETACH);
+    let _ = fs::remove_file(path);
+}
+
+extern "C" fn wake(_signal: i32) {
+    sys::write_byte(WAKE.load(Ordering::Relaxed));
+}
+
+fn clean_up_on_signal() -> io::Result<()> {
+    let (mut reader, writer) = io::pipe()?;
+    WAKE.store(writer.as_raw_fd(), Ordering::Relaxed);
+    // The handler may need the descriptor for as long as the process lives.
+    let _ = writer.into_raw_fd();
+    thread::Builder::new()
+        .name("lab-signals".into())
+        .spawn(move || {
+            if reader.read_exact(&mut [0]).is_ok() {
+                remove_matching(|pid| pid == std::process::id());
+                // Our children were started to die with us.
+                std::process::exit(130);
+            }
+        })?;
+    sys::on_termination(wake).map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_recognised_only_in_full() {
+        assert_eq!(owner(Path::new("/run/netns/ph-12-3")), Some(12));
+        for other in [
+            "ph-12",
+            "ph-x-3",
+            "ph-12-x",
+            "ph--3",
+            "xph-12-3",
+            "ph-12-3-4",
+        ] {
+            assert_eq!(owner(Path::new(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_scratch_directory_goes_with_its_contents() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().to_path_buf();
+        fs::write(path.join("file"), "text").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_removed() {
+        // Process ids end far below this one.
+        let left = std::env::temp_dir().join("ph-999999999-0");
+        fs::create_dir_all(&left).unwrap();
+        remove_matching(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+        assert!(!left.exists());
+    }
+}

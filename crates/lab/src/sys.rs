@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The system calls that neither `std` nor `nix` wraps.
+//!
+//! All `unsafe` of the lab is here, behind functions that are safe to call. Every error names
+//! the call that failed.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+/// Adds the name of the call to an error, so that it says what was attempted.
+fn named(call: &str, source: &io::Error) -> io::Error {
+    io::Error::new(source.kind(), format!("{call}: {source}"))
+}
+
+fn check(call: &str, result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        return Err(named(call, &io::Error::last_os_error()));
+    }
+    Ok(result)
+}
+
+/// Opens a new TUN interface in the namespace of the calling thread.
+///
+/// Packets have no extra header, and the kernel segments what it hands out: one read is one
+/// packet on the wire. The interface lives as long as the file.
+pub(crate) fn open_tun(name: &str) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .map_err(|e| named("open /dev/net/tun", &e))?;
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("interface name {name} is too long"),
+        ));
+    }
+    // SAFETY: all zeroes is a valid `ifreq`, a plain C structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI;
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).map_err(io::Error::other)?;
+    // SAFETY: `request` is a valid `ifreq` that outlives the call, as TUNSETIFF wants.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    check("ioctl TUNSETIFF", result)?;
+    Ok(file)
+}
+
+/// Waits for events with a timeout in nanoseconds; `None` waits without end.
+pub(crate) fn epoll_wait_precise(
+    epoll: BorrowedFd<'_>,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    let timespec = timeout.map(|t| libc::timespec {
+        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(t.subsec_nanos()),
+    });
+    let timeout = timespec
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
+    let room = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: `events` has room for `room` entries; `timeout` is null or points to a `timespec`
+    // that outlives the call; a null signal mask is allowed.
+    let count = unsafe {
+        libc::epoll_pwait2(
+            epoll.as_raw_fd(),
+            events.as_mut_ptr(),
+            room,
+            timeout,
+            std::ptr::null(),
+        )
+    };
+    match check("epoll_pwait2", count) {
+        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// Asks for the calling thread's timers to fire without slack.
+pub(crate) fn drop_timer_slack() -> io::Result<()> {
+    // SAFETY: this option takes one integer and touches no memory of ours.
+    check("prctl PR_SET_TIMERSLACK", unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1)
+    })
+    .map(drop)
+}
+
+/// Puts the calling thread in the real-time class. Fails without the privilege.
+pub(crate) fn become_realtime(priority: libc::c_int) -> io::Result<()> {
+    let param = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: `param` is valid for the call; 0 names the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) };
+    check("sched_setscheduler", result).map(drop)
+}
+
+/// Moves the calling thread into a network namespace.
+pub(crate) fn enter_namespace(namespace: impl AsFd) -> io::Result<()> {
+    setns(namespace, CloneFlags::CLONE_NEWNET).map_err(|e| named("setns", &e.into()))
+}
+
+/// Makes the process started by `command` begin in `namespace` and die with its parent thread.
+pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
+    let prepare = move || {
+        enter_namespace(&namespace)?;
+        // SAFETY: this option takes one integer and touches no memory of ours.
+        check("prctl PR_SET_PDEATHSIG", unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
+        })?;
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
+    // nothing else, both safe there. Only a failure allocates, for its message.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Calls `handler` on SIGINT, SIGTERM and SIGHUP.
+///
+/// The handler may do only what is allowed in a signal handler: system calls and atomics.
+pub(crate) fn on_termination(handler: extern "C" fn(libc::c_int)) -> nix::Result<()> {
+    let action = SigAction::new(
+        SigHandler::Handler(handler),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the contract above holds for the handler given.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
+}
+
+/// Writes one byte to a descriptor number kept in an atomic; for use in a signal handler.
+pub(crate) fn write_byte(fd: libc::c_int) {
+    // SAFETY: writes one byte of a static; a bad descriptor only makes the call fail.
+    unsafe { libc::write(fd, b"x".as_ptr().cast(), 1) };
+}

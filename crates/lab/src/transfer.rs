@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A small TCP server and client that time a transfer and check every byte of it.
+//!
+//! The client sends `GET <bytes>` and a newline, the server sends that many bytes and closes.
+//! The bytes depend on their position only, so the client knows them without asking.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::link::scramble;
+use crate::netns::Namespace;
+
+/// Bytes written or read at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// How long the server waits for a client that says nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Clients a server remembers.
+const PEERS_MAX: usize = 100_000;
+
+/// A server in a namespace, on one port of all its addresses. It ends when dropped.
+#[derive(Debug)]
+pub struct Server {
+    listener: Arc<Socket>,
+    peers: Arc<Mutex<Vec<SocketAddr>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts to serve, sending with the given congestion control.
+    pub fn start(namespace: &Namespace, port: u16, congestion: &str) -> Result<Self> {
+        let listener = Arc::new(namespace.run_in(|| listen(port)).context("listen")?);
+        let peers = Arc::new(Mutex::new(Vec::new()));
+        let (shared, log) = (Arc::clone(&listener), Arc::clone(&peers));
+        let congestion = congestion.to_owned();
+        let thread = namespace.spawn(move || accept_all(&shared, &congestion, &log))?;
+        Ok(Self {
+            listener,
+            peers,
+            thread: Some(thread),
+        })
+    }
+
+    /// The addresses from which clients came, in order, as the server sees them.
+    pub fn peers(&self) -> Vec<SocketAddr> {
+        self.peers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // This makes `accept` return with an error.
+        let _ = self.listener.shutdown(Shutdown::Both);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn listen(port: u16) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_only_v6(false)?;
+    socket.bind(&SockAddr::from(SocketAddr::from((
+        Ipv6Addr::UNSPECIFIED,
+        port,
+    ))))?;
+    socket.listen(4096)?;
+    Ok(socket)
+}
+
+fn accept_all(listener: &Socket, congestion: &str, peers: &Mutex<Vec<SocketAddr>>) {
+    while let Ok((socket, peer)) = listener.accept() {
+        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = peer.as_socket().filter(|_| peers.len() < PEERS_MAX) {
+            peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
+        }
+        let congestion = congestion.to_owned();
+        // A client that goes away is the client's business; it reports the failure.
+        std::thread::spawn(move || serve(socket, &congestion));
+    }
+}
+
+fn serve(socket: Socket, congestion: &str) -> io::Result<()> {
+    socket.set_tcp_congestion(congestion.as_bytes())?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(TcpStream::from(socket));
+    let mut request = String::new();
+    reader.by_ref().take(64).read_line(&mut request)?;
+    let bytes = parse(&request).ok_or(io::ErrorKind::InvalidData)?;
+    let mut stream = reader.into_inner();
+    let mut sent = 0;
+    while sent < bytes {
+        let left = usize::try_from(bytes - sent).unwrap_or(CHUNK);
+        sent += stream.write(content(sent, left))? as u64;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    // The client closes when it has everything.
+    stream.read(&mut [0]).map(drop)
+}
+
+fn parse(request: &str) -> Option<u64> {
+    request.strip_prefix("GET ")?.trim_end().parse().ok()
+}
+
+/// After this many bytes the content repeats. A prime, so no multiple of a packet or a buffer:
+/// a piece that is lost, repeated or out of place shows.
+const PERIOD: usize = 65_521;
+
+/// The content from `offset` on, at most `length` bytes of it.
+fn content(offset: u64, length: usize) -> &'static [u8] {
+    static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
+    let content = CONTENT.get_or_init(|| {
+        let byte = |at: usize| scramble((at % PERIOD) as u64).to_le_bytes()[0];
+        (0..PERIOD + CHUNK).map(byte).collect()
+    });
+    let start = usize::try_from(offset % PERIOD as u64).unwrap_or(0);
+    &content[start..start + length.min(CHUNK)]
+}
+
+/// What to fetch.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The server.
+    pub target: SocketAddr,
+    /// How much to ask for.
+    pub bytes: u64,
+    /// The client's congestion control.
+    pub congestion: String,
+    /// How long everything may take.
+    pub deadline: Duration,
+}
+
+impl Request {
+    /// Asks for `bytes` from a server, with cubic and a minute's time.
+    pub fn new(server: IpAddr, port: u16, bytes: u64) -> Self {
+        Self {
+            target: SocketAddr::new(server, port),
+            bytes,
+            congestion: "cubic".to_owned(),
+            deadline: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How long the parts of a transfer took, each from the start of the connection attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Until the connection was open.
+    pub connect: Duration,
+    /// Until the first byte came.
+    pub first_byte: Duration,
+    /// Until the last byte came.
+    pub complete: Duration,
+    /// The client's own address in this transfer.
+    pub local: SocketAddr,
+}
+
+/// Fetches from inside `namespace` and checks every byte and the end of the stream.
+pub fn fetch(namespace: &Namespace, request: &Request) -> Result<Timing> {
+    let shown = || format!("fetch {} bytes from {}", request.bytes, request.target);
+    namespace.run_in(|| fetch_here(request)).with_context(shown)
+}
+
+/// Like [`fetch`], from the calling thread's namespace.
+pub fn fetch_here(request: &Request) -> Result<Timing> {
+    let socket = Socket::new(
+        Domain::for_address(request.target),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket
+        .set_tcp_congestion(request.congestion.as_bytes())
+        .context("set the congestion control")?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_read_timeout(Some(request.deadline))?;
+    let mut buffer = vec![0; CHUNK];
+    let start = Instant::now();
+    socket
+        .connect_timeout(&request.target.into(), request.deadline)
+        .context("connect")?;
+    let connect = start.elapsed();
+    let mut stream = TcpStream::from(socket);
+    stream
+        .write_all(format!("GET {}\n", request.bytes).as_bytes())
+        .context("send the request")?;
+    let mut first_byte = None;
+    let mut complete = connect;
+    let mut received = 0;
+    while received < request.bytes {
+        let length = stream.read(&mut buffer).context("read")?;
+        complete = start.elapsed();
+        ensure!(
+            length > 0,
+            "the stream ended after {received} of {} bytes",
+            request.bytes
+        );
+        ensure!(
+            complete < request.deadline,
+            "{received} bytes in {complete:?}"
+        );
+        first_byte.get_or_insert(complete);
+        verify(received, &buffer[..length])?;
+        received += length as u64;
+    }
+    ensure!(
+        received == request.bytes,
+        "{received} bytes came instead of {}",
+        request.bytes
+    );
+    ensure!(
+        stream.read(&mut buffer).context("read the end")? == 0,
+        "bytes after the end"
+    );
+    let first_byte = first_byte.unwrap_or(complete);
+    Ok(Timing {
+        connect,
+        first_byte,
+        complete,
+        local: stream.local_addr()?,
+    })
+}
+
+fn verify(offset: u64, part: &[u8]) -> Result<()> {
+    ensure!(
+        part == content(offset, part.len()),
+        "wrong content between byte {offset} and byte {}",
+        offset + part.len() as u64
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_parsed_strictly() {
+        assert_eq!(parse("GET 25000\n"), Some(25_000));
+        for wrong in ["", "GET\n", "GET -1\n", "PUT 1\n", "GET x\n"] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn verification_finds_a_shift_and_a_flipped_bit() {
+        let mut part = content(1000, CHUNK).to_vec();
+        verify(1000, &part).unwrap();
+        for shift in [1, 251, 256, 1448, CHUNK as u64] {
+            assert!(verify(1000 + shift, &part).is_err(), "shift {shift}");
+        }
+        part[50_000] ^= 1;
+        assert!(verify(1000, &part).is_err());
+    }
+}

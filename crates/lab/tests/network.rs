@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lab's own networks, without any product: do links delay, limit and lose as they say?
+//!
+//! Needs root.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::process::{Process, wait_until};
+use posthaste_lab::stats;
+use posthaste_lab::transfer::{Request, Server, Timing, fetch};
+
+const MS: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_secs(20);
+
+fn fetch_over(network: &Network, family: Family, bytes: u64) -> Timing {
+    let request = Request::new(network.server_address(family), 80, bytes);
+    fetch(network.client(), &request).expect("the transfer works")
+}
+
+/// Half of several runs are at most this long, in milliseconds: a busy machine slows some.
+fn median_ms(mut run: impl FnMut() -> Duration) -> f64 {
+    let samples: Vec<f64> = (0..9).map(|_| run().as_secs_f64() * 1e3).collect();
+    stats::median(&samples).expect("there are samples")
+}
+
+#[test]
+fn a_connection_takes_the_round_trip_time_of_all_links() {
+    let network = Network::line([Link::delay(15 * MS), Link::delay(10 * MS)])
+        .build()
+        .unwrap();
+    let server = Server::start(network.server(), 80, network.congestion()).unwrap();
+    for family in Family::ALL {
+        let connect = median_ms(|| fetch_over(&network, family, 100).connect);
+        // Never early; late by as much as a busy machine needs.
+        assert!((49.5..75.0).contains(&connect), "{family}: {connect} ms");
+        assert_eq!(
+            server.peers().last().unwrap().ip(),
+            network.client_address(family)
+        );
+    }
+}
+
+#[test]
+fn a_limited_link_takes_the_time_its_rate_needs() {
+    let link = Link::delay(MS).rate(8_000_000).queue(100_000);
+    let network = Network::line([link]).build().unwrap();
+    let _server = Server::start(network.server(), 80, network.congestion()).unwrap();
+    // 500 KB in packets of 1500 bytes, 1448 of them content, at one byte per microsecond.
+    let timing = fetch_over(&network, Family::V4, 500_000);
+    let seconds = (timing.complete - timing.first_byte).as_secs_f64();
+    assert!((0.51..1.5).contains(&seconds), "{seconds} s");
+}
+
+#[test]
+fn every_byte_arrives_over_lossy_links() {
+    let lossy = Link::delay(2 * MS).loss(0.03);
+    let network = Network::line([lossy.clone(), lossy])
+        .seed(7)
+        .build()
+        .unwrap();
+    let _server = Server::start(network.server(), 80, network.congestion()).unwrap();
+    for family in Family::ALL {
+        fetch_over(&network, family, 300_000);
+    }
+    let stats = network.stats();
+    assert!(
+        stats.dropped > 0 && stats.packets > stats.dropped,
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn plain_links_need_no_emulation() {
+    let network = Network::line([Link::Veth, Link::Veth, Link::Veth])
+        .build()
+        .unwrap();
+    let _server = Server::start(network.server(), 80, network.congestion()).unwrap();
+    for family in Family::ALL {
+        fetch_over(&network, family, 5_000_000);
+    }
+    assert_eq!(network.stats().packets, 0);
+}
+
+#[test]
+fn programs_run_inside_and_see_only_their_network() {
+    let network = Network::line([Link::Veth]).build().unwrap();
+    let command = network.client().command("ip").unwrap();
+    let mut process = Process::spawn("ip", with(command, &["-o", "link"])).unwrap();
+    process.wait(SOON).unwrap();
+    let names: Vec<String> = process.stdout().lines().map(|line| word(line, 1)).collect();
+    assert!(
+        names.iter().any(|name| name.starts_with("s0@")),
+        "{names:?}"
+    );
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
+fn a_namespace_goes_with_everything_in_it() {
+    let namespace = Namespace::new().unwrap();
+    let path = PathBuf::from("/run/netns").join(namespace.name());
+    let sleeper = with(namespace.command("sleep").unwrap(), &["1000"]);
+    let process = Process::spawn("sleep", sleeper).unwrap();
+    assert!(path.exists());
+    drop(process);
+    drop(namespace);
+    wait_until("end of the namespace", SOON, || !path.exists()).unwrap();
+}
+
+fn with(mut command: std::process::Command, arguments: &[&str]) -> std::process::Command {
+    command.args(arguments);
+    command
+}
+
+fn word(line: &str, index: usize) -> String {
+    line.split_whitespace()
+        .nth(index)
+        .unwrap_or_default()
+        .to_owned()
+}
