@@ -10,6 +10,7 @@
 //! Most of it needs root.
 
 pub mod chart;
+pub mod flood;
 pub mod link;
 pub mod netns;
 pub mod network;
