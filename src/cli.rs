@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line: which verbs there are, and which module answers each.
+//!
+//! Exit codes: 0 done, 1 it failed, 2 the command line or the configuration is
+//! wrong.
+
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ADMIN_SOCKET, Config};
+use crate::{client, doctor, host, node};
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste doctor                     what this host lacks, and how to mend it
+  posthaste node                       relay every TCP connection this host forwards
+  posthaste check /etc/posthaste/node.toml
+  posthaste node -c /etc/posthaste/node.toml
+  posthaste status                     of the node that runs here
+  posthaste relays list
+  posthaste teardown                   remove what a killed node left behind
+
+Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
+
+/// Makes TCP connections over long paths fast, without touching their ends.
+#[derive(Debug, Parser)]
+#[command(name = "posthaste", version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a node until SIGTERM or SIGINT; SIGHUP reloads its configuration
+    Node(ConfigArgs),
+    /// Check a configuration file and print what it means
+    Check {
+        /// The file
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Examine this host for what keeps a node from working
+    Doctor {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Install the routing rule and the local route (a node does it by itself)
+    Setup {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove everything a node installed, and the sockets it left behind
+    Teardown {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what the running node does
+    Status(AdminArgs),
+    /// Watch the running node
+    Top(client::TopArgs),
+    /// Show or end relays of the running node
+    #[command(subcommand)]
+    Relays(client::RelaysVerb),
+    /// Let the running node finish its relays, accept none, and end
+    Drain(client::DrainArgs),
+    /// Let the running node read its configuration again
+    Reload(AdminArgs),
+}
+
+/// Which configuration.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file; without it, relay what this host forwards
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Which node to talk to, and how to print its answer.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AdminArgs {
+    /// Admin socket of the node
+    #[arg(long, value_name = "PATH", default_value = ADMIN_SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Cli {
+    /// Does what the command line asks for.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            Verb::Node(args) => {
+                let config = Config::load_or_default(args.config.as_deref())?;
+                node::run(args.config, config)?;
+            }
+            Verb::Check { file, json } => check(&file, json)?,
+            Verb::Doctor { config, json } => {
+                let config = Config::load_or_default(config.config.as_deref())?;
+                return doctor::run(&config, json);
+            }
+            Verb::Setup { config, json } => {
+                let config = Config::load_or_default(config.config.as_deref())?;
+                host::setup(&config, json)?;
+            }
+            Verb::Teardown { config, json } => {
+                let config = Config::load_or_default(config.config.as_deref())?;
+                host::teardown(&config, json)?;
+            }
+            Verb::Status(args) => client::status(&args)?,
+            Verb::Top(args) => client::top(&args)?,
+            Verb::Relays(verb) => client::relays(&verb)?,
+            Verb::Drain(args) => client::drain(&args)?,
+            Verb::Reload(args) => client::reload(&args)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The `check` verb.
+fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
+    let config = Config::load(file)?;
+    for warning in &config.warnings {
+        eprintln!("warning: {}: {warning}", file.display());
+    }
+    if json {
+        return print(&format!("{}\n", config.to_json()?));
+    }
+    print(&format!(
+        "# {} is valid and means:\n{config}",
+        file.display()
+    ))
+}
+
+/// Writes to stdout. A reader that went away (`| head`) is not an error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("write to stdout")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a document to stdout as JSON.
+pub(crate) fn print_json(document: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(document)?))
+}

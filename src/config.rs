@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's configuration: one TOML file, checked in full before use.
+//!
+//! Reading has two steps: `file` mirrors the text (serde, unknown keys are
+//! errors), `build` gives it meaning and collects every mistake with its line.
+//! What comes out, [`Config`], is complete: no later step has a default of its
+//! own. Nothing here touches sockets, maps or routes.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use posthaste_relay::policy::Policy;
+
+mod build;
+mod file;
+mod host;
+mod problem;
+mod show;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub(crate) use host::Capacity;
+pub(crate) use problem::Error;
+
+/// Where the admin socket is unless the configuration says otherwise.
+pub(crate) const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";
+
+/// Everything a node was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Settings of the process.
+    pub(crate) node: Node,
+    /// Path of the admin socket.
+    pub(crate) admin_socket: PathBuf,
+    /// Where metrics are served; `None` when switched off.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// How flows are intercepted.
+    pub(crate) transparent: Transparent,
+    /// What is done with them.
+    pub(crate) policy: Policy,
+    /// What is allowed but probably not meant, one sentence each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The `[node]` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Worker threads.
+    pub(crate) workers: usize,
+    /// Relays of the whole node; [`Policy::relays_max`] is one worker's share.
+    pub(crate) relays_max: u32,
+    /// How long a drain waits for open relays.
+    pub(crate) drain_timeout: Duration,
+    /// Whether each ended relay becomes a line on stdout.
+    pub(crate) log_connections: bool,
+}
+
+/// The `[transparent]` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Transparent {
+    /// Interfaces to intercept on; empty means every interface except `lo`.
+    pub(crate) interfaces: Vec<String>,
+    /// The one fwmark bit of redirected packets.
+    pub(crate) mark: u32,
+    /// The one fwmark bit of the node's own sockets.
+    pub(crate) socket_mark: u32,
+    /// Number of the routing table that delivers redirected packets locally.
+    pub(crate) table: u32,
+}
+
+impl Transparent {
+    /// Whether to intercept on the interface of this name.
+    pub(crate) fn wants(&self, interface: &str) -> bool {
+        match self.interfaces.as_slice() {
+            [] => interface != "lo",
+            names => names.iter().any(|name| name == interface),
+        }
+    }
+}
+
+impl Default for Transparent {
+    fn default() -> Self {
+        Self {
+            interfaces: Vec::new(),
+            mark: 0x1000_0000,
+            socket_mark: 0x2000_0000,
+            table: 20117,
+        }
+    }
+}
+
+impl Default for Config {
+    /// What a node does without a file: relay what this host forwards.
+    fn default() -> Self {
+        build::without_file(&Capacity::of_host())
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub(crate) fn load(path: &Path) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
+        Self::parse(path, &text, &Capacity::of_host())
+    }
+
+    /// Reads and checks the file, or takes the defaults when there is none.
+    pub(crate) fn load_or_default(path: Option<&Path>) -> Result<Self, Error> {
+        path.map_or_else(|| Ok(Self::default()), Self::load)
+    }
+
+    /// Checks `text`; `path` only names it in errors.
+    pub(crate) fn parse(path: &Path, text: &str, capacity: &Capacity) -> Result<Self, Error> {
+        build::from_text(text, capacity).map_err(|problems| Error::new(path, problems))
+    }
+
+    /// The keys in which `next` differs and that a running node cannot change.
+    pub(crate) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
+        let (now, then) = (&self.transparent, &next.transparent);
+        let kept = [
+            ("node.workers", self.node.workers == next.node.workers),
+            ("admin.socket", self.admin_socket == next.admin_socket),
+            ("metrics.listen", self.metrics == next.metrics),
+            ("transparent.interfaces", now.interfaces == then.interfaces),
+            ("transparent.mark", now.mark == then.mark),
+            (
+                "transparent.socket_mark",
+                now.socket_mark == then.socket_mark,
+            ),
+            ("transparent.table", now.table == then.table),
+        ];
+        let changed = kept.into_iter().filter(|(_, same)| !same);
+        changed.map(|(key, _)| key).collect()
+    }
+
+    /// The configuration as a JSON document in the shape of the file.
+    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(&show::Effective::of(self))
+    }
+}
+
+impl fmt::Display for Config {
+    /// The complete configuration as a file that means the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = toml::to_string(&show::Effective::of(self)).map_err(|_| fmt::Error)?;
+        f.write_str(&text)
+    }
+}

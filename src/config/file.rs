@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration file as written: every key optional, every value with its
+//! place in the text. `build` decides what the values mean.
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+/// One value of any type, so that a wrong type is reported like a wrong value.
+pub(super) type Scalar = Option<Spanned<Value>>;
+/// A list of values, each with its own place.
+pub(super) type List = Option<Vec<Spanned<Value>>>;
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    pub(super) version: Scalar,
+    pub(super) node: Node,
+    pub(super) admin: Admin,
+    pub(super) metrics: Metrics,
+    pub(super) transparent: Transparent,
+    pub(super) half_open: HalfOpen,
+    pub(super) defaults: Defaults,
+    pub(super) rule: Vec<Spanned<Rule>>,
+}
+
+/// `[node]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Node {
+    pub(super) workers: Scalar,
+    pub(super) relays_max: Scalar,
+    pub(super) drain_timeout: Scalar,
+    pub(super) log_connections: Scalar,
+}
+
+/// `[admin]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Admin {
+    pub(super) socket: Scalar,
+}
+
+/// `[metrics]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) listen: Scalar,
+}
+
+/// `[transparent]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Transparent {
+    pub(super) interfaces: List,
+    pub(super) mark: Scalar,
+    pub(super) socket_mark: Scalar,
+    pub(super) table: Scalar,
+}
+
+/// `[half_open]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct HalfOpen {
+    pub(super) total: Scalar,
+    pub(super) reserve: Scalar,
+    pub(super) per_prefix: Scalar,
+    pub(super) expiry: Scalar,
+}
+
+/// `[defaults]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Defaults {
+    pub(super) accept: Scalar,
+    pub(super) source_address: Scalar,
+    pub(super) suspect_for: Scalar,
+    pub(super) downstream: Side,
+    pub(super) upstream: Side,
+    pub(super) timeouts: Timeouts,
+}
+
+/// `[defaults.downstream]`, `[rule.upstream]` and their like.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Side {
+    pub(super) congestion: Scalar,
+    pub(super) initial_window: Scalar,
+    pub(super) send_buffer: Scalar,
+    pub(super) receive_buffer: Scalar,
+    pub(super) notsent_lowat: Scalar,
+    pub(super) keepalive_idle: Scalar,
+    pub(super) keepalive_interval: Scalar,
+    pub(super) user_timeout: Scalar,
+}
+
+/// `[defaults.timeouts]` and `[rule.timeouts]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Timeouts {
+    pub(super) connect: Scalar,
+    pub(super) idle: Scalar,
+    #[serde(rename = "client-fin")]
+    pub(super) client_fin: Scalar,
+    #[serde(rename = "server-fin")]
+    pub(super) server_fin: Scalar,
+}
+
+/// One `[[rule]]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Rule {
+    pub(super) name: Scalar,
+    pub(super) action: Scalar,
+    pub(super) accept: Scalar,
+    pub(super) source_address: Scalar,
+    pub(super) destinations: List,
+    pub(super) sources: List,
+    pub(super) ports: List,
+    pub(super) downstream: Side,
+    pub(super) upstream: Side,
+    pub(super) timeouts: Timeouts,
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the host offers, as far as the configuration depends on it.
+
+use nix::sys::resource::{Resource, getrlimit};
+
+/// The host facts that defaults and checks use; fixed in tests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capacity {
+    /// CPUs this process may use.
+    pub(crate) cpus: usize,
+    /// Most file descriptors this process may open (the hard limit).
+    pub(crate) files: u64,
+    /// Lists the congestion controls that are loaded or can be; nothing when
+    /// unknown. A function, because only files that name one need the list
+    /// and a node must boot in milliseconds.
+    pub(crate) congestion: fn() -> Vec<String>,
+}
+
+impl Capacity {
+    /// Asks the host.
+    pub(crate) fn of_host() -> Self {
+        Self {
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            files: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard),
+            congestion: congestion_controls,
+        }
+    }
+}
+
+/// The loaded ones, and those a `setsockopt` with CAP_NET_ADMIN would load.
+fn congestion_controls() -> Vec<String> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let loaded = read("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    let mut names: Vec<String> = loaded.split_whitespace().map(Into::into).collect();
+    let release = read("/proc/sys/kernel/osrelease");
+    let modules = read(&format!("/lib/modules/{}/modules.dep", release.trim()));
+    names.extend(modules.lines().filter_map(module_name));
+    names
+}
+
+/// `kernel/net/ipv4/tcp_bbr.ko.xz: ...` names `bbr`.
+fn module_name(line: &str) -> Option<String> {
+    let path = line.split(':').next()?;
+    let name = path
+        .strip_prefix("kernel/net/ipv4/tcp_")?
+        .split(".ko")
+        .next()?;
+    Some(name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_name_congestion_controls() {
+        assert_eq!(
+            module_name("kernel/net/ipv4/tcp_bbr.ko.xz: a b").as_deref(),
+            Some("bbr")
+        );
+        assert_eq!(module_name("kernel/net/ipv4/ipip.ko:"), None);
+    }
+
+    #[test]
+    fn this_host_knows_a_congestion_control() {
+        assert!(
+            congestion_controls()
+                .iter()
+                .any(|name| name == "cubic" || name == "reno")
+        );
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration as meant, back in the shape of the file: every key with
+//! its value. Reading the result gives the same configuration.
+
+use std::ops::RangeInclusive;
+
+use posthaste_relay::policy::{
+    AcceptMode, Action, HalfOpenLimits, Rule, SideOptions, SourceAddress, Timeouts,
+};
+use serde::Serialize;
+
+use super::value::{show_duration, show_size};
+use super::{Config, Transparent};
+
+/// A [`Config`] in the shape of its file.
+#[derive(Debug, Serialize)]
+pub(super) struct Effective {
+    version: u32,
+    node: Node,
+    admin: Admin,
+    metrics: Metrics,
+    transparent: Interception,
+    half_open: HalfOpen,
+    defaults: Defaults,
+    rule: Vec<EffectiveRule>,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    workers: usize,
+    relays_max: u32,
+    drain_timeout: String,
+    log_connections: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Admin {
+    socket: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Metrics {
+    listen: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Interception {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    interfaces: Vec<String>,
+    mark: u32,
+    socket_mark: u32,
+    table: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct HalfOpen {
+    total: u32,
+    reserve: u32,
+    per_prefix: u32,
+    expiry: String,
+}
+
+/// What is left of `[defaults]` once every rule has its own copy.
+#[derive(Debug, Serialize)]
+struct Defaults {
+    suspect_for: String,
+}
+
+#[derive(Debug, Serialize)]
+struct EffectiveRule {
+    name: String,
+    action: &'static str,
+    accept: &'static str,
+    source_address: &'static str,
+    destinations: Vec<String>,
+    sources: Vec<String>,
+    ports: Vec<String>,
+    downstream: Side,
+    upstream: Side,
+    timeouts: Limits,
+}
+
+#[derive(Debug, Serialize)]
+struct Side {
+    congestion: String,
+    initial_window: NumberOrAuto,
+    send_buffer: String,
+    receive_buffer: String,
+    notsent_lowat: String,
+    keepalive_idle: String,
+    keepalive_interval: String,
+    user_timeout: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum NumberOrAuto {
+    Number(u32),
+    Auto(&'static str),
+}
+
+#[derive(Debug, Serialize)]
+struct Limits {
+    connect: String,
+    idle: String,
+    #[serde(rename = "client-fin")]
+    client_fin: String,
+    #[serde(rename = "server-fin")]
+    server_fin: String,
+}
+
+impl Effective {
+    pub(super) fn of(config: &Config) -> Self {
+        Self {
+            version: 1,
+            node: Node {
+                workers: config.node.workers,
+                relays_max: config.node.relays_max,
+                drain_timeout: show_duration(config.node.drain_timeout),
+                log_connections: config.node.log_connections,
+            },
+            admin: Admin {
+                socket: config.admin_socket.display().to_string(),
+            },
+            metrics: Metrics {
+                listen: config
+                    .metrics
+                    .map_or_else(|| "off".into(), |address| address.to_string()),
+            },
+            transparent: interception(&config.transparent),
+            half_open: half_open(&config.policy.half_open),
+            defaults: Defaults {
+                suspect_for: show_duration(config.policy.suspect_for),
+            },
+            rule: config.policy.rules.iter().map(rule).collect(),
+        }
+    }
+}
+
+fn interception(transparent: &Transparent) -> Interception {
+    Interception {
+        interfaces: transparent.interfaces.clone(),
+        mark: transparent.mark,
+        socket_mark: transparent.socket_mark,
+        table: transparent.table,
+    }
+}
+
+fn half_open(limits: &HalfOpenLimits) -> HalfOpen {
+    HalfOpen {
+        total: limits.total,
+        reserve: limits.reserve,
+        per_prefix: limits.per_prefix,
+        expiry: show_duration(limits.expiry),
+    }
+}
+
+fn rule(rule: &Rule) -> EffectiveRule {
+    let matches = &rule.matches;
+    EffectiveRule {
+        name: rule.name.clone(),
+        action: action(rule.action),
+        accept: accept(rule.accept),
+        source_address: source_address(rule.source_address),
+        destinations: matches
+            .destinations
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        sources: matches.sources.iter().map(ToString::to_string).collect(),
+        ports: matches.ports.iter().map(ports).collect(),
+        downstream: side(&rule.downstream),
+        upstream: side(&rule.upstream),
+        timeouts: limits(&rule.timeouts),
+    }
+}
+
+/// The word of the configuration for an action.
+pub(super) fn action(action: Action) -> &'static str {
+    match action {
+        Action::Relay => "relay",
+        Action::Forward => "forward",
+        Action::Reject => "reject",
+    }
+}
+
+/// The word of the configuration for an accept mode.
+pub(super) fn accept(accept: AcceptMode) -> &'static str {
+    match accept {
+        AcceptMode::Early => "early",
+        AcceptMode::Strict => "strict",
+        AcceptMode::Late => "late",
+    }
+}
+
+fn source_address(source: SourceAddress) -> &'static str {
+    match source {
+        SourceAddress::Client => "client",
+        SourceAddress::Node => "node",
+    }
+}
+
+fn ports(range: &RangeInclusive<u16>) -> String {
+    if range.start() == range.end() {
+        range.start().to_string()
+    } else {
+        format!("{}-{}", range.start(), range.end())
+    }
+}
+
+fn side(side: &SideOptions) -> Side {
+    let buffer = |bytes: Option<u32>| bytes.map_or_else(|| "auto".into(), show_size);
+    Side {
+        congestion: side.congestion.clone().unwrap_or_else(|| "auto".into()),
+        initial_window: side
+            .initial_window
+            .map_or(NumberOrAuto::Auto("auto"), NumberOrAuto::Number),
+        send_buffer: buffer(side.send_buffer_bytes),
+        receive_buffer: buffer(side.receive_buffer_bytes),
+        notsent_lowat: show_size(side.notsent_lowat_bytes),
+        keepalive_idle: show_duration(side.keepalive_idle),
+        keepalive_interval: show_duration(side.keepalive_interval),
+        user_timeout: show_duration(side.user_timeout),
+    }
+}
+
+fn limits(timeouts: &Timeouts) -> Limits {
+    Limits {
+        connect: show_duration(timeouts.connect),
+        idle: show_duration(timeouts.idle),
+        client_fin: show_duration(timeouts.client_fin),
+        server_fin: show_duration(timeouts.server_fin),
+    }
+}

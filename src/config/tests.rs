@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables of valid and invalid files.
+
+use std::path::Path;
+use std::time::Duration;
+
+use posthaste_relay::policy::{AcceptMode, Action, SourceAddress};
+
+use super::{Capacity, Config};
+
+const HOST: Capacity = Capacity {
+    cpus: 2,
+    files: 20_512,
+    congestion: || vec!["cubic".into(), "bbr".into()],
+};
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("node.toml"), text, &HOST).map_err(|error| error.to_string())
+}
+
+/// The error of `body` under a `version = 1` line.
+fn error_of(body: &str) -> String {
+    parse(&format!("version = 1\n{body}")).unwrap_err()
+}
+
+#[test]
+fn the_defaults_are_safe_and_useful() {
+    let config = parse("version = 1").unwrap();
+    assert_eq!((config.node.workers, config.node.relays_max), (2, 10_000));
+    assert_eq!(config.policy.relays_max, 5_000);
+    assert!(config.metrics.unwrap().ip().is_loopback());
+    assert_eq!(config.admin_socket, Path::new("/run/posthaste/admin.sock"));
+    assert_eq!(config.transparent.mark & config.transparent.socket_mark, 0);
+    let [all] = config.policy.rules.as_slice() else {
+        panic!("one rule: {:?}", config.policy.rules)
+    };
+    assert_eq!(
+        (all.name.as_str(), all.action, all.accept),
+        ("all", Action::Relay, AcceptMode::Early)
+    );
+    assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn no_file_means_the_same_as_an_empty_one() {
+    let empty = Config::parse(Path::new(""), "version = 1", &Capacity::of_host()).unwrap();
+    assert_eq!(Config::default(), empty);
+}
+
+const FULL: &str = r#"
+version = 1
+[node]
+workers = 4
+relays_max = 1000
+drain_timeout = "10s"
+log_connections = false
+[admin]
+socket = "/tmp/admin.sock"
+[metrics]
+listen = "off"
+[transparent]
+interfaces = ["c0", "s0"]
+mark = 0x100
+socket_mark = 0x200
+table = 77
+[half_open]
+total = 100
+reserve = 10
+per_prefix = 5
+expiry = "2s"
+[defaults]
+accept = "strict"
+suspect_for = "5m"
+[defaults.downstream]
+congestion = "bbr"
+initial_window = 20
+send_buffer = "1MiB"
+[defaults.timeouts]
+connect = "500ms"
+client-fin = "1h"
+[[rule]]
+name = "web"
+accept = "early"
+source_address = "node"
+destinations = ["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"]
+ports = [80, "8000-8999", "443"]
+[rule.downstream]
+congestion = "auto"
+[[rule]]
+name = "rest"
+action = "forward"
+"#;
+
+#[test]
+fn every_key_is_read() {
+    let config = parse(FULL).unwrap();
+    assert_eq!(config.policy.relays_max, 250);
+    assert_eq!(config.metrics, None);
+    assert_eq!(config.transparent.interfaces, ["c0", "s0"]);
+    assert_eq!(config.policy.suspect_for, Duration::from_secs(300));
+    let web = &config.policy.rules[0];
+    assert_eq!(
+        (web.accept, web.source_address),
+        (AcceptMode::Early, SourceAddress::Node)
+    );
+    assert_eq!(web.matches.ports, [80..=80, 8000..=8999, 443..=443]);
+    assert_eq!(web.matches.destinations[2].to_string(), "198.51.100.7/32");
+    assert_eq!(web.downstream.congestion, None);
+    assert_eq!(web.downstream.initial_window, Some(20));
+    assert_eq!(web.downstream.send_buffer_bytes, Some(1 << 20));
+    assert_eq!(web.timeouts.connect, Duration::from_millis(500));
+    let rest = &config.policy.rules[1];
+    assert_eq!(
+        (rest.action, rest.accept),
+        (Action::Forward, AcceptMode::Strict)
+    );
+    assert_eq!(rest.downstream.congestion.as_deref(), Some("bbr"));
+}
+
+#[test]
+fn what_is_shown_reads_back_the_same() {
+    for text in ["version = 1", FULL] {
+        let config = parse(text).unwrap();
+        assert_eq!(parse(&config.to_string()).unwrap(), config);
+        let json: serde_json::Value = serde_json::from_str(&config.to_json().unwrap()).unwrap();
+        assert_eq!(json["node"]["workers"], config.node.workers);
+    }
+}
+
+/// A body, where its mistake is, and what the error says of it.
+const INVALID: &[(&str, &str, &[&str])] = &[
+    (
+        "[node]\nwrkers = 2",
+        ":3:1",
+        &["node.wrkers", "unknown key", "did you mean \"workers\"?"],
+    ),
+    ("[nodes]", ":2:2", &["nodes", "did you mean \"node\"?"]),
+    (
+        "[node]\nzzzzzz = 2",
+        ":3:1",
+        &["known keys here: workers, relays_max"],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\n[rule.timeouts]\nclient_fin = \"1s\"",
+        ":5:1",
+        &["did you mean \"client-fin\"?"],
+    ),
+    (
+        "[node]\nworkers = \"two\"",
+        ":3:11",
+        &["node.workers = \"two\"", "whole number from 1 to 256"],
+    ),
+    ("[node]\nworkers = 0", ":3:11", &["node.workers = 0"]),
+    (
+        "[node]\nworkers = 2\nworkers = 3",
+        ":4:1",
+        &["duplicate key"],
+    ),
+    (
+        "[node]\ndrain_timeout = 30",
+        ":3:17",
+        &["node.drain_timeout = 30", "\"30s\""],
+    ),
+    (
+        "[node]\ndrain_timeout = \"99d\"",
+        ":3:17",
+        &["from 0s to 30d"],
+    ),
+    (
+        "[node]\nlog_connections = \"yes\"",
+        ":3:19",
+        &["true or false"],
+    ),
+    ("node = 3", ":2:8", &["node", "expected struct Node"]),
+    (
+        "[admin]\nsocket = \"admin.sock\"",
+        ":3:10",
+        &["absolute path"],
+    ),
+    (
+        "[metrics]\nlisten = \"9464\"",
+        ":3:10",
+        &["\"127.0.0.1:9464\"", "\"off\""],
+    ),
+    (
+        "[transparent]\nmark = 3",
+        ":3:8",
+        &["transparent.mark = 3", "exactly one"],
+    ),
+    (
+        "[transparent]\nmark = 0x20000000",
+        ":3:8",
+        &["0x20000000", "two different bits"],
+    ),
+    (
+        "[transparent]\ntable = 254",
+        ":3:9",
+        &["transparent.table = 254", "main"],
+    ),
+    (
+        "[transparent]\ninterfaces = \"eth0\"",
+        ":3:14",
+        &["transparent.interfaces"],
+    ),
+    (
+        "[transparent]\ninterfaces = [\"a\", \"lo\"]",
+        ":3:20",
+        &["never"],
+    ),
+    (
+        "[transparent]\ninterfaces = [\"a\", \"a\"]",
+        ":3:20",
+        &["named twice"],
+    ),
+    ("[transparent]\ninterfaces = []", "", &["leave the key out"]),
+    (
+        "[half_open]\ntotal = 10\nreserve = 11",
+        ":4:11",
+        &[
+            "half_open.reserve = 11",
+            "at most half_open.total, which is 10",
+        ],
+    ),
+    (
+        "[defaults]\naccept = \"eager\"",
+        ":3:10",
+        &["defaults.accept", "\"early\", \"strict\" or \"late\""],
+    ),
+    (
+        "[defaults.upstream]\ncongestion = \"bbq\"",
+        ":3:14",
+        &["defaults.upstream.congestion = \"bbq\"", "cubic, bbr"],
+    ),
+    (
+        "[defaults.upstream]\nsend_buffer = \"1MB\"",
+        ":3:15",
+        &["\"1MiB\""],
+    ),
+    (
+        "[defaults.upstream]\nkeepalive_idle = \"10h\"",
+        ":3:18",
+        &["or \"0s\" for off"],
+    ),
+    (
+        "[defaults.timeouts]\nidle = \"0s\"",
+        ":3:8",
+        &["defaults.timeouts.idle", "from 10ms to 30d"],
+    ),
+    ("[[rule]]\nports = [80]", ":2:1", &["rule.name is missing"]),
+    ("[[rule]]\nname = \"a b\"", ":3:8", &["rule.name = \"a b\""]),
+    (
+        "[[rule]]\nname = \"a\"\n[[rule]]\nname = \"a\"",
+        ":5:8",
+        &["rule.name = \"a\"", "rule 1 already"],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\ndestinations = [\"10.0.0.1/8\"]",
+        ":4:17",
+        &[
+            "rule \"a\": destinations = \"10.0.0.1/8\"",
+            "\"10.0.0.0/8\"",
+            "\"10.0.0.1/32\"",
+        ],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\nsources = [\"2001:db8::1/32\"]",
+        ":4:12",
+        &["\"2001:db8::/32\""],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\nsources = [\"10.0.0.0/33\"]",
+        ":4:12",
+        &["from 0 to 32"],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\nsources = [\"example.org\"]",
+        ":4:12",
+        &["expected a prefix"],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\nports = [80, 0]",
+        ":4:14",
+        &["rule \"a\": ports = 0", "1 to 65535"],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\nports = [\"90-80\"]",
+        ":4:10",
+        &["\"80-90\""],
+    ),
+    (
+        "[[rule]]\nname = \"a\"\naction = \"drop\"",
+        ":4:10",
+        &["\"relay\", \"forward\" or \"reject\""],
+    ),
+    ("[node\n", ":2:6", &[]),
+];
+
+#[test]
+fn every_mistake_names_file_line_key_value_and_form() {
+    for (body, place, said) in INVALID {
+        let error = error_of(body);
+        let start = format!("node.toml{place}: ");
+        assert!(
+            error.starts_with(&start),
+            "{body}\ngives {error}\nnot at {start}"
+        );
+        for words in *said {
+            assert!(
+                error.contains(words),
+                "{body}\ngives {error}\nwithout {words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_mistakes_come_at_once_in_the_order_of_the_text() {
+    let error = error_of("[transparent]\ntable = 0\n[node]\nworkers = 0");
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(
+        lines.len() == 2 && lines[0].contains("table") && lines[1].contains("workers"),
+        "{error}"
+    );
+}
+
+#[test]
+fn version_is_demanded() {
+    assert!(parse("").unwrap_err().contains("version is missing"));
+    assert!(parse("version = 2").unwrap_err().contains("version = 2"));
+}
+
+#[test]
+fn doubtful_values_are_warned_about() {
+    let config =
+        parse("version = 1\n[node]\nrelays_max = 50000\n[metrics]\nlisten = \"0.0.0.0:9464\"")
+            .unwrap();
+    let said = config.warnings.join("\n");
+    assert!(
+        said.contains("suffices for 10000") && said.contains("readable by anyone"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_reload_knows_what_needs_a_restart() {
+    let now = parse("version = 1").unwrap();
+    let next =
+        parse("version = 1\n[node]\nworkers = 3\ndrain_timeout = \"1s\"\n[transparent]\ntable = 5")
+            .unwrap();
+    assert_eq!(
+        now.needs_restart(&next),
+        ["node.workers", "transparent.table"]
+    );
+    assert_eq!(now.needs_restart(&now), Vec::<&str>::new());
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/node.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("/nonexistent/node.toml: cannot be read"),
+        "{error}"
+    );
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Readings of single values: pure functions from TOML values to meanings.
+//!
+//! Each returns what it expected, as the end of a sentence, when the value
+//! does not fit.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use posthaste_relay::policy::{AcceptMode, Action, Prefix, SourceAddress};
+use toml::Value;
+
+/// A meaning, or the accepted form.
+pub(super) type Reading<T> = Result<T, String>;
+
+/// Longest name of a network interface (`IFNAMSIZ` less the NUL).
+const INTERFACE_NAME_BYTES_MAX: usize = 15;
+
+/// A whole number within bounds.
+pub(super) fn number(value: &Value, bounds: RangeInclusive<u32>) -> Reading<u32> {
+    let fits = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    fits.filter(|n| bounds.contains(n)).ok_or_else(|| {
+        format!(
+            "expected a whole number from {} to {}",
+            bounds.start(),
+            bounds.end()
+        )
+    })
+}
+
+/// `true` or `false`.
+pub(super) fn switch(value: &Value) -> Reading<bool> {
+    value
+        .as_bool()
+        .ok_or_else(|| "expected true or false".into())
+}
+
+/// A duration such as `"30s"` within bounds.
+pub(super) fn duration(value: &Value, bounds: RangeInclusive<Duration>) -> Reading<Duration> {
+    let form = "expected a duration such as \"500ms\", \"30s\", \"5m\", \"1h\" or \"1d\"";
+    let length = value.as_str().and_then(parse_duration).ok_or(form)?;
+    if bounds.contains(&length) {
+        return Ok(length);
+    }
+    let (least, most) = (show_duration(*bounds.start()), show_duration(*bounds.end()));
+    Err(format!("expected a duration from {least} to {most}"))
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (count, unit) = split_unit(text)?;
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    count.checked_mul(unit_ms).map(Duration::from_millis)
+}
+
+/// The shortest text that [`duration`] reads as the same length.
+pub(super) fn show_duration(length: Duration) -> String {
+    let ms = length.as_millis();
+    let units = [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+    ];
+    let whole = units
+        .into_iter()
+        .find(|(_, unit_ms)| ms != 0 && ms % unit_ms == 0);
+    match whole {
+        Some((unit, unit_ms)) => format!("{}{unit}", ms / unit_ms),
+        None if ms == 0 => "0s".into(),
+        None => format!("{ms}ms"),
+    }
+}
+
+/// A number of bytes: `65536` or `"64KiB"`, within bounds.
+pub(super) fn size(value: &Value, bounds: RangeInclusive<u32>) -> Reading<u32> {
+    let bytes = match value {
+        Value::Integer(n) => u64::try_from(*n).ok(),
+        Value::String(text) => parse_size(text),
+        _ => None,
+    };
+    let bytes =
+        bytes.ok_or("expected bytes as a number, or a size such as \"64KiB\" or \"1MiB\"")?;
+    let fits = u32::try_from(bytes)
+        .ok()
+        .filter(|bytes| bounds.contains(bytes));
+    let (least, most) = (show_size(*bounds.start()), show_size(*bounds.end()));
+    fits.ok_or_else(|| format!("expected a size from {least} to {most}"))
+}
+
+fn parse_size(text: &str) -> Option<u64> {
+    let (count, unit) = split_unit(text)?;
+    let shift = match unit {
+        "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return None,
+    };
+    count.checked_mul(1 << shift)
+}
+
+/// The shortest text that [`size`] reads as the same number of bytes.
+pub(super) fn show_size(bytes: u32) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let whole = units
+        .into_iter()
+        .find(|(_, shift)| bytes != 0 && bytes.trailing_zeros() >= *shift);
+    whole.map_or_else(
+        || format!("{bytes}B"),
+        |(unit, shift)| format!("{}{unit}", bytes >> shift),
+    )
+}
+
+fn split_unit(text: &str) -> Option<(u64, &str)> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (count, unit) = text.split_at(digits);
+    Some((count.parse().ok()?, unit.trim_start()))
+}
+
+/// A value, or `"auto"` for the kernel's own choice.
+pub(super) fn or_auto<T>(value: &Value, read: impl Fn(&Value) -> Reading<T>) -> Reading<Option<T>> {
+    if value.as_str() == Some("auto") {
+        return Ok(None);
+    }
+    read(value)
+        .map(Some)
+        .map_err(|form| format!("{form}, or \"auto\""))
+}
+
+/// A mark of exactly one bit.
+pub(super) fn mark(value: &Value) -> Reading<u32> {
+    let bits = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    bits.filter(|bits| bits.is_power_of_two()).ok_or_else(|| {
+        "expected a number with exactly one of 32 bits set, such as 0x10000000".into()
+    })
+}
+
+/// A routing table number that is nobody else's by convention.
+pub(super) fn table(value: &Value) -> Reading<u32> {
+    let form = "expected a table number from 1 to 4294967295 other than 253, 254 and 255 (default, main, local)";
+    let id = number(value, 1..=u32::MAX).map_err(|_| form)?;
+    if (253..=255).contains(&id) {
+        Err(form.into())
+    } else {
+        Ok(id)
+    }
+}
+
+/// The name of a network interface other than `lo`.
+pub(super) fn interface(value: &Value) -> Reading<String> {
+    let name = value.as_str().unwrap_or_default();
+    if name == "lo" {
+        return Err(
+            "expected an interface that carries forwarded packets; \"lo\" never does".into(),
+        );
+    }
+    let length_fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&name.len());
+    let allowed = |c: char| c.is_ascii_graphic() && c != '/';
+    if length_fits && name != "." && name != ".." && name.chars().all(allowed) {
+        return Ok(name.into());
+    }
+    Err("expected an interface name of 1 to 15 characters, such as \"eth0\"".into())
+}
+
+/// An absolute path that fits a unix socket address.
+pub(super) fn socket_path(value: &Value) -> Reading<PathBuf> {
+    let text = value.as_str().unwrap_or_default();
+    // sun_path holds 108 bytes with the NUL.
+    if text.starts_with('/') && !text.ends_with('/') && text.len() < 108 {
+        return Ok(text.into());
+    }
+    Err(
+        "expected an absolute path of at most 107 bytes, such as \"/run/posthaste/admin.sock\""
+            .into(),
+    )
+}
+
+/// An address and port to listen on, or `"off"`.
+pub(super) fn listen(value: &Value) -> Reading<Option<SocketAddr>> {
+    let text = value.as_str().unwrap_or_default();
+    if text == "off" {
+        return Ok(None);
+    }
+    let address = text
+        .parse::<SocketAddr>()
+        .ok()
+        .filter(|address| address.port() != 0);
+    let form =
+        "expected an address and port such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"off\"";
+    address.map(Some).ok_or_else(|| form.into())
+}
+
+/// The name of a rule.
+pub(super) fn rule_name(value: &Value) -> Reading<String> {
+    let name = value.as_str().unwrap_or_default();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if (1..=64).contains(&name.len()) && name.chars().all(allowed) {
+        return Ok(name.into());
+    }
+    Err("expected a name of 1 to 64 letters, digits, '-', '_' or '.'".into())
+}
+
+/// `early`, `strict` or `late`.
+pub(super) fn accept(value: &Value) -> Reading<AcceptMode> {
+    match value.as_str() {
+        Some("early") => Ok(AcceptMode::Early),
+        Some("strict") => Ok(AcceptMode::Strict),
+        Some("late") => Ok(AcceptMode::Late),
+        _ => Err("expected \"early\", \"strict\" or \"late\"".into()),
+    }
+}
+
+/// `relay`, `forward` or `reject`.
+pub(super) fn action(value: &Value) -> Reading<Action> {
+    match value.as_str() {
+        Some("relay") => Ok(Action::Relay),
+        Some("forward") => Ok(Action::Forward),
+        Some("reject") => Ok(Action::Reject),
+        _ => Err("expected \"relay\", \"forward\" or \"reject\"".into()),
+    }
+}
+
+/// `client` or `node`.
+pub(super) fn source_address(value: &Value) -> Reading<SourceAddress> {
+    match value.as_str() {
+        Some("client") => Ok(SourceAddress::Client),
+        Some("node") => Ok(SourceAddress::Node),
+        _ => Err("expected \"client\" or \"node\"".into()),
+    }
+}
+
+/// A prefix such as `"192.0.2.0/24"`, or one address.
+pub(super) fn prefix(value: &Value) -> Reading<Prefix> {
+    let form = "expected a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\"";
+    let text = value.as_str().ok_or(form)?;
+    let (address, bits) = text
+        .split_once('/')
+        .map_or((text, None), |(a, b)| (a, Some(b)));
+    let ip: IpAddr = address.parse().map_err(|_| form)?;
+    let most: u8 = if ip.is_ipv4() { 32 } else { 128 };
+    let bits = match bits {
+        None => most,
+        Some(bits) => bits
+            .parse()
+            .ok()
+            .filter(|bits| *bits <= most)
+            .ok_or_else(|| format!("expected a prefix length from 0 to {most} after the '/'"))?,
+    };
+    Prefix::new(ip, bits).ok_or_else(|| {
+        let network = network(ip, bits);
+        format!("has address bits set behind its {bits} prefix bits: expected \"{network}/{bits}\", or \"{ip}/{most}\" for the one address")
+    })
+}
+
+/// `ip` with every bit behind the first `bits` cleared.
+fn network(ip: IpAddr, bits: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V4((v4.to_bits() & mask).into())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V6((v6.to_bits() & mask).into())
+        }
+    }
+}
+
+/// A port, or a range of ports such as `"8000-8999"`.
+pub(super) fn ports(value: &Value) -> Reading<RangeInclusive<u16>> {
+    let form = "expected a port from 1 to 65535, or a range such as \"8000-8999\"";
+    let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
+    let range = match value {
+        Value::Integer(n) => u16::try_from(*n)
+            .ok()
+            .filter(|port| *port != 0)
+            .map(|port| (port, port)),
+        Value::String(text) => match text.split_once('-') {
+            Some((first, last)) => port(first).zip(port(last)),
+            None => port(text).map(|port| (port, port)),
+        },
+        _ => None,
+    };
+    match range {
+        Some((first, last)) if first > last => Err(format!(
+            "is empty: expected the lower port first, \"{last}-{first}\""
+        )),
+        Some((first, last)) => Ok(first..=last),
+        None => Err(form.into()),
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one binary of posthaste: nodes, and the tools of their operators.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod admin;
+mod cli;
+mod client;
+mod config;
+mod doctor;
+mod guard;
+mod host;
+mod journal;
+mod metrics;
+mod node;
+mod notify;
+mod privileges;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run().unwrap_or_else(|error| {
+        eprintln!("posthaste: {error:#}");
+        let usage = error.is::<config::Error>();
+        ExitCode::from(if usage { 2 } else { 1 })
+    })
+}
