@@ -10,6 +10,9 @@
 //! Most of it needs root.
 
 pub mod chart;
+pub mod contender;
+pub mod echo;
+pub mod establish;
 pub mod flood;
 pub mod link;
 pub mod netns;

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use posthaste_lab::record;
+use posthaste_lab::{establish, record};
 
 /// Builds networks, runs experiments on posthaste and records the results.
 ///
@@ -18,12 +18,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure how long connections take to open, many at once.
+    Establish(establish::Args),
     /// Print records as Markdown.
     Report(record::Args),
 }
 
 fn main() -> ExitCode {
     let result = match &Cli::parse().command {
+        Command::Establish(args) => establish::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `establish`: how long a connection takes to open when many open at once.
+//!
+//! The counterpart of the Miniproxy paper's table 1. Links are virtual cables without delay, so
+//! what is seen is processing. Two times are taken: until `connect()` is done, which an early
+//! node answers itself, and until a byte came back from the server, which nobody can answer for
+//! it. Contenders take turns, so that a busy moment of the machine hits all alike.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::chart::{Across, Chart, Series, Spacing};
+use crate::contender::{Contender, Course};
+use crate::echo::{self, Echo};
+use crate::link::Link;
+use crate::network::Family;
+use crate::node::Binary;
+use crate::record::{self, Record};
+use crate::stats::{mean, median, percentile};
+use crate::table::Table;
+
+const PORT: u16 = 7;
+
+/// No burst may take longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Table 1 of the Miniproxy paper: connections at once, mean time in milliseconds.
+const PAPER: [(usize, f64); 6] = [
+    (30, 0.1),
+    (70, 1.0),
+    (110, 2.0),
+    (150, 2.0),
+    (190, 3.0),
+    (230, 3.0),
+];
+
+/// Arguments of `posthaste-lab establish`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Connections opened at once, one burst each
+    #[arg(long, value_delimiter = ',', default_values_t = PAPER.map(|(count, _)| count))]
+    connections: Vec<usize>,
+    /// Bursts per contender and number of connections
+    #[arg(long, default_value_t = 20)]
+    repeats: usize,
+    /// What to compare
+    #[arg(long, value_delimiter = ',', default_values_t = Contender::ALL)]
+    contenders: Vec<Contender>,
+    /// IP version
+    #[arg(long, value_enum, default_value = "4")]
+    family: Family,
+    /// Seed of the network's random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the record and the pictures go
+    #[arg(long, value_name = "DIR", default_value = "lab-output")]
+    output: PathBuf,
+}
+
+/// The times of one contender with one number of connections, in milliseconds.
+#[derive(Debug)]
+struct Cell {
+    contender: Contender,
+    connections: usize,
+    connect: Vec<f64>,
+    echo: Vec<f64>,
+}
+
+/// Runs the experiment, prints its table and writes record and pictures.
+pub fn run(args: &Args) -> Result<()> {
+    echo::raise_descriptor_limit()?;
+    let mut record = Record::start("establish", args.seed);
+    let cells = measure(args)?;
+    fill(&mut record, args, &cells);
+    let table = table(args, &cells);
+    println!("{table}");
+    record.tables.push(table);
+    for (name, title, times) in pictures() {
+        let path = record.path(&args.output, &format!("{name}.svg"));
+        record::write_file(&path, &chart(args, &cells, title, times).svg())?;
+        println!("picture: {}", path.display());
+    }
+    println!("record:  {}", record.write(&args.output)?.display());
+    Ok(())
+}
+
+fn measure(args: &Args) -> Result<Vec<Cell>> {
+    let mut courses = Vec::new();
+    for &contender in &args.contenders {
+        let course = contender.start([Link::Veth, Link::Veth], &args.binary, args.seed, "")?;
+        let server = Echo::start(course.network.server(), PORT)?;
+        courses.push((contender, course, server));
+    }
+    let cell = |&(contender, _, _): &(Contender, Course, Echo), connections| Cell {
+        contender,
+        connections,
+        connect: Vec::new(),
+        echo: Vec::new(),
+    };
+    let counts = &args.connections;
+    let mut cells: Vec<Cell> = counts
+        .iter()
+        .flat_map(|&count| courses.iter().map(move |of| cell(of, count)))
+        .collect();
+    // The first burst of each warms caches and neighbour tables and is not counted.
+    for (_, course, _) in &courses {
+        burst(course, args.family, 1)?;
+    }
+    for repeat in 0..args.repeats {
+        eprintln!("establish: round {} of {}", repeat + 1, args.repeats);
+        for (index, cell) in cells.iter_mut().enumerate() {
+            let (contender, course, _) = &courses[index % courses.len()];
+            let calls = burst(course, args.family, cell.connections);
+            let calls = calls.with_context(|| format!("{contender}, {}", cell.connections))?;
+            cell.connect
+                .extend(calls.iter().map(|(connect, _)| milliseconds(*connect)));
+            cell.echo
+                .extend(calls.iter().map(|(_, echo)| milliseconds(*echo)));
+        }
+    }
+    Ok(cells)
+}
+
+fn burst(course: &Course, family: Family, count: usize) -> Result<Vec<(Duration, Duration)>> {
+    let target = SocketAddr::new(course.network.server_address(family), PORT);
+    let calls = course
+        .network
+        .client()
+        .run_in(|| echo::call(target, count, PATIENCE))?;
+    let times = calls.iter().map(|call| (call.connect, call.echo)).collect();
+    for call in calls {
+        call.close().context("close a connection")?;
+    }
+    Ok(times)
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+fn fill(record: &mut Record, args: &Args, cells: &[Cell]) {
+    record.parameter("family", args.family.to_string());
+    record.parameter("repeats", args.repeats);
+    record.parameter("links", "veth");
+    for cell in cells {
+        let connections = cell.connections.to_string();
+        let labels = [
+            ("contender", cell.contender.name()),
+            ("connections", &connections),
+        ];
+        record.sample("connect", "ms", &labels, cell.connect.clone());
+        record.sample("first byte", "ms", &labels, cell.echo.clone());
+    }
+    record.remarks.push(
+        "The paper's times are means on its own hardware (Xeon at 3.4 GHz, 10 Gbit/s link, Xen); \
+         here client, node and server share the machine named below."
+            .to_string(),
+    );
+}
+
+fn table(args: &Args, cells: &[Cell]) -> Table {
+    let title = format!(
+        "Connection establishment, ms ({}, virtual cables, {} bursts each)",
+        args.family, args.repeats
+    );
+    let columns = [
+        "connections at once",
+        "contender",
+        "connect mean",
+        "connect median",
+        "connect p99",
+        "first byte mean",
+        "first byte median",
+        "first byte p99",
+        "Miniproxy paper, mean",
+    ];
+    let mut table = Table::new(title, &columns);
+    for cell in cells {
+        let paper = PAPER.iter().find(|(count, _)| *count == cell.connections);
+        let mut row = vec![cell.connections.to_string(), cell.contender.to_string()];
+        for times in [&cell.connect, &cell.echo] {
+            row.extend([mean(times), median(times), percentile(times, 99.0)].map(shown));
+        }
+        row.push(paper.map_or_else(|| "-".to_string(), |(_, time)| format!("{time:.1}")));
+        table.push(row);
+    }
+    table
+}
+
+fn shown(time: Option<f64>) -> String {
+    time.map_or_else(|| "-".to_string(), |time| format!("{time:.2}"))
+}
+
+type Times = fn(&Cell) -> &[f64];
+
+/// File name part, title and content of each picture.
+fn pictures() -> [(&'static str, &'static str, Times); 2] {
+    [
+        (
+            "connect",
+            "Time until connected, many connections at once",
+            |cell| &cell.connect,
+        ),
+        (
+            "first-byte",
+            "Time until the first byte is back, many connections at once",
+            |cell| &cell.echo,
+        ),
+    ]
+}
+
+fn chart(args: &Args, cells: &[Cell], title: &str, times: Times) -> Chart {
+    let of = |contender: Contender| {
+        let mine: Vec<&[f64]> = args
+            .connections
+            .iter()
+            .filter_map(|count| {
+                cells
+                    .iter()
+                    .find(|c| c.contender == contender && c.connections == *count)
+            })
+            .map(times)
+            .collect();
+        Series {
+            name: contender.to_string(),
+            values: mine.iter().map(|times| mean(times)).collect(),
+            ..Series::default()
+        }
+    };
+    let mut series: Vec<Series> = args
+        .contenders
+        .iter()
+        .map(|&contender| of(contender))
+        .collect();
+    let paper = |count: &usize| {
+        PAPER
+            .iter()
+            .find(|(known, _)| known == count)
+            .map(|(_, time)| *time)
+    };
+    series.push(Series {
+        name: "Miniproxy paper".to_string(),
+        values: args.connections.iter().map(paper).collect(),
+        ..Series::default()
+    });
+    Chart {
+        title: title.to_string(),
+        subtitle: format!(
+            "{}, virtual cables, means over {} bursts",
+            args.family, args.repeats
+        ),
+        x_label: "connections opened at once".to_string(),
+        y_label: "mean time, ms".to_string(),
+        across: Across::Numbers(
+            args.connections.iter().map(|&n| n as f64).collect(),
+            Spacing::Linear,
+        ),
+        series,
+        model_name: String::new(),
+        note: "The paper's figures are from other hardware.".to_string(),
+    }
+}
