@@ -122,7 +122,7 @@ install_toolchain() {
     fi
     if ! toolchain_complete "$wanted"; then
         say "installing Rust $wanted with rustfmt and clippy"
-        rustup toolchain install "$wanted" --profile minimal --component rustfmt,clippy
+        rustup toolchain install "$wanted" --no-self-update --profile minimal --component rustfmt,clippy
     fi
 }
 
@@ -164,7 +164,7 @@ install_rustup_from_project() {
         "https://static.rust-lang.org/rustup/archive/$RUSTUP_VERSION/$machine-unknown-linux-gnu/rustup-init"
     echo "$sum  $scratch/rustup-init" | sha256sum --check --quiet
     chmod +x "$scratch/rustup-init"
-    "$scratch/rustup-init" -y --quiet --no-modify-path --default-toolchain none
+    "$scratch/rustup-init" -y -q --no-modify-path --default-toolchain none
     rm -r "$scratch"
 }
 
