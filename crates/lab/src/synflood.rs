@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `synflood`: spoofed SYNs against a server behind a node.
+//!
+//! Two promises are checked: no handshake is completed with the server on behalf of a client
+//! that has not proved itself, and half-open upstream connections stay within their budget.
+//! The experiment fails when one is broken. What the gate that keeps the first promise costs
+//! legitimate flows is measured beside plain forwarding and the model, before and during the
+//! flood, with the client nearer to the node than the server and the other way round.
+
+mod trial;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use self::trial::{Case, Outcome, Strength};
+use crate::chart::{Across, Chart, Series};
+use crate::contender::Contender;
+use crate::network::Family;
+use crate::node::Binary;
+use crate::record::{self, Record};
+use crate::stats::{deviation_percent, max, median};
+use crate::table::Table;
+
+/// Arguments of `posthaste-lab synflood`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Spoofed SYNs per second
+    #[arg(long, default_value_t = 2000)]
+    rate: u32,
+    /// Seconds the flood lasts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// Legitimate flows before the flood, and again during it
+    #[arg(long, default_value_t = 20)]
+    flows: u32,
+    /// The node's budget of half-open upstream connections
+    #[arg(long, default_value_t = 4096)]
+    budget: u64,
+    /// One-way delays client-node and node-server in ms
+    #[arg(long, value_delimiter = ',', default_values_t = [Delays { client: 40, server: 10 }, Delays { client: 10, server: 40 }])]
+    delays: Vec<Delays>,
+    /// The server's tcp_syncookies: 1 when its queue is full, 2 always
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    cookies: Vec<u8>,
+    /// IP versions
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
+    families: Vec<Family>,
+    /// What to compare
+    #[arg(long, value_delimiter = ',', default_values_t = [Contender::Direct, Contender::Early])]
+    contenders: Vec<Contender>,
+    /// Seed of spoofed addresses and the network's random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the record and the picture go
+    #[arg(long, value_name = "DIR", default_value = "lab-output")]
+    output: PathBuf,
+}
+
+/// One-way delays of the two links in milliseconds, written `40/10`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delays {
+    client: u64,
+    server: u64,
+}
+
+impl FromStr for Delays {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (client, server) = text
+            .split_once('/')
+            .context("expected CLIENT/SERVER, as in 40/10")?;
+        let number = |text: &str| {
+            text.parse()
+                .with_context(|| format!("{text:?} is no number of ms"))
+        };
+        Ok(Self {
+            client: number(client)?,
+            server: number(server)?,
+        })
+    }
+}
+
+impl fmt::Display for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.client, self.server)
+    }
+}
+
+impl Delays {
+    /// The time to first byte in milliseconds, from the start of `connect()`, when the client
+    /// speaks first.
+    ///
+    /// Plain forwarding: a round trip of the whole path for the handshake and one for request
+    /// and answer. A late node splits both, which changes neither sum. A strict one answers
+    /// when the server has. An early one lets both handshakes run at once, so the longer one
+    /// counts, and the request then goes on at once.
+    fn model(self, contender: Contender) -> f64 {
+        let path = self.client + self.server;
+        let total = match contender {
+            Contender::Direct | Contender::Strict | Contender::Late => 4 * path,
+            Contender::Early => 2 * path + 2 * self.client.max(self.server),
+        };
+        total as f64
+    }
+}
+
+/// Runs the experiment, prints its tables, writes record and picture. Fails when a promise is
+/// broken.
+pub fn run(args: &Args) -> Result<()> {
+    let strength = Strength {
+        rate: args.rate,
+        duration: Duration::from_secs(args.seconds.into()),
+        flows: args.flows,
+        budget: args.budget,
+        seed: args.seed,
+    };
+    let mut record = Record::start("synflood", args.seed);
+    let mut trials = Vec::new();
+    for case in cases(args) {
+        eprintln!("synflood: {}, {}", case.group(), case.contender);
+        let outcome = trial::run(case, strength, &args.binary);
+        trials.push((
+            case,
+            outcome.with_context(|| format!("{}, {}", case.group(), case.contender))?,
+        ));
+    }
+    let broken = broken(&trials, args.budget);
+    fill(&mut record, args, &trials);
+    record
+        .remarks
+        .extend(broken.iter().map(|what| format!("BROKEN: {what}")));
+    record.tables = vec![times_table(&trials), promises_table(&trials, args)];
+    record.tables.iter().for_each(|table| println!("{table}"));
+    let picture = record.path(&args.output, "svg");
+    record::write_file(&picture, &chart(args, &trials).svg())?;
+    println!(
+        "picture: {}\nrecord:  {}",
+        picture.display(),
+        record.write(&args.output)?.display()
+    );
+    ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
+    Ok(())
+}
+
+impl Case {
+    /// What contenders have in common that are compared with each other.
+    fn group(&self) -> String {
+        format!(
+            "{} ms, {}, cookies {}",
+            self.delays, self.family, self.cookies
+        )
+    }
+}
+
+/// Every combination; contenders of a group one after the other.
+fn cases(args: &Args) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &delays in &args.delays {
+        for &family in &args.families {
+            for &cookies in &args.cookies {
+                let of = |&contender: &Contender| Case {
+                    contender,
+                    family,
+                    cookies,
+                    delays,
+                };
+                cases.extend(args.contenders.iter().map(of));
+            }
+        }
+    }
+    cases
+}
+
+type Trials = [(Case, Outcome)];
+
+fn broken(trials: &Trials, budget: u64) -> Vec<String> {
+    let of = |(case, outcome): &(Case, Outcome)| {
+        let name = format!("{}, {}", case.group(), case.contender);
+        outcome
+            .broken(budget)
+            .into_iter()
+            .map(move |what| format!("{name}: {what}"))
+    };
+    trials.iter().flat_map(of).collect()
+}
+
+fn fill(record: &mut Record, args: &Args, trials: &Trials) {
+    record.parameter("rate", args.rate);
+    record.parameter("seconds", args.seconds);
+    record.parameter("flows", args.flows);
+    record.parameter("budget", args.budget);
+    for (case, outcome) in trials {
+        let (delays, family) = (case.delays.to_string(), case.family.to_string());
+        let cookies = case.cookies.to_string();
+        for (phase, flows) in [("before", &outcome.before), ("during", &outcome.during)] {
+            let labels = [
+                ("delays", delays.as_str()),
+                ("family", &family),
+                ("cookies", &cookies),
+                ("contender", case.contender.name()),
+                ("phase", phase),
+            ];
+            record.sample("connect", "ms", &labels, flows.connect.clone());
+            record.sample("first byte", "ms", &labels, flows.first_byte.clone());
+        }
+    }
+}
+
+fn times_table(trials: &Trials) -> Table {
+    let columns = [
+        "delays",
+        "family",
+        "cookies",
+        "contender",
+        "connect before",
+        "connect during",
+        "first byte before",
+        "first byte during",
+        "during, max",
+        "model",
+        "before to model",
+    ];
+    let mut table = Table::new("Legitimate flows of 10 KB, medians in ms", &columns);
+    for (case, outcome) in trials {
+        let model = case.delays.model(case.contender);
+        let before = median(&outcome.before.first_byte);
+        let mut row = vec![
+            case.delays.to_string(),
+            case.family.to_string(),
+            case.cookies.to_string(),
+            case.contender.to_string(),
+        ];
+        row.extend(
+            [
+                median(&outcome.before.connect),
+                median(&outcome.during.connect),
+                before,
+                median(&outcome.during.first_byte),
+                max(&outcome.during.first_byte),
+                Some(model),
+            ]
+            .map(|time| time.map_or_else(|| "-".to_string(), |time| format!("{time:.1}"))),
+        );
+        let deviation = before.map(|time| format!("{:+.1} %", deviation_percent(time, model)));
+        row.push(deviation.unwrap_or_else(|| "-".to_string()));
+        table.push(row);
+    }
+    table
+}
+
+fn promises_table(trials: &Trials, args: &Args) -> Table {
+    let columns = [
+        "delays",
+        "family",
+        "cookies",
+        "contender",
+        "SYNs sent",
+        "completed at server",
+        "half-open at server",
+        "cookies accepted",
+        "half-open upstream",
+        "held",
+        "over budget",
+        "flows failed",
+        "promises",
+    ];
+    let mut table = Table::new(
+        format!(
+            "Spoofed SYNs, {} per second for {} s; budget {} half-open; most seen at once",
+            args.rate, args.seconds, args.budget
+        ),
+        &columns,
+    );
+    for (case, outcome) in trials {
+        let node = |value: fn(&trial::NodeCounts) -> u64| {
+            outcome
+                .node
+                .as_ref()
+                .map_or_else(|| "-".to_string(), |node| value(node).to_string())
+        };
+        let verdict = match (&outcome.node, outcome.broken(args.budget).is_empty()) {
+            (None, _) => "-",
+            (Some(_), true) => "kept",
+            (Some(_), false) => "BROKEN",
+        };
+        let failed = outcome.before.failures.len() + outcome.during.failures.len();
+        table.push([
+            case.delays.to_string(),
+            case.family.to_string(),
+            case.cookies.to_string(),
+            case.contender.to_string(),
+            outcome.sent.to_string(),
+            outcome
+                .completed
+                .max(outcome.accepted)
+                .max(outcome.extra_opens)
+                .to_string(),
+            outcome.server_half_open.to_string(),
+            outcome.cookies_received.to_string(),
+            node(|node| node.half_open),
+            node(|node| node.held),
+            node(|node| node.over_budget),
+            failed.to_string(),
+            verdict.to_string(),
+        ]);
+    }
+    table
+}
+
+fn chart(args: &Args, trials: &Trials) -> Chart {
+    let mut series = Vec::new();
+    for &contender in &args.contenders {
+        let mine: Vec<&(Case, Outcome)> = trials
+            .iter()
+            .filter(|(case, _)| case.contender == contender)
+            .collect();
+        let model: Vec<_> = mine
+            .iter()
+            .map(|(case, _)| Some(case.delays.model(contender)))
+            .collect();
+        let values = |of: fn(&Outcome) -> &[f64]| mine.iter().map(|(_, o)| median(of(o))).collect();
+        series.push(Series {
+            name: format!("{contender}, before"),
+            values: values(|outcome| &outcome.before.first_byte),
+            model: model.clone(),
+            ..Series::default()
+        });
+        series.push(Series {
+            name: format!("{contender}, during"),
+            values: values(|outcome| &outcome.during.first_byte),
+            model,
+            ..Series::default()
+        });
+    }
+    let groups = trials
+        .iter()
+        .filter(|(case, _)| case.contender == args.contenders[0]);
+    let name = |(case, _): &(Case, Outcome)| {
+        let family = if case.family == Family::V4 {
+            "v4"
+        } else {
+            "v6"
+        };
+        format!("{} {family} c{}", case.delays, case.cookies)
+    };
+    Chart {
+        title: "Legitimate flows under a flood of spoofed SYNs".to_string(),
+        subtitle: format!(
+            "{} SYNs per second, 10 KB flows, medians of {}",
+            args.rate, args.flows
+        ),
+        x_label:
+            "one-way delays client-node/node-server in ms, IP version, server's tcp_syncookies"
+                .to_string(),
+        y_label: "time to first byte, ms".to_string(),
+        across: Across::Groups(groups.map(name).collect()),
+        series,
+        model_name: "model".to_string(),
+        note:
+            "Model: direct 4D; early 2D + 2 max(X), D the one-way delay of the path, X of a link."
+                .to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_parsed_and_shown() {
+        let delays: Delays = "40/10".parse().unwrap();
+        assert_eq!(
+            delays,
+            Delays {
+                client: 40,
+                server: 10
+            }
+        );
+        assert_eq!(delays.to_string(), "40/10");
+        assert!("40".parse::<Delays>().is_err() && "40/x".parse::<Delays>().is_err());
+    }
+
+    #[test]
+    fn an_early_node_saves_the_shorter_handshake() {
+        let delays = Delays {
+            client: 40,
+            server: 10,
+        };
+        assert_eq!(
+            Contender::ALL.map(|contender| delays.model(contender)),
+            [200.0, 180.0, 200.0, 200.0]
+        );
+    }
+
+    #[test]
+    fn broken_promises_are_named() {
+        let node = trial::NodeCounts {
+            half_open: 9,
+            released: true,
+            ..Default::default()
+        };
+        let mut outcome = Outcome {
+            node: Some(node),
+            ..Outcome::default()
+        };
+        assert_eq!(outcome.broken(9), Vec::<String>::new());
+        outcome.accepted = 1;
+        assert_eq!(outcome.broken(8).len(), 2);
+        outcome.node = None;
+        assert!(
+            outcome.broken(8).is_empty(),
+            "plain forwarding promises nothing"
+        );
+    }
+}
