@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node installs on its host, and how it comes off again.
+//!
+//! Owned by name: rules and routes bear our routing protocol number, sockets
+//! our mark, tc filters our handle. Nothing else is ever touched and nothing
+//! is flushed. Installing and removing are idempotent. Works on the network
+//! namespace of the calling thread.
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use crate::cli;
+use crate::config::{Config, Transparent};
+
+mod filters;
+mod links;
+mod netlink;
+mod routing;
+mod sockets;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
+pub(crate) use routing::{Family, PROTOCOL, Rule};
+
+/// What an installation or a removal did, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    /// What was changed.
+    pub(crate) done: Vec<String>,
+    /// What was in place already.
+    pub(crate) unchanged: Vec<String>,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Installs the routing rule and the local route of both families.
+pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    routing::install(wanted, &mut report)?;
+    Ok(report)
+}
+
+/// Removes everything of ours: rules, routes, tc filters, and every TCP socket
+/// with our mark, so that no TIME_WAIT socket swallows a later flow.
+///
+/// No node may run in this network namespace. Every part is tried; the first
+/// failure is returned at the end.
+pub(crate) fn remove(wanted: &Transparent) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    let routing = routing::remove(&mut report);
+    let filters = filters::remove(&mut report);
+    let sockets = sockets::destroy(wanted.socket_mark);
+    routing?;
+    filters?;
+    let sockets = sockets?;
+    if sockets > 0 {
+        report
+            .done
+            .push(format!("destroyed {sockets} leftover sockets"));
+    }
+    Ok(report)
+}
+
+/// Every routing rule of this host.
+pub(crate) fn rules() -> anyhow::Result<Vec<Rule>> {
+    let mut netlink = netlink::Netlink::route().context("open a netlink socket")?;
+    let mut all = Vec::new();
+    for family in Family::BOTH {
+        all.extend(routing::rules(&mut netlink, family).context("list routing rules")?);
+    }
+    Ok(all)
+}
+
+/// Whether somebody else has routes in this table.
+pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
+    let mut netlink = netlink::Netlink::route().context("open a netlink socket")?;
+    for family in Family::BOTH {
+        if routing::table_in_use(&mut netlink, family, table).context("list routes")? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The `setup` verb.
+pub(crate) fn setup(config: &Config, json: bool) -> anyhow::Result<()> {
+    print_report(&install(&config.transparent)?, json)
+}
+
+/// The `teardown` verb.
+pub(crate) fn teardown(config: &Config, json: bool) -> anyhow::Result<()> {
+    let socket = &config.admin_socket;
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        bail!(
+            "a node runs here (it answers at {}): stop it first",
+            socket.display()
+        );
+    }
+    print_report(&remove(&config.transparent)?, json)
+}
+
+fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {
+    if json {
+        return cli::print_json(report);
+    }
+    let mut text = String::new();
+    for line in report.done.iter().chain(&report.notes) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    if report.done.is_empty() {
+        text.push_str("nothing to do\n");
+    }
+    cli::print(&text)
+}

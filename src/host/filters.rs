@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Removes the tc filters a killed node leaves on kernels before 6.6, where
+//! the redirect program is not held by a link. They pass every packet by then,
+//! but cost time per packet.
+
+use std::io;
+
+use anyhow::Context;
+
+use super::Report;
+use super::links::{Link, links};
+use super::netlink::{Message, Netlink, attributes, text, u32_at};
+
+/// `RTM_DELTFILTER` and `RTM_GETTFILTER`.
+const DELETE_FILTER: u16 = 45;
+const GET_FILTER: u16 = 46;
+/// Bytes of `struct tcmsg`.
+const BODY_BYTES: usize = 20;
+/// The ingress side of the clsact queueing discipline.
+const INGRESS: u32 = 0xffff_fff2;
+/// Handle and priority that the loader gives its filter.
+const HANDLE: u32 = 0x7068;
+const PRIORITY: u32 = 0x7068;
+/// `TCA_KIND`, `TCA_OPTIONS`, and in the options `TCA_BPF_NAME`.
+const KIND: u16 = 1;
+const OPTIONS: u16 = 2;
+const PROGRAM_NAME: u16 = 7;
+
+/// Removes our filters from every interface.
+pub(super) fn remove(report: &mut Report) -> anyhow::Result<()> {
+    let mut netlink = Netlink::route().context("open a netlink socket")?;
+    for link in links().context("list interfaces")? {
+        // An interface without clsact, or one that went away, has no filter.
+        let Ok(Some(info)) = find(&mut netlink, &link) else {
+            continue;
+        };
+        let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, info))
+            .attribute(KIND, b"bpf\0");
+        netlink
+            .request(message)
+            .with_context(|| format!("remove the tc filter of {}", link.name))?;
+        report
+            .done
+            .push(format!("removed the tc filter of {}", link.name));
+    }
+    Ok(())
+}
+
+/// Priority and protocol of our filter on the interface, as `tcm_info`.
+fn find(netlink: &mut Netlink, link: &Link) -> io::Result<Option<u32>> {
+    let mut found = None;
+    netlink.dump(
+        Message::new(GET_FILTER, 0, &body(link.index, 0, 0)),
+        |_, answer| {
+            if let Some(info) = info_if_ours(answer) {
+                found = Some(info);
+            }
+        },
+    )?;
+    Ok(found)
+}
+
+fn info_if_ours(answer: &[u8]) -> Option<u32> {
+    let (handle, info) = (u32_at(answer, 8)?, u32_at(answer, 16)?);
+    let options = attributes(answer.get(BODY_BYTES..)?)
+        .find(|(kind, _)| *kind == OPTIONS)?
+        .1;
+    let program = attributes(options)
+        .find(|(kind, _)| *kind == PROGRAM_NAME)?
+        .1;
+    let ours = handle == HANDLE && info >> 16 == PRIORITY && text(program).starts_with("redirect");
+    ours.then_some(info)
+}
+
+/// `struct tcmsg`: family, padding, interface, handle, parent, info.
+fn body(ifindex: u32, handle: u32, info: u32) -> [u8; BODY_BYTES] {
+    let mut body = [0; BODY_BYTES];
+    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    body[8..12].copy_from_slice(&handle.to_ne_bytes());
+    body[12..16].copy_from_slice(&INGRESS.to_ne_bytes());
+    body[16..20].copy_from_slice(&info.to_ne_bytes());
+    body
+}

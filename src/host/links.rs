@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The network interfaces of this host, and word of their coming and going.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use super::netlink::{Message, Netlink, attributes, text, u16_at, u32_at};
+
+/// `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`.
+const NEW: u16 = 16;
+const GONE: u16 = 17;
+const GET: u16 = 18;
+/// Bytes of `struct ifinfomsg`.
+const BODY_BYTES: usize = 16;
+/// `RTMGRP_LINK`
+const GROUP: u32 = 1;
+/// `IFF_UP`
+const UP: u32 = 1;
+/// `IFLA_IFNAME`, `IFLA_LINKINFO`, and in it `IFLA_INFO_SLAVE_KIND`.
+const NAME: u16 = 3;
+const INFO: u16 = 18;
+const PORT_KIND: u16 = 4;
+
+/// What the frames of an interface start with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// An Ethernet header.
+    Ethernet,
+    /// The IP header.
+    Ip,
+    /// Something else, by its ARPHRD number: cannot be intercepted.
+    Other(u16),
+}
+
+impl Framing {
+    fn of(hardware: u16) -> Self {
+        match hardware {
+            libc::ARPHRD_ETHER => Self::Ethernet,
+            // TUN and WireGuard, PPP, modems, and IP in IP, GRE.
+            libc::ARPHRD_NONE
+            | libc::ARPHRD_PPP
+            | 519
+            | libc::ARPHRD_TUNNEL
+            | libc::ARPHRD_TUNNEL6
+            | libc::ARPHRD_SIT
+            | libc::ARPHRD_IPGRE
+            | 823 => Self::Ip,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) framing: Framing,
+    pub(crate) up: bool,
+    /// What it is a port of (`bridge`, `bond`, `vrf`), if of anything.
+    pub(crate) port_of: Option<String>,
+}
+
+impl Link {
+    fn parse(body: &[u8]) -> Option<Self> {
+        let mut link = Self {
+            index: u32_at(body, 4)?,
+            name: String::new(),
+            framing: Framing::of(u16_at(body, 2)?),
+            up: u32_at(body, 8)? & UP != 0,
+            port_of: None,
+        };
+        for (kind, value) in attributes(body.get(BODY_BYTES..)?) {
+            match kind {
+                NAME => link.name = text(value),
+                INFO => {
+                    let port = attributes(value).find(|(kind, _)| *kind == PORT_KIND);
+                    link.port_of = port.map(|(_, value)| text(value));
+                }
+                _ => (),
+            }
+        }
+        Some(link)
+    }
+
+    /// Whether packets reach IP forwarding under another interface's name:
+    /// a port of a bridge or a bond hands them to its master.
+    pub(crate) fn is_port(&self) -> bool {
+        let layer_two = ["bridge", "bond", "team", "openvswitch"];
+        self.port_of
+            .as_deref()
+            .is_some_and(|kind| layer_two.contains(&kind))
+    }
+}
+
+/// The interfaces there are now.
+pub(crate) fn links() -> io::Result<Vec<Link>> {
+    let mut found = Vec::new();
+    Netlink::route()?.dump(Message::new(GET, 0, &[0; BODY_BYTES]), |kind, body| {
+        found.extend(Link::parse(body).filter(|_| kind == NEW));
+    })?;
+    Ok(found)
+}
+
+/// Something happened to the interfaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LinkEvent {
+    /// It came, or changed.
+    Present(Link),
+    /// The interface of this index went.
+    Gone(u32),
+    /// Events were lost: only [`links`] knows.
+    Unknown,
+}
+
+/// A subscription to [`LinkEvent`]s. Its descriptor is readable when some wait.
+#[derive(Debug)]
+pub(crate) struct LinkWatch(Netlink);
+
+/// Subscribes. Events from before are not told; list after subscribing.
+pub(crate) fn watch_links() -> io::Result<LinkWatch> {
+    Netlink::subscribed(GROUP).map(LinkWatch)
+}
+
+impl LinkWatch {
+    /// The events that wait; `WouldBlock` when none does.
+    pub(crate) fn read(&self) -> io::Result<Vec<LinkEvent>> {
+        let mut events = Vec::new();
+        let read = self.0.notifications(|kind, body| match kind {
+            NEW => events.extend(Link::parse(body).map(LinkEvent::Present)),
+            GONE => events.extend(u32_at(body, 4).map(LinkEvent::Gone)),
+            _ => (),
+        });
+        match read {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                Ok(vec![LinkEvent::Unknown])
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(events),
+        }
+    }
+}
+
+impl AsRawFd for LinkWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}

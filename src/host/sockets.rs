@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Destroys TCP sockets that a dead node left behind.
+//!
+//! Why: a socket in TIME_WAIT (or an orphan that waits for its peer) keeps the
+//! client's own addresses. Early demultiplexing finds it for packets that this
+//! host should forward, and forwarding drops packets that belong to a socket:
+//! the next flow with the same addresses and ports would hang.
+//!
+//! Ours are told by the mark on them. Needs CONFIG_INET_DIAG_DESTROY.
+
+use std::io;
+
+use anyhow::{Context, bail};
+
+use super::netlink::{Message, Netlink};
+use super::routing::Family;
+
+/// `SOCK_DIAG_BY_FAMILY` and `SOCK_DESTROY`.
+const LIST: u16 = 20;
+const DESTROY: u16 = 21;
+const IPPROTO_TCP: u8 = 6;
+/// `INET_DIAG_REQ_BYTECODE`
+const BYTECODE: u16 = 1;
+/// `INET_DIAG_BC_MARK_COND`
+const MARK_CONDITION: u8 = 10;
+/// Bytes of `struct inet_diag_req_v2`, of its socket id, and where
+/// `struct inet_diag_msg` has the socket id.
+const REQUEST_BYTES: usize = 56;
+const ID_BYTES: usize = 48;
+const ID_IN_ANSWER: usize = 4;
+/// Requests sent in one datagram.
+const BATCH: usize = 128;
+/// Sockets may change state while they are listed; look again this often.
+const ROUNDS: usize = 4;
+
+/// Destroys every TCP socket, in any state and of both families, that has all
+/// bits of `mark`. Returns how many.
+pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
+    let mut netlink = Netlink::sock_diag().context("open a sock_diag socket")?;
+    let mut destroyed = 0;
+    for _ in 0..ROUNDS {
+        let mut left = 0;
+        for family in Family::BOTH {
+            let ids = list(&mut netlink, family, mark).context("list sockets by mark")?;
+            left += ids.len();
+            for batch in ids.chunks(BATCH) {
+                destroyed += destroy_batch(&mut netlink, family, batch)?;
+            }
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(destroyed)
+}
+
+fn destroy_batch(netlink: &mut Netlink, family: Family, ids: &[Vec<u8>]) -> anyhow::Result<usize> {
+    let requests = ids
+        .iter()
+        .map(|id| Message::new(DESTROY, 0, &request(family, id)));
+    let failed = netlink
+        .request_all(requests.collect())
+        .context("destroy leftover sockets")?;
+    for error in &failed {
+        match error.raw_os_error() {
+            // It ended by itself.
+            Some(libc::ENOENT) => (),
+            Some(libc::EOPNOTSUPP) => {
+                bail!(
+                    "could not destroy leftover sockets: the kernel lacks CONFIG_INET_DIAG_DESTROY or support for their state"
+                )
+            }
+            _ => bail!("could not destroy leftover sockets: {error}"),
+        }
+    }
+    Ok(ids.len() - failed.len())
+}
+
+/// The ids of the sockets with all bits of `mark`.
+fn list(netlink: &mut Netlink, family: Family, mark: u32) -> io::Result<Vec<Vec<u8>>> {
+    let message = Message::new(LIST, 0, &request(family, &[0; ID_BYTES]))
+        .attribute(BYTECODE, &has_mark(mark));
+    let mut ids = Vec::new();
+    netlink.dump(message, |_, answer| {
+        ids.extend(
+            answer
+                .get(ID_IN_ANSWER..ID_IN_ANSWER + ID_BYTES)
+                .map(<[u8]>::to_vec),
+        );
+    })?;
+    Ok(ids)
+}
+
+/// `struct inet_diag_req_v2`: all states of TCP, for one socket or all.
+fn request(family: Family, id: &[u8]) -> [u8; REQUEST_BYTES] {
+    let mut body = [0; REQUEST_BYTES];
+    (body[0], body[1]) = (family.number(), IPPROTO_TCP);
+    body[4..8].fill(0xff);
+    body[8..].copy_from_slice(id);
+    body
+}
+
+/// A filter program of one instruction: go on when the mark fits, else leave.
+fn has_mark(mark: u32) -> [u8; 12] {
+    let mut program = [0; 12];
+    let length = u8::try_from(program.len()).expect("twelve");
+    (program[0], program[1]) = (MARK_CONDITION, length);
+    // A jump behind the end means "no".
+    program[2..4].copy_from_slice(&u16::from(length + 4).to_ne_bytes());
+    program[4..8].copy_from_slice(&mark.to_ne_bytes());
+    program[8..12].copy_from_slice(&mark.to_ne_bytes());
+    program
+}
