@@ -22,6 +22,8 @@ pub mod process;
 pub mod record;
 pub mod scratch;
 pub mod stats;
+pub mod synflood;
 mod sys;
 pub mod table;
 pub mod transfer;
+pub mod transfer_times;

@@ -162,23 +162,20 @@ impl Builder {
         lines
     }
 
-    /// An end host sends everything to its only neighbour, with the chosen congestion control.
+    /// The routes of an end host: to its link and, through its only neighbour, to everything.
     fn end_routes(&self, lines: &mut Vec<String>, index: usize) {
-        let (link, side) = if index == 0 {
-            (0, Right)
-        } else {
-            (index - 1, Left)
+        let (link, side, device) = match index {
+            0 => (0, Right, TO_SERVER),
+            _ => (index - 1, Left, TO_CLIENT),
         };
-        let device = if index == 0 { TO_SERVER } else { TO_CLIENT };
         let congestion = &self.congestion;
         for family in Family::ALL {
             let (neighbour, prefix) = (address(link, side, family), prefix(link, family));
             lines.push(format!(
-                "route replace default via {neighbour} dev {device} congctl {congestion}"
+                "route add {prefix} dev {device} congctl {congestion}"
             ));
-            // Of two directly joined hosts each is in the other's connected prefix.
             lines.push(format!(
-                "route replace {prefix} dev {device} congctl {congestion}"
+                "route add default via {neighbour} congctl {congestion}"
             ));
         }
     }
@@ -187,6 +184,14 @@ impl Builder {
 /// A node knows the links on either side and the prefixes at either end.
 fn router_routes(lines: &mut Vec<String>, index: usize, last: usize) {
     for (position, family) in Family::ALL.into_iter().enumerate() {
+        lines.push(format!(
+            "route add {} dev {TO_CLIENT}",
+            prefix(index - 1, family)
+        ));
+        lines.push(format!(
+            "route add {} dev {TO_SERVER}",
+            prefix(index, family)
+        ));
         let client_ward = address(index - 1, Left, family);
         let server_ward = address(index, Right, family);
         let near_client = (0..index - 1).map(|link| prefix(link, family));
@@ -204,7 +209,10 @@ fn interface(lines: &mut Vec<String>, name: &str, link: usize, side: Side) {
     for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
         let nodad = if family == Family::V6 { " nodad" } else { "" };
         let address = address(link, side, family);
-        lines.push(format!("address add {address}/{length} dev {name}{nodad}"));
+        // The kernel's own route to the prefix would not carry the congestion control.
+        lines.push(format!(
+            "address add {address}/{length} dev {name} noprefixroute{nodad}"
+        ));
     }
     let mtu = link::MTU;
     // A long queue in front of the emulator, whose own queue is the one that drops.
@@ -320,14 +328,14 @@ mod tests {
     fn a_client_sends_everything_to_its_neighbour() {
         let lines = line(2).configuration(0);
         assert!(
-            lines.contains(&"address add 10.0.0.1/24 dev s0".to_owned()),
+            lines.contains(&"address add 10.0.0.1/24 dev s0 noprefixroute".to_owned()),
             "{lines:?}"
         );
         assert!(
-            lines.contains(&"address add fd00::1/64 dev s0 nodad".to_owned()),
+            lines.contains(&"address add fd00::1/64 dev s0 noprefixroute nodad".to_owned()),
             "{lines:?}"
         );
-        let route = "route replace default via 10.0.0.2 dev s0 congctl cubic".to_owned();
+        let route = "route add default via 10.0.0.2 congctl cubic".to_owned();
         assert!(lines.contains(&route), "{lines:?}");
     }
 

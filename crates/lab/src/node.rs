@@ -159,6 +159,12 @@ impl Node {
         self.admin_json("status")
     }
 
+    /// A counter of the node's status, by its name, wherever in the answer it stands.
+    pub fn counter(&self, name: &str) -> Result<u64> {
+        let status = self.status()?;
+        find_number(&status, name).with_context(|| format!("no number {name} in {status}"))
+    }
+
     /// The answer of `posthaste relays list --json`.
     pub fn relays(&self) -> Result<Value> {
         self.admin_json("relays list")
@@ -179,6 +185,17 @@ impl Node {
     pub fn kill(&mut self) -> Result<()> {
         self.process.signal(Signal::SIGKILL)?;
         self.process.wait(READY).map(drop)
+    }
+}
+
+fn find_number(value: &Value, name: &str) -> Option<u64> {
+    match value {
+        Value::Object(fields) => fields
+            .get(name)
+            .and_then(Value::as_u64)
+            .or_else(|| fields.values().find_map(|inner| find_number(inner, name))),
+        Value::Array(items) => items.iter().find_map(|inner| find_number(inner, name)),
+        _ => None,
     }
 }
 
@@ -216,6 +233,13 @@ impl Binary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_found_at_any_depth() {
+        let status = serde_json::json!({"name": "x", "workers": [{"syns": 3}], "syns": "none"});
+        assert_eq!(find_number(&status, "syns"), Some(3));
+        assert_eq!(find_number(&status, "name"), None);
+    }
 
     #[test]
     fn a_missing_binary_is_named() {

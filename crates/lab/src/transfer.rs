@@ -36,11 +36,14 @@ pub struct Server {
 impl Server {
     /// Starts to serve, sending with the given congestion control.
     pub fn start(namespace: &Namespace, port: u16, congestion: &str) -> Result<Self> {
-        let listener = Arc::new(namespace.run_in(|| listen(port)).context("listen")?);
+        let listener = Arc::new(
+            namespace
+                .run_in(|| listen(port, congestion))
+                .context("listen")?,
+        );
         let peers = Arc::new(Mutex::new(Vec::new()));
         let (shared, log) = (Arc::clone(&listener), Arc::clone(&peers));
-        let congestion = congestion.to_owned();
-        let thread = namespace.spawn(move || accept_all(&shared, &congestion, &log))?;
+        let thread = namespace.spawn(move || accept_all(&shared, &log))?;
         Ok(Self {
             listener,
             peers,
@@ -65,10 +68,13 @@ impl Drop for Server {
     }
 }
 
-fn listen(port: u16) -> io::Result<Socket> {
+fn listen(port: u16, congestion: &str) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_only_v6(false)?;
+    // Accepted connections inherit it. Set on them it would come too late: one that began with
+    // BBR goes on pacing its packets.
+    socket.set_tcp_congestion(congestion.as_bytes())?;
     socket.bind(&SockAddr::from(SocketAddr::from((
         Ipv6Addr::UNSPECIFIED,
         port,
@@ -77,20 +83,18 @@ fn listen(port: u16) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn accept_all(listener: &Socket, congestion: &str, peers: &Mutex<Vec<SocketAddr>>) {
+fn accept_all(listener: &Socket, peers: &Mutex<Vec<SocketAddr>>) {
     while let Ok((socket, peer)) = listener.accept() {
         let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = peer.as_socket().filter(|_| peers.len() < PEERS_MAX) {
             peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
-        let congestion = congestion.to_owned();
         // A client that goes away is the client's business; it reports the failure.
-        std::thread::spawn(move || serve(socket, &congestion));
+        std::thread::spawn(move || serve(socket));
     }
 }
 
-fn serve(socket: Socket, congestion: &str) -> io::Result<()> {
-    socket.set_tcp_congestion(congestion.as_bytes())?;
+fn serve(socket: Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;

@@ -74,6 +74,29 @@ fn every_byte_arrives_over_lossy_links() {
 }
 
 #[test]
+fn both_ends_use_the_chosen_congestion_control_for_everything() {
+    for links in 1..3 {
+        let network = Network::line(vec![Link::Veth; links])
+            .congestion("reno")
+            .build()
+            .unwrap();
+        for family in Family::ALL {
+            let ends = [
+                (network.client(), network.server_address(family)),
+                (network.server(), network.client_address(family)),
+            ];
+            for (host, to) in ends {
+                let route = host.ip_output(&format!("route get {to}")).unwrap();
+                assert!(
+                    route.contains("congctl reno"),
+                    "{links} links, {family}: {route}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn plain_links_need_no_emulation() {
     let network = Network::line([Link::Veth, Link::Veth, Link::Veth])
         .build()

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long should a transfer take? The arithmetic that measurements are held against. Pure.
+//!
+//! `D` is the one-way delay from client to server, `X_i` the one-way delays of the hops between
+//! relays, and `X` the longest of them. All times count from the start of `connect()`.
+//!
+//! **Time to first byte.** The connection and the request each need a round trip.
+//! * Early: every node opens its next hop when the SYN passes, so all handshakes end within the
+//!   time the request takes to follow, and only the longest hop's handshake is ever waited for:
+//!   `2D + 2X`. Without nodes `X = D`, which gives the usual `4D`.
+//! * Strict: the client is answered when the server has answered, at `2D`; by then every hop is
+//!   open and the request takes `2D` there and back: `4D`.
+//! * Late: each node opens its next hop when its own handshake is complete. A hop takes `2X_i` for
+//!   its handshake, and its last packet, with the request behind it, needs `X_i` more to the node
+//!   that opens the next: `3X_i` for each hop, `3D` in all to the server, and `D` back: `4D`.
+//!
+//! **Time to completion.** The server may send one initial window and twice as much in every
+//! following round trip. The data flows on at once, so slow start runs in parallel on all hops,
+//! and the longest sets the pace: `k` more rounds of `2X` each, where `k` is the number of windows
+//! beyond the first that the data needs. So far this is the published model (equation 10 of the
+//! Miniproxy paper, for the early mode). It counts round trips only. The lab adds what the
+//! link's rate costs: a round is never shorter than the sending time of its window, and the last
+//! byte comes after the sending time of the last, partial window.
+
+use std::time::Duration;
+
+use crate::network::Family;
+
+/// Segments a sender may send in its first round (RFC 6928).
+const INITIAL_WINDOW: u32 = 10;
+
+/// When a node answers the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Mode {
+    /// At once, opening the next hop at the same time.
+    Early,
+    /// When the server has answered.
+    Strict,
+    /// At once, opening the next hop when the client is connected.
+    Late,
+}
+
+impl Mode {
+    /// All modes.
+    pub const ALL: [Self; 3] = [Self::Early, Self::Strict, Self::Late];
+
+    /// The word for it in a node's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Early => "early",
+            Self::Strict => "strict",
+            Self::Late => "late",
+        }
+    }
+}
+
+/// A path from client to server.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Path {
+    /// One-way delay of each hop.
+    pub hops: Vec<Duration>,
+    /// Rate of every link, in bits per second.
+    pub rate: u64,
+    /// Sets the size of headers, and with it of segments.
+    pub family: Family,
+}
+
+impl Path {
+    /// `nodes` nodes that divide a path of round-trip time `rtt` evenly.
+    pub(super) fn even(rtt: Duration, nodes: u32, rate: u64, family: Family) -> Self {
+        let hop = rtt / 2 / (nodes + 1);
+        Self {
+            hops: vec![hop; nodes as usize + 1],
+            rate,
+            family,
+        }
+    }
+
+    /// The longest hop's round-trip time.
+    fn longest_round(&self) -> Duration {
+        self.hops.iter().max().copied().unwrap_or_default() * 2
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.hops.iter().sum::<Duration>() * 2
+    }
+
+    /// When `connect()` returns.
+    pub(super) fn connect(&self, mode: Mode) -> Duration {
+        match mode {
+            Mode::Early | Mode::Late => self.hops.first().copied().unwrap_or_default() * 2,
+            Mode::Strict => self.round_trip(),
+        }
+    }
+
+    /// When the first byte of the answer comes.
+    pub(super) fn first_byte(&self, mode: Mode) -> Duration {
+        match mode {
+            Mode::Early => self.round_trip() + self.longest_round(),
+            Mode::Strict | Mode::Late => self.round_trip() * 2,
+        }
+    }
+
+    /// When the last of `bytes` bytes comes.
+    pub(super) fn complete(&self, mode: Mode, bytes: u64) -> Duration {
+        let segment = u64::from(u32::from(crate::link::MTU) - self.family.header_bytes());
+        let mut window = segment * u64::from(INITIAL_WINDOW);
+        let mut left = bytes;
+        let mut time = self.first_byte(mode);
+        while left > window {
+            time += self.longest_round().max(self.sending_time(window, segment));
+            left -= window;
+            window *= 2;
+        }
+        time + self.sending_time(left, segment)
+    }
+
+    /// How long a link needs for so many bytes of content, headers included.
+    fn sending_time(&self, bytes: u64, segment: u64) -> Duration {
+        let headers = bytes.div_ceil(segment) * u64::from(self.family.header_bytes());
+        let nanos = u128::from(bytes + headers) * 8 * 1_000_000_000 / u128::from(self.rate);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A rate at which sending takes no time.
+    fn path(nodes: u32) -> Path {
+        Path::even(100 * MS, nodes, u64::MAX, Family::V4)
+    }
+
+    fn ms(time: Duration) -> f64 {
+        (time.as_secs_f64() * 1e4).round() / 10.0
+    }
+
+    #[test]
+    fn the_published_times_to_first_byte() {
+        let times: Vec<f64> = (0..4)
+            .map(|nodes| ms(path(nodes).first_byte(Mode::Early)))
+            .collect();
+        assert_eq!(times, [200.0, 150.0, 133.3, 125.0]);
+    }
+
+    #[test]
+    fn without_a_node_the_modes_agree() {
+        for mode in Mode::ALL {
+            assert_eq!(path(0).connect(mode), 100 * MS);
+            assert_eq!(path(0).first_byte(mode), 200 * MS);
+        }
+    }
+
+    #[test]
+    fn strict_and_late_give_up_the_gain_in_the_handshake_only() {
+        for mode in [Mode::Strict, Mode::Late] {
+            assert_eq!(path(1).first_byte(mode), 200 * MS);
+            assert_eq!(path(1).complete(mode, 25_000), 250 * MS);
+        }
+        assert_eq!(path(1).connect(Mode::Strict), 100 * MS);
+        assert_eq!(path(1).connect(Mode::Late), 50 * MS);
+    }
+
+    #[test]
+    fn the_longest_hop_counts_where_it_matters() {
+        let uneven = Path {
+            hops: vec![12 * MS, 13 * MS, 25 * MS],
+            ..path(0)
+        };
+        assert_eq!(uneven.connect(Mode::Early), 24 * MS);
+        assert_eq!(uneven.first_byte(Mode::Early), 150 * MS);
+        assert_eq!(uneven.complete(Mode::Early, 25_000), 200 * MS);
+    }
+
+    #[test]
+    fn rounds_follow_the_size() {
+        // Windows of 14480 bytes, twice as much each round.
+        for (bytes, rounds) in [
+            (10_000, 0),
+            (14_480, 0),
+            (14_481, 1),
+            (25_000, 1),
+            (50_000, 2),
+            (100_000, 2),
+            (250_000, 4),
+            (500_000, 5),
+        ] {
+            let expected = 200 * MS + 100 * MS * rounds;
+            assert_eq!(
+                path(0).complete(Mode::Early, bytes),
+                expected,
+                "{bytes} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn segments_are_smaller_in_ipv6() {
+        let path = Path {
+            family: Family::V6,
+            ..path(0)
+        };
+        assert_eq!(path.complete(Mode::Early, 14_480), 300 * MS);
+    }
+
+    #[test]
+    fn the_rate_bounds_every_round() {
+        // 14480 bytes in 10 packets of 1500 bytes take 15 ms at 8 Mbit/s.
+        let slow = Path {
+            rate: 8_000_000,
+            ..Path::even(10 * MS, 0, 1, Family::V4)
+        };
+        assert_eq!(slow.complete(Mode::Early, 14_480), 20 * MS + 15 * MS);
+        assert_eq!(
+            slow.complete(Mode::Early, 2 * 14_480),
+            20 * MS + 15 * MS + 15 * MS
+        );
+    }
+}
