@@ -9,8 +9,10 @@
 //!
 //! Most of it needs root.
 
+pub mod boot;
 pub mod chart;
 pub mod contender;
+pub mod demo;
 pub mod echo;
 pub mod establish;
 pub mod flood;

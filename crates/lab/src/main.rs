@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use posthaste_lab::{establish, record, synflood, transfer_times};
+use posthaste_lab::{boot, demo, establish, record, synflood, transfer_times};
 
 /// Builds networks, runs experiments on posthaste and records the results.
 ///
@@ -18,21 +18,27 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Fetch web objects with curl and nginx, with and without a node halfway.
+    Demo(demo::Args),
     /// Time transfers with no node and with nodes on the path, beside the model.
     TransferTimes(transfer_times::Args),
     /// Measure how long connections take to open, many at once.
     Establish(establish::Args),
     /// Flood a server behind a node with spoofed SYNs.
     Synflood(synflood::Args),
+    /// Measure how fast a node starts and how much memory it takes.
+    Boot(boot::Args),
     /// Print records as Markdown.
     Report(record::Args),
 }
 
 fn main() -> ExitCode {
     let result = match &Cli::parse().command {
+        Command::Demo(args) => demo::run(args),
         Command::Establish(args) => establish::run(args),
         Command::TransferTimes(args) => transfer_times::run(args),
         Command::Synflood(args) => synflood::run(args),
+        Command::Boot(args) => boot::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {
