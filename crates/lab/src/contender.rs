@@ -70,3 +70,10 @@ pub struct Course {
     /// The network: client, node, server.
     pub network: Network,
 }
+
+/// A counter of a node, over all its workers.
+pub fn counter(node: &Node, name: &str) -> Result<u64> {
+    let status = node.status()?;
+    let value = status["counters"][name].as_u64();
+    value.with_context(|| format!("posthaste status has no counter {name}: {status}"))
+}

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 
 use super::Delays;
-use crate::contender::{Contender, Course};
+use crate::contender::{Contender, Course, counter};
 use crate::flood::counts::Counts;
 use crate::flood::{Flood, Plan, Prefix};
 use crate::link::Link;
 use crate::network::{CLIENT_SIDE, Family};
-use crate::node::{Binary, Node};
+use crate::node::Binary;
 use crate::transfer::{self, Request, Server, Timing};
 
 const PORT: u16 = 80;
@@ -286,11 +286,4 @@ impl Outcome {
         );
         broken
     }
-}
-
-/// A counter of the node, over all workers.
-fn counter(node: &Node, name: &str) -> Result<u64> {
-    let status = node.status()?;
-    let value = status["counters"][name].as_u64();
-    value.with_context(|| format!("posthaste status has no counter {name}: {status}"))
 }

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `boot`: how fast a node is up and how much memory it takes.
+//!
+//! *Boot* runs from just before the node's process is made until the client has a byte back from
+//! the server that the node relayed (see [`probe`] for how forwarded bytes are told apart). The
+//! program is in the page cache. The time until the lab knows that `exec` succeeded is taken as
+//! well: it is the lab's own share, at the most.
+//!
+//! *Memory* is that of the node's process and of every process it started, idle and then with
+//! many idle relays.
+
+mod memory;
+mod probe;
+mod report;
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use self::memory::Usage;
+use crate::contender::counter;
+use crate::echo::{self, Call, Echo};
+use crate::link::Link;
+use crate::netns::Namespace;
+use crate::network::{Family, Network};
+use crate::node::{Binary, Node};
+use crate::record::{self, Record};
+use crate::scratch::Scratch;
+
+const PORT: u16 = 7;
+/// No node may take longer to start or to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Idle relays opened at a time.
+const BATCH: usize = 200;
+/// Descriptors of the lab besides those of the connections.
+const SPARE_DESCRIPTORS: u64 = 200;
+
+/// Arguments of `posthaste-lab boot`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Starts per number of workers and IP version
+    #[arg(long, default_value_t = 30)]
+    repeats: usize,
+    /// Numbers of workers
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    workers: Vec<usize>,
+    /// IP versions
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
+    families: Vec<Family>,
+    /// Idle relays to open; fewer when the descriptor limit is lower
+    #[arg(long, default_value_t = 4000)]
+    relays: usize,
+    /// Seed, for the record only: nothing here is random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the record and the picture go
+    #[arg(long, value_name = "DIR", default_value = "lab-output")]
+    output: PathBuf,
+}
+
+/// The boot times of one configuration, in milliseconds.
+#[derive(Debug)]
+struct Boots {
+    workers: usize,
+    family: Family,
+    total: Vec<f64>,
+    spawn: Vec<f64>,
+}
+
+/// Memory with one number of workers.
+#[derive(Debug)]
+struct Footprint {
+    workers: usize,
+    idle: Vec<Usage>,
+    relays: usize,
+    loaded: Vec<Usage>,
+}
+
+/// Runs the experiment, prints its tables, writes record and picture.
+pub fn run(args: &Args) -> Result<()> {
+    let descriptors = echo::raise_descriptor_limit()?;
+    let mut record = Record::start("boot", args.seed);
+    let network = Network::line([Link::Veth, Link::Veth]).build()?;
+    let _server = Echo::start(network.server(), PORT)?;
+    let boots = measure_boots(args, &network)?;
+    let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2);
+    let relays = args.relays.min(possible.context("count descriptors")?);
+    if relays < args.relays {
+        let remark = format!("{relays} idle relays: RLIMIT_NOFILE {descriptors} allows no more.");
+        record.remarks.push(remark);
+    }
+    let footprint = |&workers: &usize| measure_memory(args, &network, workers, relays);
+    let footprints = args
+        .workers
+        .iter()
+        .map(footprint)
+        .collect::<Result<Vec<_>>>()?;
+    record.parameter("repeats", args.repeats);
+    report::fill(&mut record, &boots, &footprints);
+    record.tables.iter().for_each(|table| println!("{table}"));
+    record
+        .remarks
+        .iter()
+        .for_each(|remark| println!("{remark}"));
+    let picture = record.path(&args.output, "svg");
+    record::write_file(&picture, &report::chart(&boots).svg())?;
+    println!(
+        "picture: {}\nrecord:  {}",
+        picture.display(),
+        record.write(&args.output)?.display()
+    );
+    Ok(())
+}
+
+fn measure_boots(args: &Args, network: &Network) -> Result<Vec<Boots>> {
+    let binary = args.binary.find()?;
+    let boots = |(&workers, &family): (&usize, &Family)| Boots {
+        workers,
+        family,
+        total: Vec::new(),
+        spawn: Vec::new(),
+    };
+    let pairs = args
+        .workers
+        .iter()
+        .flat_map(|w| args.families.iter().map(move |f| (w, f)));
+    let mut all: Vec<Boots> = pairs.map(boots).collect();
+    for boots in &all {
+        let target = SocketAddr::new(network.server_address(boots.family), PORT);
+        network.client().run_in(|| probe::check_path(target))?;
+        // Not counted: the program may not be in the page cache.
+        boot(network, &binary, boots.workers, target)?;
+    }
+    for repeat in 0..args.repeats {
+        eprintln!("boot: round {} of {}", repeat + 1, args.repeats);
+        for boots in &mut all {
+            let target = SocketAddr::new(network.server_address(boots.family), PORT);
+            let (total, spawn) = boot(network, &binary, boots.workers, target)?;
+            boots.total.push(total.as_secs_f64() * 1000.0);
+            boots.spawn.push(spawn.as_secs_f64() * 1000.0);
+        }
+    }
+    Ok(all)
+}
+
+/// Starts a node, waits for the first byte it relays and stops it. Returns the time until that
+/// byte and the time until `exec` was known to have succeeded.
+fn boot(
+    network: &Network,
+    binary: &Path,
+    workers: usize,
+    target: SocketAddr,
+) -> Result<(Duration, Duration)> {
+    let files = Scratch::new()?;
+    let mut command = launch(network.node(0), binary, workers, &files)?;
+    let go = Barrier::new(2);
+    thread::scope(|scope| {
+        let prober = scope.spawn(|| {
+            network.client().run_in(|| {
+                go.wait();
+                probe::first_relayed_byte(target, PATIENCE)
+            })
+        });
+        go.wait();
+        let start = Instant::now();
+        let spawned = command.spawn();
+        let known = start.elapsed();
+        let running = spawned.map(Running).context("start the node");
+        let first = prober
+            .join()
+            .map_err(|_| anyhow!("the probing thread panicked"))?;
+        let first = first.with_context(|| format!("the node said: {}", said(&files)))?;
+        running?.stop()?;
+        Ok((first - start, known))
+    })
+}
+
+fn said(files: &Scratch) -> String {
+    fs::read_to_string(files.path().join("output")).unwrap_or_default()
+}
+
+/// The command that starts a node, with everything prepared that takes time.
+fn launch(
+    namespace: &Namespace,
+    binary: &Path,
+    workers: usize,
+    files: &Scratch,
+) -> Result<std::process::Command> {
+    let config = files.path().join("node.toml");
+    let socket = files.path().join("admin.sock");
+    let text = format!(
+        "version = 1\n[node]\nworkers = {workers}\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n"
+    );
+    record::write_file(&config, &text)?;
+    let output = File::create(files.path().join("output")).context("make an output file")?;
+    let mut command = namespace.command(binary)?;
+    command
+        .arg("node")
+        .arg("-c")
+        .arg(&config)
+        .stdin(Stdio::null());
+    command
+        .stdout(output.try_clone().context("duplicate a descriptor")?)
+        .stderr(output);
+    Ok(command)
+}
+
+/// A node that is killed when dropped.
+#[derive(Debug)]
+struct Running(Child);
+
+impl Running {
+    /// Asks the node to end and waits until it has.
+    fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.0.id()).context("process id out of range")?;
+        kill(Pid::from_raw(pid), Signal::SIGTERM).context("send SIGTERM to the node")?;
+        let until = Instant::now() + PATIENCE;
+        while self.0.try_wait().context("wait for the node")?.is_none() {
+            ensure!(
+                Instant::now() < until,
+                "the node still runs {PATIENCE:?} after SIGTERM"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn measure_memory(
+    args: &Args,
+    network: &Network,
+    workers: usize,
+    relays: usize,
+) -> Result<Footprint> {
+    eprintln!("boot: memory with {workers} workers and {relays} relays");
+    let config = format!("[node]\nworkers = {workers}\n");
+    let node = Node::builder(network.node(0), args.binary.find()?)
+        .config(&config)
+        .start()?;
+    let idle = settled(&node)?;
+    let target = SocketAddr::new(network.server_address(Family::V4), PORT);
+    let calls = network.client().run_in(|| open_idle(target, relays))?;
+    let open = counter(&node, "relays")?;
+    ensure!(
+        open == relays as u64,
+        "the node has {open} relays open, not {relays}"
+    );
+    let loaded = settled(&node)?;
+    drop(calls);
+    Ok(Footprint {
+        workers,
+        idle,
+        relays,
+        loaded,
+    })
+}
+
+/// Opens `count` connections that each have carried one byte there and back.
+fn open_idle(target: SocketAddr, count: usize) -> Result<Vec<Call>> {
+    let mut calls = Vec::with_capacity(count);
+    while calls.len() < count {
+        let batch = BATCH.min(count - calls.len());
+        calls.extend(echo::call(target, batch, PATIENCE)?);
+    }
+    Ok(calls)
+}
+
+/// The node's memory once it has stopped changing.
+fn settled(node: &Node) -> Result<Vec<Usage>> {
+    let until = Instant::now() + PATIENCE;
+    let (mut last, mut same) = (Vec::new(), 0);
+    while same < 5 {
+        ensure!(Instant::now() < until, "the node's memory does not settle");
+        thread::sleep(Duration::from_millis(50));
+        let now = memory::of_family(node.process().pid())?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    Ok(last)
+}

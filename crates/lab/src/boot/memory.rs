@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much memory a process and its descendants use, by the kernel's books.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+/// Memory of one process, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// The process's name.
+    pub(super) name: String,
+    /// Resident, whoever else uses it too.
+    pub(super) resident: u64,
+    /// Resident, pages shared with other processes counted in part.
+    pub(super) proportional: u64,
+    /// Resident and used by nobody else.
+    pub(super) private: u64,
+    /// Resident and backed by no file: heap, stacks, what was written to.
+    pub(super) anonymous: u64,
+}
+
+/// The memory of process `pid` and of all its descendants, the process first.
+pub(super) fn of_family(pid: u32) -> Result<Vec<Usage>> {
+    let mut members = vec![pid];
+    let parents = parents()?;
+    // Children may have lower numbers than their parents: look until no more are found.
+    loop {
+        let new = |&&(child, parent): &&(u32, u32)| {
+            members.contains(&parent) && !members.contains(&child)
+        };
+        let found: Vec<u32> = parents
+            .iter()
+            .filter(new)
+            .map(|(child, _)| *child)
+            .collect();
+        if found.is_empty() {
+            break;
+        }
+        members.extend(found);
+    }
+    members.into_iter().map(of).collect()
+}
+
+fn of(pid: u32) -> Result<Usage> {
+    let read = |file: &str| {
+        let path = format!("/proc/{pid}/{file}");
+        fs::read_to_string(&path).with_context(|| format!("read {path}"))
+    };
+    let usage =
+        parse(&read("smaps_rollup")?).with_context(|| format!("memory of process {pid}"))?;
+    Ok(Usage {
+        name: read("comm")?.trim().to_string(),
+        ..usage
+    })
+}
+
+fn parse(text: &str) -> Result<Usage> {
+    let field = |name: &str| -> Result<u64> {
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kilobytes =
+            value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(kilobytes.with_context(|| format!("no {name} in smaps_rollup"))? * 1024)
+    };
+    Ok(Usage {
+        name: String::new(),
+        resident: field("Rss")?,
+        proportional: field("Pss")?,
+        private: field("Private_Clean")? + field("Private_Dirty")?,
+        anonymous: field("Anonymous")?,
+    })
+}
+
+/// Every process with its parent.
+fn parents() -> Result<Vec<(u32, u32)>> {
+    let mut pairs = Vec::new();
+    for entry in fs::read_dir("/proc").context("list /proc")? {
+        let name = entry.context("list /proc")?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // It may have ended since.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
+        // The name before it may contain anything, brackets too.
+        let parent = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        pairs.extend(parent.map(|parent| (pid, parent)));
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn fields_are_found() {
+        let text = "00400000-7fff00000000 ---p 00000000 00:00 0   [rollup]\nRss:    10 kB\nPss:  8 kB\n\
+                    Pss_Dirty: 3 kB\nPrivate_Clean: 2 kB\nPrivate_Dirty: 3 kB\nAnonymous:   4 kB\n";
+        let usage = parse(text).unwrap();
+        assert_eq!((usage.resident, usage.proportional), (10 << 10, 8 << 10));
+        assert_eq!((usage.private, usage.anonymous), (5 << 10, 4 << 10));
+        assert!(parse("Rss: 10 kB\n").is_err());
+    }
+
+    #[test]
+    fn children_belong_to_the_family() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let family = of_family(std::process::id()).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(family[0].resident > 0 && family.len() > 1, "{family:?}");
+    }
+}
