@@ -176,7 +176,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
 }
 
 /// The word of the configuration for an action.
-pub(super) fn action(action: Action) -> &'static str {
+pub(crate) fn action(action: Action) -> &'static str {
     match action {
         Action::Relay => "relay",
         Action::Forward => "forward",
@@ -185,7 +185,7 @@ pub(super) fn action(action: Action) -> &'static str {
 }
 
 /// The word of the configuration for an accept mode.
-pub(super) fn accept(accept: AcceptMode) -> &'static str {
+pub(crate) fn accept(accept: AcceptMode) -> &'static str {
     match accept {
         AcceptMode::Early => "early",
         AcceptMode::Strict => "strict",

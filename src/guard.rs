@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A child process that cleans up after a node that died.
+//!
+//! The redirect program goes with the node's descriptors, but the rule, the
+//! route and sockets in TIME_WAIT would stay, and such sockets swallow later
+//! flows with the same addresses. The guard waits on a pipe whose other end
+//! only the node holds: a byte means that the node cleaned up itself, the end
+//! without one that it died. It holds nothing else and does nothing else.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::Context;
+use caps::Capability;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
+
+use crate::config::Transparent;
+use crate::{host, privileges};
+
+/// Name of the process, as `ps -e` shows it: the most the kernel keeps.
+const NAME: &std::ffi::CStr = c"posthaste-guard";
+/// How long the kernel may take to close what a dead node had open.
+const DEATH_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The node's hold on its guard. Dropping it without [`Guard::release`] is
+/// like dying.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pipe: File,
+    pid: Pid,
+}
+
+impl Guard {
+    /// Forks the guard. This process must have no other thread yet: the child
+    /// goes on with a copy of the caller's alone.
+    pub(crate) fn start(transparent: &Transparent) -> anyhow::Result<Self> {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
+        let node = getpid();
+        // SAFETY: there is one thread, so no lock is held by a thread that the
+        // child lacks.
+        match unsafe { fork() }.context("fork the guard")? {
+            ForkResult::Parent { child } => Ok(Self {
+                pipe: write.into(),
+                pid: child,
+            }),
+            ForkResult::Child => {
+                drop(write);
+                std::process::exit(live(node, read.into(), transparent))
+            }
+        }
+    }
+
+    /// Tells the guard that the node has cleaned up, and waits for its end.
+    pub(crate) fn release(mut self) {
+        // Both fail only when the guard has ended before.
+        let _ = self.pipe.write_all(b"c");
+        let _ = waitpid(self.pid, None);
+    }
+}
+
+/// The guard's life; its exit code.
+fn live(node: Pid, pipe: File, transparent: &Transparent) -> i32 {
+    let death = open_pidfd(node);
+    step_aside();
+    if left_in_order(pipe) {
+        return 0;
+    }
+    if let Some(death) = death {
+        wait_for_end(&death);
+    }
+    match host::remove(transparent) {
+        Ok(report) => {
+            eprintln!(
+                "posthaste-guard: node {node} died: {}",
+                report.done.join(", ")
+            );
+            0
+        }
+        Err(error) => {
+            eprintln!(
+                "posthaste-guard: node {node} died, and could not clean up after it: {error:#}"
+            );
+            1
+        }
+    }
+}
+
+/// Out of the node's session, deaf to what is meant for it, without its
+/// standard input and output, and with the one capability it needs.
+fn step_aside() {
+    // Each is a precaution: a guard that lacks one still guards.
+    let _ = nix::sys::prctl::set_name(NAME);
+    let _ = setsid();
+    for ignored in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGPIPE,
+    ] {
+        // SAFETY: no handler is installed, the signals are ignored.
+        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
+    }
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+    }
+    let _ = privileges::keep_only(&[Capability::CAP_NET_ADMIN]);
+}
+
+/// Waits for the pipe to end; whether the node said that it cleaned up.
+fn left_in_order(mut pipe: File) -> bool {
+    // `read` retries when a signal interrupts it only through `read_exact`.
+    pipe.read_exact(&mut [0]).is_ok()
+}
+
+/// A descriptor that becomes readable when the process has ended.
+fn open_pidfd(process: Pid) -> Option<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes no pointers and returns a new descriptor.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The pipe ends while the kernel still closes the node's other descriptors:
+/// wait until its sockets are closed too.
+fn wait_for_end(death: &OwnedFd) {
+    let mut waiting = [PollFd::new(death.as_fd(), PollFlags::POLLIN)];
+    let most = PollTimeout::try_from(DEATH_TIME_MAX).unwrap_or(PollTimeout::MAX);
+    let _ = poll(&mut waiting, most);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_means_order_and_an_end_does_not() {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        File::from(write).write_all(b"c").unwrap();
+        assert!(left_in_order(read.into()));
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        drop(write);
+        assert!(!left_in_order(read.into()));
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_seen() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let death = open_pidfd(pid).unwrap();
+        child.kill().unwrap();
+        wait_for_end(&death);
+        assert!(child.try_wait().unwrap().is_some());
+        assert!(open_pidfd(pid).is_none());
+    }
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's log: logfmt lines on stdout, written by a thread of its own.
+//!
+//! One line per ended relay and one per event of the node. Nobody who logs
+//! ever waits: what does not fit into the queue is dropped and counted. The
+//! queue is bounded in records.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use posthaste_relay::control::{Ended, Journal};
+
+use crate::config::accept_word;
+
+/// Records that may wait to be written.
+const QUEUE_RECORDS_MAX: usize = 16 << 10;
+/// Bytes gathered before one write.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// How important a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// As expected.
+    Info,
+    /// The node goes on, but somebody should look.
+    Warn,
+    /// Something that was asked for could not be done.
+    Error,
+}
+
+impl Level {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What travels to the writer.
+enum Entry {
+    /// A finished line.
+    Line(String),
+    /// Relays that ended, to be put into words by the writer.
+    Ended(Vec<Ended>),
+}
+
+impl Entry {
+    fn records(&self) -> usize {
+        match self {
+            Self::Line(_) => 1,
+            Self::Ended(ended) => ended.len(),
+        }
+    }
+}
+
+/// What loggers and the writer share.
+#[derive(Debug)]
+struct Shared {
+    /// Records in the queue.
+    waiting: AtomicUsize,
+    /// Whether ended relays are logged at all.
+    connections: AtomicBool,
+    /// Events dropped; relays are counted by their workers.
+    events_dropped: AtomicU64,
+}
+
+/// A hold on the log: cheap to clone, one for each thread that logs.
+#[derive(Clone)]
+pub(crate) struct Log {
+    queue: Sender<Entry>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The writer, to be waited for at the end.
+#[derive(Debug)]
+pub(crate) struct Writer(JoinHandle<()>);
+
+impl Writer {
+    /// Waits until every line is written. All [`Log`]s must be dropped before.
+    pub(crate) fn finish(self) {
+        let _ = self.0.join();
+    }
+}
+
+/// Starts the writer. `connections` says whether ended relays are logged.
+pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
+    let (queue, entries) = channel();
+    let shared = Arc::new(Shared {
+        waiting: AtomicUsize::new(0),
+        connections: AtomicBool::new(connections),
+        events_dropped: AtomicU64::new(0),
+    });
+    let theirs = Arc::clone(&shared);
+    let writer = std::thread::Builder::new()
+        .name("posthaste-log".into())
+        .stack_size(256 << 10)
+        .spawn(move || write_all(&entries, &theirs, std::io::stdout()))
+        .context("start the log thread")?;
+    Ok((Log { queue, shared }, Writer(writer)))
+}
+
+impl Log {
+    /// Logs an event of the node. `fields` become `key=value`.
+    pub(crate) fn event(&self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
+        let mut line = String::new();
+        write_head(&mut line, level, message);
+        for (key, value) in fields {
+            let _ = write!(line, " {key}={}", Value(&value.to_string()));
+        }
+        line.push('\n');
+        if self.push(Entry::Line(line)).is_err() {
+            self.shared.events_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// As expected.
+    pub(crate) fn info(&self, message: &str, fields: &[(&str, &dyn Display)]) {
+        self.event(Level::Info, message, fields);
+    }
+
+    /// Somebody should look.
+    pub(crate) fn warn(&self, message: &str, fields: &[(&str, &dyn Display)]) {
+        self.event(Level::Warn, message, fields);
+    }
+
+    /// Something could not be done.
+    pub(crate) fn error(&self, message: &str, fields: &[(&str, &dyn Display)]) {
+        self.event(Level::Error, message, fields);
+    }
+
+    /// Turns the lines of ended relays on or off.
+    pub(crate) fn log_connections(&self, on: bool) {
+        self.shared.connections.store(on, Ordering::Relaxed);
+    }
+
+    /// Events dropped since start because the log could not keep up.
+    pub(crate) fn events_dropped(&self) -> u64 {
+        self.shared.events_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Queues an entry, or gives back how many records it had.
+    fn push(&self, entry: Entry) -> Result<(), u64> {
+        let records = entry.records();
+        let waiting = self.shared.waiting.fetch_add(records, Ordering::Relaxed);
+        if waiting + records > QUEUE_RECORDS_MAX || self.queue.send(entry).is_err() {
+            self.shared.waiting.fetch_sub(records, Ordering::Relaxed);
+            return Err(records as u64);
+        }
+        Ok(())
+    }
+}
+
+impl Journal for Log {
+    fn record(&mut self, ended: &mut Vec<Ended>) -> u64 {
+        if ended.is_empty() {
+            return 0;
+        }
+        if !self.shared.connections.load(Ordering::Relaxed) {
+            ended.clear();
+            return 0;
+        }
+        self.push(Entry::Ended(std::mem::take(ended)))
+            .err()
+            .unwrap_or(0)
+    }
+}
+
+/// The writer's life: until every [`Log`] is dropped. A reader of stdout that
+/// went away costs the lines, not the node.
+fn write_all(entries: &Receiver<Entry>, shared: &Shared, mut out: impl Write) {
+    let mut text = String::new();
+    while let Ok(first) = entries.recv() {
+        let mut next = Some(first);
+        while let Some(entry) = next {
+            shared.waiting.fetch_sub(entry.records(), Ordering::Relaxed);
+            write_entry(&mut text, &entry);
+            next = if text.len() < WRITE_BYTES {
+                entries.try_recv().ok()
+            } else {
+                None
+            };
+        }
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        text.clear();
+    }
+}
+
+fn write_entry(text: &mut String, entry: &Entry) {
+    match entry {
+        Entry::Line(line) => text.push_str(line),
+        Entry::Ended(ended) => ended.iter().for_each(|ended| write_ended(text, ended)),
+    }
+}
+
+/// The line of one ended relay.
+fn write_ended(text: &mut String, ended: &Ended) {
+    write_head(text, Level::Info, "relay");
+    let _ = writeln!(
+        text,
+        " id={} rule={} accept={} client={} server={} code={} outcome={} bytes_up={} bytes_down={} \
+         accept_ms={} connect_ms={} first_byte_ms={} total_ms={:.3}",
+        ended.id,
+        Value(&ended.rule),
+        accept_word(ended.accept),
+        ended.flow.client(),
+        ended.flow.server(),
+        ended.outcome.code(),
+        ended.outcome.label(),
+        ended.bytes_up,
+        ended.bytes_down,
+        Millis(ended.accept_us),
+        Millis(ended.connect_us),
+        Millis(ended.first_byte_us),
+        ended.total.as_secs_f64() * 1000.0,
+    );
+}
+
+fn write_head(text: &mut String, level: Level, message: &str) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let _ = write!(
+        text,
+        "time={} level={} msg={}",
+        Timestamp(now),
+        level.word(),
+        Value(message)
+    );
+}
+
+/// A phase in milliseconds, `-` when it was not reached.
+struct Millis(Option<u32>);
+
+impl Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(us) => write!(f, "{}.{:03}", us / 1000, us % 1000),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+/// A logfmt value: quoted when it holds anything but plain characters.
+struct Value<'a>(&'a str);
+
+impl Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\');
+        if !self.0.is_empty() && self.0.chars().all(plain) {
+            return f.write_str(self.0);
+        }
+        // Rust's string form escapes quotes, backslashes and control characters.
+        write!(f, "{:?}", self.0)
+    }
+}
+
+/// Time since 1970 as RFC 3339 in UTC with milliseconds.
+pub(crate) struct Timestamp(pub(crate) Duration);
+
+impl Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let (year, month, day) = civil(seconds / 86_400);
+        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        let millis = self.0.subsec_millis();
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z"
+        )
+    }
+}
+
+/// Year, month and day of a day counted from 1 January 1970, by the Gregorian
+/// calendar. Years are counted from March, so that a leap day ends its year.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // 719,468 days lie between 1 March of the year 0 and 1 January 1970;
+    // an era is the 146,097 days after which the calendar repeats.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_relay::control::RelayId;
+    use posthaste_relay::flow::Flow;
+    use posthaste_relay::outcome::Outcome;
+    use posthaste_relay::policy::AcceptMode;
+
+    fn ended() -> Ended {
+        Ended {
+            id: RelayId(0x2a),
+            flow: Flow::new(
+                "10.0.0.1:4000".parse().unwrap(),
+                "[2001:db8::1]:80".parse().unwrap(),
+            ),
+            rule: "web".into(),
+            accept: AcceptMode::Early,
+            outcome: Outcome::Finished,
+            bytes_up: 100,
+            bytes_down: 2000,
+            accept_us: Some(1_234),
+            connect_us: Some(56_789),
+            first_byte_us: None,
+            total: Duration::from_micros(99_001),
+        }
+    }
+
+    /// A log without a writer, and its queue.
+    fn queue() -> (Log, Receiver<Entry>) {
+        let (queue, entries) = channel();
+        let shared = Arc::new(Shared {
+            waiting: AtomicUsize::new(0),
+            connections: AtomicBool::new(true),
+            events_dropped: AtomicU64::new(0),
+        });
+        (Log { queue, shared }, entries)
+    }
+
+    fn written(log: Log, entries: &Receiver<Entry>) -> String {
+        let shared = Arc::clone(&log.shared);
+        drop(log);
+        let mut out = Vec::new();
+        write_all(entries, &shared, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn an_ended_relay_is_one_line() {
+        let (mut log, entries) = queue();
+        assert_eq!(log.record(&mut vec![ended()]), 0);
+        let line = written(log, &entries);
+        let (_, rest) = line.split_once(' ').unwrap();
+        assert_eq!(
+            rest,
+            "level=info msg=relay id=2a rule=web accept=early client=10.0.0.1:4000 server=[2001:db8::1]:80 \
+             code=-- outcome=finished bytes_up=100 bytes_down=2000 accept_ms=1.234 connect_ms=56.789 \
+             first_byte_ms=- total_ms=99.001\n"
+        );
+    }
+
+    #[test]
+    fn values_that_need_it_are_quoted() {
+        let (log, entries) = queue();
+        log.warn(
+            "could not reload",
+            &[("error", &"a \"b\"\nc"), ("count", &3)],
+        );
+        let line = written(log, &entries);
+        assert!(
+            line.ends_with(
+                "level=warn msg=\"could not reload\" error=\"a \\\"b\\\"\\nc\" count=3\n"
+            ),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let (mut log, entries) = queue();
+        let mut many = vec![ended(); QUEUE_RECORDS_MAX];
+        assert_eq!(log.record(&mut many), 0);
+        assert!(many.is_empty());
+        assert_eq!(log.record(&mut vec![ended(), ended()]), 2);
+        log.info("lost", &[]);
+        assert_eq!(log.events_dropped(), 1);
+        assert_eq!(written(log, &entries).lines().count(), QUEUE_RECORDS_MAX);
+    }
+
+    #[test]
+    fn switched_off_nothing_is_written_or_dropped() {
+        let (mut log, entries) = queue();
+        log.log_connections(false);
+        let mut batch = vec![ended()];
+        assert_eq!(log.record(&mut batch), 0);
+        assert!(batch.is_empty());
+        assert_eq!(written(log, &entries), "");
+    }
+
+    #[test]
+    fn dates_are_right_around_leap_days() {
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_868_799, "2000-02-29T23:59:59.000Z"),
+            (1_795_177_884, "2026-11-20T12:31:24.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(Timestamp(Duration::from_secs(seconds)).to_string(), date);
+        }
+    }
+}

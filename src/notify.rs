@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Word to systemd about the state of the node (`Type=notify`).
+//!
+//! Outside systemd every call does nothing. Failing to tell is no reason to
+//! fail: the service manager has its own time limits.
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+/// The node relays. `what` is shown by `systemctl status`.
+pub(crate) fn ready(what: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(what)]);
+}
+
+/// The configuration is being read again; [`ready`] ends it.
+pub(crate) fn reloading() {
+    // systemd 253 wants the time, to tell this reload from earlier ones.
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(_) => tell(&[NotifyState::Reloading]),
+    }
+}
+
+/// The node drains. It will need up to `most` from now.
+pub(crate) fn stopping(most: Duration) {
+    let most_us = u32::try_from(most.as_micros()).unwrap_or(u32::MAX);
+    tell(&[
+        NotifyState::Stopping,
+        NotifyState::ExtendTimeoutUsec(most_us),
+    ]);
+}
+
+/// How often systemd expects [`alive`]; `None` when it does not.
+pub(crate) fn watchdog_interval() -> Option<Duration> {
+    // Half the limit, as sd_watchdog_enabled(3) advises.
+    sd_notify::watchdog_enabled().map(|limit| limit / 2)
+}
+
+/// Every worker turns.
+pub(crate) fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(state);
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the process may do: checked at start, then reduced to what is needed.
+//!
+//! Capabilities belong to threads and are inherited: call [`keep_only`] before
+//! other threads are started.
+
+use anyhow::{Context, bail};
+use caps::{CapSet, Capability, CapsHashSet};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// What a node needs, and what for.
+pub(crate) const NODE: [(Capability, &str); 3] = [
+    (
+        Capability::CAP_NET_ADMIN,
+        "to install routing rules, to mark sockets and to attach to interfaces",
+    ),
+    (
+        Capability::CAP_NET_RAW,
+        "to open sockets with a client's address",
+    ),
+    (Capability::CAP_BPF, "to load and run the redirect program"),
+];
+
+/// What the node uses when it may and can do without: larger pipes than the
+/// limit for ordinary users.
+pub(crate) const NODE_OPTIONAL: [Capability; 1] = [Capability::CAP_SYS_RESOURCE];
+
+/// Says which of the needed capabilities this process lacks, and what to do.
+pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {
+    let held =
+        caps::read(None, CapSet::Effective).context("read the capabilities of this process")?;
+    let lacking: Vec<_> = needed
+        .iter()
+        .filter(|(capability, _)| !may(&held, *capability))
+        .collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let each: Vec<String> = lacking
+        .iter()
+        .map(|(capability, why)| format!("{capability} is missing ({why})"))
+        .collect();
+    let names: Vec<String> = needed
+        .iter()
+        .map(|(capability, _)| capability.to_string())
+        .collect();
+    bail!(
+        "{}: run as root, or grant it: in a systemd unit AmbientCapabilities={}, elsewhere setcap {}+ep on the binary",
+        each.join("; "),
+        names.join(" "),
+        names.join(",").to_lowercase()
+    )
+}
+
+/// Whether `held` suffices for what `capability` allows. Linux before 5.8 had
+/// CAP_SYS_ADMIN in the place of CAP_BPF, and it still includes it.
+fn may(held: &CapsHashSet, capability: Capability) -> bool {
+    held.contains(&capability)
+        || capability == Capability::CAP_BPF && held.contains(&Capability::CAP_SYS_ADMIN)
+}
+
+/// Gives up every capability of this thread but these, for good: no program
+/// it starts can have more. Capabilities that are not held stay so.
+pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
+    let permitted =
+        caps::read(None, CapSet::Permitted).context("read the capabilities of this process")?;
+    let left: CapsHashSet = permitted
+        .iter()
+        .copied()
+        .filter(|capability| kept.contains(capability))
+        .collect();
+    // The bounding set cannot be changed without CAP_SETPCAP; then there is
+    // nothing in reach that it would bound.
+    if permitted.contains(&Capability::CAP_SETPCAP) {
+        let bounding =
+            caps::read(None, CapSet::Bounding).context("read the capability bounding set")?;
+        for capability in bounding.difference(&left) {
+            caps::drop(None, CapSet::Bounding, *capability)
+                .context("drop from the capability bounding set")?;
+        }
+    }
+    caps::clear(None, CapSet::Ambient).context("clear the ambient capabilities")?;
+    caps::clear(None, CapSet::Inheritable).context("clear the inheritable capabilities")?;
+    caps::set(None, CapSet::Effective, &left).context("drop effective capabilities")?;
+    caps::set(None, CapSet::Permitted, &left).context("drop permitted capabilities")?;
+    nix::sys::prctl::set_no_new_privs().context("set no_new_privs")
+}
+
+/// Raises the limit of open files as far as this process may. Returns it.
+pub(crate) fn raise_open_files() -> anyhow::Result<u64> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raise RLIMIT_NOFILE")?;
+    Ok(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `test` on a thread of its own, since what it gives up is gone.
+    fn on_a_thread(test: impl FnOnce() + Send + 'static) {
+        if let Err(panic) = std::thread::spawn(test).join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    #[test]
+    fn what_is_not_kept_is_gone_and_named() {
+        on_a_thread(|| {
+            require(&NODE).expect("these tests need root");
+            keep_only(&[Capability::CAP_NET_ADMIN, Capability::CAP_BPF]).unwrap();
+            let left = caps::read(None, CapSet::Permitted).unwrap();
+            assert_eq!(
+                left,
+                CapsHashSet::from([Capability::CAP_NET_ADMIN, Capability::CAP_BPF])
+            );
+            assert!(!caps::has_cap(None, CapSet::Bounding, Capability::CAP_SYS_ADMIN).unwrap());
+            let error = require(&NODE).unwrap_err().to_string();
+            assert!(
+                error.starts_with("CAP_NET_RAW is missing (to open sockets"),
+                "{error}"
+            );
+            assert!(
+                error.contains("setcap cap_net_admin,cap_net_raw,cap_bpf+ep"),
+                "{error}"
+            );
+        });
+    }
+
+    #[test]
+    fn giving_up_twice_is_allowed() {
+        on_a_thread(|| {
+            keep_only(&[]).unwrap();
+            keep_only(&[]).unwrap();
+        });
+    }
+}
