@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -163,25 +164,27 @@ fn boot(
 ) -> Result<(Duration, Duration)> {
     let files = Scratch::new()?;
     let mut command = launch(network.node(0), binary, workers, &files)?;
-    let go = Barrier::new(2);
+    let (go, over) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
         let prober = scope.spawn(|| {
             network.client().run_in(|| {
                 go.wait();
-                probe::first_relayed_byte(target, PATIENCE)
+                probe::first_relayed_byte(target, &over)
             })
         });
         go.wait();
         let start = Instant::now();
         let spawned = command.spawn();
         let known = start.elapsed();
-        let running = spawned.map(Running).context("start the node");
+        let node = spawned.map(Running).context("start the node");
+        let node = node.and_then(|node| node.watch(|| prober.is_finished()));
+        over.store(true, Ordering::Relaxed);
         let first = prober
             .join()
             .map_err(|_| anyhow!("the probing thread panicked"))?;
-        let first = first.with_context(|| format!("the node said: {}", said(&files)))?;
-        running?.stop()?;
-        Ok((first - start, known))
+        node.with_context(|| format!("the node said: {}", said(&files)))?
+            .stop()?;
+        Ok((first? - start, known))
     })
 }
 
@@ -220,6 +223,21 @@ fn launch(
 struct Running(Child);
 
 impl Running {
+    /// Waits until `done`; fails when the node ends or nothing happens before that.
+    fn watch(mut self, done: impl Fn() -> bool) -> Result<Self> {
+        let until = Instant::now() + PATIENCE;
+        while !done() {
+            let ended = self.0.try_wait().context("wait for the node")?;
+            ensure!(ended.is_none(), "the node ended before it relayed a byte");
+            ensure!(
+                Instant::now() < until,
+                "no byte was relayed within {PATIENCE:?}"
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(self)
+    }
+
     /// Asks the node to end and waits until it has.
     fn stop(mut self) -> Result<()> {
         let pid = i32::try_from(self.0.id()).context("process id out of range")?;
