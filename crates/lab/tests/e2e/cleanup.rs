@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A lab that is stopped or killed leaves nothing behind.
-//!
-//! Needs root.
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lab itself, without any product: are its networks what they say, and do they go away?
+//!
+//! Needs root.
+
+mod cleanup;
+mod network;
