@@ -39,6 +39,7 @@ struct rule_key {
 	__u32 prefix_bits; /* 8 for the generation + those of the prefix */
 	__u8 generation;
 	__u8 ip[16];
+	__u8 pad[3];
 };
 
 enum action {

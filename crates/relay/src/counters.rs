@@ -103,6 +103,9 @@ mod tests {
         counters.relays.add(3);
         counters.relays.sub(1);
         let (name, help, grows, value) = counters.each().next().unwrap();
-        assert_eq!((name, help, grows, value), ("relays", "Relays open now.", false, 2));
+        assert_eq!(
+            (name, help, grows, value),
+            ("relays", "Relays open now.", false, 2)
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! The data plane: workers that join downstream and upstream TCP connections
 //! into relays.
 //!
-//! One [`Worker`] is one thread with its own epoll, listeners and relays. It
+//! One [worker](worker::spawn) is one thread with its own epoll, listeners and relays. It
 //! shares nothing with the others but its [`Counters`](counters::Counters) and
 //! the read-only [`Policy`](policy::Policy). The relay itself ([`relay`]) and
 //! the opening of a flow ([`opening`]) are state machines that do no I/O of
@@ -14,6 +14,16 @@
 pub mod control;
 pub mod counters;
 pub mod flow;
+pub mod frame;
+pub mod intercept;
+pub mod opening;
 pub mod outcome;
+mod pipes;
 pub mod policy;
+pub mod relay;
+pub mod side;
+mod slots;
 pub mod sys;
+pub mod worker;
+
+pub use pipes::PIPE_DESCRIPTORS_MAX;

@@ -81,7 +81,9 @@ impl Prefix {
     }
 
     fn mask(&self) -> u128 {
-        u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0)
+        u128::MAX
+            .checked_shl(128 - u32::from(self.bits))
+            .unwrap_or(0)
     }
 }
 
@@ -254,7 +256,9 @@ impl Match {
             Some(0)
         } else {
             let holding = self.ports.iter().filter(|range| range.contains(&port));
-            holding.map(|range| u16::MAX - (range.end() - range.start())).max()
+            holding
+                .map(|range| u16::MAX - (range.end() - range.start()))
+                .max()
         };
         Some((
             longest(&self.destinations, server)?,

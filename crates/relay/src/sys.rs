@@ -5,10 +5,11 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{SockFlag, accept4};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::policy::SideOptions;
@@ -74,7 +75,11 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
 /// A non-blocking TCP socket with our mark that may use foreign addresses.
 pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        domain,
+        Type::STREAM.nonblocking().cloexec(),
+        Some(Protocol::TCP),
+    )?;
     if ipv6 {
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)?;
     } else {
@@ -82,6 +87,41 @@ pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     }
     socket.set_mark(mark)?;
     Ok(socket)
+}
+
+/// A socket for an upstream connection: armed so that a crash resets instead of
+/// truncating, and free to share an address that another connection uses.
+pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    let socket = tcp_socket(ipv6, mark)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_reuse_address(true)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Takes a connection whose handshake is complete: the socket, its client and
+/// its original destination.
+pub(crate) fn accept(listener: &Socket) -> io::Result<(OwnedFd, SocketAddr, SocketAddr)> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd = accept4(listener.as_raw_fd(), flags)?;
+    // SAFETY: the kernel has just made `fd`, and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = SockRef::from(&fd);
+    let address = |address: socket2::SockAddr| {
+        address
+            .as_socket()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
+    };
+    let (client, server) = (
+        address(socket.peer_addr()?)?,
+        address(socket.local_addr()?)?,
+    );
+    Ok((fd, client, server))
+}
+
+/// The segment size in use on a connection.
+pub(crate) fn segment_bytes(socket: &impl AsFd) -> Option<u16> {
+    u16::try_from(SockRef::from(socket).tcp_mss().ok()?).ok()
 }
 
 /// Applies a rule's settings to one side of a relay.
@@ -191,7 +231,8 @@ fn icmp_error(data: *const u8) -> Option<IcmpError> {
     // SAFETY: `data` points at a sock_extended_err followed by room for a
     // sockaddr_in6 within the 256-byte control buffer.
     unsafe {
-        let error: libc::sock_extended_err = data.cast::<libc::sock_extended_err>().read_unaligned();
+        let error: libc::sock_extended_err =
+            data.cast::<libc::sock_extended_err>().read_unaligned();
         let address = data.add(size_of::<libc::sock_extended_err>());
         let offender = match error.ee_origin {
             libc::SO_EE_ORIGIN_ICMP => {
@@ -235,7 +276,10 @@ pub(crate) fn pipe(capacity_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
 pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     let mut set = nix::sched::CpuSet::new();
     set.set(cpu)?;
-    Ok(nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
+    Ok(nix::sched::sched_setaffinity(
+        nix::unistd::Pid::from_raw(0),
+        &set,
+    )?)
 }
 
 /// Microseconds of CLOCK_MONOTONIC, the clock of the redirect program too.
@@ -325,8 +369,19 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
 /// The name of a kernel TCP state (include/net/tcp_states.h).
 fn state_name(state: u8) -> &'static str {
     const NAMES: [&str; 13] = [
-        "UNKNOWN", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT",
-        "CLOSE", "CLOSE_WAIT", "LAST_ACK", "LISTEN", "CLOSING", "NEW_SYN_RECV",
+        "UNKNOWN",
+        "ESTABLISHED",
+        "SYN_SENT",
+        "SYN_RECV",
+        "FIN_WAIT1",
+        "FIN_WAIT2",
+        "TIME_WAIT",
+        "CLOSE",
+        "CLOSE_WAIT",
+        "LAST_ACK",
+        "LISTEN",
+        "CLOSING",
+        "NEW_SYN_RECV",
     ];
     NAMES.get(usize::from(state)).copied().unwrap_or("UNKNOWN")
 }
@@ -343,5 +398,9 @@ fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Resu
             length,
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong with the programs.
+
+use std::io;
+
+/// A failed step, with what was attempted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Opening, sizing or loading the programs and maps.
+    #[error(
+        "could not load the redirect programs ({step}); needs CAP_BPF, CAP_NET_ADMIN and a kernel \
+         from 6.1: {source}"
+    )]
+    Load {
+        /// Which step.
+        step: &'static str,
+        /// Why.
+        source: libbpf_rs::Error,
+    },
+    /// Attaching to an interface.
+    #[error("could not attach the redirect program to interface {ifindex}: {source}")]
+    Attach {
+        /// Which.
+        ifindex: u32,
+        /// Why.
+        source: libbpf_rs::Error,
+    },
+    /// Attaching the socket look-up program.
+    #[error("could not attach the socket look-up program to this network namespace: {source}")]
+    AttachLookup {
+        /// Why.
+        source: libbpf_rs::Error,
+    },
+    /// Writing or reading a map.
+    #[error("could not {verb} the map `{map}`: {source}")]
+    Map {
+        /// What was attempted.
+        verb: &'static str,
+        /// On which map.
+        map: &'static str,
+        /// Why.
+        source: libbpf_rs::Error,
+    },
+    /// More rules apply to one destination than the program looks at.
+    #[error(
+        "{count} rules apply to destinations in {prefix}, more than the {most} the program \
+         compares; merge their ports or sources"
+    )]
+    TooManyCandidates {
+        /// The destination prefix.
+        prefix: String,
+        /// How many apply.
+        count: usize,
+        /// How many may.
+        most: usize,
+    },
+    /// The rules name more destination prefixes than fit.
+    #[error("the rules name {count} destination prefixes, more than the {most} that fit")]
+    TooManyPrefixes {
+        /// How many they name.
+        count: usize,
+        /// How many may.
+        most: usize,
+    },
+    /// Sending a frame by running the inject program.
+    #[error("could not put a frame on interface {ifindex}: {source}")]
+    Inject {
+        /// Which.
+        ifindex: u32,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn map(
+        verb: &'static str,
+        map: &'static str,
+    ) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        move |source| Self::Map { verb, map, source }
+    }
+
+    pub(crate) fn load(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        move |source| Self::Load { step, source }
+    }
+}

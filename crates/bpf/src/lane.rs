@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One worker's access to the programs: its events, its gates, its frames.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+
+use crate::error::Error;
+use crate::redirect::bytes;
+use crate::rules::address;
+use crate::skel::types;
+
+const BPF_F_INGRESS: u32 = 1;
+
+/// A flow: client and server addresses (16 bytes, network order, v4-mapped)
+/// and ports (host order).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowKey {
+    /// The client's address.
+    pub client_ip: [u8; 16],
+    /// The original destination's address.
+    pub server_ip: [u8; 16],
+    /// The client's port.
+    pub client_port: u16,
+    /// The original destination's port.
+    pub server_port: u16,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A flow to relay begins. With `held`, the SYN went nowhere else.
+    Syn {
+        /// The client waits for [`OpenLane::admit`] or [`OpenLane::pass`].
+        held: bool,
+    },
+    /// The server answered; its SYN-ACK went nowhere else.
+    SynAck,
+    /// A SYN to answer with a reset.
+    Reject,
+}
+
+/// One event of the redirect program.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which flow.
+    pub flow: FlowKey,
+    /// Sequence number of the frame.
+    pub isn: u32,
+    /// Index of the rule, in the policy of `generation`.
+    pub rule: u16,
+    /// The generation of the rules in force.
+    pub generation: u8,
+    /// The flow's gate uses the reserve.
+    pub kept: bool,
+    /// Where the frame came in.
+    pub ifindex: u32,
+    /// Bytes of link layer header at the start of `frame`.
+    pub l2_bytes: u8,
+    /// The frame, cut at 128 bytes.
+    pub frame: Vec<u8>,
+}
+
+/// Which way a frame is put on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heading {
+    /// As if it had just arrived there.
+    In,
+    /// Out of it.
+    Out,
+}
+
+/// A worker's share of the programs, before its thread has started.
+#[derive(Debug)]
+pub struct Lane {
+    ring: MapHandle,
+    gates: [MapHandle; 2],
+    known: MapHandle,
+    suspects: MapHandle,
+    inject: OwnedFd,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        ring: MapHandle,
+        gates: MapHandle,
+        gates_kept: MapHandle,
+        known: MapHandle,
+        suspects: MapHandle,
+        inject: BorrowedFd<'_>,
+    ) -> Result<Self, Error> {
+        let inject = inject
+            .try_clone_to_owned()
+            .map_err(|error| Error::map("hold", "inject")(error.into()))?;
+        Ok(Self {
+            ring,
+            gates: [gates, gates_kept],
+            known,
+            suspects,
+            inject,
+        })
+    }
+
+    /// Starts reading events. For the thread that will use it.
+    ///
+    /// # Errors
+    /// [`Error::Map`] when the ring cannot be mapped.
+    pub fn open(self) -> Result<OpenLane, Error> {
+        let events = Rc::new(RefCell::new(VecDeque::new()));
+        let sink = Rc::clone(&events);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&self.ring, move |raw| {
+                sink.borrow_mut().extend(parse(raw));
+                0
+            })
+            .map_err(Error::map("read", "ring"))?;
+        let ring = builder.build().map_err(Error::map("read", "ring"))?;
+        Ok(OpenLane {
+            lane: self,
+            reader: ring,
+            events,
+        })
+    }
+}
+
+/// A worker's share of the programs, in its thread.
+pub struct OpenLane {
+    lane: Lane,
+    reader: RingBuffer<'static>,
+    events: Rc<RefCell<VecDeque<Event>>>,
+}
+
+impl std::fmt::Debug for OpenLane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.lane.fmt(f)
+    }
+}
+
+impl OpenLane {
+    /// Readable when events wait.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.lane.ring.as_fd()
+    }
+
+    /// The next event, if one waits.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let waiting = self.events.borrow_mut().pop_front();
+        if waiting.is_some() {
+            return waiting;
+        }
+        // Negative only when a callback says so, and ours does not.
+        self.reader.consume_raw();
+        self.events.borrow_mut().pop_front()
+    }
+
+    /// Removes a flow's gate: its server's SYN-ACK passes from now on.
+    pub fn open_gate(&self, flow: &FlowKey, kept: bool) {
+        // ENOENT: it was never made, or swept.
+        let _ = self.lane.gates[usize::from(kept)].delete(bytes(&key(flow)));
+    }
+
+    /// Makes a gate for a flow that the program did not see a SYN of.
+    ///
+    /// # Errors
+    /// [`Error::Map`] when the half-open budget is used up.
+    pub fn close_gate(&self, flow: &FlowKey, worker: u16) -> Result<(), Error> {
+        let gate = types::gate {
+            worker,
+            ..Default::default()
+        };
+        self.write_gate(flow, false, gate)
+    }
+
+    /// Lets a held SYN's repetition go to the listener. The gate stays.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn admit(&self, event: &Event, worker: u16) -> Result<(), Error> {
+        self.set_syn(event, worker, 0)
+    }
+
+    /// Lets a held SYN's repetition be forwarded. The gate stays, so that
+    /// further repetitions are forwarded too.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn pass(&self, event: &Event, worker: u16) -> Result<(), Error> {
+        self.set_syn(event, worker, 2)
+    }
+
+    fn set_syn(&self, event: &Event, worker: u16, syn: u8) -> Result<(), Error> {
+        let gate = types::gate {
+            isn: event.isn.to_be(),
+            worker,
+            syn,
+            pad: 0,
+        };
+        self.write_gate(&event.flow, event.kept, gate)
+    }
+
+    fn write_gate(&self, flow: &FlowKey, kept: bool, gate: types::gate) -> Result<(), Error> {
+        self.lane.gates[usize::from(kept)]
+            .update(bytes(&key(flow)), bytes(&gate), MapFlags::ANY)
+            .map_err(Error::map("write", "gates"))
+    }
+
+    /// Remembers that a client prefix completed a handshake.
+    pub fn know(&self, client_ip: [u8; 16]) {
+        // Best effort: a full LRU map makes room by itself.
+        let _ = self
+            .lane
+            .known
+            .update(&client_prefix(client_ip), &[1], MapFlags::ANY);
+    }
+
+    /// Has flows to a destination opened strictly until `until`
+    /// (CLOCK_MONOTONIC).
+    pub fn suspect(&self, flow: &FlowKey, until: Duration) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        let _ = self.lane.suspects.update(
+            bytes(&destination(flow)),
+            &until.to_ne_bytes(),
+            MapFlags::ANY,
+        );
+    }
+
+    /// Takes that back.
+    pub fn acquit(&self, flow: &FlowKey) {
+        let _ = self.lane.suspects.delete(bytes(&destination(flow)));
+    }
+
+    /// Puts a frame (link layer header of 14 bytes, real or not, then IP) on a
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Inject`].
+    pub fn inject(&self, ifindex: u32, heading: Heading, frame: &[u8]) -> Result<(), Error> {
+        let failed = |source| Error::Inject { ifindex, source };
+        let mut context = types::__sk_buff {
+            cb: [ifindex, 0, 0, 0, 0],
+            ..Default::default()
+        };
+        if heading == Heading::In {
+            context.cb[1] = BPF_F_INGRESS;
+        }
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: u32::try_from(frame.len()).expect("a frame is short"),
+            ctx_in: (&raw const context).cast(),
+            ctx_size_in: u32::try_from(size_of::<types::__sk_buff>()).expect("a context is small"),
+            repeat: 1,
+            ..Default::default()
+        };
+        let program = self.lane.inject.as_raw_fd();
+        // SAFETY: the buffers named in `options` live through the call.
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
+        if result < 0 {
+            return Err(failed(io::Error::from_raw_os_error(-result)));
+        }
+        match options.retval.cast_signed() {
+            0 => Ok(()),
+            code => Err(failed(io::Error::from_raw_os_error(-code))),
+        }
+    }
+}
+
+fn key(flow: &FlowKey) -> types::flow {
+    types::flow {
+        client: address(flow.client_ip),
+        server: address(flow.server_ip),
+        client_port: flow.client_port.to_be(),
+        server_port: flow.server_port.to_be(),
+    }
+}
+
+fn destination(flow: &FlowKey) -> types::destination {
+    types::destination {
+        ip: address(flow.server_ip),
+        port: flow.server_port.to_be(),
+        pad: 0,
+    }
+}
+
+/// As `client_prefix` in the program: IPv4 /24, IPv6 /64.
+fn client_prefix(ip: [u8; 16]) -> [u8; 8] {
+    let mut prefix = [0; 8];
+    if ip.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]) {
+        prefix[..4].copy_from_slice(&ip[8..12]);
+        prefix[4..7].copy_from_slice(&ip[12..15]);
+    } else {
+        prefix.copy_from_slice(&ip[..8]);
+    }
+    prefix
+}
+
+fn octets(address: types::address) -> [u8; 16] {
+    let mut ip = [0; 16];
+    for (bytes, word) in ip.chunks_exact_mut(4).zip(address.word) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    ip
+}
+
+/// `None` for a record of another layout, which only another version writes.
+fn parse(raw: &[u8]) -> Option<Event> {
+    let (head, frame) = raw.split_at_checked(size_of::<types::event_head>())?;
+    // SAFETY: `head` is as long as the struct, whose fields take any bits.
+    let head = unsafe { head.as_ptr().cast::<types::event_head>().read_unaligned() };
+    let kind = match head.kind {
+        0 => EventKind::Syn {
+            held: head.accept == 1,
+        },
+        1 => EventKind::SynAck,
+        2 => EventKind::Reject,
+        _ => return None,
+    };
+    Some(Event {
+        kind,
+        flow: FlowKey {
+            client_ip: octets(head.flow.client),
+            server_ip: octets(head.flow.server),
+            client_port: u16::from_be(head.flow.client_port),
+            server_port: u16::from_be(head.flow.server_port),
+        },
+        isn: head.isn,
+        rule: head.rule,
+        generation: head.generation,
+        kept: head.kept != 0,
+        ifindex: head.ifindex,
+        l2_bytes: head.l2_bytes,
+        frame: frame.get(..usize::from(head.frame_bytes))?.to_vec(),
+    })
+}

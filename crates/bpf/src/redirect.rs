@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Loading, attaching and feeding the redirect programs.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{
+    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, MapType, TC_INGRESS, TcHook, TcHookBuilder,
+};
+
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::rules::{self, PrefixSpec, RuleSpec};
+use crate::skel::{RedirectSkel, RedirectSkelBuilder, types};
+
+/// Handle and priority of our filter where TCX links do not exist.
+const FILTER_HANDLE: u32 = 0x7068;
+const FILTER_PRIORITY: u32 = 0x7068;
+/// Bytes of the event ring of each worker: about a thousand events.
+const RING_BYTES: u32 = 1 << 18;
+
+/// What the programs must know before they are loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How many workers share the flows.
+    pub workers: u32,
+    /// The fwmark bit that routes a packet to this host.
+    pub redirect_mark: u32,
+    /// The fwmark bit that our sockets carry.
+    pub socket_mark: u32,
+    /// Half-open upstream connections that anybody may cause.
+    pub half_open: u32,
+    /// Further ones, for clients that completed a handshake before.
+    pub half_open_reserve: u32,
+}
+
+/// What the packets of an interface start with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// An Ethernet header.
+    Ethernet,
+    /// The IP header (TUN, PPP, WireGuard).
+    None,
+}
+
+/// How a program is held on an interface.
+enum Hold {
+    /// Ends with the process (Linux 6.6).
+    Tcx(Link),
+    /// Stays behind after a crash, where it passes everything.
+    Filter(TcHook),
+}
+
+/// The loaded programs of one node.
+pub struct Redirect {
+    skel: RedirectSkel<'static>,
+    holds: HashMap<u32, Hold>,
+    lookup: Option<Link>,
+    rings: Vec<MapHandle>,
+    prefixes: Vec<(u8, PrefixSpec)>,
+}
+
+// SAFETY: libbpf objects may be used from any one thread at a time; `Redirect`
+// hands out no references into them across threads (lanes hold descriptors).
+unsafe impl Send for Redirect {}
+
+impl std::fmt::Debug for Redirect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redirect")
+            .field("interfaces", &self.holds.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Redirect {
+    /// Loads the programs. Nothing is redirected until listeners and rules are
+    /// set and an interface is attached.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with the kernel's reason.
+    pub fn load(settings: Settings) -> Result<Self, Error> {
+        let place = Box::leak(Box::new(MaybeUninit::uninit()));
+        let builder = RedirectSkelBuilder::default();
+        let mut open = builder.open(place).map_err(Error::load("open"))?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the program has settings");
+        rodata.workers = settings.workers;
+        rodata.redirect_mark = settings.redirect_mark;
+        rodata.socket_mark = settings.socket_mark;
+        let sized = [
+            (&mut open.maps.listeners, 2 * settings.workers),
+            (&mut open.maps.rings, settings.workers),
+            (&mut open.maps.gates, settings.half_open),
+            (&mut open.maps.gates_kept, settings.half_open_reserve),
+        ];
+        for (map, entries) in sized {
+            map.set_max_entries(entries.max(1))
+                .map_err(Error::load("size maps"))?;
+        }
+        let skel = open.load().map_err(Error::load("load"))?;
+        let rings = (0..settings.workers)
+            .map(|worker| add_ring(&skel, worker))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            skel,
+            holds: HashMap::new(),
+            lookup: None,
+            rings,
+            prefixes: Vec::new(),
+        })
+    }
+
+    /// What worker number `worker` needs.
+    ///
+    /// # Errors
+    /// [`Error::Map`] when a descriptor cannot be duplicated.
+    pub fn lane(&self, worker: usize) -> Result<Lane, Error> {
+        let maps = &self.skel.maps;
+        let hold = |map, name| MapHandle::try_from(map).map_err(Error::map("hold", name));
+        Lane::new(
+            MapHandle::try_from(&self.rings[worker]).map_err(Error::map("hold", "rings"))?,
+            hold(&maps.gates, "gates")?,
+            hold(&maps.gates_kept, "gates_kept")?,
+            hold(&maps.known, "known")?,
+            hold(&maps.suspects, "suspects")?,
+            self.skel.progs.inject.as_fd(),
+        )
+    }
+
+    /// Gives a worker's listener of one family to the programs.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_listener(&self, worker: u32, ipv6: bool, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        let key = 2 * worker + u32::from(ipv6);
+        let value = u64::try_from(fd.as_raw_fd()).expect("a descriptor is not negative");
+        let listeners = &self.skel.maps.listeners;
+        listeners
+            .update(&key.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
+            .map_err(Error::map("write", "listeners"))
+    }
+
+    /// Puts rules in force, all at once, and returns the generation that
+    /// events under them carry.
+    ///
+    /// # Errors
+    /// The rules do not fit; the former ones stay in force.
+    pub fn set_rules(&mut self, rules: &[RuleSpec]) -> Result<u8, Error> {
+        let compiled = rules::compile(rules)?;
+        let next = self.generation().wrapping_add(1);
+        for (prefix, value) in &compiled {
+            let written =
+                self.skel
+                    .maps
+                    .rules
+                    .update(&rule_key(next, *prefix), bytes(value), MapFlags::ANY);
+            written.map_err(Error::map("write", "rules"))?;
+        }
+        self.bss().generation = u32::from(next);
+        let former = std::mem::replace(
+            &mut self.prefixes,
+            compiled.keys().map(|prefix| (next, *prefix)).collect(),
+        );
+        for (generation, prefix) in former {
+            let deleted = self.skel.maps.rules.delete(&rule_key(generation, prefix));
+            deleted.map_err(Error::map("clear", "rules"))?;
+        }
+        Ok(next)
+    }
+
+    fn generation(&mut self) -> u8 {
+        (self.bss().generation & 0xff) as u8
+    }
+
+    /// Stops (or starts again) redirecting new flows. Flows in relays stay.
+    pub fn pause(&mut self, paused: bool) {
+        self.bss().paused = u32::from(paused);
+    }
+
+    /// Serves SYNs that meet a TIME_WAIT socket. Attaches to the network
+    /// namespace of the calling process.
+    ///
+    /// # Errors
+    /// [`Error::AttachLookup`].
+    pub fn attach_lookup(&mut self) -> Result<(), Error> {
+        let failed = |source| Error::AttachLookup { source };
+        let netns = File::open("/proc/self/ns/net").map_err(|e| failed(e.into()))?;
+        let program = &self.skel.progs.find_listener;
+        self.lookup = Some(program.attach_netns(netns.as_raw_fd()).map_err(failed)?);
+        Ok(())
+    }
+
+    /// Redirects what enters at an interface.
+    ///
+    /// # Errors
+    /// [`Error::Attach`], [`Error::Map`].
+    pub fn attach(&mut self, ifindex: u32, layer: LinkLayer) -> Result<(), Error> {
+        let l2_bytes: u32 = match layer {
+            LinkLayer::Ethernet => 14,
+            LinkLayer::None => 0,
+        };
+        let devices = &self.skel.maps.devices;
+        devices
+            .update(
+                &ifindex.to_ne_bytes(),
+                &l2_bytes.to_ne_bytes(),
+                MapFlags::ANY,
+            )
+            .map_err(Error::map("write", "devices"))?;
+        let hold = match self.attach_tcx(ifindex) {
+            Ok(link) => Hold::Tcx(link),
+            Err(_) => Hold::Filter(self.attach_filter(ifindex)?),
+        };
+        self.holds.insert(ifindex, hold);
+        Ok(())
+    }
+
+    fn attach_tcx(&self, ifindex: u32) -> Result<Link, libbpf_rs::Error> {
+        let ifindex = i32::try_from(ifindex).expect("interface numbers are positive");
+        let program = self.skel.progs.redirect.as_libbpf_object();
+        // SAFETY: the program is loaded and outlives the call; libbpf returns
+        // null with errno set, or a link that nobody else owns.
+        unsafe {
+            let link =
+                libbpf_sys::bpf_program__attach_tcx(program.as_ptr(), ifindex, std::ptr::null());
+            match NonNull::new(link) {
+                Some(link) => Ok(Link::from_ptr(link)),
+                None => Err(std::io::Error::last_os_error().into()),
+            }
+        }
+    }
+
+    /// For kernels before 6.6.
+    fn attach_filter(&self, ifindex: u32) -> Result<TcHook, Error> {
+        let failed = |source| Error::Attach { ifindex, source };
+        let mut hook = TcHookBuilder::new(self.skel.progs.redirect.as_fd())
+            .ifindex(i32::try_from(ifindex).expect("interface numbers are positive"))
+            .handle(FILTER_HANDLE)
+            .priority(FILTER_PRIORITY)
+            .replace(true)
+            .hook(TC_INGRESS);
+        hook.create().map_err(failed)?;
+        hook.attach().map_err(failed)
+    }
+
+    /// Lets go of an interface.
+    pub fn detach(&mut self, ifindex: u32) {
+        if let Some(Hold::Filter(mut hook)) = self.holds.remove(&ifindex) {
+            // The interface may be gone, and the filter with it.
+            let _ = hook.detach();
+        }
+        let _ = self.skel.maps.devices.delete(&ifindex.to_ne_bytes());
+    }
+
+    /// The interfaces attached now, and whether the hold ends with the process.
+    pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
+        self.holds
+            .iter()
+            .map(|(ifindex, hold)| (*ifindex, matches!(hold, Hold::Tcx(_))))
+    }
+
+    /// What the programs counted: name, documentation, value since load.
+    pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
+        const STATS: [(&str, &str); 8] = [
+            ("syns_redirected", "SYNs given to a listener."),
+            (
+                "gates_full",
+                "SYNs that found no room in the half-open budget.",
+            ),
+            (
+                "events_lost",
+                "SYNs and SYN-ACKs whose event found the worker's ring full.",
+            ),
+            ("cookies", "Client handshakes completed by SYN cookie."),
+            ("renewals", "SYNs that met a TIME_WAIT socket."),
+            ("icmp_errors", "ICMP errors handed to our sockets."),
+            (
+                "syns_paused",
+                "SYNs forwarded while interception was paused.",
+            ),
+            ("suspects", "Early flows made strict by an earlier failure."),
+        ];
+        let total = |index: usize| {
+            let key = u32::try_from(index).expect("eight").to_ne_bytes();
+            let values = self
+                .skel
+                .maps
+                .stats
+                .lookup_percpu(&key, MapFlags::ANY)
+                .ok()
+                .flatten();
+            let parts = values.unwrap_or_default();
+            let parts = parts
+                .iter()
+                .filter_map(|part| part.as_slice().try_into().ok());
+            parts.map(u64::from_ne_bytes).sum()
+        };
+        let each = STATS.iter().enumerate();
+        each.map(|(index, (name, help))| (*name, *help, total(index)))
+            .collect()
+    }
+
+    fn bss(&mut self) -> &mut types::bss {
+        self.skel
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("the program has state")
+    }
+}
+
+impl Drop for Redirect {
+    fn drop(&mut self) {
+        let attached: Vec<u32> = self.holds.keys().copied().collect();
+        for ifindex in attached {
+            self.detach(ifindex);
+        }
+    }
+}
+
+fn add_ring(skel: &RedirectSkel<'_>, worker: u32) -> Result<MapHandle, Error> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let ring = MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, RING_BYTES, &options)
+        .map_err(Error::map("create", "ring"))?;
+    let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
+    let rings = &skel.maps.rings;
+    rings
+        .update(&worker.to_ne_bytes(), &fd, MapFlags::ANY)
+        .map_err(Error::map("write", "rings"))?;
+    Ok(ring)
+}
+
+fn rule_key(generation: u8, prefix: PrefixSpec) -> Vec<u8> {
+    let key = types::rule_key {
+        prefix_bits: 8 + u32::from(prefix.bits),
+        generation,
+        ip: prefix.ip,
+        pad: [0; 3],
+    };
+    bytes(&key).to_vec()
+}
+
+/// A plain struct of the program as the bytes a map takes.
+pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: the generated types are `repr(C)` integers with explicit padding,
+    // so every byte is initialised; the slice borrows `value`.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}

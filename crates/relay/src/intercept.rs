@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a worker needs from whatever redirects flows to its listeners.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::flow::Flow;
+use crate::frame::Frame;
+
+/// What the redirection reports.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which flow. For [`EventKind::SynAck`]: as the upstream socket sees
+    /// it, which differs from the client's when the source address does.
+    pub flow: Flow,
+    /// The frame that caused it.
+    pub frame: Frame,
+    /// How to name the gate of the flow to the redirection.
+    pub gate: Gate,
+    /// Index of the rule in the policy of `generation`.
+    pub rule: usize,
+    /// The generation of the policy in force.
+    pub generation: u8,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A flow to relay begins. With `held`, its SYN went nowhere else.
+    Syn {
+        /// The client waits until the SYN is admitted or passed.
+        held: bool,
+    },
+    /// A server answered; its SYN-ACK went nowhere else.
+    SynAck,
+    /// A SYN to be answered with a reset.
+    Reject,
+}
+
+/// Names a gate to the redirection. While a flow's gate stands, its server's
+/// SYN-ACK comes as an event instead of reaching the upstream socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// Initial sequence number of the client's SYN.
+    pub isn: u32,
+    /// It counts against the reserve.
+    pub kept: bool,
+}
+
+/// Which way a frame is put on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heading {
+    /// As if it had just arrived there.
+    In,
+    /// Out of it.
+    Out,
+}
+
+/// The redirection, as one worker sees it. Belongs to the worker's thread.
+pub trait Intercept {
+    /// Readable when events wait.
+    fn event_fd(&self) -> BorrowedFd<'_>;
+    /// The next event, if one waits.
+    fn next_event(&mut self) -> Option<Event>;
+    /// Has new flows redirected to the worker's listeners, or no longer.
+    ///
+    /// # Errors
+    /// The redirection cannot be told.
+    fn offer(&mut self, listening: bool) -> io::Result<()>;
+    /// Removes a gate.
+    fn open_gate(&mut self, flow: &Flow, gate: Gate);
+    /// Makes a gate for a flow whose SYN was not seen.
+    ///
+    /// # Errors
+    /// The half-open budget is used up.
+    fn close_gate(&mut self, flow: &Flow) -> io::Result<Gate>;
+    /// Has the repetition of a held SYN go to the listener; the gate stays.
+    ///
+    /// # Errors
+    /// The gate cannot be changed.
+    fn admit(&mut self, flow: &Flow, gate: Gate) -> io::Result<()>;
+    /// Has repetitions of a held SYN forwarded; the gate stays.
+    ///
+    /// # Errors
+    /// The gate cannot be changed.
+    fn pass(&mut self, flow: &Flow, gate: Gate) -> io::Result<()>;
+    /// Puts a frame on the device it names.
+    ///
+    /// # Errors
+    /// The device is gone or does not take it.
+    fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()>;
+    /// Remembers that a client from this prefix completed a handshake.
+    fn know(&mut self, flow: &Flow);
+    /// Has flows to this destination opened strictly for a while.
+    fn suspect(&mut self, flow: &Flow, period: Duration);
+    /// Takes that back.
+    fn acquit(&mut self, flow: &Flow);
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a flow comes to be a relay: two handshakes that meet.
+//!
+//! # Theory of operation
+//!
+//! Two things happen in any order: the client proves itself (its handshake
+//! with this node completes, seen as `accept()`), and the server answers.
+//!
+//! ```text
+//! client: Held --admitted--> Unproven --accept--> Proven
+//! server: Connecting --SYN-ACK--> Answered --let in--> Connected | Failed
+//! ```
+//!
+//! The server's SYN-ACK is let in only when the client is proven, so a spoofed
+//! SYN never completes a handshake at the server. In strict mode the client
+//! starts as `Held`: its SYN has reached no listener, and the server's SYN-ACK
+//! is what admits it. In early mode it starts as `Unproven`, in late mode as
+//! `Proven`, before the server was asked.
+//!
+//! No I/O, no clock: each `on_*` says what the worker must do.
+
+use crate::frame::Frame;
+use crate::outcome::Outcome;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    Held,
+    Unproven,
+    Proven,
+}
+
+#[derive(Debug)]
+enum Server {
+    /// The SYN is under way, or its answer has been let in.
+    Connecting,
+    /// The SYN-ACK waits here.
+    Answered(Frame),
+    Connected,
+    Failed(Outcome),
+}
+
+/// What to do about a SYN-ACK.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OnSynAck {
+    /// Nothing: it is kept.
+    Keep,
+    /// It is kept; let the client's SYN in.
+    Admit,
+    /// Let it in: the client is proven.
+    LetIn(Frame),
+}
+
+/// What to do when both may have met.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OnMeeting {
+    /// Wait for the server; first let its SYN-ACK in, if it is here.
+    Wait(Option<Frame>),
+    /// Wait for the client.
+    WaitForClient,
+    /// Join the two into a relay.
+    Join,
+    /// Reset the client: the server failed.
+    Refuse(Outcome),
+}
+
+/// What to do when the server failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Nothing yet: the client's handshake is under way and is reset when done.
+    Remember,
+    /// Reset the accepted client.
+    Refuse,
+    /// Answer the held SYN as the network would have.
+    PassOn,
+}
+
+/// One flow until it is a relay.
+#[derive(Debug)]
+pub struct Opening {
+    client: Client,
+    server: Server,
+}
+
+impl Opening {
+    /// A flow whose SYN went to the listener.
+    pub fn early() -> Self {
+        Self::new(Client::Unproven)
+    }
+
+    /// A flow whose SYN is held.
+    pub fn strict() -> Self {
+        Self::new(Client::Held)
+    }
+
+    /// A flow whose client is proven.
+    pub fn late() -> Self {
+        Self::new(Client::Proven)
+    }
+
+    fn new(client: Client) -> Self {
+        Self {
+            client,
+            server: Server::Connecting,
+        }
+    }
+
+    /// The server's SYN-ACK arrived and was held.
+    pub fn on_syn_ack(&mut self, frame: Frame) -> OnSynAck {
+        match (self.client, &self.server) {
+            (Client::Proven, _) => OnSynAck::LetIn(frame),
+            (_, Server::Connected | Server::Failed(_)) => OnSynAck::Keep,
+            (client, server) => {
+                let first = matches!(server, Server::Connecting);
+                self.server = Server::Answered(frame);
+                if client == Client::Held && first {
+                    self.client = Client::Unproven;
+                    return OnSynAck::Admit;
+                }
+                OnSynAck::Keep
+            }
+        }
+    }
+
+    /// The client's handshake is complete.
+    pub fn on_accept(&mut self) -> OnMeeting {
+        self.client = Client::Proven;
+        match std::mem::replace(&mut self.server, Server::Connecting) {
+            Server::Connecting => OnMeeting::Wait(None),
+            Server::Answered(frame) => OnMeeting::Wait(Some(frame)),
+            Server::Connected => OnMeeting::Join,
+            Server::Failed(outcome) => OnMeeting::Refuse(outcome),
+        }
+    }
+
+    /// The upstream handshake is complete.
+    pub fn on_connected(&mut self) -> OnMeeting {
+        if self.client == Client::Proven {
+            return OnMeeting::Join;
+        }
+        // Only without a gate: it could not be made, or was swept.
+        self.server = Server::Connected;
+        OnMeeting::WaitForClient
+    }
+
+    /// The upstream connection failed.
+    pub fn on_failed(&mut self, outcome: Outcome) -> OnFailure {
+        match self.client {
+            Client::Proven => OnFailure::Refuse,
+            Client::Held => OnFailure::PassOn,
+            Client::Unproven => {
+                self.server = Server::Failed(outcome);
+                OnFailure::Remember
+            }
+        }
+    }
+
+    /// The time for the client's handshake is over. The frame is the SYN-ACK
+    /// to answer with a reset, so that the server forgets the client too.
+    pub fn on_expiry(self) -> (Outcome, Option<Frame>) {
+        match self.server {
+            Server::Answered(frame) => (Outcome::ClientAbsent, Some(frame)),
+            Server::Failed(outcome) => (outcome, None),
+            _ if self.client == Client::Held => (Outcome::ConnectTimeout, None),
+            _ => (Outcome::ClientAbsent, None),
+        }
+    }
+
+    /// Whether the client's handshake is complete.
+    pub fn proven(&self) -> bool {
+        self.client == Client::Proven
+    }
+
+    /// Whether the client's SYN is held.
+    pub fn held(&self) -> bool {
+        self.client == Client::Held
+    }
+
+    /// Whether the upstream connection has failed.
+    pub fn failed(&self) -> bool {
+        matches!(self.server, Server::Failed(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syn_ack() -> Frame {
+        Frame::default()
+    }
+
+    #[test]
+    fn early_lets_the_answer_in_at_the_proof() {
+        let mut opening = Opening::early();
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
+        assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        assert_eq!(opening.on_connected(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn early_with_a_near_client_never_holds() {
+        let mut opening = Opening::early();
+        assert_eq!(opening.on_accept(), OnMeeting::Wait(None));
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::LetIn(syn_ack()));
+        assert_eq!(opening.on_connected(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn early_refused_before_the_proof_resets_at_the_proof() {
+        let mut opening = Opening::early();
+        assert_eq!(
+            opening.on_failed(Outcome::UpstreamRefused),
+            OnFailure::Remember
+        );
+        assert_eq!(
+            opening.on_accept(),
+            OnMeeting::Refuse(Outcome::UpstreamRefused)
+        );
+    }
+
+    #[test]
+    fn strict_admits_the_client_once_and_lets_the_answer_in_at_the_proof() {
+        let mut opening = Opening::strict();
+        assert!(opening.held());
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
+        assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        assert_eq!(opening.on_connected(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn strict_passes_a_refusal_on() {
+        let mut opening = Opening::strict();
+        assert_eq!(
+            opening.on_failed(Outcome::UpstreamRefused),
+            OnFailure::PassOn
+        );
+    }
+
+    #[test]
+    fn an_absent_client_leaves_the_server_a_reset() {
+        let mut opening = Opening::early();
+        opening.on_syn_ack(syn_ack());
+        assert_eq!(
+            opening.on_expiry(),
+            (Outcome::ClientAbsent, Some(syn_ack()))
+        );
+        assert_eq!(
+            Opening::strict().on_expiry(),
+            (Outcome::ConnectTimeout, None)
+        );
+    }
+
+    #[test]
+    fn late_refuses_an_accepted_client() {
+        let mut opening = Opening::late();
+        assert_eq!(
+            opening.on_failed(Outcome::ConnectTimeout),
+            OnFailure::Refuse
+        );
+    }
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One joined pair of TCP connections: moves bytes both ways until it ends.
+//!
+//! # Theory of operation
+//!
+//! A relay has two independent directions, each named by the side it reads
+//! from. A direction goes through
+//!
+//! ```text
+//! Flowing --EOF--> Ending --held bytes written, FIN passed on--> Ended
+//! ```
+//!
+//! and holds at most one load of bytes that it has read and could not write
+//! yet: a buffer (copied) or a leased pipe (spliced). While it holds one it
+//! does not read, so the sender is slowed by TCP's own window. The first
+//! [`COPY_BYTES`] of a direction are copied, since most flows are short and a
+//! pipe costs more than it saves; what follows is spliced.
+//!
+//! Readiness is edge-triggered: a side is believed readable or writable from
+//! an event until a call says `WouldBlock`.
+//!
+//! The relay does no I/O itself and reads no clock. It acts on an [`Io`] and is
+//! handed the time. It ends with exactly one [`Outcome`]: `Finished` when both
+//! directions have ended, or the fault of a side.
+
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use crate::outcome::Outcome;
+use crate::side::{Side, Sides};
+
+/// How much of a direction is copied before it is spliced.
+pub const COPY_BYTES: u64 = 64 << 10;
+/// Bytes a relay may move in one turn before others have theirs.
+pub const TURN_BYTES: u64 = 4 << 20;
+
+/// What a relay acts on: two non-blocking streams and the worker's buffers.
+pub trait Io {
+    /// A pipe on lease. Dropping one with bytes inside loses them.
+    type Pipe;
+    /// A buffer for bytes that could not be written at once.
+    type Buffer: AsRef<[u8]>;
+
+    /// Reads into the worker's scratch space; returns how many bytes it holds
+    /// now, zero at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection's fault.
+    fn read(&mut self, side: Side) -> io::Result<usize>;
+    /// Writes scratch bytes `from..to`; returns how many were taken.
+    ///
+    /// # Errors
+    /// As for [`Io::read`].
+    fn write(&mut self, side: Side, from: usize, to: usize) -> io::Result<usize>;
+    /// Keeps scratch bytes `from..to` for later.
+    fn keep(&mut self, from: usize, to: usize) -> Self::Buffer;
+    /// Writes kept bytes from `from` on; returns how many were taken.
+    ///
+    /// # Errors
+    /// As for [`Io::read`].
+    fn write_kept(&mut self, side: Side, kept: &Self::Buffer, from: usize) -> io::Result<usize>;
+    /// Leases an empty pipe; `None` when the pool is used up.
+    fn lease(&mut self) -> Option<Self::Pipe>;
+    /// Gives an empty pipe back.
+    fn give_back(&mut self, pipe: Self::Pipe);
+    /// Moves bytes from a side into a pipe; zero at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the side has none (the pipe being empty), or the
+    /// connection's fault.
+    fn fill(&mut self, side: Side, pipe: &mut Self::Pipe) -> io::Result<usize>;
+    /// Moves up to `bytes` from a pipe to a side.
+    ///
+    /// # Errors
+    /// As for [`Io::read`].
+    fn empty(&mut self, side: Side, pipe: &mut Self::Pipe, bytes: usize) -> io::Result<usize>;
+    /// Sends FIN.
+    ///
+    /// # Errors
+    /// The connection's fault.
+    fn finish(&mut self, side: Side) -> io::Result<()>;
+}
+
+/// What a side turned out to be ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Bytes, an end of stream or an error wait to be read.
+    pub readable: bool,
+    /// Room, or an error, waits for a write.
+    pub writable: bool,
+}
+
+/// What the relay wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing until the next event.
+    Blocked,
+    /// Another turn: it has used up this one.
+    Again,
+    /// To be closed. Both sides are reset unless it finished.
+    Done(Outcome),
+}
+
+/// Bounds on a relay's time in each state, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Without a byte in either direction.
+    pub idle_ms: u32,
+    /// Without a byte, once the client sent FIN.
+    pub client_fin_ms: u32,
+    /// Without a byte, once the server sent FIN.
+    pub server_fin_ms: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The sender may send more.
+    Flowing,
+    /// The sender has sent FIN; held bytes are still to be written.
+    Ending,
+    /// FIN is passed on.
+    Ended,
+}
+
+/// Bytes read and not yet written.
+#[derive(Debug)]
+enum Held<P, B> {
+    Nothing,
+    Copied { buffer: B, from: usize },
+    Spliced { pipe: P, bytes: usize },
+}
+
+#[derive(Debug)]
+struct Direction<P, B> {
+    stage: Stage,
+    held: Held<P, B>,
+    moved_bytes: u64,
+}
+
+impl<P, B> Default for Direction<P, B> {
+    fn default() -> Self {
+        Self {
+            stage: Stage::Flowing,
+            held: Held::Nothing,
+            moved_bytes: 0,
+        }
+    }
+}
+
+/// What stopped a direction within a turn.
+enum Stop {
+    /// It waits for one of its sides.
+    Blocked,
+    /// Its share of the turn is used up.
+    Spent,
+    /// A side failed.
+    Fault(Side, io::Error),
+}
+
+/// A joined pair of TCP connections.
+#[derive(Debug)]
+pub struct Relay<P, B> {
+    /// By the side a direction reads from.
+    directions: Sides<Direction<P, B>>,
+    ready: Sides<Ready>,
+    bounds: Bounds,
+    /// When the last byte moved, in the worker's time.
+    active: Duration,
+}
+
+impl<P, B: AsRef<[u8]>> Relay<P, B> {
+    /// A relay of two connections that are both open at `now`.
+    pub fn new(bounds: Bounds, now: Duration) -> Self {
+        Self {
+            directions: Sides([Direction::default(), Direction::default()]),
+            ready: Sides::default(),
+            bounds,
+            active: now,
+        }
+    }
+
+    /// Takes in what `side` turned out to be ready for.
+    pub fn note(&mut self, side: Side, ready: Ready) {
+        self.ready[side].readable |= ready.readable;
+        self.ready[side].writable |= ready.writable;
+    }
+
+    /// Moves what can be moved, within one turn.
+    pub fn advance(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>, now: Duration) -> Verdict {
+        let before = self.moved();
+        let mut verdict = Verdict::Blocked;
+        for from in Side::BOTH {
+            match self.pump(from, io) {
+                Ok(()) | Err(Stop::Blocked) => {}
+                Err(Stop::Spent) => verdict = Verdict::Again,
+                Err(Stop::Fault(side, error)) => {
+                    verdict = Verdict::Done(blame(side, &error));
+                    break;
+                }
+            }
+        }
+        if self.moved() != before {
+            self.active = now;
+        }
+        if self.ended(Side::Downstream) && self.ended(Side::Upstream) {
+            return Verdict::Done(Outcome::Finished);
+        }
+        verdict
+    }
+
+    /// When [`Relay::on_time`] wants to be called, unless bytes move before.
+    pub fn deadline(&self) -> Duration {
+        self.active + Duration::from_millis(self.patience().0.into())
+    }
+
+    /// The outcome, if the relay has been quiet for too long.
+    pub fn on_time(&self, now: Duration) -> Option<Outcome> {
+        (now >= self.deadline()).then_some(self.patience().1)
+    }
+
+    /// How long the relay may be quiet, and what it is called if it is longer.
+    fn patience(&self) -> (u32, Outcome) {
+        let fin = |side: Side| self.directions[side].stage != Stage::Flowing;
+        match (fin(Side::Downstream), fin(Side::Upstream)) {
+            (true, false) => (self.bounds.client_fin_ms, Outcome::ClientFinTimeout),
+            (false, true) => (self.bounds.server_fin_ms, Outcome::ServerFinTimeout),
+            _ => (self.bounds.idle_ms, Outcome::IdleTimeout),
+        }
+    }
+
+    /// When the last byte moved, in the worker's time.
+    pub fn active(&self) -> Duration {
+        self.active
+    }
+
+    /// Bytes handed over that came from `side`.
+    pub fn moved_from(&self, side: Side) -> u64 {
+        self.directions[side].moved_bytes
+    }
+
+    /// Whether a FIN was seen on either side.
+    pub fn closing(&self) -> bool {
+        Side::BOTH
+            .iter()
+            .any(|side| self.directions[*side].stage != Stage::Flowing)
+    }
+
+    fn ended(&self, side: Side) -> bool {
+        self.directions[side].stage == Stage::Ended
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved_from(Side::Downstream) + self.moved_from(Side::Upstream)
+    }
+
+    /// Runs the direction that reads from `from` until it cannot go on.
+    fn pump(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+        let stop_at = self.directions[from].moved_bytes.saturating_add(TURN_BYTES);
+        loop {
+            self.flush(from, io)?;
+            match self.directions[from].stage {
+                Stage::Ended => return Ok(()),
+                Stage::Ending => return self.pass_fin(from, io),
+                Stage::Flowing if self.directions[from].moved_bytes >= stop_at => {
+                    return Err(Stop::Spent);
+                }
+                Stage::Flowing => self.load(from, io)?,
+            }
+        }
+    }
+
+    /// Writes what the direction holds.
+    fn flush(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+        let to = !from;
+        loop {
+            if matches!(self.directions[from].held, Held::Nothing) {
+                return Ok(());
+            }
+            if !self.ready[to].writable {
+                return Err(Stop::Blocked);
+            }
+            let written = match &mut self.directions[from].held {
+                Held::Nothing => Ok(0),
+                Held::Copied { buffer, from } => io.write_kept(to, buffer, *from),
+                Held::Spliced { pipe, bytes } => io.empty(to, pipe, *bytes),
+            };
+            let written = self.wrote(to, written)?;
+            self.directions[from].moved_bytes += written as u64;
+            self.release(from, written, io);
+        }
+    }
+
+    /// Takes `written` bytes off what the direction holds.
+    fn release(&mut self, side: Side, written: usize, io: &mut impl Io<Pipe = P, Buffer = B>) {
+        let held = &mut self.directions[side].held;
+        let done = match held {
+            Held::Nothing => return,
+            Held::Copied { buffer, from } => {
+                *from += written;
+                *from == buffer.as_ref().len()
+            }
+            Held::Spliced { bytes, .. } => {
+                *bytes -= written;
+                *bytes == 0
+            }
+        };
+        if done && let Held::Spliced { pipe, .. } = std::mem::replace(held, Held::Nothing) {
+            io.give_back(pipe);
+        }
+    }
+
+    /// Reads the next load from `from`.
+    fn load(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+        if !self.ready[from].readable {
+            return Err(Stop::Blocked);
+        }
+        if self.directions[from].moved_bytes >= COPY_BYTES
+            && let Some(pipe) = io.lease()
+        {
+            return self.splice(from, pipe, io);
+        }
+        self.copy(from, io)
+    }
+
+    fn splice(
+        &mut self,
+        from: Side,
+        mut pipe: P,
+        io: &mut impl Io<Pipe = P, Buffer = B>,
+    ) -> Result<(), Stop> {
+        let filled = io.fill(from, &mut pipe);
+        match self.read_result(from, filled) {
+            Ok(0) => io.give_back(pipe),
+            Ok(bytes) => self.directions[from].held = Held::Spliced { pipe, bytes },
+            Err(stop) => {
+                io.give_back(pipe);
+                return Err(stop);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+        let result = io.read(from);
+        let read = self.read_result(from, result)?;
+        let mut written = 0;
+        while written < read && self.ready[!from].writable {
+            let result = io.write(!from, written, read);
+            match self.wrote(!from, result) {
+                Ok(bytes) => written += bytes,
+                Err(Stop::Blocked) => break,
+                Err(stop) => return Err(stop),
+            }
+        }
+        self.directions[from].moved_bytes += written as u64;
+        if written < read {
+            let buffer = io.keep(written, read);
+            self.directions[from].held = Held::Copied { buffer, from: 0 };
+        }
+        Ok(())
+    }
+
+    /// Notes the end of the stream or the end of readiness.
+    fn read_result(&mut self, from: Side, result: io::Result<usize>) -> Result<usize, Stop> {
+        match result {
+            Ok(bytes) => {
+                if bytes == 0 {
+                    self.directions[from].stage = Stage::Ending;
+                }
+                Ok(bytes)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.ready[from].readable = false;
+                Err(Stop::Blocked)
+            }
+            Err(error) => Err(Stop::Fault(from, error)),
+        }
+    }
+
+    fn wrote(&mut self, to: Side, result: io::Result<usize>) -> Result<usize, Stop> {
+        match result {
+            Ok(bytes) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.ready[to].writable = false;
+                Err(Stop::Blocked)
+            }
+            Err(error) => Err(Stop::Fault(to, error)),
+        }
+    }
+
+    fn pass_fin(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+        io.finish(!from)
+            .map_err(|error| Stop::Fault(!from, error))?;
+        self.directions[from].stage = Stage::Ended;
+        Ok(())
+    }
+
+    /// Gives up what the relay holds, for a relay that ends without finishing.
+    /// Returns the pipes that still have bytes in them.
+    pub fn into_pipes(self) -> impl Iterator<Item = P> {
+        self.directions
+            .0
+            .into_iter()
+            .filter_map(|direction| match direction.held {
+                Held::Spliced { pipe, .. } => Some(pipe),
+                _ => None,
+            })
+    }
+}
+
+/// Whose fault an error on an open connection is.
+pub(crate) fn blame(side: Side, error: &io::Error) -> Outcome {
+    let reset = matches!(
+        error.kind(),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+    );
+    // Unreachable errors on an open connection surface when its retries end.
+    let silent = matches!(
+        error.kind(),
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    );
+    match (side, reset, silent) {
+        (Side::Downstream, true, _) => Outcome::DownstreamReset,
+        (Side::Upstream, true, _) => Outcome::UpstreamReset,
+        (Side::Downstream, _, true) => Outcome::DownstreamTimeout,
+        (Side::Upstream, _, true) => Outcome::UpstreamTimeout,
+        _ => Outcome::Internal,
+    }
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One thread, one epoll, its own listeners and relays.
+//!
+//! A turn of the loop: wait; take the redirection's events (a SYN's event is
+//! always there before its `accept()`); accept; let ready relays move bytes;
+//! give another turn to those that used theirs up; once a tick look for relays
+//! that have been quiet for too long; report what ended.
+//!
+//! The worker owns every descriptor and all state of its relays. Others see
+//! its counters and send it [`Command`]s.
+
+mod admit;
+mod carry;
+mod entry;
+mod halves;
+mod hop;
+mod inspect;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::Socket;
+
+use crate::control::{Command, Ended, Handle, Journal, RelayId};
+use crate::counters::Counters;
+use crate::flow::Flow;
+use crate::intercept::{Gate, Intercept};
+use crate::outcome::Outcome;
+use crate::policy::Policy;
+use crate::relay::Ready;
+use crate::side::Side;
+use crate::slots::{KEY_BITS, Slots};
+use crate::sys::{self, Waker};
+
+use entry::Entry;
+use halves::Workspace;
+use inspect::Rules;
+
+/// Events taken from epoll at once.
+const EVENTS_MAX: usize = 256;
+/// How often quiet relays are looked for. All are seen within four ticks.
+const TICK: Duration = Duration::from_millis(250);
+/// Relays looked at in one tick, at the least.
+const SWEEP_MIN: usize = 1024;
+/// Handshakes taken from one listener before relays have their turn.
+const ACCEPTS_MAX: usize = 64;
+/// Room kept for flows that were redirected before the worker said stop.
+const SLOTS_RESERVE: usize = 64;
+
+/// Tokens of what is not a relay. A relay's is `key << 1 | side`.
+const TOKEN_EVENTS: u64 = u64::MAX;
+const TOKEN_WAKER: u64 = u64::MAX - 1;
+const TOKEN_LISTENER: u64 = u64::MAX - 8;
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct Settings {
+    /// Its number, from 0.
+    pub index: u16,
+    /// Run on this CPU only.
+    pub cpu: Option<usize>,
+    /// Its listeners, one a family at the most.
+    pub listeners: Vec<Socket>,
+    /// `SO_MARK` of its upstream sockets.
+    pub socket_mark: u32,
+    /// The policy to start with.
+    pub policy: Arc<Policy>,
+    /// Its generation, as events carry it.
+    pub generation: u8,
+}
+
+/// A worker, in its thread.
+pub(crate) struct Worker<I> {
+    index: u16,
+    epoll: Epoll,
+    listeners: Vec<Socket>,
+    socket_mark: u32,
+    intercept: I,
+    commands: Receiver<Command>,
+    waker: Arc<Waker>,
+    counters: Arc<Counters>,
+    journal: Box<dyn Journal>,
+    rules: Rules,
+    entries: Slots<Entry>,
+    /// Flows that wait for `accept()` or for a SYN-ACK, by either tuple.
+    opening: HashMap<Flow, u64>,
+    /// Half-open upstream connections by client prefix.
+    half_open: HashMap<[u8; 8], u32>,
+    /// Client prefixes already reported as known.
+    known: std::collections::HashSet<[u8; 8]>,
+    /// Gates of SYNs that were passed on, in the order of their expiry.
+    passed: std::collections::VecDeque<(Duration, Flow, Gate)>,
+    workspace: Workspace,
+    /// Relays that want another turn.
+    again: Vec<u64>,
+    ended: Vec<Ended>,
+    now: Duration,
+    /// The worker has withdrawn its listeners: full, starved or draining.
+    withdrawn: bool,
+    swept: Duration,
+    cursor: usize,
+    drain_until: Option<Duration>,
+}
+
+/// Starts a worker. `intercept` is called in the worker's thread, since what it
+/// makes may belong to a thread.
+///
+/// # Errors
+/// The worker cannot be set up, or `intercept` fails.
+pub fn spawn<I, F>(
+    settings: Settings,
+    journal: Box<dyn Journal>,
+    intercept: F,
+) -> io::Result<(Handle, JoinHandle<()>)>
+where
+    I: Intercept,
+    F: FnOnce() -> io::Result<I> + Send + 'static,
+{
+    let (sender, commands) = mpsc::channel();
+    let handle = Handle {
+        commands: sender,
+        waker: Arc::new(Waker::new()?),
+        counters: Arc::default(),
+    };
+    let (waker, counters) = (Arc::clone(&handle.waker), Arc::clone(&handle.counters));
+    let (started, result) = mpsc::channel();
+    let name = format!("worker-{}", settings.index);
+    let thread = thread::Builder::new().name(name).spawn(move || {
+        let worker = intercept().and_then(|intercept| {
+            Worker::new(settings, intercept, commands, waker, counters, journal)
+        });
+        match worker {
+            Ok(mut worker) => {
+                // The starter waits for this, so the channel is open.
+                let _ = started.send(Ok(()));
+                worker.run();
+            }
+            Err(error) => {
+                let _ = started.send(Err(error));
+            }
+        }
+    })?;
+    let outcome = result
+        .recv()
+        .map_err(|_| io::Error::other("the worker's thread ended"))?;
+    outcome.map(|()| (handle, thread))
+}
+
+impl<I: Intercept> Worker<I> {
+    fn new(
+        settings: Settings,
+        mut intercept: I,
+        commands: Receiver<Command>,
+        waker: Arc<Waker>,
+        counters: Arc<Counters>,
+        journal: Box<dyn Journal>,
+    ) -> io::Result<Self> {
+        if let Some(cpu) = settings.cpu {
+            sys::pin_to_cpu(cpu)?;
+        }
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let input = EpollFlags::EPOLLIN;
+        epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
+        epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
+        for (number, listener) in (0..).zip(&settings.listeners) {
+            epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER + number))?;
+        }
+        let rules = Rules::new(&settings.policy, settings.generation);
+        for listener in &settings.listeners {
+            sys::apply(listener, rules.inherited())?;
+        }
+        intercept.offer(true)?;
+        Ok(Self {
+            index: settings.index,
+            epoll,
+            listeners: settings.listeners,
+            socket_mark: settings.socket_mark,
+            intercept,
+            commands,
+            waker,
+            counters,
+            journal,
+            rules,
+            entries: Slots::new(),
+            opening: HashMap::new(),
+            half_open: HashMap::new(),
+            known: std::collections::HashSet::new(),
+            passed: std::collections::VecDeque::new(),
+            workspace: Workspace::new(),
+            again: Vec::new(),
+            ended: Vec::new(),
+            now: sys::monotonic(),
+            withdrawn: false,
+            swept: Duration::ZERO,
+            cursor: 0,
+            drain_until: None,
+        })
+    }
+
+    fn run(&mut self) {
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        loop {
+            let count = match self.epoll.wait(&mut events, self.patience()) {
+                Ok(count) => count,
+                Err(nix::errno::Errno::EINTR) => 0,
+                Err(error) => panic!("epoll_wait on a valid descriptor: {error}"),
+            };
+            self.now = sys::monotonic();
+            self.turn(&events[..count]);
+            if self.drain_until.is_some() && self.entries.len() == 0 {
+                self.report();
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, events: &[EpollEvent]) {
+        // SYN events first: an accepted socket looks for what they begin.
+        self.take_events();
+        for event in events {
+            match event.data() {
+                TOKEN_EVENTS => {}
+                TOKEN_WAKER => self.obey(),
+                token if token >= TOKEN_LISTENER => self.accept(token - TOKEN_LISTENER),
+                token => self.on_socket(token, event.events()),
+            }
+        }
+        for key in std::mem::take(&mut self.again) {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.queued = false;
+                self.advance_with(key, &[]);
+            }
+        }
+        if self.now >= self.swept + TICK {
+            self.swept = self.now;
+            self.sweep();
+        }
+        self.report();
+    }
+
+    /// How long to wait: not at all with work left over, until the next tick
+    /// while anything can time out, else for ever.
+    fn patience(&self) -> EpollTimeout {
+        if !self.again.is_empty() {
+            return EpollTimeout::ZERO;
+        }
+        let waiting = self.entries.len() > 0 || !self.passed.is_empty() || self.withdrawn;
+        if !waiting {
+            return EpollTimeout::NONE;
+        }
+        let left = (self.swept + TICK).saturating_sub(self.now);
+        EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::ZERO)
+    }
+
+    fn on_socket(&mut self, token: u64, flags: EpollFlags) {
+        let side = if token & 1 == 0 {
+            Side::Downstream
+        } else {
+            Side::Upstream
+        };
+        let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP);
+        let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        let ready = Ready {
+            readable: failed || flags.intersects(input),
+            writable: failed || flags.contains(EpollFlags::EPOLLOUT),
+        };
+        let key = token >> 1;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if entry.is_open() {
+            self.advance_with(key, &[(side, ready)]);
+        } else if side == Side::Upstream && ready.writable {
+            self.on_upstream_answer(key, ready);
+        }
+    }
+
+    /// Looks at part of the relays for what has waited too long, and at what
+    /// else time changes.
+    fn sweep(&mut self) {
+        let share = (self.entries.capacity() / 4).max(SWEEP_MIN);
+        let due: Vec<u64> = self
+            .entries
+            .window(self.cursor, share)
+            .filter(|(_, entry)| entry.deadline() <= self.now)
+            .map(|(key, _)| key)
+            .collect();
+        self.cursor += share;
+        if self.cursor >= self.entries.capacity() {
+            self.cursor = 0;
+        }
+        for key in due {
+            self.on_time(key);
+        }
+        while let Some((_, flow, gate)) = self.passed.pop_front_if(|(due, ..)| *due <= self.now) {
+            self.intercept.open_gate(&flow, gate);
+        }
+        self.drain_or_return();
+    }
+
+    /// Ends a drain that takes too long, or takes flows again when there is
+    /// room.
+    fn drain_or_return(&mut self) {
+        match self.drain_until {
+            Some(until) if self.now >= until => {
+                let left: Vec<u64> = self.entries.iter().map(|(key, _)| key).collect();
+                for key in left {
+                    self.end(key, Outcome::Drained);
+                }
+            }
+            Some(_) => {}
+            None if self.withdrawn
+                && self.entries.len() + 2 * SLOTS_RESERVE < self.rules.relays_max() =>
+            {
+                self.set_withdrawn(false);
+            }
+            None => {}
+        }
+    }
+
+    /// Stops (or starts again) taking new flows: they are forwarded instead.
+    fn set_withdrawn(&mut self, withdrawn: bool) {
+        if self.withdrawn == withdrawn || self.intercept.offer(!withdrawn).is_err() {
+            return;
+        }
+        self.withdrawn = withdrawn;
+        let interest = if withdrawn && self.drain_until.is_none() {
+            EpollFlags::empty()
+        } else {
+            EpollFlags::EPOLLIN
+        };
+        for (number, listener) in (0..).zip(&self.listeners) {
+            let mut event = EpollEvent::new(interest, TOKEN_LISTENER + number);
+            let _ = self.epoll.modify(listener, &mut event);
+        }
+    }
+
+    fn report(&mut self) {
+        if !self.ended.is_empty() {
+            let dropped = self.journal.record(&mut self.ended);
+            self.counters.log_drops.add(dropped);
+        }
+    }
+
+    /// Watches a side of a relay, once for its whole life.
+    fn watch(&self, key: u64, side: Side, fd: &OwnedFd) -> io::Result<()> {
+        let flags = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        let token = key << 1 | side as u64;
+        Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
+    }
+
+    fn id(&self, key: u64) -> RelayId {
+        RelayId(u64::from(self.index) << KEY_BITS | key)
+    }
+}

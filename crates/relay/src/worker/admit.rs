@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a SYN to two connections that have met: carries out what
+//! [`Opening`] decides.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use crate::flow::Flow;
+use crate::frame::Frame;
+use crate::intercept::{Event, EventKind, Gate, Heading, Intercept};
+use crate::opening::{OnFailure, OnMeeting, OnSynAck, Opening};
+use crate::outcome::Outcome;
+use crate::policy::AcceptMode;
+use crate::relay::Ready;
+use crate::side::{Side, Sides};
+use crate::sys;
+
+use super::entry::{Entry, LocalRule, Pending, State, Timers, micros};
+use super::hop::{self, Hop, Kept, Wanted};
+use super::{ACCEPTS_MAX, SLOTS_RESERVE, Worker};
+
+/// Known prefixes remembered before the memory starts anew.
+const KNOWN_MAX: usize = 4096;
+
+impl<I: Intercept> Worker<I> {
+    /// Takes what the redirection has to report.
+    pub(super) fn take_events(&mut self) {
+        while let Some(event) = self.intercept.next_event() {
+            match event.kind {
+                EventKind::Syn { held } => self.on_syn(event, held),
+                EventKind::SynAck => self.on_syn_ack(&event.flow, event.frame, event.gate),
+                EventKind::Reject => {
+                    self.counters.rejected.add(1);
+                    self.inject(event.frame.reset(), Heading::Out);
+                }
+            }
+        }
+    }
+
+    fn on_syn(&mut self, event: Event, held: bool) {
+        self.counters.syns.add(1);
+        self.forget_former(&event.flow);
+        let rule = self
+            .rules
+            .for_event(event.generation, event.rule, &event.flow);
+        let full = self.entries.len() + SLOTS_RESERVE > self.rules.relays_max();
+        if full {
+            self.set_withdrawn(true);
+        }
+        let over = !self.within_budget(&event.flow);
+        match rule {
+            Some(rule) if !full && !over => self.begin(event, rule, held),
+            _ if held => self.pass_on(&event.flow, &event.frame, event.gate),
+            // Late mode begins at accept, where nothing is known of the flow.
+            _ => {
+                self.counters.over_budget.add(u64::from(over));
+                self.intercept.open_gate(&event.flow, event.gate);
+            }
+        }
+    }
+
+    /// A client that starts over on the same tuple has given the former
+    /// attempt up. The gate is the new one's by now.
+    fn forget_former(&mut self, flow: &Flow) {
+        let Some(key) = self.opening.get(flow).copied() else {
+            return;
+        };
+        if let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) {
+            pending.gates.retain(|(gated, _)| gated != flow);
+        }
+        self.end(key, Outcome::ClientAbsent);
+    }
+
+    fn within_budget(&self, flow: &Flow) -> bool {
+        let count = self
+            .half_open
+            .get(&client_prefix(flow))
+            .copied()
+            .unwrap_or(0);
+        count < self.rules.half_open().per_prefix
+    }
+
+    fn begin(&mut self, event: Event, rule: Rc<LocalRule>, held: bool) {
+        let (opening, accept) = if held {
+            self.counters.strict.add(1);
+            (Opening::strict(), AcceptMode::Strict)
+        } else {
+            self.counters.early.add(1);
+            (Opening::early(), AcceptMode::Early)
+        };
+        let mss = event.frame.mss();
+        let key = self.insert(event.flow, rule, accept, opening, Some(event.frame));
+        self.opening.insert(event.flow, key);
+        *self
+            .half_open
+            .entry(client_prefix(&event.flow))
+            .or_insert(0) += 1;
+        self.counters.half_open.add(1);
+        if let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) {
+            pending.gates.push((event.flow, event.gate));
+            pending.counted = true;
+        }
+        self.open_upstream(key, mss);
+    }
+
+    fn insert(
+        &mut self,
+        flow: Flow,
+        rule: Rc<LocalRule>,
+        accept: AcceptMode,
+        opening: Opening,
+        syn: Option<Frame>,
+    ) -> u64 {
+        self.counters.relays.add(1);
+        self.counters.relays_opened.add(1);
+        let pending = Pending {
+            opening,
+            syn,
+            gates: Vec::new(),
+            counted: false,
+            connecting: self.now,
+            connect_by: self.now + rule.rule.timeouts.connect,
+            prove_by: self.now + self.rules.half_open().expiry,
+        };
+        self.entries.insert(Entry {
+            flow,
+            rule,
+            accept,
+            queued: false,
+            sockets: Sides::default(),
+            started: self.now,
+            timers: Timers::default(),
+            state: State::Opening(Box::new(pending)),
+        })
+    }
+
+    /// Has a held SYN forwarded, as if this node were not here.
+    fn pass_on(&mut self, flow: &Flow, syn: &Frame, gate: Gate) {
+        self.counters.passed.add(1);
+        if self.intercept.pass(flow, gate).is_err() {
+            return;
+        }
+        let until = self.now + self.rules.half_open().expiry;
+        self.passed.push_back((until, *flow, gate));
+        self.inject(syn.completed(), Heading::In);
+    }
+
+    /// Opens the upstream side, or treats its failure as the server's.
+    fn open_upstream(&mut self, key: u64, mss: Option<u16>) {
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let rule = Rc::clone(&entry.rule);
+        let wanted = Wanted {
+            flow: entry.flow,
+            rule: &rule.rule,
+            mark: self.socket_mark,
+            mss,
+            strict: entry.accept == AcceptMode::Strict,
+        };
+        let result = Hop::prepare(&wanted, Kept::AddressAndPort);
+        let mut result = result.and_then(|hop| self.connect(key, hop));
+        if result.as_ref().is_err_and(hop::is_taken) {
+            // A TIME_WAIT socket may hold the tuple, which only connect() sees.
+            result = Hop::prepare(&wanted, Kept::Address).and_then(|hop| self.connect(key, hop));
+        }
+        if let Err(error) = result {
+            self.on_upstream_failed(key, &error);
+        }
+    }
+
+    fn connect(&mut self, key: u64, hop: Hop) -> io::Result<()> {
+        match hop.kept {
+            Kept::AddressAndPort => {}
+            Kept::Address => self.counters.port_fallbacks.add(1),
+            Kept::Nothing => self.counters.address_fallbacks.add(1),
+        }
+        if hop.kept != Kept::AddressAndPort {
+            self.gate_other_tuple(key, hop.flow)?;
+        }
+        let socket = hop.connect()?;
+        self.watch(key, Side::Upstream, &socket)?;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.sockets[Side::Upstream] = Some(socket);
+        }
+        Ok(())
+    }
+
+    /// The server's SYN-ACK will come to another tuple than the client's: that
+    /// one needs a gate of its own while the client is unproven.
+    fn gate_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
+        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+            return Ok(());
+        };
+        if pending.opening.proven() {
+            return Ok(());
+        }
+        let gate = self.intercept.close_gate(&flow)?;
+        pending.gates.push((flow, gate));
+        self.opening.insert(flow, key);
+        Ok(())
+    }
+
+    fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, gate: Gate) {
+        let step = self.opening.get(flow).copied().and_then(|key| {
+            let pending = self.entries.get_mut(key)?.pending()?;
+            Some((key, pending.opening.on_syn_ack(frame.clone())))
+        });
+        match step {
+            Some((_, OnSynAck::Keep)) => self.counters.held.add(1),
+            Some((key, OnSynAck::Admit)) => {
+                self.counters.held.add(1);
+                self.admit_client(key);
+            }
+            Some((_, OnSynAck::LetIn(frame))) => self.inject(frame.completed(), Heading::In),
+            // It crossed the client's proof on its way here. Make sure that no
+            // gate stands, or it would come round again.
+            None => {
+                self.intercept.open_gate(flow, gate);
+                self.inject(frame.completed(), Heading::In);
+            }
+        }
+    }
+
+    /// The server has answered: let the client's held SYN in.
+    fn admit_client(&mut self, key: u64) {
+        let expiry = self.rules.half_open().expiry;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let flow = entry.flow;
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        pending.prove_by = self.now + expiry;
+        let gate = pending
+            .gates
+            .iter()
+            .find(|(gated, _)| *gated == flow)
+            .map(|(_, gate)| *gate);
+        let syn = pending.syn.as_ref().and_then(Frame::completed);
+        if let Some(gate) = gate
+            && self.intercept.admit(&flow, gate).is_ok()
+        {
+            self.inject(syn, Heading::In);
+        }
+    }
+
+    /// Takes completed handshakes from a listener.
+    pub(super) fn accept(&mut self, number: u64) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listener) = usize::try_from(number)
+                .ok()
+                .and_then(|n| self.listeners.get(n))
+            else {
+                return;
+            };
+            match sys::accept(listener) {
+                Ok((socket, client, server)) => self.on_accept(Flow::new(client, server), socket),
+                Err(error) => return self.on_accept_error(&error),
+            }
+            // What this accept completes may have been reported since.
+            self.take_events();
+        }
+    }
+
+    fn on_accept_error(&mut self, error: &io::Error) {
+        let starved = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+        if error
+            .raw_os_error()
+            .is_some_and(|code| starved.contains(&code))
+        {
+            self.set_withdrawn(true);
+        }
+    }
+
+    fn on_accept(&mut self, flow: Flow, socket: OwnedFd) {
+        // Made to the listener's own address: nobody to relay it to.
+        if flow.server().ip().is_loopback() {
+            return;
+        }
+        let Some(key) = self.opening.get(&flow).copied() else {
+            return self.begin_late(flow, socket);
+        };
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if !entry.rule.inherited {
+            // The connection works without, so let it.
+            let _ = sys::apply(&socket, &entry.rule.rule.downstream);
+        }
+        entry.timers.accept_us = Some(entry.since_start_us(now));
+        entry.sockets[Side::Downstream] = Some(socket);
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let step = pending.opening.on_accept();
+        self.prove(key);
+        match step {
+            OnMeeting::Wait(frame) => self.inject(frame.and_then(|f| f.completed()), Heading::In),
+            OnMeeting::WaitForClient => {}
+            OnMeeting::Join => self.join(
+                key,
+                Ready {
+                    readable: true,
+                    writable: true,
+                },
+            ),
+            OnMeeting::Refuse(outcome) => self.end(key, outcome),
+        }
+    }
+
+    /// The client has proved itself: nothing is half-open any more.
+    fn prove(&mut self, key: u64) {
+        self.release_opening(key);
+        let Some(flow) = self.entries.get(key).map(|entry| entry.flow) else {
+            return;
+        };
+        if self.known.len() == KNOWN_MAX {
+            self.known.clear();
+        }
+        if self.known.insert(client_prefix(&flow)) {
+            self.intercept.know(&flow);
+        }
+    }
+
+    /// Takes an entry off every table that only opening flows are in.
+    pub(super) fn release_opening(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let flow = entry.flow;
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let gates = std::mem::take(&mut pending.gates);
+        let counted = std::mem::take(&mut pending.counted);
+        for (gated, gate) in gates {
+            self.intercept.open_gate(&gated, gate);
+            self.opening.remove(&gated);
+        }
+        if self.opening.get(&flow) == Some(&key) {
+            self.opening.remove(&flow);
+        }
+        if counted {
+            self.counters.half_open.sub(1);
+            self.uncount(&flow);
+        }
+    }
+
+    fn uncount(&mut self, flow: &Flow) {
+        let prefix = client_prefix(flow);
+        if let Some(count) = self.half_open.get_mut(&prefix) {
+            *count -= 1;
+            if *count == 0 {
+                self.half_open.remove(&prefix);
+            }
+        }
+    }
+
+    /// A flow that nothing is known of but its accepted client.
+    fn begin_late(&mut self, flow: Flow, socket: OwnedFd) {
+        let Some(rule) = self.rules.for_flow(&flow) else {
+            return;
+        };
+        if self.entries.len() >= self.rules.relays_max() {
+            return;
+        }
+        self.counters.late.add(1);
+        let mss = sys::segment_bytes(&socket);
+        if !rule.inherited {
+            let _ = sys::apply(&socket, &rule.rule.downstream);
+        }
+        let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.sockets[Side::Downstream] = Some(socket);
+            entry.timers.accept_us = Some(0);
+        }
+        self.open_upstream(key, mss);
+    }
+
+    /// The upstream socket became writable or failed.
+    pub(super) fn on_upstream_answer(&mut self, key: u64, ready: Ready) {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(socket) = &entry.sockets[Side::Upstream] else {
+            return;
+        };
+        if let Some(error) = hop::connect_error(socket) {
+            return self.on_upstream_failed(key, &error);
+        }
+        let strict = entry.accept == AcceptMode::Strict;
+        let flow = entry.flow;
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let connect_us = micros(now.saturating_sub(pending.connecting));
+        let step = pending.opening.on_connected();
+        entry.timers.connect_us = Some(connect_us);
+        if strict {
+            self.intercept.acquit(&flow);
+        }
+        if step == OnMeeting::Join {
+            self.join(key, ready);
+        }
+    }
+
+    pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error) {
+        let outcome = hop::connect_outcome(error);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let (flow, accept) = (entry.flow, entry.accept);
+        let upstream = entry.sockets[Side::Upstream].take();
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let step = pending.opening.on_failed(outcome);
+        if accept == AcceptMode::Early && outcome != Outcome::Internal {
+            self.intercept.suspect(&flow, self.rules.suspect_for());
+        }
+        match step {
+            OnFailure::Remember => {}
+            OnFailure::Refuse => self.end(key, outcome),
+            OnFailure::PassOn => self.refuse_held(key, outcome, upstream),
+        }
+    }
+
+    /// Answers a held SYN as the client would have been answered without us.
+    fn refuse_held(&mut self, key: u64, outcome: Outcome, upstream: Option<OwnedFd>) {
+        let pending = self.entries.get_mut(key).and_then(Entry::pending);
+        let Some((syn, gates)) = pending.map(|p| (p.syn.take(), p.gates.clone())) else {
+            return;
+        };
+        let error = upstream.as_ref().and_then(sys::take_icmp_error);
+        let answer = match (outcome, error, &syn) {
+            (Outcome::UpstreamRefused, _, Some(syn)) => syn.reset(),
+            (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
+            _ => None,
+        };
+        self.inject(answer, Heading::Out);
+        // Not the network's word but this host's: let it say so itself.
+        let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
+        if own_word
+            && error.is_none()
+            && let (Some(syn), Some((flow, gate))) = (syn, gates.first())
+            && let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending)
+        {
+            pending.gates.retain(|(gated, _)| gated != flow);
+            self.pass_on(flow, &syn, *gate);
+        }
+        self.end(key, outcome);
+    }
+
+    /// An opening flow has waited for long enough.
+    pub(super) fn on_opening_time(&mut self, key: u64) {
+        let now = self.now;
+        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+            return;
+        };
+        if now >= pending.connect_by && (pending.opening.proven() || pending.opening.held()) {
+            return self.on_upstream_failed(key, &io::Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        let opening = std::mem::replace(&mut pending.opening, Opening::late());
+        let (outcome, syn_ack) = opening.on_expiry();
+        // The server would keep its half of the handshake for a minute.
+        self.inject(syn_ack.and_then(|frame| frame.reset()), Heading::Out);
+        self.end(key, outcome);
+    }
+
+    /// Puts a frame on its device. What is lost here is repeated by whoever
+    /// sent it.
+    fn inject(&mut self, frame: Option<Frame>, heading: Heading) {
+        if let Some(frame) = frame {
+            let _ = self.intercept.inject(&frame, heading);
+        }
+    }
+}
+
+/// The client's prefix that budgets are kept for: IPv4 /24, IPv6 /64.
+fn client_prefix(flow: &Flow) -> [u8; 8] {
+    let (client, _) = flow.addresses();
+    let mut prefix = [0; 8];
+    if flow.is_ipv4() {
+        prefix[..7].copy_from_slice(&client[8..15]);
+    } else {
+        prefix.copy_from_slice(&client[..8]);
+    }
+    prefix
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From two connections that have met to the end: carries out what [`Relay`]
+//! decides.
+
+use std::time::Duration;
+
+use crate::intercept::Intercept;
+use crate::outcome::Outcome;
+use crate::relay::{Ready, Relay, Verdict};
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::entry::State;
+use super::halves::Halves;
+
+impl<I: Intercept> Worker<I> {
+    /// Joins two open connections into a relay. `upstream` is what the upstream
+    /// socket is known to be ready for; the downstream one reports when it is
+    /// first watched, but most clients have spoken by now.
+    pub(super) fn join(&mut self, key: u64, upstream: Ready) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.state = State::Open(Relay::new(entry.rule.bounds, self.now));
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let watched = match &entry.sockets[Side::Downstream] {
+            Some(socket) => self.watch(key, Side::Downstream, socket),
+            None => Err(std::io::ErrorKind::NotConnected.into()),
+        };
+        if watched.is_err() {
+            return self.end(key, Outcome::Internal);
+        }
+        let ready = Ready {
+            readable: true,
+            writable: true,
+        };
+        self.advance_with(
+            key,
+            &[(Side::Upstream, upstream), (Side::Downstream, ready)],
+        );
+    }
+
+    /// Gives a relay its turn, with what its sides turned out to be ready for.
+    pub(super) fn advance_with(&mut self, key: u64, ready: &[(Side, Ready)]) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let State::Open(relay) = &mut entry.state else {
+            return;
+        };
+        let up = relay.moved_from(Side::Downstream);
+        let down = relay.moved_from(Side::Upstream);
+        for (side, ready) in ready {
+            relay.note(*side, *ready);
+        }
+        let mut halves = Halves {
+            sockets: &entry.sockets,
+            workspace: &mut self.workspace,
+        };
+        let verdict = relay.advance(&mut halves, self.now);
+        self.counters
+            .bytes_up
+            .add(relay.moved_from(Side::Downstream) - up);
+        self.counters
+            .bytes_down
+            .add(relay.moved_from(Side::Upstream) - down);
+        self.counters
+            .bytes_spliced
+            .add(std::mem::take(&mut self.workspace.spliced_bytes));
+        if down == 0 && relay.moved_from(Side::Upstream) > 0 {
+            entry.timers.first_byte_us = Some(entry.since_start_us(self.now));
+        }
+        match verdict {
+            Verdict::Blocked => {}
+            Verdict::Again if entry.queued => {}
+            Verdict::Again => {
+                entry.queued = true;
+                self.again.push(key);
+            }
+            Verdict::Done(outcome) => self.end(key, outcome),
+        }
+    }
+
+    /// An entry's deadline has come.
+    pub(super) fn on_time(&mut self, key: u64) {
+        let now: Duration = self.now;
+        let outcome = match self.entries.get(key).map(|entry| &entry.state) {
+            Some(State::Open(relay)) => relay.on_time(now),
+            Some(State::Opening(_)) => return self.on_opening_time(key),
+            None => None,
+        };
+        if let Some(outcome) = outcome {
+            self.end(key, outcome);
+        }
+    }
+
+    /// Ends an entry: the one place where it leaves the table, is counted and
+    /// recorded. Unless it finished, both sides are reset.
+    pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
+        self.release_opening(key);
+        let Some(entry) = self.entries.remove(key) else {
+            return;
+        };
+        self.counters.relays.sub(1);
+        self.counters.ended[outcome as usize].add(1);
+        let record = self.record(key, &entry, outcome);
+        self.ended.push(record);
+        if outcome == Outcome::Finished {
+            for socket in entry.sockets.0.iter().flatten() {
+                // If this failed, the peer would get a reset after the FIN.
+                let _ = sys::set_reset_on_close(socket, false);
+            }
+        }
+        if let State::Open(relay) = entry.state {
+            for pipe in relay.into_pipes() {
+                self.workspace.pipes.discard(pipe);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the worker keeps of each flow, from its SYN to its outcome.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::flow::Flow;
+use crate::frame::Frame;
+use crate::intercept::Gate;
+use crate::opening::Opening;
+use crate::pipes::Pipe;
+use crate::policy::{AcceptMode, Rule};
+use crate::relay::{Bounds, Relay};
+use crate::side::Sides;
+
+/// A rule and what is computed from it once.
+#[derive(Debug)]
+pub(super) struct LocalRule {
+    pub(super) rule: Rule,
+    pub(super) name: std::sync::Arc<str>,
+    pub(super) bounds: Bounds,
+    /// The listener already has the rule's downstream options.
+    pub(super) inherited: bool,
+}
+
+/// Phase timers in microseconds; the flow's log line shows them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timers {
+    pub(super) accept_us: Option<u32>,
+    pub(super) connect_us: Option<u32>,
+    pub(super) first_byte_us: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) flow: Flow,
+    pub(super) rule: Rc<LocalRule>,
+    pub(super) accept: AcceptMode,
+    /// It waits for another turn.
+    pub(super) queued: bool,
+    pub(super) sockets: Sides<Option<OwnedFd>>,
+    /// When its SYN or its accept was seen, in the worker's time.
+    pub(super) started: Duration,
+    pub(super) timers: Timers,
+    pub(super) state: State,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    Opening(Box<Pending>),
+    Open(Relay<Pipe, Box<[u8]>>),
+}
+
+/// What only an opening flow needs.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) opening: Opening,
+    /// The client's SYN, if it was seen.
+    pub(super) syn: Option<Frame>,
+    /// The gates that stand for it, by the tuple they are for: the client's,
+    /// and the upstream socket's where that differs.
+    pub(super) gates: Vec<(Flow, Gate)>,
+    /// It counts against the half-open budget of its client's prefix.
+    pub(super) counted: bool,
+    /// When the upstream SYN was sent.
+    pub(super) connecting: Duration,
+    /// When the server has to have answered.
+    pub(super) connect_by: Duration,
+    /// When the client has to have proved itself.
+    pub(super) prove_by: Duration,
+}
+
+impl Entry {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
+    pub(super) fn pending(&mut self) -> Option<&mut Pending> {
+        match &mut self.state {
+            State::Opening(pending) => Some(pending),
+            State::Open(_) => None,
+        }
+    }
+
+    /// When the entry wants to be looked at.
+    pub(super) fn deadline(&self) -> Duration {
+        match &self.state {
+            State::Open(relay) => relay.deadline(),
+            State::Opening(pending) => match (pending.opening.proven(), pending.opening.held()) {
+                (true, _) | (_, true) => pending.connect_by,
+                _ => pending.prove_by,
+            },
+        }
+    }
+
+    pub(super) fn since_start_us(&self, now: Duration) -> u32 {
+        micros(now.saturating_sub(self.started))
+    }
+}
+
+pub(super) fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// Milliseconds, saturating at 49 days.
+pub(super) fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opening the upstream side of a flow.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use socket2::Socket;
+
+use crate::flow::Flow;
+use crate::outcome::Outcome;
+use crate::policy::{Rule, SourceAddress};
+use crate::sys;
+
+/// How much of the client's address an upstream connection kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kept {
+    AddressAndPort,
+    Address,
+    Nothing,
+}
+
+/// What an upstream connection is to be like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) flow: Flow,
+    pub(super) rule: &'a Rule,
+    /// `SO_MARK`.
+    pub(super) mark: u32,
+    /// The client's segment size, which the hop is kept compatible with.
+    pub(super) mss: Option<u16>,
+    /// Keep what ICMP errors say, to pass them on.
+    pub(super) strict: bool,
+}
+
+impl Wanted<'_> {
+    fn socket(&self) -> io::Result<Socket> {
+        let ipv6 = !self.flow.is_ipv4();
+        let socket = sys::upstream_socket(ipv6, self.mark)?;
+        if let Some(mss) = self.mss {
+            // A segment size the kernel will not take is no reason to fail.
+            let _ = socket.set_tcp_mss(mss.into());
+        }
+        if self.strict {
+            sys::keep_icmp_errors(&socket, ipv6)?;
+        }
+        sys::apply(&socket, &self.rule.upstream)?;
+        Ok(socket)
+    }
+
+    /// Binds and returns the flow as the socket will see it.
+    fn bind(&self, socket: &Socket, keep: Kept) -> io::Result<(Flow, Kept)> {
+        let (client, server) = (self.flow.client(), self.flow.server());
+        let source = match keep {
+            Kept::AddressAndPort => client,
+            Kept::Address => SocketAddr::new(client.ip(), 0),
+            Kept::Nothing => SocketAddr::new(sys::local_address_toward(server)?, 0),
+        };
+        socket.bind(&source.into())?;
+        let bound = if source.port() == 0 {
+            bound_address(socket, source.ip())?
+        } else {
+            source
+        };
+        Ok((Flow::new(bound, server), keep))
+    }
+}
+
+/// An upstream socket that is bound and ready to connect.
+#[derive(Debug)]
+pub(super) struct Hop {
+    pub(super) socket: Socket,
+    /// The flow as the upstream socket sees it.
+    pub(super) flow: Flow,
+    pub(super) kept: Kept,
+}
+
+impl Hop {
+    /// A socket as `wanted`, bound to as much of the client's address as
+    /// `keep` says and is free.
+    pub(super) fn prepare(wanted: &Wanted<'_>, keep: Kept) -> io::Result<Self> {
+        let keep = match wanted.rule.source_address {
+            SourceAddress::Client => keep,
+            SourceAddress::Node => Kept::Nothing,
+        };
+        let socket = wanted.socket()?;
+        let mut result = wanted.bind(&socket, keep);
+        for less in [Kept::Address, Kept::Nothing] {
+            if less > keep && result.as_ref().is_err_and(is_taken) {
+                result = wanted.bind(&socket, less);
+            }
+        }
+        let (flow, kept) = result?;
+        Ok(Self { socket, flow, kept })
+    }
+
+    /// Sends the SYN.
+    pub(super) fn connect(self) -> io::Result<OwnedFd> {
+        match self.socket.connect(&self.flow.server().into()) {
+            Ok(()) => Ok(self.socket.into()),
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(self.socket.into()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn bound_address(socket: &Socket, ip: IpAddr) -> io::Result<SocketAddr> {
+    let address = socket.local_addr()?.as_socket();
+    Ok(SocketAddr::new(
+        ip,
+        address.map_or(0, |address| address.port()),
+    ))
+}
+
+/// Whether another source address may succeed where this one failed.
+pub(super) fn is_taken(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
+    )
+}
+
+/// What a failed connection attempt is called.
+pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED | libc::ECONNRESET) => Outcome::UpstreamRefused,
+        Some(libc::ETIMEDOUT) => Outcome::ConnectTimeout,
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Outcome::Internal,
+        _ => Outcome::UpstreamUnreachable,
+    }
+}
+
+/// The error a connecting socket ended with, if it did.
+pub(super) fn connect_error(fd: &OwnedFd) -> Option<io::Error> {
+    socket2::SockRef::from(fd).take_error().unwrap_or_else(Some)
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the worker tells and is told: commands, descriptions, the policy.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::control::{Command, Ended, Phase, RelayDetail, RelayInfo};
+use crate::flow::Flow;
+use crate::intercept::Intercept;
+use crate::outcome::Outcome;
+use crate::policy::{HalfOpenLimits, Policy, SideOptions};
+use crate::relay::Bounds;
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::entry::{Entry, LocalRule, State, millis};
+
+/// The policy in force and the one before it, which events may still refer to.
+#[derive(Debug)]
+pub(super) struct Rules {
+    policy: Arc<Policy>,
+    current: (u8, Vec<Rc<LocalRule>>),
+    former: Option<(u8, Vec<Rc<LocalRule>>)>,
+    inherited: SideOptions,
+}
+
+impl Rules {
+    pub(super) fn new(policy: &Arc<Policy>, generation: u8) -> Self {
+        let first = policy.rules.first();
+        let inherited = first
+            .map(|rule| rule.downstream.clone())
+            .unwrap_or_default();
+        Self {
+            current: (generation, localize(policy, &inherited)),
+            former: None,
+            policy: Arc::clone(policy),
+            inherited,
+        }
+    }
+
+    pub(super) fn replace(&mut self, policy: Arc<Policy>, generation: u8) {
+        let next = (generation, localize(&policy, &self.inherited));
+        self.former = Some(std::mem::replace(&mut self.current, next));
+        self.policy = policy;
+    }
+
+    /// The downstream options that the listeners have, and so all they accept.
+    pub(super) fn inherited(&self) -> &SideOptions {
+        &self.inherited
+    }
+
+    /// The rule an event refers to, or the one its flow comes under now.
+    pub(super) fn for_event(
+        &self,
+        generation: u8,
+        rule: usize,
+        flow: &Flow,
+    ) -> Option<Rc<LocalRule>> {
+        let named = [Some(&self.current), self.former.as_ref()];
+        let named = named
+            .into_iter()
+            .flatten()
+            .find(|(number, _)| *number == generation);
+        match named {
+            Some((_, rules)) => rules.get(rule).cloned(),
+            None => self.for_flow(flow),
+        }
+    }
+
+    pub(super) fn for_flow(&self, flow: &Flow) -> Option<Rc<LocalRule>> {
+        self.current.1.get(self.policy.classify(flow)?).cloned()
+    }
+
+    pub(super) fn half_open(&self) -> &HalfOpenLimits {
+        &self.policy.half_open
+    }
+
+    pub(super) fn suspect_for(&self) -> Duration {
+        self.policy.suspect_for
+    }
+
+    pub(super) fn relays_max(&self) -> usize {
+        self.policy.relays_max as usize
+    }
+}
+
+fn localize(policy: &Policy, inherited: &SideOptions) -> Vec<Rc<LocalRule>> {
+    let each = policy.rules.iter().map(|rule| {
+        Rc::new(LocalRule {
+            name: rule.name.as_str().into(),
+            bounds: Bounds {
+                idle_ms: millis(rule.timeouts.idle),
+                client_fin_ms: millis(rule.timeouts.client_fin),
+                server_fin_ms: millis(rule.timeouts.server_fin),
+            },
+            inherited: rule.downstream == *inherited,
+            rule: rule.clone(),
+        })
+    });
+    each.collect()
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Carries out what other threads asked for.
+    pub(super) fn obey(&mut self) {
+        self.waker.acknowledge();
+        while let Ok(command) = self.commands.try_recv() {
+            // Whoever asked may have stopped waiting; then nobody misses it.
+            match command {
+                Command::List { limit, answer } => {
+                    let list = self.entries.iter().take(limit);
+                    let list = list.map(|(key, entry)| self.describe(key, entry)).collect();
+                    let _ = answer.send(list);
+                }
+                Command::Show { id, answer } => {
+                    let _ = answer.send(self.detail(id.0));
+                }
+                Command::Kill { id, answer } => {
+                    let key = self.key(id.0);
+                    let there = key.is_some();
+                    if let Some(key) = key {
+                        self.end(key, Outcome::Killed);
+                    }
+                    let _ = answer.send(there);
+                }
+                Command::Policy { policy, generation } => self.rules.replace(policy, generation),
+                Command::Drain { deadline } => {
+                    self.drain_until = Some(self.now + deadline);
+                    self.set_withdrawn(true);
+                }
+            }
+        }
+    }
+
+    fn key(&self, id: u64) -> Option<u64> {
+        let key = id & ((1 << crate::slots::KEY_BITS) - 1);
+        (self.id(key).0 == id && self.entries.get(key).is_some()).then_some(key)
+    }
+
+    fn detail(&self, id: u64) -> Option<RelayDetail> {
+        let key = self.key(id)?;
+        let entry = self.entries.get(key)?;
+        let info = |side: Side| {
+            let socket = entry.sockets[side].as_ref()?;
+            sys::tcp_info(socket).ok()
+        };
+        Some(RelayDetail {
+            info: self.describe(key, entry),
+            downstream: info(Side::Downstream),
+            upstream: info(Side::Upstream),
+        })
+    }
+
+    fn describe(&self, key: u64, entry: &Entry) -> RelayInfo {
+        let (phase, active, bytes_up, bytes_down) = match &entry.state {
+            State::Opening(_) => (Phase::Opening, entry.started, 0, 0),
+            State::Open(relay) => (
+                if relay.closing() {
+                    Phase::Closing
+                } else {
+                    Phase::Open
+                },
+                relay.active(),
+                relay.moved_from(Side::Downstream),
+                relay.moved_from(Side::Upstream),
+            ),
+        };
+        RelayInfo {
+            id: self.id(key),
+            flow: entry.flow,
+            rule: entry.rule.rule.name.clone(),
+            accept: entry.accept,
+            phase,
+            age: self.now.saturating_sub(entry.started),
+            idle: self.now.saturating_sub(active),
+            bytes_up,
+            bytes_down,
+        }
+    }
+
+    /// The log record of an entry that ends now.
+    pub(super) fn record(&self, key: u64, entry: &Entry, outcome: Outcome) -> Ended {
+        let (bytes_up, bytes_down) = match &entry.state {
+            State::Opening(_) => (0, 0),
+            State::Open(relay) => (
+                relay.moved_from(Side::Downstream),
+                relay.moved_from(Side::Upstream),
+            ),
+        };
+        Ended {
+            id: self.id(key),
+            flow: entry.flow,
+            rule: Arc::clone(&entry.rule.name),
+            accept: entry.accept,
+            outcome,
+            bytes_up,
+            bytes_down,
+            accept_us: entry.timers.accept_us,
+            connect_us: entry.timers.connect_us,
+            first_byte_us: entry.timers.first_byte_us,
+            total: self.now.saturating_sub(entry.started),
+        }
+    }
+}
