@@ -8,7 +8,6 @@ use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::process::{Process, wait_until};
-use posthaste_lab::stats;
 use posthaste_lab::transfer::{Request, Server, Timing, fetch};
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,10 +18,17 @@ fn fetch_over(network: &Network, family: Family, bytes: u64) -> Timing {
     fetch(network.client(), &request).expect("the transfer works")
 }
 
-/// Half of several runs are at most this long, in milliseconds: a busy machine slows some.
-fn median_ms(mut run: impl FnMut() -> Duration) -> f64 {
-    let samples: Vec<f64> = (0..9).map(|_| run().as_secs_f64() * 1e3).collect();
-    stats::median(&samples).expect("there are samples")
+/// The shortest of many runs, in milliseconds: a busy machine makes some longer, none shorter.
+/// Stops early once a run took no longer than `enough`.
+fn shortest_ms(enough: f64, mut run: impl FnMut() -> Duration) -> f64 {
+    let mut shortest = f64::INFINITY;
+    for _ in 0..50 {
+        shortest = shortest.min(run().as_secs_f64() * 1e3);
+        if shortest <= enough {
+            break;
+        }
+    }
+    shortest
 }
 
 #[test]
@@ -32,9 +38,8 @@ fn a_connection_takes_the_round_trip_time_of_all_links() {
         .unwrap();
     let server = Server::start(network.server(), 80, network.congestion()).unwrap();
     for family in Family::ALL {
-        let connect = median_ms(|| fetch_over(&network, family, 100).connect);
-        // Never early; late by as much as a busy machine needs.
-        assert!((49.5..75.0).contains(&connect), "{family}: {connect} ms");
+        let connect = shortest_ms(51.0, || fetch_over(&network, family, 100).connect);
+        assert!((49.5..55.0).contains(&connect), "{family}: {connect} ms");
         assert_eq!(
             server.peers().last().unwrap().ip(),
             network.client_address(family)
@@ -48,9 +53,11 @@ fn a_limited_link_takes_the_time_its_rate_needs() {
     let network = Network::line([link]).build().unwrap();
     let _server = Server::start(network.server(), 80, network.congestion()).unwrap();
     // 500 KB in packets of 1500 bytes, 1448 of them content, at one byte per microsecond.
-    let timing = fetch_over(&network, Family::V4, 500_000);
-    let seconds = (timing.complete - timing.first_byte).as_secs_f64();
-    assert!((0.51..1.5).contains(&seconds), "{seconds} s");
+    let took = shortest_ms(550.0, || {
+        let timing = fetch_over(&network, Family::V4, 500_000);
+        timing.complete - timing.first_byte
+    });
+    assert!((510.0..600.0).contains(&took), "{took} ms");
 }
 
 #[test]
