@@ -18,6 +18,9 @@ use crate::scratch::Scratch;
 /// The name of the product's program.
 const PROGRAM: &str = "posthaste";
 
+/// The name of a node's configuration file, in a directory of its own.
+const CONFIG_FILE: &str = "node.toml";
+
 /// How long a node may take until it says that it is ready; far more than it should.
 const READY: Duration = Duration::from_secs(30);
 
@@ -26,6 +29,8 @@ const READY: Duration = Duration::from_secs(30);
 pub struct Node {
     process: Process,
     binary: PathBuf,
+    /// The part of its configuration that the lab chose.
+    head: String,
     files: Scratch,
 }
 
@@ -69,25 +74,26 @@ impl Builder<'_> {
     /// Starts the node and does not wait.
     pub fn start_unready(self) -> Result<Node> {
         let files = Scratch::new()?;
-        let file = files.path().join("node.toml");
-        fs::write(&file, self.toml(files.path())).context("write the node's configuration")?;
+        let file = files.path().join(CONFIG_FILE);
+        let head = self.head(files.path());
+        fs::write(&file, format!("{head}{}", self.config))
+            .context("write the node's configuration")?;
         let mut command = self.namespace.command(&self.binary)?;
         command.arg("node").arg("-c").arg(&file);
         let process = Process::spawn("the node", command)?;
         Ok(Node {
             process,
             binary: self.binary,
+            head,
             files,
         })
     }
 
-    fn toml(&self, directory: &Path) -> String {
-        format!(
-            "version = 1\n[admin]\nsocket = {:?}\n[metrics]\nlisten = {:?}\n{}",
-            socket_in(directory),
-            self.metrics,
-            self.config
-        )
+    /// The part of the configuration that the lab chooses.
+    fn head(&self, directory: &Path) -> String {
+        let socket = socket_in(directory);
+        let metrics = &self.metrics;
+        format!("version = 1\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = {metrics:?}\n")
     }
 }
 
@@ -114,16 +120,13 @@ impl Node {
 
     /// The configuration file; rewrite it and `reload` to change the node.
     pub fn config_file(&self) -> PathBuf {
-        self.files.path().join("node.toml")
+        self.files.path().join(CONFIG_FILE)
     }
 
-    /// Changes the configuration file's tables after `[admin]` and `[metrics]`, as given to
-    /// [`Builder::config`]. The node sees it at its next reload.
+    /// Replaces the tables given to [`Builder::config`]. The node sees it at its next reload.
     pub fn write_config(&self, toml: &str) -> Result<()> {
-        let old = fs::read_to_string(self.config_file()).context("read the configuration")?;
-        let head: Vec<&str> = old.lines().take(5).collect();
-        let text = format!("{}\n{toml}", head.join("\n"));
-        fs::write(self.config_file(), text).context("write the configuration")
+        let text = format!("{}{toml}", self.head);
+        fs::write(self.config_file(), text).context("write the node's configuration")
     }
 
     /// The admin socket.
