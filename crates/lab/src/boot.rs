@@ -10,7 +10,7 @@
 //! many idle relays.
 
 mod memory;
-mod probe;
+pub mod probe;
 mod report;
 
 use std::fs::{self, File};

@@ -51,7 +51,7 @@ sockopt_impl!(
 );
 
 /// Makes sure that `target` answers through plain forwarding, and that probes do not notice.
-pub(super) fn check_path(target: SocketAddr) -> Result<()> {
+pub fn check_path(target: SocketAddr) -> Result<()> {
     let calls = echo::call(target, 1, Duration::from_secs(10)).context("plain forwarding")?;
     calls
         .into_iter()
@@ -70,7 +70,7 @@ pub(super) fn check_path(target: SocketAddr) -> Result<()> {
 
 /// Probes until a byte has come back through a relay; returns when it came. Fails when it is
 /// `over` before that.
-pub(super) fn first_relayed_byte(target: SocketAddr, over: &AtomicBool) -> Result<Instant> {
+pub fn first_relayed_byte(target: SocketAddr, over: &AtomicBool) -> Result<Instant> {
     let mut prober = Prober::new(target)?;
     while !over.load(Ordering::Relaxed) {
         if let Some(when) = prober.step()? {

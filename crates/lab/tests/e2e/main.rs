@@ -4,4 +4,6 @@
 //! Needs root.
 
 mod cleanup;
+mod flood;
 mod network;
+mod probe;
