@@ -27,7 +27,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use self::memory::Usage;
-use crate::contender::counter;
+use crate::contender::{self, counter};
 use crate::echo::{self, Call, Echo};
 use crate::link::Link;
 use crate::netns::Namespace;
@@ -106,6 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
         .iter()
         .map(footprint)
         .collect::<Result<Vec<_>>>()?;
+    record.parameter("node", contender::version(&args.binary)?);
     record.parameter("repeats", args.repeats);
     report::fill(&mut record, &boots, &footprints);
     record.tables.iter().for_each(|table| println!("{table}"));

@@ -2,6 +2,7 @@
 //! What is compared: no node, or one node in each accept mode, on the same network.
 
 use std::fmt;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -76,4 +77,12 @@ pub fn counter(node: &Node, name: &str) -> Result<u64> {
     let status = node.status()?;
     let value = status["counters"][name].as_u64();
     value.with_context(|| format!("posthaste status has no counter {name}: {status}"))
+}
+
+/// What the product's program says about its version.
+pub fn version(binary: &Binary) -> Result<String> {
+    let program = binary.find()?;
+    let output = Command::new(&program).arg("--version").output();
+    let output = output.with_context(|| format!("run {} --version", program.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::chart::{Across, Chart, Series, Spacing};
-use crate::contender::{Contender, Course};
+use crate::contender::{self, Contender, Course};
 use crate::echo::{self, Echo};
 use crate::link::Link;
 use crate::network::Family;
@@ -75,6 +75,13 @@ struct Cell {
 pub fn run(args: &Args) -> Result<()> {
     echo::raise_descriptor_limit()?;
     let mut record = Record::start("establish", args.seed);
+    if args
+        .contenders
+        .iter()
+        .any(|&contender| contender != Contender::Direct)
+    {
+        record.parameter("node", contender::version(&args.binary)?);
+    }
     let cells = measure(args)?;
     fill(&mut record, args, &cells);
     let table = table(args, &cells);

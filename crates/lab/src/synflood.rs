@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use self::trial::{Case, Outcome, Strength};
-use crate::contender::Contender;
+use crate::contender::{self, Contender};
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::{self, Record};
@@ -120,6 +120,13 @@ pub fn run(args: &Args) -> Result<()> {
         seed: args.seed,
     };
     let mut record = Record::start("synflood", args.seed);
+    if args
+        .contenders
+        .iter()
+        .any(|&contender| contender != Contender::Direct)
+    {
+        record.parameter("node", contender::version(&args.binary)?);
+    }
     let mut trials = Vec::new();
     for case in cases(args) {
         eprintln!("synflood: {}, {}", case.group(), case.contender);
