@@ -6,7 +6,7 @@ PREFIX := /usr/local
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/$(shell rustc --print host-tuple)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build demo test lint unit e2e fmt deny install clean
+.PHONY: help setup build demo test lint unit e2e fmt deny typos install clean
 .NOTPARALLEL:
 
 help: ## list the verbs
@@ -39,6 +39,9 @@ fmt: ## format the Rust and the C code in place (needs clang-format)
 
 deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 	cargo deny --locked check
+
+typos: ## spelling (needs typos)
+	typos
 
 install: build ## install the binary and its systemd unit under PREFIX
 	install -D -m 755 $(RELEASE)/posthaste $(DESTDIR)$(PREFIX)/bin/posthaste
