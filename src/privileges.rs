@@ -9,7 +9,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// What a node needs, and what for.
-pub(crate) const NODE: [(Capability, &str); 3] = [
+pub(crate) const NODE: [(Capability, &str); 4] = [
     (
         Capability::CAP_NET_ADMIN,
         "to install routing rules, to mark sockets and to attach to interfaces",
@@ -19,11 +19,21 @@ pub(crate) const NODE: [(Capability, &str); 3] = [
         "to open sockets with a client's address",
     ),
     (Capability::CAP_BPF, "to load and run the redirect program"),
+    (
+        Capability::CAP_PERFMON,
+        "to have the redirect program checked and compiled as trusted code",
+    ),
 ];
 
-/// What the node uses when it may and can do without: larger pipes than the
-/// limit for ordinary users.
-pub(crate) const NODE_OPTIONAL: [Capability; 1] = [Capability::CAP_SYS_RESOURCE];
+/// What a node keeps once its programs are loaded. CAP_SYS_RESOURCE it uses
+/// when it may and can do without: larger pipes than the limit for ordinary
+/// users.
+pub(crate) const RUNNING: [Capability; 4] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_BPF,
+    Capability::CAP_SYS_RESOURCE,
+];
 
 /// Says which of the needed capabilities this process lacks, and what to do.
 pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +17,13 @@ use crate::rules::address;
 use crate::skel::types;
 
 const BPF_F_INGRESS: u32 = 1;
+/// How much of the context the kernel is given: up to `cb`, and nothing of what
+/// follows, where padding would hold stray bytes that it refuses.
+const CONTEXT_BYTES: u32 = {
+    let bytes = offset_of!(types::__sk_buff, cb) + size_of::<[u32; 5]>();
+    assert!(bytes < 128);
+    bytes as u32
+};
 
 /// A flow: client and server addresses (16 bytes, network order, v4-mapped)
 /// and ports (host order).
@@ -78,37 +85,37 @@ pub enum Heading {
     Out,
 }
 
+/// Names a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateKey {
+    /// The flow it is for.
+    pub flow: FlowKey,
+    /// Sequence number of the SYN that made it.
+    pub isn: u32,
+    /// It uses the reserve.
+    pub kept: bool,
+}
+
+/// What may happen to a client's SYN while its gate stands (`enum gate_syn`).
+#[derive(Clone, Copy)]
+enum GateSyn {
+    Admitted = 0,
+    Passed = 2,
+}
+
 /// A worker's share of the programs, before its thread has started.
 #[derive(Debug)]
 pub struct Lane {
-    ring: MapHandle,
-    gates: [MapHandle; 2],
-    known: MapHandle,
-    suspects: MapHandle,
-    inject: OwnedFd,
+    pub(crate) worker: u16,
+    pub(crate) ring: MapHandle,
+    pub(crate) listeners: MapHandle,
+    pub(crate) gates: [MapHandle; 2],
+    pub(crate) known: MapHandle,
+    pub(crate) suspects: MapHandle,
+    pub(crate) inject: OwnedFd,
 }
 
 impl Lane {
-    pub(crate) fn new(
-        ring: MapHandle,
-        gates: MapHandle,
-        gates_kept: MapHandle,
-        known: MapHandle,
-        suspects: MapHandle,
-        inject: BorrowedFd<'_>,
-    ) -> Result<Self, Error> {
-        let inject = inject
-            .try_clone_to_owned()
-            .map_err(|error| Error::map("hold", "inject")(error.into()))?;
-        Ok(Self {
-            ring,
-            gates: [gates, gates_kept],
-            known,
-            suspects,
-            inject,
-        })
-    }
-
     /// Starts reading events. For the thread that will use it.
     ///
     /// # Errors
@@ -162,30 +169,51 @@ impl OpenLane {
         self.events.borrow_mut().pop_front()
     }
 
+    /// Gives the worker's listener of one family to the programs; with `None`
+    /// takes it back, and the worker's new flows are forwarded.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_listener(&self, ipv6: bool, listener: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        let key = (2 * u32::from(self.lane.worker) + u32::from(ipv6)).to_ne_bytes();
+        let Some(listener) = listener else {
+            // ENOENT: there was none.
+            let _ = self.lane.listeners.delete(&key);
+            return Ok(());
+        };
+        let value = i64::from(listener.as_raw_fd()).to_ne_bytes();
+        self.lane
+            .listeners
+            .update(&key, &value, MapFlags::ANY)
+            .map_err(Error::map("write", "listeners"))
+    }
+
     /// Removes a flow's gate: its server's SYN-ACK passes from now on.
-    pub fn open_gate(&self, flow: &FlowKey, kept: bool) {
-        // ENOENT: it was never made, or swept.
-        let _ = self.lane.gates[usize::from(kept)].delete(bytes(&key(flow)));
+    pub fn open_gate(&self, gate: &GateKey) {
+        // ENOENT: it was never made.
+        let _ = self.lane.gates[usize::from(gate.kept)].delete(bytes(&key(&gate.flow)));
     }
 
     /// Makes a gate for a flow that the program did not see a SYN of.
     ///
     /// # Errors
     /// [`Error::Map`] when the half-open budget is used up.
-    pub fn close_gate(&self, flow: &FlowKey, worker: u16) -> Result<(), Error> {
-        let gate = types::gate {
-            worker,
-            ..Default::default()
+    pub fn close_gate(&self, flow: FlowKey) -> Result<GateKey, Error> {
+        let gate = GateKey {
+            flow,
+            isn: 0,
+            kept: false,
         };
-        self.write_gate(flow, false, gate)
+        self.write_gate(&gate, GateSyn::Admitted)?;
+        Ok(gate)
     }
 
     /// Lets a held SYN's repetition go to the listener. The gate stays.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn admit(&self, event: &Event, worker: u16) -> Result<(), Error> {
-        self.set_syn(event, worker, 0)
+    pub fn admit(&self, gate: &GateKey) -> Result<(), Error> {
+        self.write_gate(gate, GateSyn::Admitted)
     }
 
     /// Lets a held SYN's repetition be forwarded. The gate stays, so that
@@ -193,23 +221,19 @@ impl OpenLane {
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn pass(&self, event: &Event, worker: u16) -> Result<(), Error> {
-        self.set_syn(event, worker, 2)
+    pub fn pass(&self, gate: &GateKey) -> Result<(), Error> {
+        self.write_gate(gate, GateSyn::Passed)
     }
 
-    fn set_syn(&self, event: &Event, worker: u16, syn: u8) -> Result<(), Error> {
-        let gate = types::gate {
-            isn: event.isn.to_be(),
-            worker,
-            syn,
+    fn write_gate(&self, gate: &GateKey, syn: GateSyn) -> Result<(), Error> {
+        let value = types::gate {
+            isn: gate.isn.to_be(),
+            worker: self.lane.worker,
+            syn: syn as u8,
             pad: 0,
         };
-        self.write_gate(&event.flow, event.kept, gate)
-    }
-
-    fn write_gate(&self, flow: &FlowKey, kept: bool, gate: types::gate) -> Result<(), Error> {
-        self.lane.gates[usize::from(kept)]
-            .update(bytes(&key(flow)), bytes(&gate), MapFlags::ANY)
+        self.lane.gates[usize::from(gate.kept)]
+            .update(bytes(&key(&gate.flow)), bytes(&value), MapFlags::ANY)
             .map_err(Error::map("write", "gates"))
     }
 
@@ -257,7 +281,7 @@ impl OpenLane {
             data_in: frame.as_ptr().cast(),
             data_size_in: u32::try_from(frame.len()).expect("a frame is short"),
             ctx_in: (&raw const context).cast(),
-            ctx_size_in: u32::try_from(size_of::<types::__sk_buff>()).expect("a context is small"),
+            ctx_size_in: CONTEXT_BYTES,
             repeat: 1,
             ..Default::default()
         };

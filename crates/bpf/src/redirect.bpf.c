@@ -8,8 +8,8 @@
  * inject          run by hand, puts a frame back on a device
  *
  * The programs hold no policy: user space writes `rules`, they look it up.
- * Without a listener in `listeners` (none yet, or the node died) every packet
- * is left to IP forwarding.
+ * While a worker has no listener in `listeners` (not started, full, draining,
+ * or dead) its new flows are left to IP forwarding.
  *
  * The functions marked STEP are global to the verifier: it checks each once,
  * on its own, which keeps a node's start under its time bound. They take a
@@ -45,9 +45,8 @@ const volatile __u32 workers = 1;
 const volatile __u32 redirect_mark;
 const volatile __u32 socket_mark;
 
-/* Written at run time: the policy in force, and whether to take new flows. */
+/* Written at run time: the policy in force. */
 volatile __u32 generation;
-volatile __u32 paused;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
@@ -485,10 +484,6 @@ STEP __u32 judge_syn(struct __sk_buff *skb, const struct packet *pkt)
 		report(skb, pkt, &event, this_worker());
 		return FATE_HOLD;
 	}
-	if (paused) {
-		count(STAT_PAUSED);
-		return FATE_PASS;
-	}
 	return open_flow(skb, pkt, &event);
 }
 
@@ -677,7 +672,7 @@ static __always_inline bool icmp_error(struct __sk_buff *skb, const struct packe
 	return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETERPROB;
 }
 
-SEC("tc")
+SEC("tcx/ingress")
 int redirect(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -50,7 +50,7 @@ pub enum LinkLayer {
 /// How a program is held on an interface.
 enum Hold {
     /// Ends with the process (Linux 6.6).
-    Tcx(Link),
+    Tcx(#[expect(dead_code, reason = "held for its Drop")] Link),
     /// Stays behind after a crash, where it passes everything.
     Filter(TcHook),
 }
@@ -121,30 +121,20 @@ impl Redirect {
     ///
     /// # Errors
     /// [`Error::Map`] when a descriptor cannot be duplicated.
-    pub fn lane(&self, worker: usize) -> Result<Lane, Error> {
+    pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
         let maps = &self.skel.maps;
         let hold = |map, name| MapHandle::try_from(map).map_err(Error::map("hold", name));
-        Lane::new(
-            MapHandle::try_from(&self.rings[worker]).map_err(Error::map("hold", "rings"))?,
-            hold(&maps.gates, "gates")?,
-            hold(&maps.gates_kept, "gates_kept")?,
-            hold(&maps.known, "known")?,
-            hold(&maps.suspects, "suspects")?,
-            self.skel.progs.inject.as_fd(),
-        )
-    }
-
-    /// Gives a worker's listener of one family to the programs.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn set_listener(&self, worker: u32, ipv6: bool, fd: BorrowedFd<'_>) -> Result<(), Error> {
-        let key = 2 * worker + u32::from(ipv6);
-        let value = u64::try_from(fd.as_raw_fd()).expect("a descriptor is not negative");
-        let listeners = &self.skel.maps.listeners;
-        listeners
-            .update(&key.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
-            .map_err(Error::map("write", "listeners"))
+        let inject = self.skel.progs.inject.as_fd().try_clone_to_owned();
+        Ok(Lane {
+            worker,
+            ring: MapHandle::try_from(&self.rings[usize::from(worker)])
+                .map_err(Error::map("hold", "rings"))?,
+            listeners: hold(&maps.listeners, "listeners")?,
+            gates: [hold(&maps.gates, "gates")?, hold(&maps.gates_kept, "gates_kept")?],
+            known: hold(&maps.known, "known")?,
+            suspects: hold(&maps.suspects, "suspects")?,
+            inject: inject.map_err(|error| Error::map("hold", "inject")(error.into()))?,
+        })
     }
 
     /// Puts rules in force, all at once, and returns the generation that
@@ -177,11 +167,6 @@ impl Redirect {
 
     fn generation(&mut self) -> u8 {
         (self.bss().generation & 0xff) as u8
-    }
-
-    /// Stops (or starts again) redirecting new flows. Flows in relays stay.
-    pub fn pause(&mut self, paused: bool) {
-        self.bss().paused = u32::from(paused);
     }
 
     /// Serves SYNs that meet a TIME_WAIT socket. Attaches to the network
@@ -268,7 +253,7 @@ impl Redirect {
 
     /// What the programs counted: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        const STATS: [(&str, &str); 8] = [
+        const STATS: [(&str, &str); 7] = [
             ("syns_redirected", "SYNs given to a listener."),
             (
                 "gates_full",
@@ -281,14 +266,10 @@ impl Redirect {
             ("cookies", "Client handshakes completed by SYN cookie."),
             ("renewals", "SYNs that met a TIME_WAIT socket."),
             ("icmp_errors", "ICMP errors handed to our sockets."),
-            (
-                "syns_paused",
-                "SYNs forwarded while interception was paused.",
-            ),
             ("suspects", "Early flows made strict by an earlier failure."),
         ];
         let total = |index: usize| {
-            let key = u32::try_from(index).expect("eight").to_ne_bytes();
+            let key = u32::try_from(index).expect("seven").to_ne_bytes();
             let values = self
                 .skel
                 .maps

@@ -124,7 +124,6 @@ enum stat {
 	STAT_COOKIES,       /* handshakes completed by SYN cookie */
 	STAT_RENEWALS,      /* SYNs that found a TIME_WAIT socket */
 	STAT_ICMP,          /* ICMP errors handed to our sockets */
-	STAT_PAUSED,        /* SYNs forwarded because interception is paused */
 	STAT_SUSPECTS,      /* early flows made strict by an earlier failure */
 	STAT_MAX,
 };

@@ -89,6 +89,8 @@ counters! {
     bytes_down: total,
     #[doc = "Bytes moved by splice, in both directions."]
     bytes_spliced: total,
+    #[doc = "Frames that could not be put back on their device."]
+    frames_lost: total,
     #[doc = "Log records dropped because the log could not keep up."]
     log_drops: total,
 }

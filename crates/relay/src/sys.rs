@@ -272,18 +272,8 @@ pub(crate) fn pipe(capacity_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// Runs the calling thread on one CPU.
-pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    let mut set = nix::sched::CpuSet::new();
-    set.set(cpu)?;
-    Ok(nix::sched::sched_setaffinity(
-        nix::unistd::Pid::from_raw(0),
-        &set,
-    )?)
-}
-
-/// Microseconds of CLOCK_MONOTONIC, the clock of the redirect program too.
-pub(crate) fn monotonic() -> Duration {
+/// CLOCK_MONOTONIC, the clock of the redirect program too.
+pub fn monotonic() -> Duration {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the kernel fills `now`; this clock always exists.
     let now = unsafe {

@@ -63,8 +63,6 @@ const TOKEN_LISTENER: u64 = u64::MAX - 8;
 pub struct Settings {
     /// Its number, from 0.
     pub index: u16,
-    /// Run on this CPU only.
-    pub cpu: Option<usize>,
     /// Its listeners, one a family at the most.
     pub listeners: Vec<Socket>,
     /// `SO_MARK` of its upstream sockets.
@@ -161,9 +159,6 @@ impl<I: Intercept> Worker<I> {
         counters: Arc<Counters>,
         journal: Box<dyn Journal>,
     ) -> io::Result<Self> {
-        if let Some(cpu) = settings.cpu {
-            sys::pin_to_cpu(cpu)?;
-        }
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let input = EpollFlags::EPOLLIN;
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;

@@ -475,8 +475,10 @@ impl<I: Intercept> Worker<I> {
     /// Puts a frame on its device. What is lost here is repeated by whoever
     /// sent it.
     fn inject(&mut self, frame: Option<Frame>, heading: Heading) {
-        if let Some(frame) = frame {
-            let _ = self.intercept.inject(&frame, heading);
+        if let Some(frame) = frame
+            && self.intercept.inject(&frame, heading).is_err()
+        {
+            self.counters.frames_lost.add(1);
         }
     }
 }

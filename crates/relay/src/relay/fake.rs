@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A kernel for relays under test: two TCP connections, a pool of pipes.
+//!
+//! It behaves as Linux does where a relay could tell: edge-triggered events
+//! that are sampled when they are taken; room reported only to a writer that
+//! was refused, and only when a third of the buffer is free; after a reset,
+//! received bytes are still readable, a FIN received before hides the error
+//! from readers, and `shutdown` says `ENOTCONN`.
+//!
+//! It checks by itself what must hold at every call: bytes come out in order,
+//! once, and unchanged; nothing is read while bytes are held; FIN goes out
+//! once, behind all bytes; nothing is touched after a fault; pipes come back
+//! empty.
+
+use std::io::{self, ErrorKind};
+use std::sync::LazyLock;
+
+use super::{Io, Ready};
+use crate::rng::Rng;
+use crate::side::{Side, Sides};
+
+/// The most a copy moves at once, as in the worker.
+pub(super) const SCRATCH_BYTES: usize = 64 << 10;
+/// The largest pipe.
+pub(super) const PIPE_BYTES: usize = 1 << 20;
+/// After how many bytes the content of a stream repeats itself.
+const PERIOD_BYTES: usize = 1 << 20;
+
+/// What the bytes `from..from + bytes` that come from `side` look like.
+fn content(side: Side, from: usize, bytes: usize) -> &'static [u8] {
+    static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut rng = Rng::new(0);
+        let words = (PERIOD_BYTES + PIPE_BYTES) / 8;
+        (0..words).flat_map(|_| rng.next().to_le_bytes()).collect()
+    });
+    let salt = side as usize * 4099;
+    let start = (from + salt) % PERIOD_BYTES;
+    &NOISE[start..start + bytes]
+}
+
+/// One TCP connection, seen from the relay.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// Bytes that came from the peer, and whether its FIN came behind them.
+    pub(super) arrived: usize,
+    pub(super) fin: bool,
+    /// What the relay has taken of that.
+    pub(super) read: usize,
+    pub(super) eof: bool,
+    /// Size of the send buffer, what the relay put in, what left it.
+    pub(super) room: usize,
+    pub(super) written: usize,
+    pub(super) acknowledged: usize,
+    pub(super) fin_sent: bool,
+    /// How the connection died.
+    pub(super) died: Option<ErrorKind>,
+    /// The error to report, once.
+    error: Option<ErrorKind>,
+    /// A writer was refused and waits for room.
+    starved: bool,
+    /// An event waits to be taken.
+    event: bool,
+}
+
+impl Stream {
+    fn new(room: usize) -> Self {
+        Self {
+            arrived: 0,
+            fin: false,
+            read: 0,
+            eof: false,
+            room,
+            written: 0,
+            acknowledged: 0,
+            fin_sent: false,
+            died: None,
+            error: None,
+            starved: false,
+            event: true,
+        }
+    }
+
+    pub(super) fn unread(&self) -> usize {
+        self.arrived - self.read
+    }
+
+    pub(super) fn unacknowledged(&self) -> usize {
+        self.written - self.acknowledged
+    }
+
+    fn free(&self) -> usize {
+        self.room - self.unacknowledged()
+    }
+
+    /// Linux reports room when a third of the buffer is free.
+    pub(super) fn roomy(&self) -> bool {
+        self.free() * 3 >= self.room
+    }
+
+    fn sample(&mut self) -> Ready {
+        let writable = self.died.is_some() || self.fin_sent || self.roomy();
+        self.starved |= !writable;
+        Ready {
+            readable: self.unread() > 0 || self.fin || self.died.is_some(),
+            writable,
+        }
+    }
+
+    /// Bytes to read now; zero at the end.
+    fn readable(&mut self) -> io::Result<usize> {
+        if self.unread() > 0 {
+            return Ok(self.unread());
+        }
+        if !self.fin {
+            if let Some(error) = self.error.take() {
+                return Err(error.into());
+            }
+            if self.died.is_none() {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+        self.eof = true;
+        Ok(0)
+    }
+
+    /// Bytes that can be written now.
+    fn writable(&mut self) -> io::Result<usize> {
+        if self.died.is_some() || self.fin_sent {
+            let error = self.error.take().unwrap_or(ErrorKind::BrokenPipe);
+            return Err(error.into());
+        }
+        if self.free() == 0 {
+            self.starved = true;
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(self.free())
+    }
+}
+
+/// A pipe and what is in it.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    content: Vec<u8>,
+}
+
+/// The kernel, and the worker's part of [`Io`].
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) streams: Sides<Stream>,
+    scratch: Vec<u8>,
+    /// How much of the scratch is in use.
+    loaded: usize,
+    pub(super) pipe_bytes: usize,
+    /// Pipes that may be leased, and those that are.
+    pub(super) pipes_max: usize,
+    pub(super) leased: usize,
+    /// Bytes that went through pipes.
+    pub(super) spliced: usize,
+    /// With it, calls move less than they could.
+    pub(super) whims: Option<Rng>,
+    faulted: bool,
+}
+
+impl Kernel {
+    /// Two open connections whose send buffers have this much room.
+    pub(super) fn new(room: usize) -> Self {
+        Self {
+            streams: Sides([Stream::new(room), Stream::new(room)]),
+            scratch: vec![0; SCRATCH_BYTES],
+            loaded: 0,
+            pipe_bytes: PIPE_BYTES,
+            pipes_max: 2,
+            leased: 0,
+            spliced: 0,
+            whims: None,
+            faulted: false,
+        }
+    }
+
+    /// Bytes arrive from the peer on `side`.
+    pub(super) fn arrive(&mut self, side: Side, bytes: usize) {
+        let stream = &mut self.streams[side];
+        assert!(!stream.fin && stream.died.is_none(), "the peer is silent");
+        stream.event |= stream.unread() == 0 && bytes > 0;
+        stream.arrived += bytes;
+    }
+
+    /// The peer's FIN arrives.
+    pub(super) fn arrive_fin(&mut self, side: Side) {
+        let stream = &mut self.streams[side];
+        assert!(!stream.fin && stream.died.is_none(), "the peer is silent");
+        stream.fin = true;
+        stream.event = true;
+    }
+
+    /// The connection dies: of a reset, or because the peer fell silent.
+    pub(super) fn die(&mut self, side: Side, of: ErrorKind) {
+        let stream = &mut self.streams[side];
+        // Linux calls a reset behind a FIN a broken pipe.
+        let closing = stream.fin && !stream.fin_sent && of == ErrorKind::ConnectionReset;
+        stream.died = Some(of);
+        stream.error = Some(if closing { ErrorKind::BrokenPipe } else { of });
+        stream.event = true;
+    }
+
+    /// The peer acknowledges bytes, or memory has become free (zero bytes).
+    pub(super) fn acknowledge(&mut self, side: Side, bytes: usize) {
+        let stream = &mut self.streams[side];
+        stream.acknowledged += bytes.min(stream.unacknowledged());
+        if stream.starved && stream.roomy() {
+            stream.starved = false;
+            stream.event = true;
+        }
+    }
+
+    /// Has an event reported whether there is reason to or not.
+    pub(super) fn poke(&mut self, side: Side) {
+        self.streams[side].event = true;
+    }
+
+    pub(super) fn has_event(&self, side: Side) -> bool {
+        self.streams[side].event
+    }
+
+    /// Takes the event of `side`, if one waits.
+    pub(super) fn take_event(&mut self, side: Side) -> Option<Ready> {
+        let stream = &mut self.streams[side];
+        std::mem::take(&mut stream.event).then(|| stream.sample())
+    }
+
+    /// Bytes read from `side` and not written to the other.
+    pub(super) fn held(&self, side: Side) -> usize {
+        self.streams[side].read - self.streams[!side].written
+    }
+
+    /// Every byte and the FIN of `side` have been handed over.
+    pub(super) fn handed_over(&self, side: Side) -> bool {
+        let (from, to) = (&self.streams[side], &self.streams[!side]);
+        from.fin && to.fin_sent && to.written == from.arrived
+    }
+
+    /// Takes a pipe that still has bytes in it.
+    pub(super) fn discard(&mut self, pipe: Pipe) {
+        assert!(!pipe.content.is_empty(), "an empty pipe is given back");
+        self.leased -= 1;
+    }
+
+    /// A part of what a call could move.
+    fn part(&mut self, bytes: usize) -> usize {
+        match &mut self.whims {
+            Some(rng) if !rng.once_in(3) => rng.some_of(bytes),
+            _ => bytes,
+        }
+    }
+
+    fn check_alive(&self) {
+        assert!(!self.faulted, "the relay goes on after a fault");
+    }
+
+    fn note_fault<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        let fault = |error: &io::Error| error.kind() != ErrorKind::WouldBlock;
+        self.faulted |= result.as_ref().is_err_and(fault);
+        result
+    }
+
+    /// Takes bytes off `side`, at most `limit`.
+    fn take(&mut self, side: Side, limit: usize) -> io::Result<&'static [u8]> {
+        self.check_alive();
+        assert_eq!(self.held(side), 0, "it reads while it holds bytes");
+        assert!(!self.streams[side].eof, "it reads past the end");
+        let readable = self.streams[side].readable();
+        let readable = self.note_fault(readable)?;
+        let bytes = match readable.min(limit) {
+            0 => 0,
+            most => self.part(most),
+        };
+        let stream = &mut self.streams[side];
+        stream.read += bytes;
+        Ok(content(side, stream.read - bytes, bytes))
+    }
+
+    /// Puts bytes on `side`; returns how many it took.
+    fn put(&mut self, side: Side, bytes: &[u8]) -> io::Result<usize> {
+        self.check_alive();
+        let short = self.whims.as_mut().is_some_and(|rng| rng.once_in(16));
+        if short && self.streams[side].died.is_none() && !bytes.is_empty() {
+            // Out of memory for a moment.
+            self.streams[side].starved = true;
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let writable = match self.streams[side].writable() {
+            Err(error) if bytes.is_empty() && error.kind() == ErrorKind::WouldBlock => Ok(0),
+            result => self.note_fault(result),
+        }?;
+        let taken = match writable.min(bytes.len()) {
+            0 => 0,
+            most => self.part(most),
+        };
+        let stream = &mut self.streams[side];
+        let wanted = content(!side, stream.written, taken);
+        assert!(bytes[..taken] == *wanted, "bytes are lost or out of order");
+        stream.written += taken;
+        Ok(taken)
+    }
+}
+
+impl Io for Kernel {
+    type Pipe = Pipe;
+    type Buffer = Vec<u8>;
+
+    fn read(&mut self, side: Side) -> io::Result<usize> {
+        let bytes = self.take(side, SCRATCH_BYTES)?;
+        self.scratch[..bytes.len()].copy_from_slice(bytes);
+        self.loaded = bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn write(&mut self, side: Side, from: usize, to: usize) -> io::Result<usize> {
+        assert!(to <= self.loaded, "the scratch holds less");
+        let scratch = std::mem::take(&mut self.scratch);
+        let result = self.put(side, &scratch[from..to]);
+        self.scratch = scratch;
+        result
+    }
+
+    fn keep(&mut self, from: usize, to: usize) -> Vec<u8> {
+        assert!(from < to && to <= self.loaded, "nothing to keep");
+        self.scratch[from..to].to_vec()
+    }
+
+    fn write_kept(&mut self, side: Side, kept: &Vec<u8>, from: usize) -> io::Result<usize> {
+        self.put(side, &kept[from..])
+    }
+
+    fn lease(&mut self) -> Option<Pipe> {
+        if self.leased >= self.pipes_max {
+            return None;
+        }
+        self.leased += 1;
+        Some(Pipe {
+            content: Vec::new(),
+        })
+    }
+
+    fn give_back(&mut self, pipe: Pipe) {
+        assert!(pipe.content.is_empty(), "bytes are lost in a pipe");
+        self.leased -= 1;
+    }
+
+    fn fill(&mut self, side: Side, pipe: &mut Pipe) -> io::Result<usize> {
+        assert!(pipe.content.is_empty(), "the pipe is in use");
+        let bytes = self.take(side, self.pipe_bytes)?;
+        pipe.content.extend_from_slice(bytes);
+        self.spliced += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn empty(&mut self, side: Side, pipe: &mut Pipe, bytes: usize) -> io::Result<usize> {
+        assert_eq!(bytes, pipe.content.len(), "miscounted");
+        let taken = self.put(side, &pipe.content)?;
+        pipe.content.drain(..taken);
+        Ok(taken)
+    }
+
+    fn finish(&mut self, side: Side) -> io::Result<()> {
+        self.check_alive();
+        let from = &self.streams[!side];
+        assert!(from.eof, "FIN is passed on before it was read");
+        assert_eq!(self.held(!side), 0, "FIN overtakes bytes");
+        let stream = &mut self.streams[side];
+        assert!(!stream.fin_sent, "FIN is sent twice");
+        if stream.died.is_some() {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        stream.fin_sent = true;
+        Ok(())
+    }
+}

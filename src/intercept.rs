@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Joins the redirect programs to the workers: the one place that knows both.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use posthaste_bpf as bpf;
+use posthaste_relay::flow::Flow;
+use posthaste_relay::frame::Frame;
+use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept};
+use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix};
+use posthaste_relay::sys;
+
+/// A worker's [`Intercept`] over its share of the redirect programs.
+pub(crate) struct Lane {
+    lane: bpf::OpenLane,
+    /// The worker's listeners, with whether each is for IPv6.
+    listeners: Vec<(bool, OwnedFd)>,
+}
+
+impl Lane {
+    /// For the worker's thread. `listeners` are duplicates of its own.
+    pub(crate) fn open(lane: bpf::Lane, listeners: Vec<(bool, OwnedFd)>) -> io::Result<Self> {
+        let lane = lane.open().map_err(io::Error::other)?;
+        Ok(Self { lane, listeners })
+    }
+}
+
+impl Intercept for Lane {
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.lane.event_fd()
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        let event = self.lane.next_event()?;
+        let kind = match event.kind {
+            bpf::EventKind::Syn { held } => EventKind::Syn { held },
+            bpf::EventKind::SynAck => EventKind::SynAck,
+            bpf::EventKind::Reject => EventKind::Reject,
+        };
+        Some(Event {
+            kind,
+            flow: flow(&event.flow),
+            frame: Frame::captured(event.ifindex, event.l2_bytes, &event.frame),
+            gate: Gate {
+                isn: event.isn,
+                kept: event.kept,
+            },
+            rule: event.rule.into(),
+            generation: event.generation,
+        })
+    }
+
+    fn offer(&mut self, listening: bool) -> io::Result<()> {
+        use std::os::fd::AsFd;
+        for (ipv6, listener) in &self.listeners {
+            let listener = listening.then(|| listener.as_fd());
+            self.lane.set_listener(*ipv6, listener).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    fn open_gate(&mut self, flow: &Flow, gate: Gate) {
+        self.lane.open_gate(&key(flow, gate));
+    }
+
+    fn close_gate(&mut self, flow: &Flow) -> io::Result<Gate> {
+        let made = self.lane.close_gate(flow_key(flow)).map_err(io::Error::other)?;
+        Ok(Gate {
+            isn: made.isn,
+            kept: made.kept,
+        })
+    }
+
+    fn admit(&mut self, flow: &Flow, gate: Gate) -> io::Result<()> {
+        self.lane.admit(&key(flow, gate)).map_err(io::Error::other)
+    }
+
+    fn pass(&mut self, flow: &Flow, gate: Gate) -> io::Result<()> {
+        self.lane.pass(&key(flow, gate)).map_err(io::Error::other)
+    }
+
+    fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()> {
+        let heading = match heading {
+            Heading::In => bpf::Heading::In,
+            Heading::Out => bpf::Heading::Out,
+        };
+        let sent = self.lane.inject(frame.ifindex, heading, frame.as_bytes());
+        sent.map_err(io::Error::other)
+    }
+
+    fn know(&mut self, flow: &Flow) {
+        self.lane.know(flow.addresses().0);
+    }
+
+    fn suspect(&mut self, flow: &Flow, period: Duration) {
+        self.lane.suspect(&flow_key(flow), sys::monotonic() + period);
+    }
+
+    fn acquit(&mut self, flow: &Flow) {
+        self.lane.acquit(&flow_key(flow));
+    }
+}
+
+/// The policy's rules as the redirect programs take them.
+pub(crate) fn rules(policy: &Policy) -> Vec<bpf::RuleSpec> {
+    let prefix = |prefix: &Prefix| bpf::PrefixSpec {
+        ip: prefix.octets(),
+        bits: prefix.mapped_bits(),
+    };
+    let each = policy.rules.iter().map(|rule| bpf::RuleSpec {
+        destinations: rule.matches.destinations.iter().map(prefix).collect(),
+        sources: rule.matches.sources.iter().map(prefix).collect(),
+        ports: rule.matches.ports.iter().map(|range| (*range.start(), *range.end())).collect(),
+        action: match rule.action {
+            Action::Relay => bpf::Action::Relay,
+            Action::Forward => bpf::Action::Forward,
+            Action::Reject => bpf::Action::Reject,
+        },
+        accept: match rule.accept {
+            AcceptMode::Early => bpf::Accept::Early,
+            AcceptMode::Strict => bpf::Accept::Strict,
+            AcceptMode::Late => bpf::Accept::Late,
+        },
+    });
+    each.collect()
+}
+
+fn key(flow: &Flow, gate: Gate) -> bpf::GateKey {
+    bpf::GateKey {
+        flow: flow_key(flow),
+        isn: gate.isn,
+        kept: gate.kept,
+    }
+}
+
+fn flow_key(flow: &Flow) -> bpf::FlowKey {
+    let (client_ip, server_ip) = flow.addresses();
+    bpf::FlowKey {
+        client_ip,
+        server_ip,
+        client_port: flow.client().port(),
+        server_port: flow.server().port(),
+    }
+}
+
+fn flow(key: &bpf::FlowKey) -> Flow {
+    let endpoint = |ip: [u8; 16], port| (std::net::Ipv6Addr::from(ip).to_canonical(), port).into();
+    Flow::new(
+        endpoint(key.client_ip, key.client_port),
+        endpoint(key.server_ip, key.server_port),
+    )
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A running node: starts its parts in the order that keeps the host's traffic
+//! flowing, and stops them in the reverse.
+//!
+//! The guard is forked first, while there is one thread; interception begins
+//! last, when somebody can take what it redirects. At the end interception goes
+//! first. Everything that can fail at start fails before a flow is touched.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use posthaste_bpf::{Redirect, Settings};
+use posthaste_relay::control::{Command, Handle};
+use posthaste_relay::{sys, worker};
+
+use crate::config::Config;
+use crate::guard::Guard;
+use crate::intercept::{self, Lane};
+use crate::journal::Log;
+use crate::{admin, host, journal, notify, privileges};
+
+mod interfaces;
+
+pub(crate) use interfaces::Attached;
+
+/// Length of each listener's accept queue; the kernel caps it at
+/// `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// The parts of a node that its control thread works with.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// Where the configuration came from; `None` when there is no file.
+    path: Option<PathBuf>,
+    config: Mutex<Config>,
+    redirect: Mutex<Redirect>,
+    /// The workers, in the order of their numbers.
+    pub(crate) workers: Vec<Handle>,
+    pub(crate) log: Log,
+}
+
+/// Runs a node until it is told to stop and has drained.
+pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
+    privileges::require(&privileges::NODE)?;
+    admin::ensure_alone(&config.admin_socket)?;
+    privileges::raise_open_files()?;
+    let guard = Guard::start(&config.transparent)?;
+    let transparent = config.transparent.clone();
+    let ended = run_guarded(path, config);
+    let removed = host::remove(&transparent);
+    guard.release();
+    ended?;
+    removed.map(drop)
+}
+
+fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
+    host::install(&config.transparent)?;
+    let redirect = load(&config)?;
+    // Capabilities belong to threads: before any is started, and after the
+    // programs are loaded, which is what takes the most.
+    privileges::keep_only(&privileges::RUNNING)?;
+    let (log, writer) = journal::start(config.node.log_connections)?;
+    for warning in &config.warnings {
+        log.warn(warning, &[]);
+    }
+    let listeners = admin::Listeners::bind(&config)?;
+    let (node, threads) = Node::start(path, config, redirect, log)?;
+    let node = Arc::new(node);
+    let ended = admin::serve(&node, listeners);
+    for thread in threads {
+        if thread.join().is_err() {
+            bail!("a worker ended with a panic");
+        }
+    }
+    drop(node);
+    writer.finish();
+    ended
+}
+
+/// Loads the redirect programs with what they cannot be told later.
+fn load(config: &Config) -> anyhow::Result<Redirect> {
+    let half_open = &config.policy.half_open;
+    let mut redirect = Redirect::load(Settings {
+        workers: u32::try_from(config.node.workers)?,
+        redirect_mark: config.transparent.mark,
+        socket_mark: config.transparent.socket_mark,
+        half_open: half_open.total - half_open.reserve,
+        half_open_reserve: half_open.reserve,
+    })?;
+    redirect.attach_lookup()?;
+    Ok(redirect)
+}
+
+impl Node {
+    /// Starts the workers and attaches to the interfaces.
+    fn start(
+        path: Option<PathBuf>,
+        config: Config,
+        mut redirect: Redirect,
+        log: Log,
+    ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
+        let generation = redirect.set_rules(&intercept::rules(&config.policy))?;
+        let policy = Arc::new(config.policy.clone());
+        let started = (0..u16::try_from(config.node.workers)?)
+            .map(|index| start_worker(index, &config, &redirect, &log, (&policy, generation)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let (workers, threads) = started.into_iter().unzip();
+        let node = Self {
+            path,
+            config: Mutex::new(config),
+            redirect: Mutex::new(redirect),
+            workers,
+            log,
+        };
+        node.attach_all()?;
+        Ok((node, threads))
+    }
+
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> MutexGuard<'_, Config> {
+        lock(&self.config)
+    }
+
+    /// Where the configuration came from.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    fn redirect(&self) -> MutexGuard<'_, Redirect> {
+        lock(&self.redirect)
+    }
+
+    /// What the redirect programs counted: name, documentation, value.
+    pub(crate) fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
+        self.redirect().stats()
+    }
+
+    /// Reads the configuration file again and puts its rules, timeouts, socket
+    /// settings and limits in force for new relays. Returns the keys that
+    /// changed and need a restart. On error the former stays in force.
+    pub(crate) fn reload(&self) -> anyhow::Result<Vec<&'static str>> {
+        let Some(path) = &self.path else {
+            bail!("there is no configuration file to read: the node was started without one");
+        };
+        let next = Config::load(path)?;
+        let restart = self.config().needs_restart(&next);
+        let generation = self.redirect().set_rules(&intercept::rules(&next.policy))?;
+        let policy = Arc::new(next.policy.clone());
+        for worker in &self.workers {
+            worker.send(Command::Policy {
+                policy: Arc::clone(&policy),
+                generation,
+            });
+        }
+        self.log.log_connections(next.node.log_connections);
+        for warning in &next.warnings {
+            self.log.warn(warning, &[]);
+        }
+        *self.config() = next;
+        Ok(restart)
+    }
+
+    /// Has new flows forwarded and lets open relays end by themselves, until
+    /// the deadline.
+    pub(crate) fn drain(&self, deadline: Duration) {
+        notify::stopping(deadline);
+        for worker in &self.workers {
+            worker.send(Command::Drain { deadline });
+        }
+    }
+}
+
+fn start_worker(
+    index: u16,
+    config: &Config,
+    redirect: &Redirect,
+    log: &Log,
+    (policy, generation): (&Arc<posthaste_relay::policy::Policy>, u8),
+) -> anyhow::Result<(Handle, JoinHandle<()>)> {
+    let settings = sys::SocketSettings {
+        mark: config.transparent.socket_mark,
+        backlog: BACKLOG,
+    };
+    let mut listeners = Vec::new();
+    let mut duplicates = Vec::new();
+    for ipv6 in [false, true] {
+        match sys::transparent_listener(ipv6, settings) {
+            Ok(listener) => {
+                duplicates.push((ipv6, listener.try_clone()?.into()));
+                listeners.push(listener);
+            }
+            // The host has IPv6 switched off: there is nothing to intercept.
+            Err(error) if ipv6 => log.info("no IPv6 on this host", &[("error", &error)]),
+            Err(error) => return Err(error).context("open a transparent listener"),
+        }
+    }
+    let lane = redirect.lane(index)?;
+    let settings = worker::Settings {
+        index,
+        listeners,
+        socket_mark: config.transparent.socket_mark,
+        policy: Arc::clone(policy),
+        generation,
+    };
+    let open = move || Lane::open(lane, duplicates);
+    worker::spawn(settings, Box::new(log.clone()), open)
+        .with_context(|| format!("start worker {index}"))
+}
+
+/// A panic in another thread ends the process, so no lock stays poisoned.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which interfaces the node intercepts on.
+
+use anyhow::{Context, bail};
+use posthaste_bpf::LinkLayer;
+
+use super::Node;
+use crate::host::{self, Framing, Link};
+
+/// An interface that the node intercepts on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// Its number.
+    pub(crate) index: u32,
+    /// Its name, if it still has one.
+    pub(crate) name: String,
+    /// The hold on it ends with the process (TCX), or stays behind a crash,
+    /// passing everything (clsact).
+    pub(crate) ends_with_process: bool,
+}
+
+impl Node {
+    /// Attaches to every interface that the configuration wants and that is
+    /// not attached yet, and lets go of those that went.
+    pub(crate) fn attach_all(&self) -> anyhow::Result<()> {
+        let links = host::links().context("list the interfaces")?;
+        if let Some(missing) = self.missing(&links) {
+            bail!("transparent.interfaces: there is no interface {missing} on this host");
+        }
+        self.update_interfaces(&links);
+        Ok(())
+    }
+
+    fn missing(&self, links: &[Link]) -> Option<String> {
+        let config = self.config();
+        let mut wanted = config.transparent.interfaces.iter();
+        wanted.find(|name| !links.iter().any(|link| link.name == **name)).cloned()
+    }
+
+    /// Brings the attachments in line with the interfaces there are.
+    pub(crate) fn update_interfaces(&self, links: &[Link]) {
+        let attached: Vec<u32> = self.redirect().attached().map(|(index, _)| index).collect();
+        for index in &attached {
+            if !links.iter().any(|link| link.index == *index) {
+                self.redirect().detach(*index);
+                self.log.info("interface gone", &[("ifindex", index)]);
+            }
+        }
+        for link in links {
+            if !attached.contains(&link.index) {
+                self.attach(link);
+            }
+        }
+    }
+
+    fn attach(&self, link: &Link) {
+        if link.is_port() || !self.config().transparent.wants(&link.name) {
+            return;
+        }
+        let layer = match link.framing {
+            Framing::Ethernet => LinkLayer::Ethernet,
+            Framing::Ip => LinkLayer::None,
+            Framing::Other(_) => return,
+        };
+        let fields: &[(&str, &dyn std::fmt::Display)] = &[("interface", &link.name)];
+        match self.redirect().attach(link.index, layer) {
+            Ok(()) => self.log.info("intercepting", fields),
+            Err(error) => {
+                let fields: &[(&str, &dyn std::fmt::Display)] =
+                    &[("interface", &link.name), ("error", &error)];
+                self.log.warn("cannot intercept", fields);
+            }
+        }
+    }
+
+    /// The interfaces the node intercepts on now.
+    pub(crate) fn attached(&self) -> Vec<Attached> {
+        let links = host::links().unwrap_or_default();
+        let redirect = self.redirect();
+        let each = redirect.attached().map(|(index, ends_with_process)| {
+            let link = links.iter().find(|link| link.index == index);
+            Attached {
+                index,
+                name: link.map(|link| link.name.clone()).unwrap_or_default(),
+                ends_with_process,
+            }
+        });
+        each.collect()
+    }
+}
