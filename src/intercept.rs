@@ -56,7 +56,9 @@ impl Intercept for Lane {
         use std::os::fd::AsFd;
         for (ipv6, listener) in &self.listeners {
             let listener = listening.then(|| listener.as_fd());
-            self.lane.set_listener(*ipv6, listener).map_err(io::Error::other)?;
+            self.lane
+                .set_listener(*ipv6, listener)
+                .map_err(io::Error::other)?;
         }
         Ok(())
     }
@@ -66,7 +68,10 @@ impl Intercept for Lane {
     }
 
     fn close_gate(&mut self, flow: &Flow) -> io::Result<Gate> {
-        let made = self.lane.close_gate(flow_key(flow)).map_err(io::Error::other)?;
+        let made = self
+            .lane
+            .close_gate(flow_key(flow))
+            .map_err(io::Error::other)?;
         Ok(Gate {
             isn: made.isn,
             kept: made.kept,
@@ -95,7 +100,8 @@ impl Intercept for Lane {
     }
 
     fn suspect(&mut self, flow: &Flow, period: Duration) {
-        self.lane.suspect(&flow_key(flow), sys::monotonic() + period);
+        self.lane
+            .suspect(&flow_key(flow), sys::monotonic() + period);
     }
 
     fn acquit(&mut self, flow: &Flow) {
@@ -112,7 +118,12 @@ pub(crate) fn rules(policy: &Policy) -> Vec<bpf::RuleSpec> {
     let each = policy.rules.iter().map(|rule| bpf::RuleSpec {
         destinations: rule.matches.destinations.iter().map(prefix).collect(),
         sources: rule.matches.sources.iter().map(prefix).collect(),
-        ports: rule.matches.ports.iter().map(|range| (*range.start(), *range.end())).collect(),
+        ports: rule
+            .matches
+            .ports
+            .iter()
+            .map(|range| (*range.start(), *range.end()))
+            .collect(),
         action: match rule.action {
             Action::Relay => bpf::Action::Relay,
             Action::Forward => bpf::Action::Forward,

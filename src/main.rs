@@ -12,6 +12,7 @@ mod config;
 mod doctor;
 mod guard;
 mod host;
+mod intercept;
 mod journal;
 mod metrics;
 mod node;

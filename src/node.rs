@@ -24,8 +24,6 @@ use crate::{admin, host, journal, notify, privileges};
 
 mod interfaces;
 
-pub(crate) use interfaces::Attached;
-
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -57,6 +55,7 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
 }
 
 fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
+    let listeners = admin::Listeners::bind(&config)?;
     host::install(&config.transparent)?;
     let redirect = load(&config)?;
     // Capabilities belong to threads: before any is started, and after the
