@@ -24,7 +24,7 @@ mod value;
 
 pub(crate) use host::Capacity;
 pub(crate) use problem::Error;
-pub(crate) use show::{accept as accept_word, action as action_word};
+pub(crate) use show::accept as accept_word;
 
 /// Where the admin socket is unless the configuration says otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";

@@ -21,7 +21,8 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
 
 use crate::config::Transparent;
-use crate::{host, privileges};
+use crate::host::{self, Claim};
+use crate::privileges;
 
 /// Name of the process, as `ps -e` shows it: the most the kernel keeps.
 const NAME: &std::ffi::CStr = c"posthaste-guard";
@@ -34,12 +35,17 @@ const DEATH_TIME_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct Guard {
     pipe: File,
     pid: Pid,
+    /// Held together with the guard: a node that is started next waits for the
+    /// later end of the two.
+    _claim: Claim,
 }
 
 impl Guard {
-    /// Forks the guard. This process must have no other thread yet: the child
-    /// goes on with a copy of the caller's alone.
+    /// Claims the network namespace and forks the guard. This process must have no other thread yet: the child
+    /// goes on with a copy of the caller's alone, and with every descriptor
+    /// that is open now.
     pub(crate) fn start(transparent: &Transparent) -> anyhow::Result<Self> {
+        let claim = Claim::take()?;
         let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
         let node = getpid();
         // SAFETY: there is one thread, so no lock is held by a thread that the
@@ -48,10 +54,11 @@ impl Guard {
             ForkResult::Parent { child } => Ok(Self {
                 pipe: write.into(),
                 pid: child,
+                _claim: claim,
             }),
             ForkResult::Child => {
                 drop(write);
-                std::process::exit(live(node, read.into(), transparent))
+                std::process::exit(live(node, read.into(), transparent, &claim))
             }
         }
     }
@@ -65,7 +72,7 @@ impl Guard {
 }
 
 /// The guard's life; its exit code.
-fn live(node: Pid, pipe: File, transparent: &Transparent) -> i32 {
+fn live(node: Pid, pipe: File, transparent: &Transparent, claim: &Claim) -> i32 {
     let death = open_pidfd(node);
     step_aside();
     if left_in_order(pipe) {
@@ -74,7 +81,9 @@ fn live(node: Pid, pipe: File, transparent: &Transparent) -> i32 {
     if let Some(death) = death {
         wait_for_end(&death);
     }
-    match host::remove(transparent) {
+    let removed = host::remove(transparent);
+    claim.remove_file();
+    match removed {
         Ok(report) => {
             eprintln!(
                 "posthaste-guard: node {node} died: {}",
@@ -116,7 +125,6 @@ fn step_aside() {
 
 /// Waits for the pipe to end; whether the node said that it cleaned up.
 fn left_in_order(mut pipe: File) -> bool {
-    // `read` retries when a signal interrupts it only through `read_exact`.
     pipe.read_exact(&mut [0]).is_ok()
 }
 

@@ -6,12 +6,13 @@
 //! is flushed. Installing and removing are idempotent. Works on the network
 //! namespace of the calling thread.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Serialize;
 
-use crate::cli;
 use crate::config::{Config, Transparent};
+use crate::{admin, cli};
 
+mod claim;
 mod filters;
 mod links;
 mod netlink;
@@ -20,8 +21,9 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use claim::Claim;
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
-pub(crate) use routing::{Family, PROTOCOL, Rule};
+pub(crate) use routing::{Family, Rule};
 
 /// What an installation or a removal did, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -44,7 +46,7 @@ pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
 /// Removes everything of ours: rules, routes, tc filters, and every TCP socket
 /// with our mark, so that no TIME_WAIT socket swallows a later flow.
 ///
-/// No node may run in this network namespace. Every part is tried; the first
+/// The caller holds the [`Claim`] on this network namespace. Every part is tried; the first
 /// failure is returned at the end.
 pub(crate) fn remove(wanted: &Transparent) -> anyhow::Result<Report> {
     let mut report = Report::default();
@@ -90,13 +92,9 @@ pub(crate) fn setup(config: &Config, json: bool) -> anyhow::Result<()> {
 
 /// The `teardown` verb.
 pub(crate) fn teardown(config: &Config, json: bool) -> anyhow::Result<()> {
-    let socket = &config.admin_socket;
-    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-        bail!(
-            "a node runs here (it answers at {}): stop it first",
-            socket.display()
-        );
-    }
+    // Quick to say so; the claim would wait for a guard first.
+    admin::ensure_alone(&config.admin_socket)?;
+    let _claim = Claim::take()?;
     print_report(&remove(&config.transparent)?, json)
 }
 

@@ -62,11 +62,11 @@ pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {
     )
 }
 
-/// Whether `held` suffices for what `capability` allows. Linux before 5.8 had
-/// CAP_SYS_ADMIN in the place of CAP_BPF, and it still includes it.
+/// Whether `held` suffices for what `capability` allows. CAP_SYS_ADMIN was in
+/// the place of CAP_BPF and CAP_PERFMON before Linux 5.8 and includes them.
 fn may(held: &CapsHashSet, capability: Capability) -> bool {
-    held.contains(&capability)
-        || capability == Capability::CAP_BPF && held.contains(&Capability::CAP_SYS_ADMIN)
+    let split_off = [Capability::CAP_BPF, Capability::CAP_PERFMON].contains(&capability);
+    held.contains(&capability) || split_off && held.contains(&Capability::CAP_SYS_ADMIN)
 }
 
 /// Gives up every capability of this thread but these, for good: no program
@@ -131,7 +131,7 @@ mod tests {
                 "{error}"
             );
             assert!(
-                error.contains("setcap cap_net_admin,cap_net_raw,cap_bpf+ep"),
+                error.contains("setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep"),
                 "{error}"
             );
         });

@@ -175,8 +175,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
     }
 }
 
-/// The word of the configuration for an action.
-pub(crate) fn action(action: Action) -> &'static str {
+fn action(action: Action) -> &'static str {
     match action {
         Action::Relay => "relay",
         Action::Forward => "forward",

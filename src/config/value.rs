@@ -72,7 +72,7 @@ pub(super) fn show_duration(length: Duration) -> String {
     ];
     let whole = units
         .into_iter()
-        .find(|(_, unit_ms)| ms != 0 && ms % unit_ms == 0);
+        .find(|(_, unit_ms)| ms != 0 && ms.is_multiple_of(*unit_ms));
     match whole {
         Some((unit, unit_ms)) => format!("{}{unit}", ms / unit_ms),
         None if ms == 0 => "0s".into(),

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The control thread of a node: signals, admin API, metrics, news of
+//! interfaces, watchdog.
+//!
+//! It is the main thread, with a single-threaded runtime that is never on the
+//! data path. It knows the node only as [`Operations`]. The admin API is HTTP
+//! with JSON on a unix socket; access to it is access to the socket's file.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::host::{LinkWatch, watch_links};
+use crate::notify;
+
+pub(crate) mod api;
+mod control;
+mod fleet;
+mod operations;
+mod routes;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use api::State;
+use control::Control;
+pub(crate) use control::Snapshot;
+#[cfg(test)]
+pub(crate) use control::{Total, Totals};
+pub(crate) use operations::Operations;
+pub(crate) use socket::ensure_alone;
+
+/// How often the control thread looks whether the workers have ended.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL_DRAINING: Duration = Duration::from_millis(10);
+/// How long a request may keep an ended node.
+const CLOSING_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// What the control thread listens on: bound early, so that what fails, fails
+/// before a flow is touched.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    admin: socket::AdminSocket,
+    metrics: Option<std::net::TcpListener>,
+    links: LinkWatch,
+}
+
+impl Listeners {
+    /// Binds, and begins to take note of interfaces that come and go.
+    pub(crate) fn bind(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            admin: socket::AdminSocket::bind(&config.admin_socket)?,
+            metrics: config.metrics.map(socket::bind_metrics).transpose()?,
+            links: watch_links().context("subscribe to news of interfaces")?,
+        })
+    }
+}
+
+/// Controls a running node until its workers have ended, which a drain makes
+/// them do. Says that the node is ready once everything is served.
+pub(crate) fn serve<N: Operations>(node: &Arc<N>, listeners: Listeners) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(2)
+        .thread_name("posthaste-ctl")
+        .thread_stack_size(256 << 10)
+        .build()
+        .context("start the control runtime")?;
+    let control = Arc::new(Control::new(Arc::clone(node) as Arc<dyn Operations>));
+    let ended = runtime.block_on(async {
+        let servers = start_tasks(listeners, &control)?;
+        node.log()
+            .info("ready", &[("workers", &node.workers().len())]);
+        notify::ready("relaying");
+        let ended = until_workers_end(&control).await;
+        node.log().info("ended", &[]);
+        servers.close().await;
+        ended
+    });
+    runtime.shutdown_timeout(CLOSING_TIME_MAX);
+    ended
+}
+
+fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<Servers> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let signals = signal(kind).context("catch the signals to stop")?;
+        tokio::spawn(drain_on(signals, Arc::clone(control)));
+    }
+    let hangups = signal(SignalKind::hangup()).context("catch SIGHUP")?;
+    tokio::spawn(reload_on(hangups, Arc::clone(control)));
+
+    // SAFETY: the watch owns its descriptor, never changes it, and closes it
+    // only when the `AsyncFd` that owns the watch is dropped.
+    let links = unsafe { AsyncFd::register_with_interest(listeners.links, Interest::READABLE) };
+    let links = links
+        .map_err(std::io::Error::from)
+        .context("poll for interfaces")?;
+    tokio::spawn(pass_on_links(links, Arc::clone(control)));
+    if let Some(interval) = notify::watchdog_interval() {
+        tokio::spawn(feed_watchdog(interval, Arc::clone(control)));
+    }
+    start_servers(listeners.admin, listeners.metrics, control)
+}
+
+/// The servers, while they take requests.
+struct Servers {
+    /// Its end is the sign to stop.
+    open: watch::Sender<()>,
+    tasks: Vec<JoinHandle<std::io::Result<()>>>,
+    /// Removes its file at the end.
+    _admin: socket::AdminSocket,
+}
+
+impl Servers {
+    /// Lets requests that are being answered have their answer.
+    async fn close(self) {
+        drop(self.open);
+        for task in self.tasks {
+            let _ = tokio::time::timeout(CLOSING_TIME_MAX, task).await;
+        }
+    }
+}
+
+fn start_servers(
+    admin: socket::AdminSocket,
+    metrics: Option<std::net::TcpListener>,
+    control: &Arc<Control>,
+) -> anyhow::Result<Servers> {
+    let (open, closing) = watch::channel(());
+    let until_closed = || {
+        let mut closing = closing.clone();
+        async move { while closing.changed().await.is_ok() {} }
+    };
+    let listener = admin
+        .listener
+        .try_clone()
+        .context("share the admin socket")?;
+    let unix = tokio::net::UnixListener::from_std(listener).context("poll the admin socket")?;
+    let served = axum::serve(unix, routes::admin(Arc::clone(control)));
+    let mut tasks = vec![tokio::spawn(
+        served.with_graceful_shutdown(until_closed()).into_future(),
+    )];
+    if let Some(listener) = metrics {
+        let tcp = tokio::net::TcpListener::from_std(listener).context("poll the metrics socket")?;
+        let served = axum::serve(tcp, routes::observation(Arc::clone(control)));
+        tasks.push(tokio::spawn(
+            served.with_graceful_shutdown(until_closed()).into_future(),
+        ));
+    }
+    Ok(Servers {
+        open,
+        tasks,
+        _admin: admin,
+    })
+}
+
+/// The first signal drains in the time the configuration gives, the next at
+/// once.
+async fn drain_on(mut signals: Signal, control: Arc<Control>) {
+    while signals.recv().await.is_some() {
+        let impatient = control.state() == State::Draining;
+        let control = Arc::clone(&control);
+        let work = move || control.drain(impatient.then_some(Duration::ZERO));
+        let _ = tokio::task::spawn_blocking(work).await;
+    }
+}
+
+async fn reload_on(mut signals: Signal, control: Arc<Control>) {
+    while signals.recv().await.is_some() {
+        let control = Arc::clone(&control);
+        let _ = tokio::task::spawn_blocking(move || control.reload()).await;
+    }
+}
+
+/// Hands news of interfaces to the node.
+async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
+    while let Ok(mut ready) = links.readable().await {
+        match links.get_ref().read() {
+            Ok(events) => {
+                let control = Arc::clone(&control);
+                let _ = tokio::task::spawn_blocking(move || control.node.on_links(&events)).await;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) => {
+                let log = control.node.log();
+                log.error("no more news of interfaces", &[("error", &error)]);
+                return;
+            }
+        }
+    }
+}
+
+/// Tells the service manager that the node lives, as long as it does.
+async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let control = Arc::clone(&control);
+        let alive = tokio::task::spawn_blocking(move || fleet::alive(control.workers())).await;
+        if alive.unwrap_or(false) {
+            notify::alive();
+        }
+    }
+}
+
+/// Waits for all workers to end. One that ends without being asked to is a
+/// failure: the others are drained.
+async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
+    let mut failed = false;
+    loop {
+        let draining = control.state() == State::Draining;
+        let pause = if draining {
+            LOOK_INTERVAL_DRAINING
+        } else {
+            LOOK_INTERVAL
+        };
+        let roll = fleet::Roll::call(control.workers());
+        let _ = tokio::time::timeout(pause, control.draining.notified()).await;
+        let ended = roll.ended();
+        if ended == control.workers().len() {
+            break;
+        }
+        if ended > 0 && control.state() == State::Ready {
+            failed = true;
+            control
+                .node
+                .log()
+                .error("a worker ended without being asked to", &[]);
+            control.drain(None);
+        }
+    }
+    if failed {
+        bail!("a worker ended without being asked to");
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the control thread needs of the node it controls.
+
+use std::time::Duration;
+
+use posthaste_relay::control::Handle;
+
+use super::api::{Interface, ReloadReport};
+use crate::host::{self, LinkEvent};
+use crate::journal::Log;
+use crate::node::Node;
+
+/// A node as the control thread sees it. Every call may block for a moment.
+pub(crate) trait Operations: Send + Sync + 'static {
+    /// The workers, by number.
+    fn workers(&self) -> &[Handle];
+    /// Its log.
+    fn log(&self) -> &Log;
+    /// The configuration file, if there is one.
+    fn config_file(&self) -> Option<String>;
+    /// The interfaces it intercepts on, and those it was told to but cannot.
+    fn interfaces(&self) -> Vec<Interface>;
+    /// The redirect program's counters: name, documentation, value.
+    fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
+    /// How long a drain lasts when nobody says.
+    fn drain_timeout(&self) -> Duration;
+    /// Reads the configuration again. On an error everything stays.
+    fn reload(&self) -> anyhow::Result<ReloadReport>;
+    /// Accepts nothing new; the workers end after the last relay, or after
+    /// `deadline`. Returns at once.
+    fn drain(&self, deadline: Duration);
+    /// Interfaces came, changed or went.
+    fn on_links(&self, events: &[LinkEvent]);
+}
+
+impl Operations for Node {
+    fn workers(&self) -> &[Handle] {
+        &self.workers
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn config_file(&self) -> Option<String> {
+        self.path().map(|path| path.display().to_string())
+    }
+
+    fn interfaces(&self) -> Vec<Interface> {
+        let attached = self.attached().into_iter().map(|interface| Interface {
+            name: interface.name,
+            index: interface.index,
+            attached: true,
+            hold: if interface.ends_with_process {
+                "tcx"
+            } else {
+                "clsact"
+            }
+            .into(),
+        });
+        let mut all: Vec<Interface> = attached.collect();
+        for name in &self.config().transparent.interfaces {
+            if !all.iter().any(|interface| interface.name == *name) {
+                all.push(Interface::absent(name));
+            }
+        }
+        all
+    }
+
+    fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
+        self.redirect_stats()
+    }
+
+    fn drain_timeout(&self) -> Duration {
+        self.config().node.drain_timeout
+    }
+
+    fn reload(&self) -> anyhow::Result<ReloadReport> {
+        let needs_restart = self.reload()?;
+        let config = self.config();
+        Ok(ReloadReport {
+            rules: config.policy.rules.len(),
+            warnings: config.warnings.clone(),
+            needs_restart: needs_restart.into_iter().map(Into::into).collect(),
+        })
+    }
+
+    fn drain(&self, deadline: Duration) {
+        self.drain(deadline);
+    }
+
+    fn on_links(&self, _events: &[LinkEvent]) {
+        // Whatever happened, the present is what counts.
+        match host::links() {
+            Ok(links) => self.update_interfaces(&links),
+            Err(error) => self
+                .log
+                .warn("cannot list the interfaces", &[("error", &error)]),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The routes of the admin API and of the metrics address.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State as Shared};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use posthaste_relay::control::RelayId;
+use serde::Deserialize;
+
+use super::api::{Draining, Refusal, State};
+use super::control::Control;
+use super::fleet;
+use crate::metrics;
+
+/// Relays listed when the client names no limit.
+const LIST_LIMIT: usize = 1000;
+
+type Node = Shared<Arc<Control>>;
+
+/// What the admin socket answers.
+pub(super) fn admin(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/status", get(show_status))
+        .route("/relays", get(list_relays))
+        .route("/relays/{id}", get(show_relay).delete(kill_relay))
+        .route("/drain", post(drain))
+        .route("/reload", post(reload))
+        .fallback(nothing)
+        .with_state(control)
+}
+
+/// What the metrics address answers.
+pub(super) fn observation(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/metrics", get(show_metrics))
+        .route("/healthz", get(healthy))
+        .route("/readyz", get(ready))
+        .fallback(nothing)
+        .with_state(control)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainQuery {
+    timeout_ms: Option<u64>,
+}
+
+async fn show_status(Shared(control): Node) -> Response {
+    answer(move || Json(control.status())).await
+}
+
+async fn list_relays(Shared(control): Node, Query(query): Query<ListQuery>) -> Response {
+    answer(move || {
+        Json(fleet::list(
+            control.workers(),
+            query.limit.unwrap_or(LIST_LIMIT),
+        ))
+    })
+    .await
+}
+
+async fn show_relay(Shared(control): Node, Path(id): Path<String>) -> Response {
+    answer(
+        move || match parse_id(&id).and_then(|parsed| fleet::show(control.workers(), parsed)) {
+            Some(detail) => Json(detail).into_response(),
+            None => no_such_relay(&id),
+        },
+    )
+    .await
+}
+
+async fn kill_relay(Shared(control): Node, Path(id): Path<String>) -> Response {
+    answer(move || match parse_id(&id) {
+        Some(parsed) if fleet::kill(control.workers(), parsed) => {
+            StatusCode::NO_CONTENT.into_response()
+        }
+        _ => no_such_relay(&id),
+    })
+    .await
+}
+
+async fn drain(Shared(control): Node, Query(query): Query<DrainQuery>) -> Response {
+    answer(move || {
+        let relays = control
+            .workers()
+            .iter()
+            .map(|worker| worker.counters.relays.read())
+            .sum();
+        control.drain(query.timeout_ms.map(Duration::from_millis));
+        (StatusCode::ACCEPTED, Json(Draining { relays }))
+    })
+    .await
+}
+
+async fn reload(Shared(control): Node) -> Response {
+    answer(move || match control.reload() {
+        Ok(report) => Json(report).into_response(),
+        Err(error) => refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}")),
+    })
+    .await
+}
+
+async fn show_metrics(Shared(control): Node) -> Response {
+    answer(move || {
+        let kind = [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )];
+        (kind, metrics::render(&control.snapshot()))
+    })
+    .await
+}
+
+/// The process is there and every worker turns.
+async fn healthy(Shared(control): Node) -> Response {
+    answer(move || {
+        verdict(
+            fleet::alive(control.workers()),
+            "ok\n",
+            "a worker does not answer\n",
+        )
+    })
+    .await
+}
+
+/// New flows are relayed.
+async fn ready(Shared(control): Node) -> Response {
+    answer(move || {
+        let attached = control
+            .node
+            .interfaces()
+            .iter()
+            .any(|interface| interface.attached);
+        match control.state() {
+            State::Ready => verdict(attached, "ready\n", "attached to no interface\n"),
+            State::Draining => verdict(false, "", "draining\n"),
+        }
+    })
+    .await
+}
+
+async fn nothing() -> Response {
+    refuse(StatusCode::NOT_FOUND, "there is nothing here".into())
+}
+
+fn verdict(good: bool, yes: &str, no: &str) -> Response {
+    let (code, text) = if good {
+        (StatusCode::OK, yes)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, no)
+    };
+    (code, text.to_owned()).into_response()
+}
+
+fn no_such_relay(id: &str) -> Response {
+    refuse(StatusCode::NOT_FOUND, format!("there is no relay {id}"))
+}
+
+fn refuse(code: StatusCode, error: String) -> Response {
+    (code, Json(Refusal { error })).into_response()
+}
+
+fn parse_id(text: &str) -> Option<RelayId> {
+    u64::from_str_radix(text, 16).ok().map(RelayId)
+}
+
+/// Runs what may wait for workers, files or locks off the runtime's thread.
+async fn answer<T: IntoResponse + Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Response {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer.into_response(),
+        Err(_) => refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the node failed to answer".into(),
+        ),
+    }
+}

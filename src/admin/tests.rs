@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The API over real sockets, in front of a node without workers.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use posthaste_relay::control::Handle;
+
+use super::api::{Interface, ReloadReport, Reloads};
+use super::*;
+use crate::host::LinkEvent;
+use crate::journal::{self, Log};
+
+/// A node that does nothing but remember.
+struct Fake {
+    log: Log,
+    drains: Mutex<Vec<Duration>>,
+    reloads: AtomicUsize,
+}
+
+impl Operations for Fake {
+    fn workers(&self) -> &[Handle] {
+        &[]
+    }
+    fn log(&self) -> &Log {
+        &self.log
+    }
+    fn config_file(&self) -> Option<String> {
+        Some("/etc/posthaste/node.toml".into())
+    }
+    fn interfaces(&self) -> Vec<Interface> {
+        vec![Interface::absent("c0")]
+    }
+    fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
+        vec![("events_lost", "Lost.", 4)]
+    }
+    fn drain_timeout(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+    fn reload(&self) -> anyhow::Result<ReloadReport> {
+        match self.reloads.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(ReloadReport::default()),
+            _ => bail!("node.toml:3:1: node.wrkers: unknown key"),
+        }
+    }
+    fn drain(&self, deadline: Duration) {
+        self.drains.lock().unwrap().push(deadline);
+    }
+    fn on_links(&self, _: &[LinkEvent]) {}
+}
+
+/// The API of a fake node, served until it is dropped.
+struct Served {
+    node: Arc<Fake>,
+    control: Arc<Control>,
+    socket: PathBuf,
+    metrics: std::net::SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    fn start(name: &str) -> Self {
+        let (log, _) = journal::start(false).unwrap();
+        let node = Arc::new(Fake {
+            log,
+            drains: Mutex::default(),
+            reloads: AtomicUsize::new(0),
+        });
+        let control = Arc::new(Control::new(Arc::clone(&node) as Arc<dyn Operations>));
+        let socket = std::env::temp_dir().join(format!("ph-{name}-{}.sock", std::process::id()));
+        let admin = socket::AdminSocket::bind(&socket).unwrap();
+        let tcp = socket::bind_metrics(([127, 0, 0, 1], 0).into()).unwrap();
+        let metrics = tcp.local_addr().unwrap();
+        let theirs = Arc::clone(&control);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let servers = start_servers(admin, Some(tcp), &theirs).unwrap();
+                theirs.draining.notified().await;
+                servers.close().await;
+            });
+        });
+        Self {
+            node,
+            control,
+            socket,
+            metrics,
+            thread: Some(thread),
+        }
+    }
+
+    /// Code and body of the admin API's answer.
+    fn ask(&self, request: &str) -> (u16, serde_json::Value) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        let (code, body) = exchange(&mut stream, request);
+        (code, serde_json::from_str(&body).unwrap_or_default())
+    }
+
+    /// Code and body of the metrics address's answer.
+    fn observe(&self, target: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.metrics).unwrap();
+        exchange(&mut stream, &format!("GET {target}"))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.control.draining.notify_one();
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn exchange(stream: &mut (impl Read + Write), request: &str) -> (u16, String) {
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
+}
+
+#[test]
+fn status_tells_what_the_node_is() {
+    let served = Served::start("status");
+    let (code, status) = served.ask("GET /status");
+    assert_eq!(
+        (code, &status["state"], &status["redirect"]["events_lost"]),
+        (200, &"ready".into(), &4.into())
+    );
+    assert_eq!(status["interfaces"][0]["attached"], false);
+    assert_eq!(status["ended"]["finished"], 0);
+}
+
+#[test]
+fn relays_that_are_not_there_are_refused() {
+    let served = Served::start("relays");
+    let (code, list) = served.ask("GET /relays?limit=5");
+    assert_eq!(
+        (
+            code,
+            list["relays"].as_array().unwrap().len(),
+            &list["incomplete"]
+        ),
+        (200, 0, &false.into())
+    );
+    for request in [
+        "GET /relays/2a",
+        "DELETE /relays/2a",
+        "GET /relays/xyz",
+        "DELETE /relays/ffffffffffffffff",
+    ] {
+        let (code, refusal) = served.ask(request);
+        assert_eq!(code, 404, "{request}");
+        assert!(
+            refusal["error"]
+                .as_str()
+                .unwrap()
+                .contains("there is no relay"),
+            "{refusal}"
+        );
+    }
+    assert_eq!(served.ask("GET /relays?limit=x").0, 400);
+    assert_eq!(served.ask("GET /nonsense").0, 404);
+    assert_eq!(served.ask("GET /reload").0, 405);
+}
+
+#[test]
+fn reloads_are_counted_and_errors_passed_on() {
+    let served = Served::start("reload");
+    assert_eq!(served.ask("POST /reload").0, 200);
+    let (code, refusal) = served.ask("POST /reload");
+    assert_eq!(code, 422);
+    assert!(refusal["error"].as_str().unwrap().contains("unknown key"));
+    let reloads: Reloads =
+        serde_json::from_value(served.ask("GET /status").1["reloads"].clone()).unwrap();
+    assert_eq!((reloads.succeeded, reloads.failed), (1, 1));
+    assert!(reloads.last_error.unwrap().contains("unknown key"));
+    let (_, metrics) = served.observe("/metrics");
+    assert!(
+        metrics.contains("posthaste_config_reloads_total{result=\"failure\"} 1\n"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn health_is_of_the_workers_and_readiness_of_interception() {
+    let served = Served::start("health");
+    assert_eq!(served.observe("/healthz"), (200, "ok\n".into()));
+    assert_eq!(
+        served.observe("/readyz"),
+        (503, "attached to no interface\n".into())
+    );
+    served.control.drain(None);
+    assert_eq!(
+        *served.node.drains.lock().unwrap(),
+        [Duration::from_secs(30)]
+    );
+}
+
+#[test]
+fn a_drain_uses_the_time_that_is_asked_for() {
+    let served = Served::start("drain");
+    let (code, draining) = served.ask("POST /drain?timeout_ms=1500");
+    assert_eq!((code, &draining["relays"]), (202, &0.into()));
+    assert_eq!(
+        *served.node.drains.lock().unwrap(),
+        [Duration::from_millis(1500)]
+    );
+    assert_eq!(served.control.state(), State::Draining);
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The verbs that talk to a running node over its admin socket.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, Status};
+use crate::cli::{self, AdminArgs};
+
+mod http;
+mod show;
+
+/// Relays that `top` asks for; a busier node shows a selection.
+const TOP_RELAYS_MAX: usize = 20_000;
+
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+    /// Relays to show
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    rows: usize,
+    /// Look once, over one interval, and end
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RelaysVerb {
+    /// List open relays
+    List {
+        #[command(flatten)]
+        admin: AdminArgs,
+        /// At most so many
+        #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+        limit: usize,
+    },
+    /// Show one relay and both its connections
+    Show {
+        /// As in the list
+        id: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Reset both sides of a relay
+    Kill {
+        /// As in the list
+        id: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// Seconds to wait for open relays (default: node.drain_timeout)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse::<f64>().ok().filter(|seconds| *seconds >= 0.0);
+    let duration = number.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "expected seconds, such as 2 or 0.5".into())
+}
+
+/// The `status` verb.
+pub(crate) fn status(args: &AdminArgs) -> anyhow::Result<()> {
+    let status: Status = ask(&args.socket, "GET", "/status")?;
+    present(args, &status, show::status)
+}
+
+/// The `relays` verbs.
+pub(crate) fn relays(verb: &RelaysVerb) -> anyhow::Result<()> {
+    match verb {
+        RelaysVerb::List { admin, limit } => {
+            let relays: Relays = ask(&admin.socket, "GET", &format!("/relays?limit={limit}"))?;
+            present(admin, &relays, list)
+        }
+        RelaysVerb::Show { id, admin } => {
+            let detail: Detail = ask(&admin.socket, "GET", &target(id)?)?;
+            present(admin, &detail, show::detail)
+        }
+        RelaysVerb::Kill { id, admin } => {
+            let killed: Killed = ask(&admin.socket, "DELETE", &target(id)?)?;
+            present(admin, &killed, |_| format!("killed {id}\n"))
+        }
+    }
+}
+
+/// What `relays kill` prints as JSON; the node's answer has no body.
+#[derive(Debug, Serialize, serde::Deserialize)]
+struct Killed {}
+
+fn target(id: &str) -> anyhow::Result<String> {
+    if id.is_empty() || !id.chars().all(|c| c.is_ascii_hexdigit()) {
+        bail!("\"{id}\" is not a relay's id: expected one from posthaste relays list");
+    }
+    Ok(format!("/relays/{id}"))
+}
+
+fn list(relays: &Relays) -> String {
+    let rows = relays.relays.iter();
+    let rows = rows.map(|relay| {
+        (
+            relay,
+            show::bytes(relay.bytes_up),
+            show::bytes(relay.bytes_down),
+        )
+    });
+    let mut text = show::relays(rows);
+    if relays.incomplete {
+        text.push_str("(there are more; --limit COUNT)\n");
+    }
+    text
+}
+
+/// The `drain` verb.
+pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
+    let query = args
+        .timeout
+        .map(|timeout| format!("?timeout_ms={}", timeout.as_millis()));
+    let target = format!("/drain{}", query.unwrap_or_default());
+    let draining: Draining = ask(&args.admin.socket, "POST", &target)?;
+    present(&args.admin, &draining, |draining| {
+        format!("draining; open relays: {}\n", draining.relays)
+    })
+}
+
+/// The `reload` verb.
+pub(crate) fn reload(args: &AdminArgs) -> anyhow::Result<()> {
+    let report: ReloadReport = ask(&args.socket, "POST", "/reload")?;
+    present(args, &report, show::reload)
+}
+
+/// The `top` verb.
+pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
+    let socket = &args.admin.socket;
+    let mut before = Look::take(socket)?;
+    loop {
+        sleep(args.interval);
+        let now = Look::take(socket)?;
+        let busiest = now.busiest(&before, args.rows);
+        if args.admin.json {
+            cli::print(&format!("{}\n", serde_json::to_string(&busiest)?))?;
+        } else {
+            // Home and clear to the end: no flicker, nothing left of before.
+            let clear = if args.once { "" } else { "\x1b[H\x1b[2J" };
+            cli::print(&format!("{clear}{}", busiest.text(&now.status)))?;
+        }
+        if args.once {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+/// The node at one moment.
+struct Look {
+    at: Instant,
+    status: Status,
+    relays: Vec<Relay>,
+}
+
+/// What `top` shows.
+#[derive(Debug, Serialize)]
+struct Busiest {
+    relays_open: u64,
+    up_bytes_per_second: f64,
+    down_bytes_per_second: f64,
+    relays: Vec<Busy>,
+}
+
+/// One relay and its rates over the last interval.
+#[derive(Debug, Serialize)]
+struct Busy {
+    #[serde(flatten)]
+    relay: Relay,
+    up_bytes_per_second: f64,
+    down_bytes_per_second: f64,
+}
+
+impl Look {
+    fn take(socket: &Path) -> anyhow::Result<Self> {
+        let relays: Relays = ask(socket, "GET", &format!("/relays?limit={TOP_RELAYS_MAX}"))?;
+        Ok(Self {
+            at: Instant::now(),
+            status: ask(socket, "GET", "/status")?,
+            relays: relays.relays,
+        })
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.status.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// The `rows` relays that moved most since `before`.
+    fn busiest(&self, before: &Self, rows: usize) -> Busiest {
+        let elapsed = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / elapsed;
+        let then: HashMap<&str, &Relay> = before
+            .relays
+            .iter()
+            .map(|relay| (relay.id.as_str(), relay))
+            .collect();
+        let busy = self.relays.iter().map(|relay| {
+            let earlier = then.get(relay.id.as_str());
+            Busy {
+                relay: relay.clone(),
+                up_bytes_per_second: rate(
+                    relay.bytes_up,
+                    earlier.map_or(0, |earlier| earlier.bytes_up),
+                ),
+                down_bytes_per_second: rate(
+                    relay.bytes_down,
+                    earlier.map_or(0, |earlier| earlier.bytes_down),
+                ),
+            }
+        });
+        let mut relays: Vec<Busy> = busy.collect();
+        let total = |busy: &Busy| busy.up_bytes_per_second + busy.down_bytes_per_second;
+        relays.sort_by(|a, b| {
+            total(b)
+                .total_cmp(&total(a))
+                .then_with(|| a.relay.id.cmp(&b.relay.id))
+        });
+        relays.truncate(rows);
+        Busiest {
+            relays_open: self.counter("relays"),
+            up_bytes_per_second: rate(self.counter("bytes_up"), before.counter("bytes_up")),
+            down_bytes_per_second: rate(self.counter("bytes_down"), before.counter("bytes_down")),
+            relays,
+        }
+    }
+}
+
+impl Busiest {
+    fn text(&self, status: &Status) -> String {
+        let head = format!(
+            "posthaste {}: {} relays, {} half open, up {}, down {}\n\n",
+            status.state.word(),
+            self.relays_open,
+            status.counters.get("half_open").copied().unwrap_or(0),
+            show::rate(self.up_bytes_per_second),
+            show::rate(self.down_bytes_per_second)
+        );
+        let rows = self.relays.iter();
+        let rows = rows.map(|busy| {
+            (
+                &busy.relay,
+                show::rate(busy.up_bytes_per_second),
+                show::rate(busy.down_bytes_per_second),
+            )
+        });
+        head + &show::relays(rows)
+    }
+}
+
+/// Sends a request and reads the answer; a refusal is an error.
+fn ask<T: DeserializeOwned>(socket: &Path, method: &str, target: &str) -> anyhow::Result<T> {
+    let answer = http::request(socket, method, target)?;
+    if answer.code >= 300 {
+        let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);
+        bail!(refusal.unwrap_or_else(|_| format!("the node answered with HTTP {}", answer.code)));
+    }
+    let body = if answer.body.is_empty() {
+        b"{}"
+    } else {
+        answer.body.as_slice()
+    };
+    serde_json::from_slice(body).context("understand the node's answer (is it of another version?)")
+}
+
+fn present<T: Serialize>(
+    args: &AdminArgs,
+    answer: &T,
+    text: impl Fn(&T) -> String,
+) -> anyhow::Result<()> {
+    if args.json {
+        return cli::print_json(answer);
+    }
+    cli::print(&text(answer))
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One HTTP request over the admin socket. The other end is our own server, so
+//! this knows no more of HTTP/1.1 than it sends.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+/// How long the node may take; its own waits end sooner.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Status code and body of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) code: u16,
+    pub(super) body: Vec<u8>,
+}
+
+/// Sends a request without a body.
+pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Result<Answer> {
+    let mut stream = UnixStream::connect(socket).with_context(|| {
+        format!(
+            "no node answers at {} (is one running? --socket PATH names another)",
+            socket.display()
+        )
+    })?;
+    stream
+        .set_read_timeout(Some(ANSWER_TIME_MAX))
+        .context("bound the wait")?;
+    let head =
+        format!("{method} {target} HTTP/1.1\r\nHost: posthaste\r\nConnection: close\r\n\r\n");
+    stream
+        .write_all(head.as_bytes())
+        .context("send the request")?;
+    let mut answer = Vec::new();
+    stream
+        .read_to_end(&mut answer)
+        .context("wait for the answer")?;
+    parse(&answer)
+}
+
+fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let end = end.context("the answer was cut off")?;
+    let head = String::from_utf8_lossy(&answer[..end]);
+    let mut lines = head.lines();
+    let code = lines
+        .next()
+        .and_then(|line| line.split(' ').nth(1))
+        .and_then(|code| code.parse().ok());
+    let code = code.context("the answer is not HTTP")?;
+    let body = &answer[end + 4..];
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())?
+    });
+    if length.is_some_and(|length| length != body.len()) {
+        bail!("the answer was cut off");
+    }
+    Ok(Answer {
+        code,
+        body: body.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_answers_are_read_and_torn_ones_are_not() {
+        let answer = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+        assert_eq!((answer.code, answer.body.as_slice()), (200, &b"{}"[..]));
+        assert_eq!(parse(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap().code, 204);
+        for torn in [
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"[..],
+            b"HTTP/1.1 200 OK\r\n",
+            b"",
+            b"x\r\n\r\n",
+        ] {
+            assert!(parse(torn).is_err());
+        }
+    }
+}

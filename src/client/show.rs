@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the node answered, for people.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::admin::api::{Detail, Relay, ReloadReport, Status, Tcp};
+
+/// The `status` verb.
+pub(super) fn status(status: &Status) -> String {
+    let mut text = String::new();
+    let config = status.config.as_deref().unwrap_or("none (defaults)");
+    let _ = writeln!(
+        text,
+        "posthaste {}, {}, up {}, {} workers, process {}",
+        status.version,
+        status.state.word(),
+        span(millis(status.uptime_seconds)),
+        status.workers,
+        status.pid
+    );
+    let _ = writeln!(text, "configuration  {config}");
+    if let Some(error) = &status.reloads.last_error {
+        let _ = writeln!(text, "last reload    FAILED: {error}");
+    }
+    for interface in &status.interfaces {
+        let hold = if interface.attached {
+            interface.hold.as_str()
+        } else {
+            "NOT ATTACHED"
+        };
+        let _ = writeln!(text, "interface      {} ({hold})", interface.name);
+    }
+    if status.interfaces.is_empty() {
+        text.push_str("interface      NONE: nothing is intercepted\n");
+    }
+    section(
+        &mut text,
+        "workers",
+        status
+            .counters
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value)),
+        true,
+    );
+    let ended = status.ended.iter().filter(|(_, count)| **count > 0);
+    section(
+        &mut text,
+        "relays ended",
+        ended.map(|(name, value)| (name.as_str(), *value)),
+        false,
+    );
+    section(
+        &mut text,
+        "redirect",
+        status
+            .redirect
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value)),
+        true,
+    );
+    text
+}
+
+fn section<'a>(
+    text: &mut String,
+    title: &str,
+    rows: impl Iterator<Item = (&'a str, u64)>,
+    always: bool,
+) {
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() && !always {
+        return;
+    }
+    let _ = writeln!(text, "\n{title}");
+    for (name, value) in rows {
+        let readable = if name.starts_with("bytes") {
+            bytes(value)
+        } else {
+            value.to_string()
+        };
+        let _ = writeln!(text, "  {name:<22} {readable:>14}");
+    }
+}
+
+/// The head of a table of relays.
+const HEAD: [&str; 8] = [
+    "ID", "CLIENT", "SERVER", "RULE", "PHASE", "AGE", "UP", "DOWN",
+];
+
+/// The `relays list` verb: totals; in `top`, the last two columns are rates.
+pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String)>) -> String {
+    let mut rows: Vec<[String; 8]> = vec![HEAD.map(Into::into)];
+    rows.extend(relays.map(|(relay, up, down)| {
+        [
+            relay.id.clone(),
+            relay.client.clone(),
+            relay.server.clone(),
+            relay.rule.clone(),
+            relay.phase.clone(),
+            span(relay.age_ms),
+            up,
+            down,
+        ]
+    }));
+    table(&rows)
+}
+
+/// Columns as wide as their widest cell; the last three to the right.
+fn table(rows: &[[String; 8]]) -> String {
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let _ = if column < 5 {
+                write!(line, "{cell:<width$}  ")
+            } else {
+                write!(line, "{cell:>width$}  ")
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// The `relays show` verb.
+pub(super) fn detail(detail: &Detail) -> String {
+    let relay = &detail.relay;
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "relay {}: {} > {}",
+        relay.id, relay.client, relay.server
+    );
+    let _ = writeln!(
+        text,
+        "rule {}, accept {}, {}, age {}, idle {}, up {}, down {}",
+        relay.rule,
+        relay.accept,
+        relay.phase,
+        span(relay.age_ms),
+        span(relay.idle_ms),
+        bytes(relay.bytes_up),
+        bytes(relay.bytes_down)
+    );
+    side(&mut text, "downstream (client)", detail.downstream.as_ref());
+    side(&mut text, "upstream (server)", detail.upstream.as_ref());
+    text
+}
+
+fn side(text: &mut String, title: &str, tcp: Option<&Tcp>) {
+    let Some(tcp) = tcp else {
+        let _ = writeln!(text, "\n{title}\n  not open yet");
+        return;
+    };
+    let _ = writeln!(text, "\n{title}\n  {}, {}", tcp.state, tcp.congestion);
+    let _ = writeln!(
+        text,
+        "  rtt {} (variation {}, least {}), rto {}",
+        micros(tcp.rtt_us),
+        micros(tcp.rttvar_us),
+        micros(tcp.min_rtt_us),
+        micros(tcp.rto_us)
+    );
+    let _ = writeln!(
+        text,
+        "  window {} segments of {} B, {} unacknowledged, {} retransmitted",
+        tcp.cwnd_segments, tcp.send_mss_bytes, tcp.unacked_segments, tcp.retransmitted_segments
+    );
+    let _ = writeln!(
+        text,
+        "  acknowledged {}, received {}, unsent {}, delivery rate {}/s",
+        bytes(tcp.acked_bytes),
+        bytes(tcp.received_bytes),
+        bytes(u64::from(tcp.notsent_bytes)),
+        bytes(tcp.delivery_rate_bytes_per_second)
+    );
+}
+
+/// The `reload` verb.
+pub(super) fn reload(report: &ReloadReport) -> String {
+    let mut text = format!("reloaded; rules in force: {}\n", report.rules);
+    for warning in &report.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    if !report.needs_restart.is_empty() {
+        let _ = writeln!(
+            text,
+            "takes effect at the next start only: {}",
+            report.needs_restart.join(", ")
+        );
+    }
+    text
+}
+
+/// Bytes with three digits and a binary unit.
+pub(super) fn bytes(count: u64) -> String {
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    scaled(count as f64)
+}
+
+/// Bytes per second, likewise.
+pub(super) fn rate(bytes_per_second: f64) -> String {
+    if bytes_per_second < 1024.0 {
+        return format!("{bytes_per_second:.0} B/s");
+    }
+    scaled(bytes_per_second) + "/s"
+}
+
+fn scaled(mut bytes: f64) -> String {
+    let mut units = ["KiB", "MiB", "GiB", "TiB"].into_iter();
+    let mut unit = "B";
+    while bytes >= 1024.0 {
+        let Some(next) = units.next() else { break };
+        (bytes, unit) = (bytes / 1024.0, next);
+    }
+    let digits = if bytes < 10.0 {
+        2
+    } else {
+        usize::from(bytes < 100.0)
+    };
+    format!("{bytes:.digits$} {unit}")
+}
+
+fn millis(seconds: f64) -> u64 {
+    let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds in the two largest units that fit.
+fn span(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..10 => format!("{}.{}s", seconds, ms % 1000 / 100),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+fn micros(us: u32) -> String {
+    format!("{}.{:03} ms", us / 1000, us % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        for (count, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (10_240, "10.0 KiB"),
+            (5 << 20, "5.00 MiB"),
+            (3 << 50, "3072 TiB"),
+        ] {
+            assert_eq!(bytes(count), shown);
+        }
+        assert_eq!(
+            (rate(0.4), rate(2048.0)),
+            ("0 B/s".into(), "2.00 KiB/s".into())
+        );
+        for (ms, shown) in [
+            (0, "0.0s"),
+            (9_990, "9.9s"),
+            (61_000, "1m01s"),
+            (3_660_000, "1h01m"),
+            (90_000_000, "1d01h"),
+        ] {
+            assert_eq!(span(ms), shown);
+        }
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let relay = Relay {
+            id: "2a".into(),
+            client: "10.0.0.1:4000".into(),
+            server: "[2001:db8::1]:80".into(),
+            rule: "all".into(),
+            accept: "early".into(),
+            phase: "open".into(),
+            age_ms: 1_500,
+            idle_ms: 0,
+            bytes_up: 1,
+            bytes_down: 2,
+        };
+        let text = relays([(&relay, "1 B".to_owned(), "2 B".to_owned())].into_iter());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "ID  CLIENT         SERVER            RULE  PHASE   AGE   UP  DOWN"
+        );
+        assert_eq!(
+            lines[1],
+            "2a  10.0.0.1:4000  [2001:db8::1]:80  all   open   1.5s  1 B   2 B"
+        );
+    }
+}

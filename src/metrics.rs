@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's numbers in the Prometheus text format (version 0.0.4).
+//!
+//! Names are `posthaste_*` in base units; labels have few values, none of them
+//! chosen by clients.
+
+use std::fmt::{Display, Write};
+
+use crate::admin::Snapshot;
+use crate::admin::api::State;
+
+/// Families that are not named after their counter: the counter, the family,
+/// the label, its value.
+const RENAMED: [(&str, &str, &str); 6] = [
+    ("early", "flows_total", "accept=\"early\""),
+    ("strict", "flows_total", "accept=\"strict\""),
+    ("late", "flows_total", "accept=\"late\""),
+    ("bytes_up", "relay_bytes_total", "direction=\"up\""),
+    ("bytes_down", "relay_bytes_total", "direction=\"down\""),
+    ("bytes_spliced", "spliced_bytes_total", ""),
+];
+
+/// Everything, ready to be scraped.
+pub(crate) fn render(snapshot: &Snapshot) -> String {
+    let mut page = Page::default();
+    process(&mut page, snapshot);
+    workers(&mut page, snapshot);
+    redirect(&mut page, snapshot);
+    configuration(&mut page, snapshot);
+    page.0
+}
+
+fn process(page: &mut Page, snapshot: &Snapshot) {
+    page.family("build_info", "gauge", "The version that runs.");
+    page.sample(
+        "build_info",
+        concat!("version=\"", env!("CARGO_PKG_VERSION"), "\""),
+        1,
+    );
+    page.single(
+        "process_start_time_seconds",
+        "gauge",
+        "When the node started, since 1970.",
+        snapshot.started.as_secs_f64(),
+    );
+    let stopping = u8::from(snapshot.state == State::Draining);
+    page.single(
+        "process_stopping",
+        "gauge",
+        "Whether the node drains.",
+        stopping,
+    );
+    if let Some(bytes) = resident_bytes() {
+        page.single(
+            "process_resident_memory_bytes",
+            "gauge",
+            "Memory of the process that is in RAM.",
+            bytes,
+        );
+    }
+    page.single("workers", "gauge", "Worker threads.", snapshot.workers);
+    page.single(
+        "log_events_dropped_total",
+        "counter",
+        "Log lines of the node's own that were dropped.",
+        snapshot.events_dropped,
+    );
+}
+
+fn workers(page: &mut Page, snapshot: &Snapshot) {
+    let mut last = "";
+    for counter in &snapshot.totals.counters {
+        let renamed = RENAMED.iter().find(|(name, ..)| *name == counter.name);
+        if let Some((_, family, labels)) = renamed {
+            if *family != last {
+                page.family(family, "counter", family_help(family, counter.help));
+                last = family;
+            }
+            page.sample(family, labels, counter.value);
+        } else if counter.grows {
+            page.single(
+                &format!("{}_total", counter.name),
+                "counter",
+                counter.help,
+                counter.value,
+            );
+        } else {
+            page.single(counter.name, "gauge", counter.help, counter.value);
+        }
+    }
+    page.family(
+        "relays_ended_total",
+        "counter",
+        "Relays ended, by how they ended.",
+    );
+    for (outcome, count) in &snapshot.totals.ended {
+        page.sample(
+            "relays_ended_total",
+            &format!("outcome=\"{outcome}\""),
+            count,
+        );
+    }
+}
+
+/// What all members of a family have in common.
+fn family_help<'a>(family: &str, own: &'a str) -> &'a str {
+    match family {
+        "flows_total" => "Flows relayed, by when the client was answered.",
+        "relay_bytes_total" => "Bytes relayed: up is from clients to servers.",
+        _ => own,
+    }
+}
+
+fn redirect(page: &mut Page, snapshot: &Snapshot) {
+    for (name, help, value) in &snapshot.redirect {
+        page.single(&format!("redirect_{name}_total"), "counter", help, value);
+    }
+    page.family(
+        "redirect_attached",
+        "gauge",
+        "Whether flows are intercepted on an interface.",
+    );
+    for interface in &snapshot.interfaces {
+        let labels = format!("interface=\"{}\"", escaped(&interface.name));
+        page.sample("redirect_attached", &labels, u8::from(interface.attached));
+    }
+}
+
+fn configuration(page: &mut Page, snapshot: &Snapshot) {
+    let reloads = &snapshot.reloads;
+    page.family(
+        "config_reloads_total",
+        "counter",
+        "Attempts to read the configuration again.",
+    );
+    page.sample(
+        "config_reloads_total",
+        "result=\"success\"",
+        reloads.succeeded,
+    );
+    page.sample("config_reloads_total", "result=\"failure\"", reloads.failed);
+    let good = u8::from(reloads.last_error.is_none());
+    page.single(
+        "config_last_reload_successful",
+        "gauge",
+        "Whether the last attempt succeeded.",
+        good,
+    );
+    page.single(
+        "config_last_reload_success_timestamp_seconds",
+        "gauge",
+        "When the configuration in force was read, since 1970.",
+        reloads.last_success_unix_seconds,
+    );
+}
+
+/// The text so far.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let help = help.trim();
+        let _ = writeln!(
+            self.0,
+            "# HELP posthaste_{name} {help}\n# TYPE posthaste_{name} {kind}"
+        );
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = match labels {
+            "" => writeln!(self.0, "posthaste_{name} {value}"),
+            labels => writeln!(self.0, "posthaste_{name}{{{labels}}} {value}"),
+        };
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.sample(name, "", value);
+    }
+}
+
+/// A label value. Interface names may hold quotes and backslashes.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::api::{Interface, Reloads};
+    use crate::admin::{Total, Totals};
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    fn snapshot() -> Snapshot {
+        let counters = posthaste_relay::counters::Counters::default();
+        let each = counters.each().enumerate();
+        let totals = each.map(|(index, (name, help, grows, _))| Total {
+            name,
+            help,
+            grows,
+            value: 100 + index as u64,
+        });
+        Snapshot {
+            state: State::Ready,
+            started: Duration::from_millis(1_500),
+            workers: 2,
+            totals: Totals {
+                counters: totals.collect(),
+                ended: vec![("finished", 7), ("internal", 0)],
+            },
+            redirect: vec![("events_lost", "SYNs lost.", 3)],
+            interfaces: vec![Interface::absent("a\"b")],
+            reloads: Reloads {
+                failed: 1,
+                last_error: Some("no".into()),
+                ..Reloads::default()
+            },
+            events_dropped: 0,
+        }
+    }
+
+    #[test]
+    fn every_sample_has_one_family_and_families_do_not_repeat() {
+        let page = render(&snapshot());
+        let mut families = HashSet::new();
+        let mut family = "";
+        for line in page.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family = rest.split(' ').next().unwrap();
+                assert!(families.insert(family), "{family} repeats");
+            } else if !line.starts_with('#') {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                assert_eq!(name.split('{').next().unwrap(), family, "{line}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_labels_and_values_are_as_documented() {
+        let page = render(&snapshot());
+        for line in [
+            "posthaste_process_start_time_seconds 1.5",
+            "posthaste_relays 100",
+            "posthaste_relays_opened_total 101",
+            "posthaste_relays_ended_total{outcome=\"finished\"} 7",
+            "posthaste_redirect_events_lost_total 3",
+            "posthaste_redirect_attached{interface=\"a\\\"b\"} 0",
+            "posthaste_config_reloads_total{result=\"failure\"} 1",
+            "posthaste_config_last_reload_successful 0",
+            "# TYPE posthaste_flows_total counter",
+        ] {
+            assert!(
+                page.lines().any(|given| given == line),
+                "{line} is not in\n{page}"
+            );
+        }
+        assert_eq!(
+            page.matches("posthaste_relay_bytes_total{direction=")
+                .count(),
+            2
+        );
+        assert!(!page.contains("posthaste_early"), "{page}");
+    }
+}
