@@ -65,7 +65,6 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         log.warn(warning, &[]);
     }
-    let listeners = admin::Listeners::bind(&config)?;
     let (node, threads) = Node::start(path, config, redirect, log)?;
     let node = Arc::new(node);
     let ended = admin::serve(&node, listeners);
