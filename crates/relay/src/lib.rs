@@ -21,6 +21,8 @@ pub mod outcome;
 mod pipes;
 pub mod policy;
 pub mod relay;
+#[cfg(test)]
+mod rng;
 pub mod side;
 mod slots;
 pub mod sys;

@@ -47,7 +47,8 @@ pub trait Io {
     /// # Errors
     /// `WouldBlock`, or the connection's fault.
     fn read(&mut self, side: Side) -> io::Result<usize>;
-    /// Writes scratch bytes `from..to`; returns how many were taken.
+    /// Writes scratch bytes `from..to`; returns how many were taken. Without
+    /// bytes, it only finds out whether the connection has failed.
     ///
     /// # Errors
     /// As for [`Io::read`].
@@ -77,7 +78,7 @@ pub trait Io {
     /// Sends FIN.
     ///
     /// # Errors
-    /// The connection's fault.
+    /// `NotConnected` when the connection is gone, or its fault.
     fn finish(&mut self, side: Side) -> io::Result<()>;
 }
 
@@ -88,6 +89,8 @@ pub struct Ready {
     pub readable: bool,
     /// Room, or an error, waits for a write.
     pub writable: bool,
+    /// The connection may be gone.
+    pub failed: bool,
 }
 
 /// What the relay wants next.
@@ -164,8 +167,10 @@ pub struct Relay<P, B> {
     directions: Sides<Direction<P, B>>,
     ready: Sides<Ready>,
     bounds: Bounds,
-    /// When the last byte moved, in the worker's time.
+    /// When the last byte or FIN moved, in the worker's time.
     active: Duration,
+    /// A side that was gone when it was to be sent FIN.
+    unreached: Option<Side>,
 }
 
 impl<P, B: AsRef<[u8]>> Relay<P, B> {
@@ -176,6 +181,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             ready: Sides::default(),
             bounds,
             active: now,
+            unreached: None,
         }
     }
 
@@ -183,14 +189,15 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     pub fn note(&mut self, side: Side, ready: Ready) {
         self.ready[side].readable |= ready.readable;
         self.ready[side].writable |= ready.writable;
+        self.ready[side].failed |= ready.failed;
     }
 
     /// Moves what can be moved, within one turn.
     pub fn advance(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>, now: Duration) -> Verdict {
-        let before = self.moved();
+        let before = self.progress();
         let mut verdict = Verdict::Blocked;
         for from in Side::BOTH {
-            match self.pump(from, io) {
+            match self.pump(from, io).and_then(|()| self.probe(from, io)) {
                 Ok(()) | Err(Stop::Blocked) => {}
                 Err(Stop::Spent) => verdict = Verdict::Again,
                 Err(Stop::Fault(side, error)) => {
@@ -199,11 +206,14 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
                 }
             }
         }
-        if self.moved() != before {
+        if self.progress() != before {
             self.active = now;
         }
         if self.ended(Side::Downstream) && self.ended(Side::Upstream) {
-            return Verdict::Done(Outcome::Finished);
+            return Verdict::Done(match self.unreached {
+                None => Outcome::Finished,
+                Some(side) => blame(side, &ErrorKind::ConnectionReset.into()),
+            });
         }
         verdict
     }
@@ -228,7 +238,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
     }
 
-    /// When the last byte moved, in the worker's time.
+    /// When the last byte or FIN moved, in the worker's time.
     pub fn active(&self) -> Duration {
         self.active
     }
@@ -249,8 +259,9 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.directions[side].stage == Stage::Ended
     }
 
-    fn moved(&self) -> u64 {
-        self.moved_from(Side::Downstream) + self.moved_from(Side::Upstream)
+    /// Changes with every byte and FIN that moves.
+    fn progress(&self) -> [(u64, Stage); 2] {
+        Side::BOTH.map(|side| (self.moved_from(side), self.directions[side].stage))
     }
 
     /// Runs the direction that reads from `from` until it cannot go on.
@@ -347,12 +358,14 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         while written < read && self.ready[!from].writable {
             let result = io.write(!from, written, read);
             match self.wrote(!from, result) {
-                Ok(bytes) => written += bytes,
+                Ok(bytes) => {
+                    written += bytes;
+                    self.directions[from].moved_bytes += bytes as u64;
+                }
                 Err(Stop::Blocked) => break,
                 Err(stop) => return Err(stop),
             }
         }
-        self.directions[from].moved_bytes += written as u64;
         if written < read {
             let buffer = io.keep(written, read);
             self.directions[from].held = Held::Copied { buffer, from: 0 };
@@ -389,9 +402,24 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     }
 
     fn pass_fin(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
-        io.finish(!from)
-            .map_err(|error| Stop::Fault(!from, error))?;
+        match io.finish(!from) {
+            Ok(()) => {}
+            // What it sent before it went may still have to be passed on.
+            Err(error) if error.kind() == ErrorKind::NotConnected => self.unreached = Some(!from),
+            Err(error) => return Err(Stop::Fault(!from, error)),
+        }
         self.directions[from].stage = Stage::Ended;
+        Ok(())
+    }
+
+    /// Looks for the fault of a side that has sent FIN. Nobody reads from it
+    /// any more, and Linux tells readers of the FIN only.
+    fn probe(&mut self, side: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+        let unread = self.directions[side].stage != Stage::Flowing && !self.ended(!side);
+        if unread && std::mem::take(&mut self.ready[side].failed) {
+            let result = io.write(side, 0, 0);
+            self.wrote(side, result)?;
+        }
         Ok(())
     }
 
@@ -427,3 +455,10 @@ pub(crate) fn blame(side: Side, error: &io::Error) -> Outcome {
         _ => Outcome::Internal,
     }
 }
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,15 @@ impl Rng {
         1 + self.below(limit)
     }
 
+    /// All of `whole`, or a part of it.
+    pub(crate) fn part_of(&mut self, whole: usize) -> usize {
+        if self.once_in(3) {
+            whole
+        } else {
+            self.some_of(whole)
+        }
+    }
+
     /// True once in `times`, on average.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0

@@ -264,6 +264,7 @@ impl<I: Intercept> Worker<I> {
         let ready = Ready {
             readable: failed || flags.intersects(input),
             writable: failed || flags.contains(EpollFlags::EPOLLOUT),
+            failed,
         };
         let key = token >> 1;
         let Some(entry) = self.entries.get_mut(key) else {

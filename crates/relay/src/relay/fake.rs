@@ -30,8 +30,8 @@ const PERIOD_BYTES: usize = 1 << 20;
 fn content(side: Side, from: usize, bytes: usize) -> &'static [u8] {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut rng = Rng::new(0);
-        let words = (PERIOD_BYTES + PIPE_BYTES) / 8;
-        (0..words).flat_map(|_| rng.next().to_le_bytes()).collect()
+        let words = (0..PERIOD_BYTES / 8).map(|_| rng.next().to_le_bytes());
+        words.collect::<Vec<_>>().concat().repeat(2)
     });
     let salt = side as usize * 4099;
     let start = (from + salt) % PERIOD_BYTES;
@@ -54,6 +54,8 @@ pub(super) struct Stream {
     pub(super) fin_sent: bool,
     /// How the connection died.
     pub(super) died: Option<ErrorKind>,
+    /// It is to die when it has taken this many bytes.
+    dies_at: Option<usize>,
     /// The error to report, once.
     error: Option<ErrorKind>,
     /// A writer was refused and waits for room.
@@ -74,6 +76,7 @@ impl Stream {
             acknowledged: 0,
             fin_sent: false,
             died: None,
+            dies_at: None,
             error: None,
             starved: false,
             event: true,
@@ -103,6 +106,7 @@ impl Stream {
         Ready {
             readable: self.unread() > 0 || self.fin || self.died.is_some(),
             writable,
+            failed: self.died.is_some() || (self.fin && self.fin_sent),
         }
     }
 
@@ -137,10 +141,17 @@ impl Stream {
     }
 }
 
-/// A pipe and what is in it.
-#[derive(Debug)]
+/// A pipe and what is in it, behind what was taken out.
+#[derive(Debug, Default)]
 pub(super) struct Pipe {
     content: Vec<u8>,
+    taken: usize,
+}
+
+impl Pipe {
+    fn left(&self) -> &[u8] {
+        &self.content[self.taken..]
+    }
 }
 
 /// The kernel, and the worker's part of [`Io`].
@@ -158,6 +169,8 @@ pub(super) struct Kernel {
     pub(super) spliced: usize,
     /// With it, calls move less than they could.
     pub(super) whims: Option<Rng>,
+    /// Calls that read or wrote.
+    pub(super) calls: usize,
     faulted: bool,
 }
 
@@ -173,6 +186,7 @@ impl Kernel {
             leased: 0,
             spliced: 0,
             whims: None,
+            calls: 0,
             faulted: false,
         }
     }
@@ -201,6 +215,12 @@ impl Kernel {
         stream.died = Some(of);
         stream.error = Some(if closing { ErrorKind::BrokenPipe } else { of });
         stream.event = true;
+    }
+
+    /// The connection is reset by the peer when it has taken `bytes` more.
+    pub(super) fn die_after(&mut self, side: Side, bytes: usize) {
+        let stream = &mut self.streams[side];
+        stream.dies_at = Some(stream.written + bytes);
     }
 
     /// The peer acknowledges bytes, or memory has become free (zero bytes).
@@ -241,19 +261,26 @@ impl Kernel {
 
     /// Takes a pipe that still has bytes in it.
     pub(super) fn discard(&mut self, pipe: Pipe) {
-        assert!(!pipe.content.is_empty(), "an empty pipe is given back");
+        assert!(!pipe.left().is_empty(), "an empty pipe is given back");
         self.leased -= 1;
+    }
+
+    /// Another relay of the worker had its turn.
+    pub(super) fn spoil_scratch(&mut self) {
+        self.scratch[..self.loaded].fill(0);
+        self.loaded = 0;
     }
 
     /// A part of what a call could move.
     fn part(&mut self, bytes: usize) -> usize {
         match &mut self.whims {
-            Some(rng) if !rng.once_in(3) => rng.some_of(bytes),
-            _ => bytes,
+            Some(rng) => rng.part_of(bytes),
+            None => bytes,
         }
     }
 
-    fn check_alive(&self) {
+    fn check_alive(&mut self) {
+        self.calls += 1;
         assert!(!self.faulted, "the relay goes on after a fault");
     }
 
@@ -292,7 +319,9 @@ impl Kernel {
             Err(error) if bytes.is_empty() && error.kind() == ErrorKind::WouldBlock => Ok(0),
             result => self.note_fault(result),
         }?;
-        let taken = match writable.min(bytes.len()) {
+        let stream = &self.streams[side];
+        let most = stream.dies_at.map_or(usize::MAX, |at| at - stream.written);
+        let taken = match writable.min(bytes.len()).min(most) {
             0 => 0,
             most => self.part(most),
         };
@@ -300,6 +329,9 @@ impl Kernel {
         let wanted = content(!side, stream.written, taken);
         assert!(bytes[..taken] == *wanted, "bytes are lost or out of order");
         stream.written += taken;
+        if stream.dies_at == Some(stream.written) {
+            self.die(side, ErrorKind::ConnectionReset);
+        }
         Ok(taken)
     }
 }
@@ -337,13 +369,11 @@ impl Io for Kernel {
             return None;
         }
         self.leased += 1;
-        Some(Pipe {
-            content: Vec::new(),
-        })
+        Some(Pipe::default())
     }
 
     fn give_back(&mut self, pipe: Pipe) {
-        assert!(pipe.content.is_empty(), "bytes are lost in a pipe");
+        assert!(pipe.left().is_empty(), "bytes are lost in a pipe");
         self.leased -= 1;
     }
 
@@ -356,9 +386,9 @@ impl Io for Kernel {
     }
 
     fn empty(&mut self, side: Side, pipe: &mut Pipe, bytes: usize) -> io::Result<usize> {
-        assert_eq!(bytes, pipe.content.len(), "miscounted");
-        let taken = self.put(side, &pipe.content)?;
-        pipe.content.drain(..taken);
+        assert_eq!(bytes, pipe.left().len(), "miscounted");
+        let taken = self.put(side, pipe.left())?;
+        pipe.taken += taken;
         Ok(taken)
     }
 

@@ -306,6 +306,7 @@ impl<I: Intercept> Worker<I> {
                 Ready {
                     readable: true,
                     writable: true,
+                    failed: false,
                 },
             ),
             OnMeeting::Refuse(outcome) => self.end(key, outcome),

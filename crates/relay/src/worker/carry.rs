@@ -36,6 +36,7 @@ impl<I: Intercept> Worker<I> {
         let ready = Ready {
             readable: true,
             writable: true,
+            failed: false,
         };
         self.advance_with(
             key,

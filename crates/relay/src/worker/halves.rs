@@ -96,11 +96,7 @@ impl Io for Halves<'_> {
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
-        match shutdown(self.fd(side).as_raw_fd(), Shutdown::Write) {
-            // The peer has reset: the next read says so.
-            Ok(()) | Err(Errno::ENOTCONN) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(shutdown(self.fd(side).as_raw_fd(), Shutdown::Write)?)
     }
 }
 
