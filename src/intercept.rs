@@ -134,6 +134,10 @@ pub(crate) fn rules(policy: &Policy) -> Vec<bpf::RuleSpec> {
             AcceptMode::Strict => bpf::Accept::Strict,
             AcceptMode::Late => bpf::Accept::Late,
         },
+        windows: [&rule.downstream, &rule.upstream].map(|side| {
+            let segments = side.initial_window.unwrap_or(0);
+            u16::try_from(segments).unwrap_or(u16::MAX)
+        }),
     });
     each.collect()
 }

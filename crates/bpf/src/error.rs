@@ -31,6 +31,22 @@ pub enum Error {
         /// Why.
         source: libbpf_rs::Error,
     },
+    /// Finding the cgroup that the window program is for.
+    #[error(
+        "`initial_window` needs the cgroup v2 of this process, which cannot be opened: {source}"
+    )]
+    Cgroup {
+        /// Why.
+        source: io::Error,
+    },
+    /// Attaching the window program.
+    #[error(
+        "could not attach the `initial_window` program to the cgroup of this process: {source}"
+    )]
+    AttachWindows {
+        /// Why.
+        source: libbpf_rs::Error,
+    },
     /// Writing or reading a map.
     #[error("could not {verb} the map `{map}`: {source}")]
     Map {

@@ -19,11 +19,7 @@ use crate::skel::types;
 const BPF_F_INGRESS: u32 = 1;
 /// How much of the context the kernel is given: up to `cb`, and nothing of what
 /// follows, where padding would hold stray bytes that it refuses.
-const CONTEXT_BYTES: u32 = {
-    let bytes = offset_of!(types::__sk_buff, cb) + size_of::<[u32; 5]>();
-    assert!(bytes < 128);
-    bytes as u32
-};
+const CONTEXT_BYTES: usize = offset_of!(types::__sk_buff, cb) + size_of::<[u32; 5]>();
 
 /// A flow: client and server addresses (16 bytes, network order, v4-mapped)
 /// and ports (host order).
@@ -281,7 +277,7 @@ impl OpenLane {
             data_in: frame.as_ptr().cast(),
             data_size_in: u32::try_from(frame.len()).expect("a frame is short"),
             ctx_in: (&raw const context).cast(),
-            ctx_size_in: CONTEXT_BYTES,
+            ctx_size_in: u32::try_from(CONTEXT_BYTES).expect("a context is small"),
             repeat: 1,
             ..Default::default()
         };

@@ -5,6 +5,7 @@
  *
  * redirect        tc ingress on every interface
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
+ * widen_window    sockops, only when a rule sets an initial window
  * inject          run by hand, puts a frame back on a device
  *
  * The programs hold no policy: user space writes `rules`, they look it up.
@@ -34,6 +35,7 @@
 #define ICMP_PARAMETERPROB 12
 #define ICMPV6_DEST_UNREACH 1
 #define ICMPV6_PARAMPROB 4
+#define SOL_TCP 6
 #define AF_INET 2
 #define AF_INET6 10
 #define STEP __attribute__((noinline))
@@ -288,11 +290,15 @@ static __always_inline __u32 listener_key(__u32 worker, const struct packet *pkt
 	return worker * 2 + (pkt->family == AF_INET6);
 }
 
-static __always_inline bool covers(const struct candidate *rule, const struct packet *pkt)
+STEP int covers(const struct candidate *rule, const struct packet *pkt)
 {
-	const __u32 *client = pkt->flow.client.word;
-	__u16 port = bpf_ntohs(pkt->flow.server_port);
+	const __u32 *client;
+	__u16 port;
 
+	if (!rule || !pkt)
+		return false;
+	client = pkt->flow.client.word;
+	port = bpf_ntohs(pkt->flow.server_port);
 	if (port < rule->port_first || port > rule->port_last)
 		return false;
 	if (rule->family && rule->family != pkt->family)
@@ -303,10 +309,19 @@ static __always_inline bool covers(const struct candidate *rule, const struct pa
 	return true;
 }
 
-/* Finds the rule for a flow and writes it to `event`; false when there is
- * none. The trie finds the longest destination prefix; its candidates include
- * those of every shorter prefix. */
-STEP int classify(const struct packet *pkt, struct event_head *event)
+/* What a rule says about a flow. */
+struct judgement {
+	__u16 rule;
+	__u16 window_down;
+	__u16 window_up;
+	__u8 action;
+	__u8 accept;
+};
+
+/* Finds the rule for a flow; false when there is none. The trie finds the
+ * longest destination prefix; its candidates include those of every shorter
+ * prefix. */
+STEP int classify(const struct packet *pkt, struct judgement *judgement)
 {
 	struct rule_key key = {
 		.prefix_bits = 8 + 128,
@@ -314,7 +329,7 @@ STEP int classify(const struct packet *pkt, struct event_head *event)
 	};
 	const struct candidates *found;
 
-	if (!pkt || !event)
+	if (!pkt || !judgement)
 		return false;
 	__builtin_memcpy(key.ip, &pkt->flow.server, sizeof(key.ip));
 	found = bpf_map_lookup_elem(&rules, &key);
@@ -325,9 +340,11 @@ STEP int classify(const struct packet *pkt, struct event_head *event)
 
 		if (!covers(rule, pkt))
 			continue;
-		event->rule = rule->rule;
-		event->action = rule->action;
-		event->accept = rule->accept;
+		judgement->rule = rule->rule;
+		judgement->window_down = rule->window_down;
+		judgement->window_up = rule->window_up;
+		judgement->action = rule->action;
+		judgement->accept = rule->accept;
 		return true;
 	}
 	return false;
@@ -473,13 +490,16 @@ static __always_inline bool listening(const struct packet *pkt)
 STEP __u32 judge_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct event_head event = { .kind = EVENT_SYN };
+	struct judgement judgement = {};
 
-	if (!pkt || !classify(pkt, &event) || event.action == ACTION_FORWARD)
+	if (!pkt || !classify(pkt, &judgement) || judgement.action == ACTION_FORWARD)
 		return FATE_PASS;
 	if (!forwardable(skb, pkt) || !listening(pkt))
 		return FATE_PASS;
 	event.flow = pkt->flow;
-	if (event.action == ACTION_REJECT) {
+	event.rule = judgement.rule;
+	event.accept = judgement.accept;
+	if (judgement.action == ACTION_REJECT) {
 		event.kind = EVENT_REJECT;
 		report(skb, pkt, &event, this_worker());
 		return FATE_HOLD;
@@ -726,6 +746,45 @@ int find_listener(struct bpf_sk_lookup *ctx)
 	bpf_sk_release(listener);
 	bpf_map_delete_elem(&renewals, &flow);
 	return SK_PASS;
+}
+
+/* A connection of ours is open: widen its initial window if its rule says so.
+ * Only here does the kernel take one (TCP_BPF_IW). */
+SEC("sockops")
+int widen_window(struct bpf_sock_ops *ctx)
+{
+	bool passive = ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	struct judgement judgement = {};
+	struct packet pkt = {};
+	struct bpf_sock *sk = ctx->sk;
+	struct address *remote, *local;
+	int window;
+
+	if (!passive && ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return 1;
+	if (!sk || !(sk->mark & socket_mark))
+		return 1;
+	remote = passive ? &pkt.flow.client : &pkt.flow.server;
+	local = passive ? &pkt.flow.server : &pkt.flow.client;
+	pkt.family = ctx->family;
+	if (ctx->family == AF_INET) {
+		*remote = mapped(ctx->remote_ip4);
+		*local = mapped(ctx->local_ip4);
+	} else {
+		for (int i = 0; i < 4; i++) {
+			remote->word[i] = ctx->remote_ip6[i];
+			local->word[i] = ctx->local_ip6[i];
+		}
+	}
+	/* Of the ports only the server's counts; `remote_port` has its two bytes
+	 * in network order in the upper half. */
+	pkt.flow.server_port = passive ? bpf_htons(ctx->local_port) : ctx->remote_port >> 16;
+	if (!classify(&pkt, &judgement))
+		return 1;
+	window = passive ? judgement.window_down : judgement.window_up;
+	if (window)
+		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
+	return 1;
 }
 
 /* Puts the frame it is run with on the device cb[0]; cb[1] says which way

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -12,6 +13,7 @@ use libbpf_rs::{
     AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, MapType, TC_INGRESS, TcHook, TcHookBuilder,
 };
 
+use crate::cgroup;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::rules::{self, PrefixSpec, RuleSpec};
@@ -60,6 +62,9 @@ pub struct Redirect {
     skel: RedirectSkel<'static>,
     holds: HashMap<u32, Hold>,
     lookup: Option<Link>,
+    /// The cgroup of this process, for the window program.
+    cgroup: io::Result<OwnedFd>,
+    windows: Option<Link>,
     rings: Vec<MapHandle>,
     prefixes: Vec<(u8, PrefixSpec)>,
 }
@@ -112,6 +117,8 @@ impl Redirect {
             skel,
             holds: HashMap::new(),
             lookup: None,
+            cgroup: cgroup::own(),
+            windows: None,
             rings,
             prefixes: Vec::new(),
         })
@@ -130,7 +137,10 @@ impl Redirect {
             ring: MapHandle::try_from(&self.rings[usize::from(worker)])
                 .map_err(Error::map("hold", "rings"))?,
             listeners: hold(&maps.listeners, "listeners")?,
-            gates: [hold(&maps.gates, "gates")?, hold(&maps.gates_kept, "gates_kept")?],
+            gates: [
+                hold(&maps.gates, "gates")?,
+                hold(&maps.gates_kept, "gates_kept")?,
+            ],
             known: hold(&maps.known, "known")?,
             suspects: hold(&maps.suspects, "suspects")?,
             inject: inject.map_err(|error| Error::map("hold", "inject")(error.into()))?,
@@ -144,6 +154,9 @@ impl Redirect {
     /// The rules do not fit; the former ones stay in force.
     pub fn set_rules(&mut self, rules: &[RuleSpec]) -> Result<u8, Error> {
         let compiled = rules::compile(rules)?;
+        if rules.iter().any(|rule| rule.windows != [0; 2]) {
+            self.attach_windows()?;
+        }
         let next = self.generation().wrapping_add(1);
         for (prefix, value) in &compiled {
             let written =
@@ -182,6 +195,20 @@ impl Redirect {
         Ok(())
     }
 
+    /// Serves rules that set an initial window.
+    fn attach_windows(&mut self) -> Result<(), Error> {
+        if self.windows.is_some() {
+            return Ok(());
+        }
+        let cgroup = self.cgroup.as_ref().map_err(|error| Error::Cgroup {
+            source: io::Error::new(error.kind(), error.to_string()),
+        })?;
+        let program = &self.skel.progs.widen_window;
+        let attached = program.attach_cgroup(cgroup.as_raw_fd());
+        self.windows = Some(attached.map_err(|source| Error::AttachWindows { source })?);
+        Ok(())
+    }
+
     /// Redirects what enters at an interface.
     ///
     /// # Errors
@@ -217,7 +244,7 @@ impl Redirect {
                 libbpf_sys::bpf_program__attach_tcx(program.as_ptr(), ifindex, std::ptr::null());
             match NonNull::new(link) {
                 Some(link) => Ok(Link::from_ptr(link)),
-                None => Err(std::io::Error::last_os_error().into()),
+                None => Err(io::Error::last_os_error().into()),
             }
         }
     }

@@ -64,6 +64,9 @@ pub struct RuleSpec {
     pub action: Action,
     /// When to answer.
     pub accept: Accept,
+    /// Initial congestion windows in segments, toward the client and toward
+    /// the server; 0 leaves the kernel's.
+    pub windows: [u16; 2],
 }
 
 impl PrefixSpec {
@@ -105,6 +108,7 @@ struct Candidate {
     rule: usize,
     action: Action,
     accept: Accept,
+    windows: [u16; 2],
 }
 
 impl Candidate {
@@ -126,6 +130,8 @@ impl Candidate {
             port_first: self.ports.0,
             port_last: self.ports.1,
             rule: u16::try_from(self.rule).expect("the configuration bounds the rules"),
+            window_down: self.windows[0],
+            window_up: self.windows[1],
             action: self.action as u8,
             accept: self.accept as u8,
             family: self.family,
@@ -167,6 +173,7 @@ fn expand((rule, spec): (usize, &RuleSpec)) -> Vec<Candidate> {
                     rule,
                     action: spec.action,
                     accept: spec.accept,
+                    windows: spec.windows,
                 });
             }
         }
@@ -247,6 +254,7 @@ mod tests {
             ports,
             action: Action::Relay,
             accept: Accept::Early,
+            windows: [0; 2],
         }
     }
 

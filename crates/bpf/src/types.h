@@ -61,6 +61,8 @@ struct candidate {
 	__u16 port_first;
 	__u16 port_last;
 	__u16 rule; /* index in the policy */
+	__u16 window_down; /* initial windows in segments, toward the client */
+	__u16 window_up;   /* and toward the server; 0: the kernel's own */
 	__u8 action;
 	__u8 accept;
 	__u8 family; /* AF_INET, AF_INET6, or 0 for both */
@@ -105,11 +107,10 @@ struct event_head {
 	__u16 frame_bytes;
 	__u8 generation;
 	__u8 kind;	/* enum event_kind */
-	__u8 action;	/* enum action */
 	__u8 accept;	/* enum accept_mode */
 	__u8 kept;	/* the gate is in `gates_kept` */
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
-	__u8 pad[2];
+	__u8 pad[3];
 };
 
 struct event {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The cgroup of this process, found without a mount point: inside a container
+//! or under `ip netns exec`, /sys/fs/cgroup may be hidden.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const FSCONFIG_CMD_CREATE: u32 = 6;
+
+/// Opens the directory of this process' cgroup (version 2). Needs
+/// CAP_SYS_ADMIN.
+///
+/// # Errors
+/// No cgroup v2 in this kernel, or no right to mount it.
+pub(crate) fn own() -> io::Result<OwnedFd> {
+    let list = fs::read_to_string("/proc/self/cgroup")?;
+    let path = list.lines().find_map(|line| line.strip_prefix("0::/"));
+    let path = path.ok_or_else(|| io::Error::other("this process is in no cgroup v2"))?;
+    let root = mount()?;
+    let inside = format!("/proc/self/fd/{}/{path}", root.as_raw_fd());
+    Ok(File::open(Path::new(std::ffi::OsStr::from_bytes(inside.as_bytes())))?.into())
+}
+
+/// A mount of the cgroup v2 file system that only this descriptor leads to.
+fn mount() -> io::Result<OwnedFd> {
+    // SAFETY: the strings are constant and NUL-terminated; each call returns a
+    // new descriptor or an error.
+    unsafe {
+        let context = owned(libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), 1))?;
+        let null = std::ptr::null::<libc::c_void>();
+        let created = libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            null,
+            null,
+            0,
+        );
+        if created < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        owned(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0))
+    }
+}
+
+/// # Safety
+/// `result` is what a system call returned that makes a descriptor.
+unsafe fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(result) {
+        // SAFETY: the caller vouches for it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
