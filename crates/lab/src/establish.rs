@@ -87,9 +87,9 @@ pub fn run(args: &Args) -> Result<()> {
     let table = table(args, &cells);
     println!("{table}");
     record.tables.push(table);
-    for (name, title, times) in pictures() {
-        let path = record.path(&args.output, &format!("{name}.svg"));
-        record::write_file(&path, &chart(args, &cells, title, times).svg())?;
+    for picture in &PICTURES {
+        let path = record.path(&args.output, &format!("{}.svg", picture.name));
+        record::write_file(&path, &picture.chart(args, &cells).svg())?;
         println!("picture: {}", path.display());
     }
     println!("record:  {}", record.write(&args.output)?.display());
@@ -188,12 +188,11 @@ fn table(args: &Args, cells: &[Cell]) -> Table {
     ];
     let mut table = Table::new(title, &columns);
     for cell in cells {
-        let paper = PAPER.iter().find(|(count, _)| *count == cell.connections);
         let mut row = vec![cell.connections.to_string(), cell.contender.to_string()];
         for times in [&cell.connect, &cell.echo] {
             row.extend([mean(times), median(times), percentile(times, 99.0)].map(shown));
         }
-        row.push(paper.map_or_else(|| "-".to_string(), |(_, time)| format!("{time:.1}")));
+        row.push(shown(paper(cell.connections)));
         table.push(row);
     }
     table
@@ -203,72 +202,81 @@ fn shown(time: Option<f64>) -> String {
     time.map_or_else(|| "-".to_string(), |time| format!("{time:.2}"))
 }
 
-type Times = fn(&Cell) -> &[f64];
-
-/// File name part, title and content of each picture.
-fn pictures() -> [(&'static str, &'static str, Times); 2] {
-    [
-        (
-            "connect",
-            "Time until connected, many connections at once",
-            |cell| &cell.connect,
-        ),
-        (
-            "first-byte",
-            "Time until the first byte is back, many connections at once",
-            |cell| &cell.echo,
-        ),
-    ]
+/// One picture: a time of every contender over the number of connections.
+struct Picture {
+    /// Part of the file's name.
+    name: &'static str,
+    title: &'static str,
+    times: fn(&Cell) -> &[f64],
+    /// Whether the paper has that time, too.
+    has_paper: bool,
+    note: &'static str,
 }
 
-fn chart(args: &Args, cells: &[Cell], title: &str, times: Times) -> Chart {
-    let of = |contender: Contender| {
-        let mine: Vec<&[f64]> = args
-            .connections
+const PICTURES: [Picture; 2] = [
+    Picture {
+        name: "connect",
+        title: "Time until connected, many connections at once",
+        times: |cell| &cell.connect,
+        has_paper: true,
+        note: "An early or late node answers by itself; a strict one asks the server first. \
+               The paper's figures are from other hardware.",
+    },
+    Picture {
+        name: "first-byte",
+        title: "Time until the first byte is back, many connections at once",
+        times: |cell| &cell.echo,
+        has_paper: false,
+        note: "Client, node and server share the CPUs.",
+    },
+];
+
+impl Picture {
+    fn chart(&self, args: &Args, cells: &[Cell]) -> Chart {
+        let mut series: Vec<Series> = args
+            .contenders
             .iter()
-            .filter_map(|count| {
-                cells
-                    .iter()
-                    .find(|c| c.contender == contender && c.connections == *count)
-            })
-            .map(times)
+            .map(|&contender| self.series(args, cells, contender))
             .collect();
-        Series {
-            name: contender.to_string(),
-            values: mine.iter().map(|times| mean(times)).collect(),
+        series.extend(self.has_paper.then(|| Series {
+            name: "Miniproxy paper".to_string(),
+            values: args.connections.iter().map(|&count| paper(count)).collect(),
             ..Series::default()
-        }
-    };
-    let mut series: Vec<Series> = args
-        .contenders
-        .iter()
-        .map(|&contender| of(contender))
-        .collect();
-    let paper = |count: &usize| {
-        PAPER
-            .iter()
-            .find(|(known, _)| known == count)
-            .map(|(_, time)| *time)
-    };
-    series.push(Series {
-        name: "Miniproxy paper".to_string(),
-        values: args.connections.iter().map(paper).collect(),
-        ..Series::default()
-    });
-    Chart {
-        title: title.to_string(),
-        subtitle: format!(
+        }));
+        let counts = args.connections.iter().map(|&count| count as f64);
+        let conditions = format!(
             "{}, virtual cables, means over {} bursts",
             args.family, args.repeats
-        ),
-        x_label: "connections opened at once".to_string(),
-        y_label: "mean time, ms".to_string(),
-        across: Across::Numbers(
-            args.connections.iter().map(|&n| n as f64).collect(),
-            Spacing::Linear,
-        ),
-        series,
-        model_name: String::new(),
-        note: "The paper's figures are from other hardware.".to_string(),
+        );
+        Chart {
+            title: self.title.to_string(),
+            subtitle: conditions,
+            x_label: "connections opened at once".to_string(),
+            y_label: "mean time, ms".to_string(),
+            across: Across::Numbers(counts.collect(), Spacing::Linear),
+            series,
+            model_name: String::new(),
+            note: self.note.to_string(),
+        }
     }
+
+    fn series(&self, args: &Args, cells: &[Cell], contender: Contender) -> Series {
+        let value = |&count: &usize| {
+            let mut mine = cells.iter().filter(|cell| cell.contender == contender);
+            mean((self.times)(mine.find(|cell| cell.connections == count)?))
+        };
+        Series {
+            name: contender.to_string(),
+            values: args.connections.iter().map(value).collect(),
+            ..Series::default()
+        }
+    }
+}
+
+/// The paper's mean time for a number of connections, in milliseconds.
+fn paper(connections: usize) -> Option<f64> {
+    PAPER
+        .iter()
+        .find(|(count, _)| *count == connections)
+        .map(|(_, time)| *time)
 }

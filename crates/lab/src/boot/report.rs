@@ -18,9 +18,10 @@ const RELAY_BYTES_MAX: f64 = 512.0;
 const PAPER_BOOT_MS: f64 = 12.0;
 
 impl Footprint {
-    /// Resident memory of all idle processes together, in bytes.
-    fn resident(&self) -> f64 {
-        sum(&self.idle, |usage| usage.resident)
+    /// Resident memory of all idle processes together, in bytes. Pages that they share count
+    /// once, which is what the proportional sizes add up to.
+    fn proportional(&self) -> f64 {
+        sum(&self.idle, |usage| usage.proportional)
     }
 
     /// User memory that one idle relay adds, in bytes.
@@ -127,11 +128,22 @@ fn verdict_table(boots: &[Boots], footprints: &[Footprint]) -> Table {
         );
     }
     for footprint in footprints {
-        let name = workers(footprint.workers);
+        let (name, node) = (
+            workers(footprint.workers),
+            footprint.idle[0].resident as f64,
+        );
         row(
-            "resident, idle, all processes, MB",
+            "resident, idle, the node, MB",
+            name.clone(),
+            node,
+            RESIDENT_MAX,
+            1e6,
+        );
+        let all = footprint.proportional();
+        row(
+            "resident, idle, with its guard, shared pages once, MB",
             name,
-            footprint.resident(),
+            all,
             RESIDENT_MAX,
             1e6,
         );
