@@ -62,6 +62,8 @@ pub(super) struct Stream {
     starved: bool,
     /// An event waits to be taken.
     event: bool,
+    /// What the relay was told since a call was refused.
+    told: Ready,
 }
 
 impl Stream {
@@ -80,6 +82,7 @@ impl Stream {
             error: None,
             starved: false,
             event: true,
+            told: Ready::default(),
         }
     }
 
@@ -245,7 +248,16 @@ impl Kernel {
     /// Takes the event of `side`, if one waits.
     pub(super) fn take_event(&mut self, side: Side) -> Option<Ready> {
         let stream = &mut self.streams[side];
-        std::mem::take(&mut stream.event).then(|| stream.sample())
+        let ready = std::mem::take(&mut stream.event).then(|| stream.sample());
+        self.expect(side, ready.unwrap_or_default());
+        ready
+    }
+
+    /// The relay is told that `side` is ready, true or not.
+    pub(super) fn expect(&mut self, side: Side, ready: Ready) {
+        let told = &mut self.streams[side].told;
+        told.readable |= ready.readable;
+        told.writable |= ready.writable;
     }
 
     /// Bytes read from `side` and not written to the other.
@@ -294,8 +306,11 @@ impl Kernel {
     fn take(&mut self, side: Side, limit: usize) -> io::Result<&'static [u8]> {
         self.check_alive();
         assert_eq!(self.held(side), 0, "it reads while it holds bytes");
-        assert!(!self.streams[side].eof, "it reads past the end");
-        let readable = self.streams[side].readable();
+        let stream = &mut self.streams[side];
+        assert!(!stream.eof, "it reads past the end");
+        assert!(stream.told.readable, "it tries again for no reason");
+        let readable = stream.readable();
+        stream.told.readable = readable.is_ok();
         let readable = self.note_fault(readable)?;
         let bytes = match readable.min(limit) {
             0 => 0,
@@ -309,22 +324,23 @@ impl Kernel {
     /// Puts bytes on `side`; returns how many it took.
     fn put(&mut self, side: Side, bytes: &[u8]) -> io::Result<usize> {
         self.check_alive();
-        let short = self.whims.as_mut().is_some_and(|rng| rng.once_in(16));
-        if short && self.streams[side].died.is_none() && !bytes.is_empty() {
-            // Out of memory for a moment.
-            self.streams[side].starved = true;
-            return Err(ErrorKind::WouldBlock.into());
+        let writable = self.streams[side].writable();
+        if bytes.is_empty() {
+            let blocked = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
+            let alive = writable.as_ref().err().is_none_or(blocked);
+            return if alive {
+                Ok(0)
+            } else {
+                self.note_fault(writable)
+            };
         }
-        let writable = match self.streams[side].writable() {
-            Err(error) if bytes.is_empty() && error.kind() == ErrorKind::WouldBlock => Ok(0),
-            result => self.note_fault(result),
-        }?;
-        let stream = &self.streams[side];
+        let writable = self.run_short(side, writable);
+        let stream = &mut self.streams[side];
+        assert!(stream.told.writable, "it tries again for no reason");
+        stream.told.writable = writable.is_ok();
         let most = stream.dies_at.map_or(usize::MAX, |at| at - stream.written);
-        let taken = match writable.min(bytes.len()).min(most) {
-            0 => 0,
-            most => self.part(most),
-        };
+        let writable = self.note_fault(writable)?;
+        let taken = self.part(writable.min(bytes.len()).min(most));
         let stream = &mut self.streams[side];
         let wanted = content(!side, stream.written, taken);
         assert!(bytes[..taken] == *wanted, "bytes are lost or out of order");
@@ -333,6 +349,16 @@ impl Kernel {
             self.die(side, ErrorKind::ConnectionReset);
         }
         Ok(taken)
+    }
+
+    /// Once in a while there is no memory for a moment.
+    fn run_short(&mut self, side: Side, writable: io::Result<usize>) -> io::Result<usize> {
+        let short = self.whims.as_mut().is_some_and(|rng| rng.once_in(16));
+        if short && writable.is_ok() {
+            self.streams[side].starved = true;
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        writable
     }
 }
 

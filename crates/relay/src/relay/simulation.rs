@@ -39,7 +39,7 @@ impl Shape {
             steps: 4 + rng.below(60),
             window: rng.pick(&[1, 50, 1000, 20_000]),
             rooms: &[1, 9, 200, 5000, 100_000],
-            pipes: &[1, 300, 4096, 65_536],
+            pipes: &[40, 300, 4096, 65_536],
             faults: !rng.once_in(3),
         }
     }
@@ -130,6 +130,7 @@ impl Schedule {
             writable: true,
             failed: false,
         };
+        self.kernel.expect(Downstream, ready);
         self.relay.note(Downstream, ready);
         self.advance();
     }
@@ -223,6 +224,7 @@ impl Schedule {
             writable: self.rng.once_in(2),
             failed: self.rng.once_in(2),
         };
+        self.kernel.expect(side, ready);
         self.relay.note(side, ready);
         if self.rng.once_in(2) {
             self.advance();
@@ -232,8 +234,12 @@ impl Schedule {
     fn misfortune(&mut self, side: Side) {
         match self.rng.below(8) {
             0 => self.outcome = Some(Outcome::Killed),
+            1 => {
+                let bytes = 1 + self.rng.below(self.shape.window);
+                self.kernel.die_after(side, bytes);
+            }
             kind if self.kernel.streams[side].died.is_none() => {
-                let of = if kind == 1 {
+                let of = if kind == 2 {
                     ErrorKind::TimedOut
                 } else {
                     ErrorKind::ConnectionReset

@@ -524,6 +524,7 @@ fn a_blocked_relay_makes_no_calls() {
 fn readiness_that_is_not_true_does_no_harm() {
     let mut pair = Pair::joined(1000);
     for side in Side::BOTH {
+        pair.kernel.expect(side, READY);
         pair.relay.note(side, READY);
     }
     let verdict = pair.relay.advance(&mut pair.kernel, pair.now);
