@@ -273,6 +273,12 @@ impl Outcome {
                 node.half_open
             ),
         );
+        // The server's own view: a node that forgot connections without a word would leave more.
+        let seen = self.server_half_open;
+        check(
+            seen <= budget,
+            format!("{seen} half-open connections at the server, {budget} allowed"),
+        );
         check(
             node.released,
             format!("half-open connections left {RELEASE:?} after the flood"),
