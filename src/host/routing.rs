@@ -90,7 +90,7 @@ pub(crate) struct Rule {
     pub(crate) table: u32,
     pub(crate) protocol: u8,
     /// The body and attributes as the kernel gave them.
-    message: Vec<u8>,
+    pub(crate) message: Vec<u8>,
 }
 
 impl Rule {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `doctor` verb: what on this host keeps a node from working, or from
+//! working well, and the command that mends it.
+//!
+//! One reader fills a [`Host`]; the checks are pure functions over it, so that
+//! each is tested with a host that has the ailment. Nothing is changed.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::cli;
+use crate::config::Config;
+
+mod checks;
+mod host;
+mod offload;
+#[cfg(test)]
+mod tests;
+
+use host::Host;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Level {
+    /// As it should be.
+    Ok,
+    /// A node works, but not for all or not as well as it could.
+    Warn,
+    /// A node does not start, or harms traffic.
+    Fail,
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    check: &'static str,
+    level: Level,
+    what: String,
+    /// What to do about it; nothing to do when empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    remedy: String,
+}
+
+/// What `doctor --json` prints.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    failed: usize,
+    warned: usize,
+    findings: Vec<Finding>,
+}
+
+impl Diagnosis {
+    fn of(host: &Host, config: &Config) -> Self {
+        let findings: Vec<Finding> = checks::ALL
+            .iter()
+            .flat_map(|check| check(host, config))
+            .collect();
+        let count = |level| {
+            findings
+                .iter()
+                .filter(|finding| finding.level == level)
+                .count()
+        };
+        Self {
+            failed: count(Level::Fail),
+            warned: count(Level::Warn),
+            findings,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let level = match finding.level {
+                Level::Ok => "ok  ",
+                Level::Warn => "warn",
+                Level::Fail => "FAIL",
+            };
+            let _ = writeln!(text, "{level}  {:<14} {}", finding.check, finding.what);
+            if !finding.remedy.is_empty() {
+                let _ = writeln!(text, "{:20} -> {}", "", finding.remedy);
+            }
+        }
+        let _ = writeln!(text, "\n{} failed, {} warnings", self.failed, self.warned);
+        text
+    }
+}
+
+/// Examines this host. Exit code 1 when a check failed.
+pub(crate) fn run(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
+    let diagnosis = Diagnosis::of(&Host::read(config), config);
+    if json {
+        cli::print_json(&diagnosis)?;
+    } else {
+        cli::print(&diagnosis.text())?;
+    }
+    Ok(ExitCode::from(u8::from(diagnosis.failed > 0)))
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the checks look at: a snapshot of this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use caps::{CapSet, Capability};
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::offload;
+use crate::config::Config;
+use crate::host::{self, Link, Rule};
+
+/// Settings that are read, below `/proc/sys`.
+const SETTINGS: [&str; 19] = [
+    "fs/pipe-user-pages-soft",
+    "kernel/unprivileged_bpf_disabled",
+    "net/core/bpf_jit_enable",
+    "net/core/somaxconn",
+    "net/ipv4/conf/all/accept_local",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/conf/all/src_valid_mark",
+    "net/ipv4/ip_forward",
+    "net/ipv4/tcp_early_demux",
+    "net/ipv4/tcp_max_tw_buckets",
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_syncookies",
+    "net/ipv4/tcp_timestamps",
+    "net/ipv4/tcp_wmem",
+    "net/ipv6/conf/all/forwarding",
+    "net/ipv6/conf/lo/disable_ipv6",
+    "net/netfilter/nf_conntrack_count",
+    "net/netfilter/nf_conntrack_tcp_be_liberal",
+    "net/ipv4/tcp_available_congestion_control",
+];
+
+/// This host, as far as the checks care.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Host {
+    /// Major and minor version of the kernel.
+    pub(super) kernel: (u32, u32),
+    /// What the process may do.
+    pub(super) capabilities: BTreeSet<String>,
+    /// Settings by path below `/proc/sys`; those that are absent are missing.
+    pub(super) settings: BTreeMap<String, String>,
+    pub(super) interfaces: Vec<Interface>,
+    /// Most files this process may open.
+    pub(super) files_max: u64,
+    /// Every routing rule.
+    pub(super) rules: Vec<Rule>,
+    /// Somebody else has routes in our table.
+    pub(super) table_taken: bool,
+    /// A node answers at the admin socket.
+    pub(super) node_runs: bool,
+    /// Congestion controls that could be loaded, besides the loaded ones.
+    pub(super) congestion_modules: Vec<String>,
+    /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
+    pub(super) firewalls: Vec<&'static str>,
+}
+
+/// One interface and its settings.
+#[derive(Clone, Debug)]
+pub(super) struct Interface {
+    pub(super) link: Link,
+    pub(super) forwards_v4: bool,
+    pub(super) forwards_v6: bool,
+    pub(super) rp_filter: u32,
+    pub(super) src_valid_mark: bool,
+    pub(super) accept_local: bool,
+    /// Generic and large receive offload; `None` when the driver does not say.
+    pub(super) gro: Option<bool>,
+    pub(super) lro: Option<bool>,
+}
+
+impl Host {
+    /// Looks at the host and network namespace of this process. What cannot be
+    /// read stays at its default.
+    pub(super) fn read(config: &Config) -> Self {
+        let held = caps::read(None, CapSet::Effective).unwrap_or_default();
+        let capability = |held: &Capability| held.to_string();
+        let setting = |path: &&str| Some(((*path).to_owned(), setting(path)?));
+        Self {
+            kernel: kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
+            capabilities: held.iter().map(capability).collect(),
+            settings: SETTINGS.iter().filter_map(setting).collect(),
+            interfaces: host::links()
+                .unwrap_or_default()
+                .into_iter()
+                .map(Interface::read)
+                .collect(),
+            files_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
+            rules: host::rules().unwrap_or_default(),
+            table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),
+            node_runs: std::os::unix::net::UnixStream::connect(&config.admin_socket).is_ok(),
+            congestion_modules: (crate::config::Capacity::of_host().congestion)(),
+            firewalls: firewalls(),
+        }
+    }
+
+    /// A setting by its path below `/proc/sys`.
+    pub(super) fn setting(&self, path: &str) -> Option<&str> {
+        self.settings.get(path).map(String::as_str)
+    }
+
+    /// A setting that is a number.
+    pub(super) fn number(&self, path: &str) -> Option<u64> {
+        self.setting(path)?.parse().ok()
+    }
+
+    pub(super) fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability.to_string())
+    }
+}
+
+impl Interface {
+    fn read(link: Link) -> Self {
+        let of =
+            |family: &str, key: &str| setting(&format!("net/{family}/conf/{}/{key}", link.name));
+        let number = |key: &str| {
+            of("ipv4", key)
+                .and_then(|value| value.parse().ok())
+                .unwrap_or(0_u32)
+        };
+        Self {
+            forwards_v4: number("forwarding") != 0,
+            forwards_v6: of("ipv6", "forwarding").is_some_and(|value| value != "0"),
+            rp_filter: number("rp_filter"),
+            src_valid_mark: number("src_valid_mark") != 0,
+            accept_local: number("accept_local") != 0,
+            gro: offload::gro(&link.name),
+            lro: offload::lro(&link.name),
+            link,
+        }
+    }
+}
+
+fn setting(path: &str) -> Option<String> {
+    // A dot in an interface name is a character like any other here.
+    let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
+    Some(value.trim().to_owned())
+}
+
+/// `6.18.44-arch` is 6.18.
+pub(super) fn kernel(release: &str) -> (u32, u32) {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let mut next = || parts.next().and_then(Result::ok).unwrap_or(0);
+    (next(), next())
+}
+
+fn firewalls() -> Vec<&'static str> {
+    let ufw =
+        fs::read_to_string("/etc/ufw/ufw.conf").is_ok_and(|conf| conf.contains("ENABLED=yes"));
+    let signs = [
+        ("firewalld", Path::new("/run/firewalld").exists()),
+        ("ufw", ufw),
+        (
+            "docker",
+            Path::new("/proc/sys/net/ipv4/conf/docker0").exists(),
+        ),
+    ];
+    signs
+        .into_iter()
+        .filter(|(_, active)| *active)
+        .map(|(name, _)| name)
+        .collect()
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each check against a sound host with one ailment.
+
+use posthaste_relay::policy::Rule as PolicyRule;
+
+use super::host::{Interface, kernel};
+use super::*;
+use crate::host::{Family, Framing, Link, Rule};
+
+fn interface(name: &str) -> Interface {
+    Interface {
+        link: Link {
+            index: 2,
+            name: name.into(),
+            framing: Framing::Ethernet,
+            up: true,
+            port_of: None,
+        },
+        forwards_v4: true,
+        forwards_v6: true,
+        rp_filter: 2,
+        src_valid_mark: false,
+        accept_local: false,
+        gro: Some(true),
+        lro: Some(false),
+    }
+}
+
+/// A host on which nothing is amiss.
+fn sound() -> Host {
+    let settings = [
+        ("fs/pipe-user-pages-soft", "16384"),
+        ("kernel/unprivileged_bpf_disabled", "2"),
+        ("net/core/bpf_jit_enable", "1"),
+        ("net/core/somaxconn", "4096"),
+        ("net/ipv4/ip_forward", "1"),
+        ("net/ipv4/tcp_rmem", "4096 131072 33554432"),
+        ("net/ipv4/tcp_wmem", "4096 16384 4194304"),
+        ("net/ipv4/tcp_syncookies", "1"),
+        ("net/ipv4/tcp_timestamps", "1"),
+        ("net/ipv4/tcp_max_tw_buckets", "65536"),
+        ("net/ipv6/conf/lo/disable_ipv6", "0"),
+        ("net/ipv4/tcp_available_congestion_control", "reno cubic"),
+    ];
+    let capabilities = [
+        "CAP_NET_ADMIN",
+        "CAP_NET_RAW",
+        "CAP_SYS_ADMIN",
+        "CAP_SYS_RESOURCE",
+    ];
+    Host {
+        kernel: (6, 12),
+        capabilities: capabilities.map(Into::into).into(),
+        settings: settings
+            .map(|(key, value)| (key.into(), value.into()))
+            .into(),
+        interfaces: vec![interface("c0"), interface("s0")],
+        files_max: 1 << 20,
+        congestion_modules: vec!["bbr".into()],
+        ..Host::default()
+    }
+}
+
+fn rule(protocol: u8, mark: u32, table: u32) -> Rule {
+    Rule {
+        family: Family::V4,
+        priority: 100,
+        mark,
+        mask: mark,
+        table,
+        protocol,
+        message: Vec::new(),
+    }
+}
+
+fn config() -> Config {
+    let capacity = crate::config::Capacity {
+        cpus: 1,
+        files: 1 << 20,
+        congestion: || vec!["bbr".into()],
+    };
+    Config::parse("node.toml".as_ref(), "version = 1", &capacity).unwrap()
+}
+
+/// What a host with this ailment is told, besides what is well.
+fn diagnose(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
+    let (mut host, mut config) = (sound(), config());
+    ailment(&mut host, &mut config);
+    let diagnosis = Diagnosis::of(&host, &config);
+    let bad = diagnosis
+        .findings
+        .into_iter()
+        .filter(|finding| finding.level != Level::Ok);
+    bad.map(|finding| {
+        assert!(!finding.remedy.is_empty(), "{} has no remedy", finding.what);
+        (finding.level, finding.what)
+    })
+    .collect()
+}
+
+#[test]
+fn a_sound_host_passes_every_check() {
+    assert_eq!(diagnose(|_, _| ()), []);
+    let diagnosis = Diagnosis::of(&sound(), &config());
+    assert!(diagnosis.findings.len() >= checks::ALL.len());
+    assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
+}
+
+/// A change to a sound host, how bad it is, and a part of what is said.
+type Ailment = (fn(&mut Host, &mut Config), Level, &'static str);
+
+fn set(host: &mut Host, key: &str, value: &str) {
+    host.settings.insert(key.into(), value.into());
+}
+
+const AILMENTS: [Ailment; 30] = [
+    (
+        |h, _| h.kernel = (5, 15),
+        Level::Fail,
+        "Linux 5.15 is older",
+    ),
+    (|h, _| h.kernel = (6, 1), Level::Warn, "no TCX links"),
+    (
+        |h, _| drop(h.settings.remove("kernel/unprivileged_bpf_disabled")),
+        Level::Fail,
+        "no bpf()",
+    ),
+    (
+        |h, _| set(h, "net/core/bpf_jit_enable", "0"),
+        Level::Warn,
+        "compiler is off",
+    ),
+    (
+        |h, _| h.capabilities.retain(|held| held != "CAP_NET_RAW"),
+        Level::Fail,
+        "lacks CAP_NET_RAW",
+    ),
+    (
+        |_, c| c.transparent.interfaces = vec!["c0".into(), "x9".into()],
+        Level::Fail,
+        "no interface x9",
+    ),
+    (
+        |h, _| h.interfaces[0].link.framing = Framing::Other(32),
+        Level::Warn,
+        "type 32",
+    ),
+    (
+        |h, _| h.interfaces.clear(),
+        Level::Warn,
+        "no interface is up",
+    ),
+    (
+        |h, _| set(h, "net/ipv4/ip_forward", "0"),
+        Level::Fail,
+        "does not forward IPv4",
+    ),
+    (
+        |h, _| h.interfaces[1].forwards_v4 = false,
+        Level::Warn,
+        "s0: does not forward IPv4",
+    ),
+    (
+        |h, _| h.interfaces.iter_mut().for_each(|i| i.forwards_v6 = false),
+        Level::Warn,
+        "does not forward IPv6",
+    ),
+    (
+        |h, _| set(h, "net/ipv6/conf/lo/disable_ipv6", "1"),
+        Level::Warn,
+        "IPv6 is off",
+    ),
+    (
+        |h, _| h.interfaces[0].src_valid_mark = true,
+        Level::Fail,
+        "c0: src_valid_mark with rp_filter=2",
+    ),
+    (
+        |h, _| (h.interfaces[0].src_valid_mark, h.interfaces[0].rp_filter) = (true, 0),
+        Level::Fail,
+        "c0: src_valid_mark without accept_local",
+    ),
+    (
+        |h, _| h.rules.push(rule(0, 0x1000_0000, 7)),
+        Level::Warn,
+        "fwmark bits 0x10000000",
+    ),
+    (
+        |h, _| h.rules.push(rule(0, 0x1, 20117)),
+        Level::Warn,
+        "uses table 20117",
+    ),
+    (
+        |h, _| h.table_taken = true,
+        Level::Fail,
+        "routes that are not ours",
+    ),
+    (
+        |h, _| h.rules.push(rule(180, 0x1000_0000, 20117)),
+        Level::Warn,
+        "no node answers",
+    ),
+    (
+        |h, _| h.firewalls = vec!["ufw"],
+        Level::Warn,
+        "ufw is active",
+    ),
+    (
+        |h, _| set(h, "net/netfilter/nf_conntrack_count", "5"),
+        Level::Warn,
+        "INVALID",
+    ),
+    (|h, _| h.files_max = 1024, Level::Warn, "about 512 relays"),
+    (
+        |h, _| h.capabilities.retain(|held| held != "CAP_SYS_RESOURCE"),
+        Level::Warn,
+        "16384 pages",
+    ),
+    (
+        |h, _| set(h, "net/core/somaxconn", "128"),
+        Level::Warn,
+        "at most 128",
+    ),
+    (|h, _| h.congestion_modules.clear(), Level::Warn, "no BBR"),
+    (
+        |h, _| set(h, "net/ipv4/tcp_wmem", "4096 16384 65536"),
+        Level::Warn,
+        "tcp_wmem ends at 65536",
+    ),
+    (
+        |h, _| set(h, "net/ipv4/tcp_timestamps", "0"),
+        Level::Warn,
+        "timestamps are off",
+    ),
+    (
+        |h, _| set(h, "net/ipv4/tcp_syncookies", "0"),
+        Level::Warn,
+        "cookies are off",
+    ),
+    (
+        |h, _| set(h, "net/ipv4/tcp_max_tw_buckets", "0"),
+        Level::Warn,
+        "only 0 sockets",
+    ),
+    (
+        |h, _| h.interfaces[0].gro = Some(false),
+        Level::Warn,
+        "c0: generic receive offload is off",
+    ),
+    (
+        |h, _| h.interfaces[1].lro = Some(true),
+        Level::Warn,
+        "s0: large receive offload is on",
+    ),
+];
+
+#[test]
+fn every_ailment_is_found_and_nothing_else() {
+    for (ailment, level, said) in AILMENTS {
+        let found = diagnose(ailment);
+        let [(found_level, what)] = found.as_slice() else {
+            panic!("{said}: one finding, not {found:?}")
+        };
+        assert!(
+            *found_level == level && what.contains(said),
+            "{said}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn what_looks_ill_but_is_not_passes() {
+    let cures: [fn(&mut Host, &mut Config); 5] = [
+        |h, _| {
+            let c0 = &mut h.interfaces[0];
+            (c0.src_valid_mark, c0.rp_filter, c0.accept_local) = (true, 0, true);
+        },
+        |h, _| {
+            set(h, "net/netfilter/nf_conntrack_count", "5");
+            set(h, "net/netfilter/nf_conntrack_tcp_be_liberal", "1");
+        },
+        |h, _| {
+            h.rules.push(rule(180, 0x1000_0000, 20117));
+            h.node_runs = true;
+        },
+        |h, c| {
+            h.interfaces[1].src_valid_mark = true;
+            c.transparent.interfaces = vec!["c0".into()];
+        },
+        |h, _| {
+            h.interfaces[0].link.port_of = Some("bridge".into());
+            h.interfaces[0].forwards_v4 = false;
+        },
+    ];
+    for cure in cures {
+        assert_eq!(diagnose(cure), []);
+    }
+}
+
+#[test]
+fn a_rule_that_asks_for_the_impossible_fails() {
+    let found = diagnose(|_, c| {
+        let rule: &mut PolicyRule = &mut c.policy.rules[0];
+        rule.upstream.congestion = Some("dctcp".into());
+    });
+    assert!(found[0].1.contains("\"all\" asks for dctcp"), "{found:?}");
+}
+
+#[test]
+fn releases_are_read() {
+    assert_eq!(kernel("6.18.44-fc-v657\n"), (6, 18));
+    assert_eq!(kernel("6.1-rc3"), (6, 1));
+    assert_eq!(kernel(""), (0, 0));
+}
+
+#[test]
+fn this_host_can_be_examined() {
+    let host = Host::read(&config());
+    assert!(host.kernel >= (6, 1) && host.files_max > 0);
+    assert!(
+        host.interfaces
+            .iter()
+            .any(|interface| interface.link.name == "lo")
+    );
+    assert!(!host.rules.is_empty() && host.setting("net/ipv4/ip_forward").is_some());
+}
