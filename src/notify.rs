@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+/// How long the end of a node may take once its workers have ended.
+const TEARDOWN_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// The node relays. `what` is shown by `systemctl status`.
 pub(crate) fn ready(what: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(what)]);
@@ -22,9 +25,10 @@ pub(crate) fn reloading() {
     }
 }
 
-/// The node drains. It will need up to `most` from now.
+/// The node drains. It will need up to `most` from now, and a moment more to
+/// take itself off the host.
 pub(crate) fn stopping(most: Duration) {
-    let most_us = u32::try_from(most.as_micros()).unwrap_or(u32::MAX);
+    let most_us = u32::try_from((most + TEARDOWN_TIME_MAX).as_micros()).unwrap_or(u32::MAX);
     tell(&[
         NotifyState::Stopping,
         NotifyState::ExtendTimeoutUsec(most_us),
