@@ -57,6 +57,8 @@ pub enum OnMeeting {
     Wait(Option<Frame>),
     /// Wait for the client.
     WaitForClient,
+    /// Let the client's SYN in, and wait for it.
+    Admit,
     /// Join the two into a relay.
     Join,
     /// Reset the client: the server failed.
@@ -137,8 +139,12 @@ impl Opening {
         if self.client == Client::Proven {
             return OnMeeting::Join;
         }
-        // Only without a gate: it could not be made, or was swept.
+        // Its SYN-ACK met no gate: it came in at a device that is not watched.
         self.server = Server::Connected;
+        if self.client == Client::Held {
+            self.client = Client::Unproven;
+            return OnMeeting::Admit;
+        }
         OnMeeting::WaitForClient
     }
 
@@ -230,6 +236,15 @@ mod tests {
     }
 
     #[test]
+    fn strict_admits_the_client_although_the_answer_came_another_way() {
+        let mut opening = Opening::strict();
+        assert_eq!(opening.on_connected(), OnMeeting::Admit);
+        assert_eq!(opening.on_connected(), OnMeeting::WaitForClient, "repeated");
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
+        assert_eq!(opening.on_accept(), OnMeeting::Join);
+    }
+
+    #[test]
     fn strict_passes_a_refusal_on() {
         let mut opening = Opening::strict();
         assert_eq!(
@@ -261,3 +276,6 @@ mod tests {
         );
     }
 }
+
+#[cfg(test)]
+mod simulation;

@@ -300,7 +300,7 @@ impl<I: Intercept> Worker<I> {
         self.prove(key);
         match step {
             OnMeeting::Wait(frame) => self.inject(frame.and_then(|f| f.completed()), Heading::In),
-            OnMeeting::WaitForClient => {}
+            OnMeeting::WaitForClient | OnMeeting::Admit => {}
             OnMeeting::Join => self.join(
                 key,
                 Ready {
@@ -405,8 +405,10 @@ impl<I: Intercept> Worker<I> {
         if strict {
             self.intercept.acquit(&flow);
         }
-        if step == OnMeeting::Join {
-            self.join(key, ready);
+        match step {
+            OnMeeting::Join => self.join(key, ready),
+            OnMeeting::Admit => self.admit_client(key),
+            OnMeeting::Wait(_) | OnMeeting::WaitForClient | OnMeeting::Refuse(_) => {}
         }
     }
 
@@ -438,6 +440,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let error = upstream.as_ref().and_then(sys::take_icmp_error);
+        drop(upstream);
         let answer = match (outcome, error, &syn) {
             (Outcome::UpstreamRefused, _, Some(syn)) => syn.reset(),
             (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),

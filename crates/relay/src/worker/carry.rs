@@ -101,6 +101,12 @@ impl<I: Intercept> Worker<I> {
     /// Ends an entry: the one place where it leaves the table, is counted and
     /// recorded. Unless it finished, both sides are reset.
     pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
+        // Before its gate opens: a SYN-ACK that came between would be answered.
+        if let Some(entry) = self.entries.get_mut(key)
+            && !entry.is_open()
+        {
+            entry.sockets[Side::Upstream] = None;
+        }
         self.release_opening(key);
         let Some(entry) = self.entries.remove(key) else {
             return;

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Openings under many random orders of what may happen to them.
+//!
+//! A small world stands around one [`Opening`]: a client that may be spoofed,
+//! a server that may be silent or refuse, a network that repeats and loses
+//! SYN-ACKs, the gate, the ring of events, and a worker that does what it is
+//! told. The world checks that nothing reaches the server's handshake before
+//! the client is proven, and that every flow ends once, as it should.
+
+use std::collections::VecDeque;
+
+use super::{OnFailure, OnMeeting, OnSynAck, Opening};
+use crate::frame::Frame;
+use crate::outcome::Outcome;
+use crate::policy::AcceptMode;
+use crate::rng::{Rng, simulate};
+
+const SCHEDULES: u64 = 100_000;
+/// More events than this are lost.
+const RING_MAX: usize = 3;
+
+/// What a server does with a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Answers,
+    Refuses,
+    /// Answers, and takes it back while the SYN-ACK waits.
+    Wavers,
+    IsSilent,
+}
+
+/// The upstream socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Socket {
+    SynSent,
+    Open,
+    Failed(Outcome),
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Joined,
+    With(Outcome),
+}
+
+struct World {
+    rng: Rng,
+    /// Taken at the expiry.
+    opening: Option<Opening>,
+    mode: AcceptMode,
+    /// Its client answers SYN-ACKs.
+    genuine: bool,
+    server: Server,
+    /// Some SYN-ACKs come in at a device that is not watched.
+    unwatched: bool,
+    /// SYN-ACKs are held.
+    gate: bool,
+    ring: VecDeque<u32>,
+    socket: Socket,
+    /// The worker has something to learn from the socket.
+    socket_event: bool,
+    /// The client's SYN has reached the listener.
+    listened: bool,
+    accepted: bool,
+    /// SYN-ACKs sent, the last that the worker was given, those let in.
+    sent: u32,
+    kept: Option<u32>,
+    let_in: Vec<u32>,
+    admitted: u32,
+    /// How the worker learned that the server failed.
+    failure: Option<Outcome>,
+    end: Option<End>,
+}
+
+impl World {
+    fn new(mut rng: Rng) -> Self {
+        let mode = rng.pick(&[AcceptMode::Early, AcceptMode::Strict, AcceptMode::Late]);
+        let opening = match mode {
+            AcceptMode::Early => Opening::early(),
+            AcceptMode::Strict => Opening::strict(),
+            AcceptMode::Late => Opening::late(),
+        };
+        let servers = [
+            Server::Answers,
+            Server::Answers,
+            Server::Refuses,
+            Server::Wavers,
+            Server::IsSilent,
+        ];
+        Self {
+            opening: Some(opening),
+            mode,
+            genuine: mode == AcceptMode::Late || !rng.once_in(4),
+            server: rng.pick(&servers),
+            unwatched: rng.once_in(8),
+            gate: mode != AcceptMode::Late,
+            ring: VecDeque::new(),
+            socket: Socket::SynSent,
+            socket_event: false,
+            listened: mode != AcceptMode::Strict,
+            accepted: mode == AcceptMode::Late,
+            sent: 0,
+            kept: None,
+            let_in: Vec::new(),
+            admitted: 0,
+            failure: None,
+            end: None,
+            rng,
+        }
+    }
+
+    fn run(mut self) -> (AcceptMode, End) {
+        for _ in 0..self.rng.below(16) {
+            self.step();
+            self.check();
+        }
+        self.come_to_an_end();
+        (self.mode, self.end.expect("every flow ends"))
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(12) {
+            0..=2 => self.server_speaks(),
+            3..=5 => self.take_event(),
+            6..=7 => self.accept(),
+            8..=9 => self.look_at_socket(),
+            10 => self.network_speaks(),
+            _ if self.rng.once_in(4) => self.expire(),
+            _ => {}
+        }
+    }
+
+    /// Nothing is lost any more, and the server is patient.
+    fn come_to_an_end(&mut self) {
+        for _ in 0..2 * RING_MAX + 2 {
+            self.server_speaks();
+            self.take_event();
+            self.accept();
+            self.look_at_socket();
+            self.check();
+        }
+        let fine = self.genuine && self.server == Server::Answers;
+        assert!(self.end.is_some() || !fine, "they do not meet");
+        self.expire();
+        self.check();
+    }
+
+    fn opening(&mut self) -> &mut Opening {
+        self.opening.as_mut().expect("it has not ended")
+    }
+
+    fn server_speaks(&mut self) {
+        if self.socket != Socket::SynSent {
+            return;
+        }
+        match self.server {
+            Server::IsSilent => {}
+            Server::Refuses => self.fail(Outcome::UpstreamRefused),
+            Server::Wavers if self.sent > 0 && self.rng.once_in(2) => {
+                self.fail(Outcome::UpstreamRefused);
+            }
+            Server::Answers | Server::Wavers => {
+                self.sent += 1;
+                self.arrive(self.sent);
+            }
+        }
+    }
+
+    /// An ICMP error, or the upstream socket gives up.
+    fn network_speaks(&mut self) {
+        if self.socket == Socket::SynSent && self.server == Server::IsSilent {
+            let outcomes = [Outcome::UpstreamUnreachable, Outcome::ConnectTimeout];
+            let outcome = self.rng.pick(&outcomes);
+            self.fail(outcome);
+        }
+    }
+
+    fn fail(&mut self, outcome: Outcome) {
+        self.socket = Socket::Failed(outcome);
+        self.socket_event = true;
+    }
+
+    /// A SYN-ACK comes to this host.
+    fn arrive(&mut self, number: u32) {
+        if self.socket != Socket::SynSent {
+            return;
+        }
+        let seen = !self.unwatched || self.rng.once_in(2);
+        if self.gate && seen {
+            if self.ring.len() < RING_MAX {
+                self.ring.push_back(number);
+            }
+            return;
+        }
+        self.socket = Socket::Open;
+        self.socket_event = true;
+    }
+
+    /// The worker puts a held SYN-ACK back.
+    fn let_in(&mut self, frame: &Frame) {
+        let number = frame.ifindex;
+        assert!(self.accepted, "let in before the proof");
+        assert!(!self.gate, "it would come round again");
+        assert!(number > 0 && number <= self.sent, "nobody sent this");
+        assert!(!self.let_in.contains(&number), "let in twice");
+        self.let_in.push(number);
+        self.arrive(number);
+    }
+
+    fn take_event(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        let Some(number) = self.ring.pop_front() else {
+            return;
+        };
+        let step = self.opening().on_syn_ack(Frame::captured(number, 14, &[]));
+        match step {
+            OnSynAck::Keep => self.kept = Some(number),
+            OnSynAck::Admit => {
+                self.kept = Some(number);
+                self.admit();
+            }
+            OnSynAck::LetIn(frame) => {
+                assert_eq!(frame.ifindex, number);
+                self.let_in(&frame);
+            }
+        }
+    }
+
+    fn admit(&mut self) {
+        assert_eq!(self.mode, AcceptMode::Strict, "its SYN was not held");
+        assert!(self.failure.is_none(), "admitted to a failed server");
+        self.admitted += 1;
+        self.listened = true;
+    }
+
+    fn accept(&mut self) {
+        if self.end.is_some() || self.accepted || !self.listened || !self.genuine {
+            return;
+        }
+        self.accepted = true;
+        let step = self.opening().on_accept();
+        self.gate = false;
+        match step {
+            OnMeeting::Wait(None) => assert_eq!(self.kept, None, "the answer is lost"),
+            OnMeeting::Wait(Some(frame)) => {
+                assert_eq!(Some(frame.ifindex), self.kept, "not the last one");
+                self.let_in(&frame);
+            }
+            OnMeeting::Join => self.join(),
+            OnMeeting::Refuse(outcome) => self.refuse(outcome),
+            step => panic!("{step:?} although the client is here"),
+        }
+    }
+
+    fn look_at_socket(&mut self) {
+        // Data from the server is an event too.
+        let talks = self.socket == Socket::Open && self.rng.once_in(3);
+        if self.end.is_some() || !(std::mem::take(&mut self.socket_event) || talks) {
+            return;
+        }
+        match self.socket {
+            Socket::SynSent | Socket::Closed => {}
+            Socket::Open => match self.opening().on_connected() {
+                OnMeeting::Join => self.join(),
+                OnMeeting::WaitForClient => assert!(self.listened && !self.accepted),
+                OnMeeting::Admit => {
+                    assert!(self.unwatched, "held, and yet connected");
+                    self.admit();
+                }
+                step => panic!("{step:?} although the server is here"),
+            },
+            Socket::Failed(outcome) => self.learn_of_failure(outcome),
+        }
+    }
+
+    fn learn_of_failure(&mut self, outcome: Outcome) {
+        self.failure = Some(outcome);
+        match self.opening().on_failed(outcome) {
+            OnFailure::Remember => assert!(self.listened && !self.accepted),
+            OnFailure::Refuse => {
+                assert!(self.accepted, "nobody to refuse");
+                self.refuse(outcome);
+            }
+            OnFailure::PassOn => {
+                assert!(!self.listened, "the SYN is no longer held");
+                self.end(End::With(outcome));
+            }
+        }
+    }
+
+    fn join(&mut self) {
+        assert_eq!(self.socket, Socket::Open, "no server to join");
+        assert!(self.accepted, "no client to join");
+        assert_eq!(self.failure, None, "a failed server joins");
+        self.end(End::Joined);
+    }
+
+    fn refuse(&mut self, outcome: Outcome) {
+        assert_eq!(Some(outcome), self.failure, "another failure");
+        self.end(End::With(outcome));
+    }
+
+    fn end(&mut self, end: End) {
+        assert_eq!(self.end, None, "it ends twice");
+        self.end = Some(end);
+        if end != End::Joined {
+            self.socket = Socket::Closed;
+        }
+        self.gate = false;
+    }
+
+    /// The worker's time for the state the opening is in is over.
+    fn expire(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        let opening = self.opening();
+        if opening.proven() || opening.held() {
+            return self.learn_of_failure(Outcome::ConnectTimeout);
+        }
+        let opening = self.opening.take().expect("it has not ended");
+        let (outcome, syn_ack) = opening.on_expiry();
+        let expected = self.failure.unwrap_or(Outcome::ClientAbsent);
+        assert_eq!(outcome, expected);
+        let connected = self.socket == Socket::Open;
+        if self.failure.is_none() && !connected {
+            let number = syn_ack.map(|frame| frame.ifindex);
+            assert_eq!(number, self.kept, "the server is not told");
+        }
+        self.end(End::With(outcome));
+    }
+
+    fn check(&mut self) {
+        let (accepted, listened) = (self.accepted, self.listened);
+        if let (Some(opening), None) = (&self.opening, self.end) {
+            assert_eq!(opening.proven(), accepted);
+            assert_eq!(opening.held(), !listened);
+            let remembered = self.failure.is_some() && !accepted;
+            assert_eq!(opening.failed(), remembered);
+        }
+        let open = self.socket == Socket::Open;
+        assert!(
+            !open || accepted || self.unwatched,
+            "connected before the proof"
+        );
+        assert!(self.admitted <= 1, "admitted twice");
+        if self.mode == AcceptMode::Strict {
+            assert_eq!(listened, self.admitted == 1);
+        }
+    }
+}
+
+#[test]
+fn every_order_of_events_ends_as_it_should() {
+    let mut joined = [0; 3];
+    let mut ended = [0; 3];
+    simulate(SCHEDULES, |rng| {
+        let (mode, end) = World::new(rng).run();
+        let count = match end {
+            End::Joined => &mut joined,
+            End::With(_) => &mut ended,
+        };
+        count[mode as usize] += 1;
+    });
+    for count in joined.into_iter().chain(ended) {
+        assert!(count > 1000, "joined {joined:?}, ended {ended:?}");
+    }
+}
