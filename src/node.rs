@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use posthaste_bpf::{Redirect, Settings};
 use posthaste_relay::control::{Command, Handle};
+use posthaste_relay::policy::Policy;
 use posthaste_relay::{sys, worker};
 
 use crate::config::Config;
@@ -87,6 +88,7 @@ fn load(config: &Config) -> anyhow::Result<Redirect> {
         socket_mark: config.transparent.socket_mark,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
+        windows: sets_windows(&config.policy),
     })?;
     redirect.attach_lookup()?;
     Ok(redirect)
@@ -114,6 +116,8 @@ impl Node {
             log,
         };
         node.attach_all()?;
+        // Flows are relayed from here on.
+        node.redirect().settle()?;
         Ok((node, threads))
     }
 
@@ -171,12 +175,20 @@ impl Node {
     }
 }
 
+fn sets_windows(policy: &Policy) -> bool {
+    let sides = policy
+        .rules
+        .iter()
+        .flat_map(|rule| [&rule.downstream, &rule.upstream]);
+    sides.into_iter().any(|side| side.initial_window.is_some())
+}
+
 fn start_worker(
     index: u16,
     config: &Config,
     redirect: &Redirect,
     log: &Log,
-    (policy, generation): (&Arc<posthaste_relay::policy::Policy>, u8),
+    (policy, generation): (&Arc<Policy>, u8),
 ) -> anyhow::Result<(Handle, JoinHandle<()>)> {
     let settings = sys::SocketSettings {
         mark: config.transparent.socket_mark,

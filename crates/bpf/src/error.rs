@@ -23,7 +23,7 @@ pub enum Error {
         /// Which.
         ifindex: u32,
         /// Why.
-        source: libbpf_rs::Error,
+        source: io::Error,
     },
     /// Attaching the socket look-up program.
     #[error("could not attach the socket look-up program to this network namespace: {source}")]
@@ -33,12 +33,15 @@ pub enum Error {
     },
     /// Finding the cgroup that the window program is for.
     #[error(
-        "`initial_window` needs the cgroup v2 of this process, which cannot be opened: {source}"
+        "`initial_window` needs the cgroup v2 of this process, which cannot be opened: {reason}"
     )]
     Cgroup {
         /// Why.
-        source: io::Error,
+        reason: String,
     },
+    /// Rules with windows came after a start without.
+    #[error("`initial_window` takes effect at start only: restart the node")]
+    WindowsAtStart,
     /// Attaching the window program.
     #[error(
         "could not attach the `initial_window` program to the cgroup of this process: {source}"

@@ -8,6 +8,7 @@
 //! Everything is held by file descriptors and pinned nowhere, so it is gone
 //! when the process is.
 
+mod attach;
 mod cgroup;
 mod error;
 mod lane;

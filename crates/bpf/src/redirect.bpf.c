@@ -700,8 +700,10 @@ int redirect(struct __sk_buff *skb)
 	struct packet pkt = {};
 	__u32 at;
 
-	/* A tagged frame belongs to the VLAN device, which has its own program. */
-	if (!l2_bytes || skb->vlan_present)
+	/* A tagged frame belongs to the VLAN device, which has its own program.
+	 * A marked one was here before: a node that starts holds an interface
+	 * twice for a moment. */
+	if (!l2_bytes || skb->vlan_present || (skb->mark & redirect_mark))
 		return TC_ACT_UNSPEC;
 	pkt.l2_bytes = *l2_bytes;
 	at = parse_ip(skb, &pkt, pkt.l2_bytes);

@@ -6,22 +6,17 @@ use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::ptr::NonNull;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{
-    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, MapType, TC_INGRESS, TcHook, TcHookBuilder,
-};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType};
 
+use crate::attach::Hold;
 use crate::cgroup;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::skel::{RedirectSkel, RedirectSkelBuilder, types};
 
-/// Handle and priority of our filter where TCX links do not exist.
-const FILTER_HANDLE: u32 = 0x7068;
-const FILTER_PRIORITY: u32 = 0x7068;
 /// Bytes of the event ring of each worker: about a thousand events.
 const RING_BYTES: u32 = 1 << 18;
 
@@ -38,6 +33,8 @@ pub struct Settings {
     pub half_open: u32,
     /// Further ones, for clients that completed a handshake before.
     pub half_open_reserve: u32,
+    /// Rules may set initial windows.
+    pub windows: bool,
 }
 
 /// What the packets of an interface start with.
@@ -49,21 +46,14 @@ pub enum LinkLayer {
     None,
 }
 
-/// How a program is held on an interface.
-enum Hold {
-    /// Ends with the process (Linux 6.6).
-    Tcx(#[expect(dead_code, reason = "held for its Drop")] Link),
-    /// Stays behind after a crash, where it passes everything.
-    Filter(TcHook),
-}
-
 /// The loaded programs of one node.
 pub struct Redirect {
     skel: RedirectSkel<'static>,
     holds: HashMap<u32, Hold>,
+    settled: bool,
     lookup: Option<Link>,
-    /// The cgroup of this process, for the window program.
-    cgroup: io::Result<OwnedFd>,
+    /// The cgroup of this process, if the window program may be wanted.
+    cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<Link>,
     rings: Vec<MapHandle>,
     prefixes: Vec<(u8, PrefixSpec)>,
@@ -111,13 +101,14 @@ impl Redirect {
         }
         let skel = open.load().map_err(Error::load("load"))?;
         let rings = (0..settings.workers)
-            .map(|worker| add_ring(&skel, worker))
+            .map(|_| ring())
             .collect::<Result<_, _>>()?;
         Ok(Self {
             skel,
             holds: HashMap::new(),
+            settled: false,
             lookup: None,
-            cgroup: cgroup::own(),
+            cgroup: settings.windows.then(cgroup::own),
             windows: None,
             rings,
             prefixes: Vec::new(),
@@ -200,9 +191,15 @@ impl Redirect {
         if self.windows.is_some() {
             return Ok(());
         }
-        let cgroup = self.cgroup.as_ref().map_err(|error| Error::Cgroup {
-            source: io::Error::new(error.kind(), error.to_string()),
-        })?;
+        let cgroup = match &self.cgroup {
+            Some(Ok(cgroup)) => cgroup,
+            Some(Err(error)) => {
+                return Err(Error::Cgroup {
+                    reason: error.to_string(),
+                });
+            }
+            None => return Err(Error::WindowsAtStart),
+        };
         let program = &self.skel.progs.widen_window;
         let attached = program.attach_cgroup(cgroup.as_raw_fd());
         self.windows = Some(attached.map_err(|source| Error::AttachWindows { source })?);
@@ -226,48 +223,41 @@ impl Redirect {
                 MapFlags::ANY,
             )
             .map_err(Error::map("write", "devices"))?;
-        let hold = match self.attach_tcx(ifindex) {
-            Ok(link) => Hold::Tcx(link),
-            Err(_) => Hold::Filter(self.attach_filter(ifindex)?),
+        let program = &self.skel.progs.redirect;
+        let hold = if self.settled {
+            Hold::lasting(program, ifindex)
+        } else {
+            Hold::quick(program, ifindex)
         };
+        let hold = hold.map_err(|source| Error::Attach { ifindex, source })?;
         self.holds.insert(ifindex, hold);
         Ok(())
     }
 
-    fn attach_tcx(&self, ifindex: u32) -> Result<Link, libbpf_rs::Error> {
-        let ifindex = i32::try_from(ifindex).expect("interface numbers are positive");
-        let program = self.skel.progs.redirect.as_libbpf_object();
-        // SAFETY: the program is loaded and outlives the call; libbpf returns
-        // null with errno set, or a link that nobody else owns.
-        unsafe {
-            let link =
-                libbpf_sys::bpf_program__attach_tcx(program.as_ptr(), ifindex, std::ptr::null());
-            match NonNull::new(link) {
-                Some(link) => Ok(Link::from_ptr(link)),
-                None => Err(io::Error::last_os_error().into()),
-            }
+    /// Does what takes long and what relaying can begin without: gives the
+    /// workers their events (until then flows are opened late), and has the
+    /// kernel let go of the interfaces when this process ends.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn settle(&mut self) -> Result<(), Error> {
+        for (worker, ring) in (0_u32..).zip(&self.rings) {
+            let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
+            let rings = &self.skel.maps.rings;
+            rings
+                .update(&worker.to_ne_bytes(), &fd, MapFlags::ANY)
+                .map_err(Error::map("write", "rings"))?;
         }
-    }
-
-    /// For kernels before 6.6.
-    fn attach_filter(&self, ifindex: u32) -> Result<TcHook, Error> {
-        let failed = |source| Error::Attach { ifindex, source };
-        let mut hook = TcHookBuilder::new(self.skel.progs.redirect.as_fd())
-            .ifindex(i32::try_from(ifindex).expect("interface numbers are positive"))
-            .handle(FILTER_HANDLE)
-            .priority(FILTER_PRIORITY)
-            .replace(true)
-            .hook(TC_INGRESS);
-        hook.create().map_err(failed)?;
-        hook.attach().map_err(failed)
+        for hold in self.holds.values_mut() {
+            hold.settle(&self.skel.progs.redirect);
+        }
+        self.settled = true;
+        Ok(())
     }
 
     /// Lets go of an interface.
     pub fn detach(&mut self, ifindex: u32) {
-        if let Some(Hold::Filter(mut hook)) = self.holds.remove(&ifindex) {
-            // The interface may be gone, and the filter with it.
-            let _ = hook.detach();
-        }
+        self.holds.remove(&ifindex);
         let _ = self.skel.maps.devices.delete(&ifindex.to_ne_bytes());
     }
 
@@ -275,7 +265,7 @@ impl Redirect {
     pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
         self.holds
             .iter()
-            .map(|(ifindex, hold)| (*ifindex, matches!(hold, Hold::Tcx(_))))
+            .map(|(ifindex, hold)| (*ifindex, hold.ends_with_process()))
     }
 
     /// What the programs counted: name, documentation, value since load.
@@ -324,28 +314,14 @@ impl Redirect {
     }
 }
 
-impl Drop for Redirect {
-    fn drop(&mut self) {
-        let attached: Vec<u32> = self.holds.keys().copied().collect();
-        for ifindex in attached {
-            self.detach(ifindex);
-        }
-    }
-}
-
-fn add_ring(skel: &RedirectSkel<'_>, worker: u32) -> Result<MapHandle, Error> {
+/// A ring for one worker's events.
+fn ring() -> Result<MapHandle, Error> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
         ..Default::default()
     };
-    let ring = MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, RING_BYTES, &options)
-        .map_err(Error::map("create", "ring"))?;
-    let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
-    let rings = &skel.maps.rings;
-    rings
-        .update(&worker.to_ne_bytes(), &fd, MapFlags::ANY)
-        .map_err(Error::map("write", "rings"))?;
-    Ok(ring)
+    MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, RING_BYTES, &options)
+        .map_err(Error::map("create", "ring"))
 }
 
 fn rule_key(generation: u8, prefix: PrefixSpec) -> Vec<u8> {
