@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
@@ -196,10 +197,15 @@ pub struct Args {
 
 /// Prints the records as Markdown.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    for path in &args.records {
-        println!("{}", Record::read(path)?.markdown());
+    let records = args.records.iter().map(|path| Record::read(path));
+    let texts: Vec<String> = records
+        .map(|record| Ok(record?.markdown()))
+        .collect::<anyhow::Result<_>>()?;
+    match writeln!(io::stdout(), "{}", texts.join("\n").trim_end()) {
+        // Whoever read it, `head` for example, had enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("print"),
     }
-    Ok(())
 }
 
 /// Writes `text` to `path`, making its directory if missing.

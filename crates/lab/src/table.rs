@@ -79,18 +79,10 @@ impl Table {
         (0..self.columns.len()).map(width).collect()
     }
 
-    /// Whether a column is set flush right: every cell in it is a number,
-    /// perhaps with a sign, a unit or a percent sign, or a dash for "none".
+    /// Whether a column is set flush right: every cell in it is a number, perhaps with a sign
+    /// and a unit, or a dash for "none".
     fn is_numeric(&self, column: usize) -> bool {
-        let numeric = |cell: &str| {
-            let mut chars = cell
-                .trim_start_matches(['<', '>', '=', '+', '-', ' '])
-                .chars();
-            cell == "-"
-                || cell.is_empty()
-                || chars.next().is_some_and(|first| first.is_ascii_digit())
-        };
-        self.rows.iter().all(|row| numeric(&row[column]))
+        self.rows.iter().all(|row| is_number(&row[column]))
     }
 
     fn pad(&self, column: usize, cell: &str, width: usize) -> String {
@@ -107,6 +99,13 @@ impl Table {
             .collect();
         padded.join("  ").trim_end().to_string()
     }
+}
+
+fn is_number(cell: &str) -> bool {
+    let mut words = cell.split(' ');
+    let first = words.next().unwrap_or_default();
+    let unit = words.next().is_none_or(|unit| unit.len() <= 4);
+    cell == "-" || (first.parse::<f64>().is_ok() && unit && words.next().is_none())
 }
 
 fn escaped(cell: &str) -> String {
@@ -155,6 +154,16 @@ mod tests {
                         | direct    |  100.25 |\n\
                         | 1 \\| node |       - |\n";
         assert_eq!(times().markdown(), expected);
+    }
+
+    #[test]
+    fn numbers_may_have_a_sign_and_a_unit() {
+        for number in ["1", "-0.5", "+1.2 %", "3 ms", "-"] {
+            assert!(is_number(number), "{number}");
+        }
+        for text in ["", "40/10", "1 worker, IPv4", "2 workers", "kept"] {
+            assert!(!is_number(text), "{text}");
+        }
     }
 
     #[test]
