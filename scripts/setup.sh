@@ -63,6 +63,7 @@ find_missing_packages() {
     command_in nginx nginx "web server of demo and tests"
     command_in openssl openssl "TLS in the tests"
     command_in ip iproute2 "network namespaces of demo and tests"
+    command_in nft nftables "firewalls of the tests"
 }
 
 command_in() {

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The real program in network namespaces: what clients, servers and operators see of a node.
+//!
+//! Each test builds a network of its own, so tests run side by side. Waiting is on conditions
+//! with generous deadlines: a slow machine makes a test slow, not wrong. Needs root.
+
+mod capture;
+mod support;
+mod transparency;

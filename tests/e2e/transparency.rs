@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Client and server meet each other and nobody else: addresses, ports, ends, resets, sizes.
+
+use std::io::Write;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
+
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network, TO_CLIENT, TO_SERVER};
+use posthaste_lab::transfer::{Request, Server, fetch};
+
+use crate::capture::Capture;
+use crate::support::{
+    MODES, PORT, Pair, accepting, add_address, close, counter, dial_from, dial_with, expect_end,
+    expect_reset, line, listen, network, plain, relay_of, reset, say, start, start_in, target,
+    until_counter, until_ended,
+};
+
+/// More addresses of the client, by family.
+fn more_clients(family: Family) -> [IpAddr; 2] {
+    let texts = match family {
+        Family::V4 => ["10.100.0.1", "10.100.9.9"],
+        Family::V6 => ["fd00:100::1", "fd00:100:0:9::9"],
+    };
+    texts.map(|text| text.parse().expect("an address"))
+}
+
+/// More addresses of the server, by family.
+fn more_servers(family: Family) -> [IpAddr; 2] {
+    let texts = match family {
+        Family::V4 => ["10.200.0.1", "10.200.9.9"],
+        Family::V6 => ["fd00:200::1", "fd00:200:0:9::9"],
+    };
+    texts.map(|text| text.parse().expect("an address"))
+}
+
+#[test]
+fn each_end_sees_the_others_address_and_port_whatever_the_port() {
+    let network = line();
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for port in [1, 22, 443, 8080, 65535] {
+            let listener = listen(network.server(), port);
+            for family in Family::ALL {
+                let mut pair = Pair::open(&network, family, &listener);
+                let server = target(&network, family, &listener);
+                assert_eq!(pair.client.peer_addr().unwrap(), server);
+                assert_eq!(plain(pair.server.local_addr().unwrap()), server);
+                assert_eq!(pair.client_address(), pair.seen_by_server());
+                assert_eq!(pair.client_address().ip(), network.client_address(family));
+                pair.check();
+                let relay = relay_of(&node, pair.client_address()).expect("it is relayed");
+                assert_eq!(relay["server"], server.to_string());
+                assert_eq!(relay["accept"], mode);
+                pair.close_client_first();
+            }
+        }
+        until_counter(&node, "relays", 0);
+        assert_eq!(counter(&node, "relays_opened"), 10);
+        until_ended(&node, "finished", 10);
+        assert_eq!(counter(&node, "port_fallbacks"), 0);
+    }
+}
+
+#[test]
+fn one_client_port_serves_several_clients_servers_and_ports() {
+    let network = line();
+    let listeners = [listen(network.server(), 80), listen(network.server(), 81)];
+    for family in Family::ALL {
+        for (client, server) in more_clients(family).into_iter().zip(more_servers(family)) {
+            add_address(network.client(), client);
+            add_address(network.server(), server);
+        }
+    }
+    for (mode, port) in MODES.into_iter().zip([4001, 4002, 4003]) {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let mut pairs = pairs_from(&network, family, port, &listeners);
+            assert_eq!(counter(&node, "relays"), 3 * 3 * 2);
+            pairs.iter_mut().for_each(Pair::check);
+            drop(pairs);
+            until_counter(&node, "relays", 0);
+        }
+        assert_eq!(counter(&node, "relays_opened"), 2 * 3 * 3 * 2);
+        assert_eq!(counter(&node, "port_fallbacks"), 0);
+    }
+}
+
+/// Connects each address of the client, always from the same port, to each address of the server.
+fn pairs_from(
+    network: &Network,
+    family: Family,
+    port: u16,
+    listeners: &[TcpListener],
+) -> Vec<Pair> {
+    let own = [network.client_address(family)];
+    let clients = own.into_iter().chain(more_clients(family));
+    let own = [network.server_address(family)];
+    let servers: Vec<_> = own.into_iter().chain(more_servers(family)).collect();
+    let mut pairs = Vec::new();
+    for client in clients {
+        for server in &servers {
+            for listener in listeners {
+                let to = SocketAddr::new(*server, listener.local_addr().unwrap().port());
+                let from = SocketAddr::new(client, port);
+                let pair = Pair::of(dial_from(network.client(), from, to), listener);
+                assert_eq!(pair.seen_by_server(), from);
+                pairs.push(pair);
+            }
+        }
+    }
+    pairs
+}
+
+#[test]
+fn a_port_that_the_node_itself_listens_on_is_replaced_and_counted() {
+    for mode in MODES {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let _taken = listen(network.node(0), 5000);
+        let node = start(&network, &accepting(mode));
+        for (count, family) in (1..).zip(Family::ALL) {
+            let from = SocketAddr::new(network.client_address(family), 5000);
+            let to = target(&network, family, &listener);
+            let mut pair = Pair::of(dial_from(network.client(), from, to), &listener);
+            assert_eq!(pair.seen_by_server().ip(), from.ip());
+            assert_ne!(pair.seen_by_server().port(), from.port());
+            assert_eq!(counter(&node, "port_fallbacks"), count);
+            pair.check();
+            pair.close_client_first();
+        }
+        until_ended(&node, "finished", 2);
+        until_counter(&node, "half_open", 0);
+    }
+}
+
+#[test]
+fn the_server_sees_the_node_when_the_rule_says_so() {
+    for mode in MODES {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let config = format!("[defaults]\naccept = {mode:?}\nsource_address = \"node\"\n");
+        let node = start(&network, &config);
+        for (family, nodes) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
+            let mut pair = Pair::open(&network, family, &listener);
+            assert_eq!(
+                pair.seen_by_server().ip(),
+                nodes.parse::<IpAddr>().unwrap(),
+                "the node's own address on the server's side"
+            );
+            assert_eq!(
+                pair.client.peer_addr().unwrap(),
+                target(&network, family, &listener)
+            );
+            pair.check();
+            pair.close_server_first();
+        }
+        until_ended(&node, "finished", 2);
+        until_counter(&node, "half_open", 0);
+    }
+}
+
+#[test]
+fn the_node_asks_for_no_larger_segments_than_the_client() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let capture = Capture::start(network.server());
+    for mode in MODES {
+        let _node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            for wanted in [None, Some(700)] {
+                let client = dial_with(network.client(), to, |socket| {
+                    wanted.map_or(Ok(()), |mss| socket.set_tcp_mss(mss))
+                });
+                let mut pair = Pair::of(client, &listener);
+                pair.check();
+                let limit = wanted.map_or(1500 - 20 - 20, |mss| mss as u16);
+                let syns = capture.syns_to(PORT);
+                let announced = syns.last().expect("a SYN").mss.expect("an MSS option");
+                assert!(
+                    (500..=limit).contains(&announced),
+                    "{mode} {family}: {announced} > {limit}"
+                );
+                pair.close_client_first();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_direction_that_has_ended_leaves_the_other_open() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let Pair {
+                mut client,
+                mut server,
+            } = Pair::open(&network, family, &listener);
+            say(&mut client, &mut server, b"all I have to say");
+            client.shutdown(Shutdown::Write).unwrap();
+            expect_end(&mut server);
+            for _ in 0..3 {
+                say(&mut server, &mut client, &[7; 30_000]);
+            }
+            close(server, client);
+
+            let Pair {
+                mut client,
+                mut server,
+            } = Pair::open(&network, family, &listener);
+            say(&mut server, &mut client, b"all there is");
+            server.shutdown(Shutdown::Write).unwrap();
+            expect_end(&mut client);
+            for _ in 0..3 {
+                say(&mut client, &mut server, &[8; 30_000]);
+            }
+            close(client, server);
+        }
+        until_ended(&node, "finished", 4);
+        assert_eq!(counter(&node, "relays"), 0);
+    }
+}
+
+#[test]
+fn a_server_may_speak_first() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            for _ in 0..5 {
+                let mut pair = Pair::open(&network, family, &listener);
+                say(&mut pair.server, &mut pair.client, b"220 ready");
+                say(&mut pair.client, &mut pair.server, b"QUIT");
+                pair.close_server_first();
+            }
+        }
+        until_ended(&node, "finished", 10);
+    }
+}
+
+#[test]
+fn a_reset_travels_on_in_both_directions() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            reset(pair.client);
+            expect_reset(&mut pair.server);
+
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            reset(pair.server);
+            expect_reset(&mut pair.client);
+        }
+        until_ended(&node, "downstream_reset", 2);
+        until_ended(&node, "upstream_reset", 2);
+    }
+}
+
+#[test]
+fn a_reset_before_a_byte_was_sent_travels_on() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let mut pair = Pair::open(&network, family, &listener);
+            reset(pair.server);
+            expect_reset(&mut pair.client);
+            let mut pair = Pair::open(&network, family, &listener);
+            reset(pair.client);
+            expect_reset(&mut pair.server);
+        }
+        until_counter(&node, "relays", 0);
+    }
+}
+
+/// A link in the middle of the path that carries only smaller packets.
+fn narrow(left: &Namespace, right: &Namespace) {
+    for (host, interface) in [(left, TO_SERVER), (right, TO_CLIENT)] {
+        host.ip(&format!("link set {interface} mtu 1300"))
+            .expect("an interface has an MTU");
+    }
+}
+
+/// Sends `bytes` from a client to a server that only counts them.
+fn upload(network: &Network, family: Family, bytes: usize) {
+    let listener = listen(network.server(), 90);
+    let Pair { client, server } = Pair::open(network, family, &listener);
+    let content: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let mut sender = client.try_clone().expect("a second handle");
+        let sent = &content;
+        scope.spawn(move || sender.write_all(sent).expect("everything is sent"));
+        let mut heard = vec![0; bytes];
+        let mut receiver = &server;
+        std::io::Read::read_exact(&mut receiver, &mut heard).expect("everything arrives");
+        assert!(heard == content, "wrong bytes");
+    });
+    close(client, server);
+}
+
+/// Has the server send much to the client.
+fn download(network: &Network, family: Family) {
+    let _server = Server::start(network.server(), PORT, network.congestion()).unwrap();
+    let request = Request::new(network.server_address(family), PORT, 2_000_000);
+    fetch(network.client(), &request).unwrap_or_else(|e| panic!("{family}: {e:#}"));
+}
+
+// In both tests the first transfer is the one in which the node sends into the narrow link. An end
+// host that has learned the path's size announces smaller segments from then on.
+
+#[test]
+fn segments_become_small_enough_behind_the_node() {
+    let network = network(vec![Link::Veth; 4]);
+    narrow(network.node(1), network.node(2));
+    let node = start_in(network.node(0), "");
+    for (errors, family) in (1..).zip(Family::ALL) {
+        upload(&network, family, 1_000_000);
+        assert!(counter(&node, "icmp_errors") >= errors, "{family}");
+        download(&network, family);
+    }
+    assert_eq!(counter(&node, "relays_opened"), 4);
+}
+
+#[test]
+fn segments_become_small_enough_before_the_node() {
+    let network = network(vec![Link::Veth; 4]);
+    narrow(network.node(0), network.node(1));
+    let node = start_in(network.node(2), "");
+    for (errors, family) in (1..).zip(Family::ALL) {
+        download(&network, family);
+        assert!(counter(&node, "icmp_errors") >= errors, "{family}");
+        upload(&network, family, 1_000_000);
+    }
+    assert_eq!(counter(&node, "relays_opened"), 4);
+}
