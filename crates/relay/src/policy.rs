@@ -39,8 +39,8 @@ pub enum SourceAddress {
     Node,
 }
 
-/// An address prefix. IPv4 prefixes are held v4-mapped, so `0.0.0.0/0` is
-/// `::ffff:0:0/96` and never matches an IPv6 address.
+/// An address prefix of one family. IPv4 prefixes are held v4-mapped, so
+/// `0.0.0.0/0` is `::ffff:0:0/96`. `::/0` holds no IPv4 address all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: u128,
@@ -77,7 +77,12 @@ impl Prefix {
 
     /// Whether `address` (16 bytes, network order, v4-mapped) lies in it.
     pub fn contains(&self, address: [u8; 16]) -> bool {
-        u128::from_be_bytes(address) & self.mask() == self.address
+        let address = u128::from_be_bytes(address);
+        address & self.mask() == self.address && is_mapped(address) == self.is_ipv4()
+    }
+
+    fn is_ipv4(&self) -> bool {
+        self.bits >= 96 && is_mapped(self.address)
     }
 
     fn mask(&self) -> u128 {
@@ -85,6 +90,11 @@ impl Prefix {
             .checked_shl(128 - u32::from(self.bits))
             .unwrap_or(0)
     }
+}
+
+/// Whether an address stands for an IPv4 one (RFC 4291 §2.5.5.2).
+fn is_mapped(address: u128) -> bool {
+    address >> 32 == 0xffff
 }
 
 impl std::fmt::Display for Prefix {
@@ -275,3 +285,6 @@ fn longest(prefixes: &[Prefix], address: [u8; 16]) -> Option<u8> {
     let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
     holding.map(Prefix::mapped_bits).max()
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,6 +50,8 @@ const TICK: Duration = Duration::from_millis(250);
 const SWEEP_MIN: usize = 1024;
 /// Handshakes taken from one listener before relays have their turn.
 const ACCEPTS_MAX: usize = 64;
+/// How long a draining worker waits for handshakes that it knows nothing of.
+const LATE_GRACE: Duration = Duration::from_secs(1);
 /// Room kept for flows that were redirected before the worker said stop.
 const SLOTS_RESERVE: usize = 64;
 
@@ -103,6 +105,7 @@ pub(crate) struct Worker<I> {
     withdrawn: bool,
     swept: Duration,
     cursor: usize,
+    drain_from: Duration,
     drain_until: Option<Duration>,
 }
 
@@ -194,6 +197,7 @@ impl<I: Intercept> Worker<I> {
             withdrawn: false,
             swept: Duration::ZERO,
             cursor: 0,
+            drain_from: Duration::ZERO,
             drain_until: None,
         })
     }
@@ -208,11 +212,22 @@ impl<I: Intercept> Worker<I> {
             };
             self.now = sys::monotonic();
             self.turn(&events[..count]);
-            if self.drain_until.is_some() && self.entries.len() == 0 {
+            if self.drained() {
                 self.report();
                 return;
             }
         }
+    }
+
+    /// Whether a drain is over. A client in late mode is in no table before
+    /// its handshake is complete, so such clients are waited for.
+    fn drained(&self) -> bool {
+        let Some(until) = self.drain_until else {
+            return false;
+        };
+        let late = self.counters.late.read() > 0 || self.rules.any_late();
+        let grace = if late { LATE_GRACE } else { Duration::ZERO };
+        self.entries.len() == 0 && self.now >= until.min(self.drain_from + grace)
     }
 
     fn turn(&mut self, events: &[EpollEvent]) {

@@ -217,7 +217,10 @@ impl World {
         };
         let step = self.opening().on_syn_ack(Frame::captured(number, 14, &[]));
         match step {
-            OnSynAck::Keep => self.kept = Some(number),
+            OnSynAck::Keep => {
+                assert!(self.listened, "its client is left waiting");
+                self.kept = Some(number);
+            }
             OnSynAck::Admit => {
                 self.kept = Some(number);
                 self.admit();

@@ -146,6 +146,27 @@ impl<I: Intercept> Worker<I> {
         self.inject(syn.completed(), Heading::In);
     }
 
+    /// Has every held SYN forwarded: a node that drains begins nothing.
+    pub(super) fn pass_on_held(&mut self) {
+        let entries = self.entries.iter();
+        let held = entries.filter(|(_, entry)| entry.holds_syn());
+        for key in held.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.forward_held(key);
+            self.end(key, Outcome::Drained);
+        }
+    }
+
+    /// Has the SYN of an opening flow forwarded, and leaves its gate to expire.
+    fn forward_held(&mut self, key: u64) {
+        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+            return;
+        };
+        if let (Some(syn), false) = (pending.syn.take(), pending.gates.is_empty()) {
+            let (flow, gate) = pending.gates.remove(0);
+            self.pass_on(&flow, &syn, gate);
+        }
+    }
+
     /// Opens the upstream side, or treats its failure as the server's.
     fn open_upstream(&mut self, key: u64, mss: Option<u16>) {
         let Some(entry) = self.entries.get(key) else {
@@ -435,28 +456,21 @@ impl<I: Intercept> Worker<I> {
 
     /// Answers a held SYN as the client would have been answered without us.
     fn refuse_held(&mut self, key: u64, outcome: Outcome, upstream: Option<OwnedFd>) {
-        let pending = self.entries.get_mut(key).and_then(Entry::pending);
-        let Some((syn, gates)) = pending.map(|p| (p.syn.take(), p.gates.clone())) else {
+        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
             return;
         };
         let error = upstream.as_ref().and_then(sys::take_icmp_error);
-        drop(upstream);
-        let answer = match (outcome, error, &syn) {
+        let answer = match (outcome, error, &pending.syn) {
             (Outcome::UpstreamRefused, _, Some(syn)) => syn.reset(),
             (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
             _ => None,
         };
-        self.inject(answer, Heading::Out);
         // Not the network's word but this host's: let it say so itself.
         let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
-        if own_word
-            && error.is_none()
-            && let (Some(syn), Some((flow, gate))) = (syn, gates.first())
-            && let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending)
-        {
-            pending.gates.retain(|(gated, _)| gated != flow);
-            self.pass_on(flow, &syn, *gate);
+        if own_word && error.is_none() {
+            self.forward_held(key);
         }
+        self.inject(answer, Heading::Out);
         self.end(key, outcome);
     }
 

@@ -83,6 +83,11 @@ impl Entry {
         }
     }
 
+    /// Whether the client's SYN is held.
+    pub(super) fn holds_syn(&self) -> bool {
+        matches!(&self.state, State::Opening(pending) if pending.opening.held())
+    }
+
     /// When the entry wants to be looked at.
     pub(super) fn deadline(&self) -> Duration {
         match &self.state {

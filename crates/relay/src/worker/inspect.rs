@@ -9,7 +9,7 @@ use crate::control::{Command, Ended, Phase, RelayDetail, RelayInfo};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
-use crate::policy::{HalfOpenLimits, Policy, SideOptions};
+use crate::policy::{AcceptMode, HalfOpenLimits, Policy, SideOptions};
 use crate::relay::Bounds;
 use crate::side::Side;
 use crate::sys;
@@ -73,6 +73,12 @@ impl Rules {
         self.current.1.get(self.policy.classify(flow)?).cloned()
     }
 
+    /// Whether a rule opens flows in late mode.
+    pub(super) fn any_late(&self) -> bool {
+        let mut rules = self.policy.rules.iter();
+        rules.any(|rule| rule.accept == AcceptMode::Late)
+    }
+
     pub(super) fn half_open(&self) -> &HalfOpenLimits {
         &self.policy.half_open
     }
@@ -127,8 +133,10 @@ impl<I: Intercept> Worker<I> {
                 }
                 Command::Policy { policy, generation } => self.rules.replace(policy, generation),
                 Command::Drain { deadline } => {
+                    self.drain_from = self.now;
                     self.drain_until = Some(self.now + deadline);
                     self.set_withdrawn(true);
+                    self.pass_on_held();
                 }
             }
         }

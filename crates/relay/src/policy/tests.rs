@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which rule a flow comes under.
+
+use std::cmp::Reverse;
+
+use super::*;
+use crate::rng::{Rng, simulate};
+
+fn prefix(text: &str) -> Prefix {
+    let (ip, bits) = text.split_once('/').unwrap();
+    Prefix::new(ip.parse().unwrap(), bits.parse().unwrap()).unwrap()
+}
+
+fn flow(client: &str, server: &str) -> Flow {
+    Flow::new(client.parse().unwrap(), server.parse().unwrap())
+}
+
+fn flow_v4() -> Flow {
+    flow("192.0.2.1:40000", "198.51.100.7:80")
+}
+
+fn flow_v6() -> Flow {
+    flow("[2001:db8:1::1]:40000", "[2001:db8:2::7]:80")
+}
+
+fn matching(destinations: &[&str], sources: &[&str], ports: &[RangeInclusive<u16>]) -> Match {
+    Match {
+        destinations: destinations.iter().map(|text| prefix(text)).collect(),
+        sources: sources.iter().map(|text| prefix(text)).collect(),
+        ports: ports.to_vec(),
+    }
+}
+
+fn policy(matches: &[Match]) -> Policy {
+    let rule = |matches: &Match| Rule {
+        name: String::new(),
+        matches: matches.clone(),
+        action: Action::Relay,
+        accept: AcceptMode::Early,
+        source_address: SourceAddress::Client,
+        downstream: SideOptions::default(),
+        upstream: SideOptions::default(),
+        timeouts: Timeouts::default(),
+    };
+    Policy {
+        rules: matches.iter().map(rule).collect(),
+        half_open: HalfOpenLimits::default(),
+        suspect_for: Duration::ZERO,
+        relays_max: 1,
+    }
+}
+
+#[test]
+fn a_prefix_is_written_as_it_was_read() {
+    for text in [
+        "0.0.0.0/0",
+        "198.51.100.0/24",
+        "198.51.100.7/32",
+        "::/0",
+        "::/96",
+        "2001:db8::/32",
+        "2001:db8::1/128",
+    ] {
+        assert_eq!(prefix(text).to_string(), text);
+    }
+}
+
+#[test]
+fn a_prefix_has_no_bits_behind_it_nor_more_than_its_family() {
+    for (ip, bits) in [
+        ("198.51.100.1", 24),
+        ("198.51.100.0", 33),
+        ("2001:db8::1", 64),
+        ("2001:db8::", 129),
+    ] {
+        assert_eq!(Prefix::new(ip.parse().unwrap(), bits), None, "{ip}/{bits}");
+    }
+}
+
+#[test]
+fn a_prefix_holds_its_first_and_last_address_and_no_neighbour() {
+    let prefix = prefix("198.51.100.0/24");
+    let holds = |ip: &str| prefix.contains(flow("[::1]:1", &format!("{ip}:1")).addresses().1);
+    assert!(holds("198.51.100.0") && holds("198.51.100.255"));
+    assert!(!holds("198.51.99.255") && !holds("198.51.101.0"));
+}
+
+#[test]
+fn prefixes_of_one_family_never_match_the_other() {
+    // All but the first hold the v4-mapped addresses, as numbers.
+    for v6 in ["2000::/3", "::/0", "::/80", "::fffe:0:0/95"] {
+        for matches in [matching(&[v6], &[], &[]), matching(&[], &[v6], &[])] {
+            assert_eq!(policy(&[matches]).classify(&flow_v4()), None, "{v6}");
+        }
+    }
+    let v4 = "0.0.0.0/0";
+    for matches in [matching(&[v4], &[], &[]), matching(&[], &[v4], &[])] {
+        assert_eq!(policy(&[matches]).classify(&flow_v6()), None);
+    }
+}
+
+#[test]
+fn families_that_contradict_each_other_never_match() {
+    let policy = policy(&[
+        matching(&["::/0"], &["0.0.0.0/0"], &[]),
+        matching(&["0.0.0.0/0"], &["::/0"], &[]),
+    ]);
+    assert_eq!(policy.classify(&flow_v4()), None);
+    assert_eq!(policy.classify(&flow_v6()), None);
+}
+
+#[test]
+fn an_empty_list_matches_both_families() {
+    let policy = policy(&[matching(&[], &[], &[])]);
+    assert_eq!(policy.classify(&flow_v4()), Some(0));
+    assert_eq!(policy.classify(&flow_v6()), Some(0));
+}
+
+#[test]
+fn nothing_matches_without_a_rule_for_it() {
+    assert_eq!(policy(&[]).classify(&flow_v4()), None);
+    let policy = policy(&[
+        matching(&["203.0.113.0/24"], &[], &[]),
+        matching(&[], &["203.0.113.0/24"], &[]),
+        matching(&[], &[], &[81..=90, 8080..=8080]),
+    ]);
+    assert_eq!(policy.classify(&flow_v4()), None);
+}
+
+#[test]
+fn the_longest_destination_wins_whatever_else_matches() {
+    let policy = policy(&[
+        matching(&["198.51.100.0/24"], &["192.0.2.1/32"], &[80..=80]),
+        matching(&["203.0.113.0/24", "198.51.100.0/25"], &[], &[]),
+        matching(&["198.51.0.0/16"], &["192.0.2.1/32"], &[80..=80]),
+    ]);
+    assert_eq!(policy.classify(&flow_v4()), Some(1));
+}
+
+#[test]
+fn then_the_longest_source_wins() {
+    let policy = policy(&[
+        matching(&["198.51.100.0/24"], &["192.0.2.0/24"], &[80..=80]),
+        matching(&["198.51.100.0/24"], &["192.0.0.0/16", "192.0.2.0/25"], &[]),
+    ]);
+    assert_eq!(policy.classify(&flow_v4()), Some(1));
+}
+
+#[test]
+fn then_the_narrowest_ports_win() {
+    let policy = policy(&[
+        matching(&[], &[], &[]),
+        matching(&[], &[], &[0..=u16::MAX]),
+        matching(&[], &[], &[1..=1, 70..=90]),
+        matching(&[], &[], &[0..=1000, 80..=81]),
+    ]);
+    assert_eq!(policy.classify(&flow_v4()), Some(3));
+}
+
+#[test]
+fn then_the_order_decides() {
+    let same = matching(&["198.51.100.0/24"], &[], &[80..=81]);
+    let other = matching(&["198.51.100.0/24"], &[], &[79..=80]);
+    let policy = policy(&[same.clone(), other, same]);
+    assert_eq!(policy.classify(&flow_v4()), Some(0));
+}
+
+/// As the redirect program does it: every combination of a rule's lists on
+/// its own, families that differ left out, the narrowest first.
+fn by_combinations(matches: &[Match], flow: &Flow) -> Option<usize> {
+    let (client, server) = flow.addresses();
+    let mut found = Vec::new();
+    for (index, one) in matches.iter().enumerate() {
+        let ports = match one.ports.as_slice() {
+            [] => vec![0..=u16::MAX],
+            list => list.to_vec(),
+        };
+        let ports = ports
+            .iter()
+            .filter(|range| range.contains(&flow.server().port()));
+        let widths: Vec<u16> = ports.map(|range| range.end() - range.start()).collect();
+        for destination in bits_of_each(&one.destinations, server, flow) {
+            for source in bits_of_each(&one.sources, client, flow) {
+                for width in &widths {
+                    found.push((Reverse(destination), Reverse(source), *width, index));
+                }
+            }
+        }
+    }
+    found.into_iter().min().map(|(.., index)| index)
+}
+
+/// The lengths of the prefixes that hold `address` and are of its family.
+fn bits_of_each(prefixes: &[Prefix], address: [u8; 16], flow: &Flow) -> Vec<u8> {
+    if prefixes.is_empty() {
+        return vec![0];
+    }
+    let same_family = |prefix: &&Prefix| prefix.to_string().contains('.') == flow.is_ipv4();
+    let holding = |prefix: &&Prefix| prefix.contains(address);
+    let prefixes = prefixes.iter().filter(same_family).filter(holding);
+    prefixes.map(Prefix::mapped_bits).collect()
+}
+
+fn some_prefixes(rng: &mut Rng) -> Vec<Prefix> {
+    let all = [
+        "0.0.0.0/0",
+        "198.51.0.0/16",
+        "198.51.100.0/24",
+        "192.0.2.0/24",
+        "192.0.2.1/32",
+        "::/0",
+        "::/80",
+        "2001:db8::/32",
+        "2001:db8:1::/48",
+    ];
+    let count = rng.below(4);
+    (0..count).map(|_| prefix(rng.pick(&all))).collect()
+}
+
+fn some_match(rng: &mut Rng) -> Match {
+    let ranges = [80..=80, 70..=90, 443..=443, 0..=u16::MAX];
+    let count = rng.below(3);
+    Match {
+        destinations: some_prefixes(rng),
+        sources: some_prefixes(rng),
+        ports: (0..count)
+            .map(|_| ranges[rng.below(ranges.len())].clone())
+            .collect(),
+    }
+}
+
+#[test]
+fn every_policy_agrees_with_its_combinations() {
+    let mut matched = 0;
+    simulate(3000, |mut rng| {
+        let count = rng.below(6);
+        let matches: Vec<Match> = (0..count).map(|_| some_match(&mut rng)).collect();
+        for flow in [flow_v4(), flow_v6()] {
+            let found = policy(&matches).classify(&flow);
+            assert_eq!(found, by_combinations(&matches, &flow), "{matches:?}");
+            matched += usize::from(found.is_some());
+        }
+    });
+    assert!(matched > 1000, "{matched} flows matched");
+}
