@@ -97,6 +97,9 @@ counters! {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -109,5 +112,48 @@ mod tests {
             (name, help, grows, value),
             ("relays", "Relays open now.", false, 2)
         );
+        let names: HashSet<_> = counters.each().map(|(name, ..)| name).collect();
+        assert_eq!(names.len(), counters.each().count());
+        let ended = size_of_val(&counters.ended);
+        let single = names.len() * size_of::<Counter>();
+        let padding = size_of::<Counters>() - ended - single;
+        assert!(padding < align_of::<Counters>(), "each leaves some out");
+    }
+
+    #[test]
+    fn what_one_thread_counts_another_reads() {
+        const COUNT: u64 = 10_000;
+        let counters = Counters::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..COUNT {
+                    counters.syns.add(2);
+                    counters.syns.sub(1);
+                }
+            });
+            while counters.syns.read() < COUNT {
+                thread::yield_now();
+            }
+        });
+        assert_eq!(counters.syns.read(), COUNT);
+    }
+
+    #[test]
+    fn every_outcome_has_its_own_counter() {
+        let counters = Counters::default();
+        for (count, outcome) in (1..).zip(Outcome::ALL) {
+            counters.ended[outcome as usize].add(count);
+        }
+        let sum: u64 = counters.ended.iter().map(Counter::read).sum();
+        let count = Outcome::ALL.len() as u64;
+        assert_eq!(sum, count * (count + 1) / 2);
+    }
+
+    #[test]
+    fn workers_do_not_share_cache_lines() {
+        let counters = [Counters::default(), Counters::default()];
+        for one in &counters {
+            assert_eq!((&raw const *one).addr() % 128, 0);
+        }
     }
 }

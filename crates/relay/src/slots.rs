@@ -126,7 +126,10 @@ fn generation_of(key: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::rng::simulate;
 
     #[test]
     fn a_reused_slot_has_another_key() {
@@ -140,5 +143,75 @@ mod tests {
         assert_eq!(slots.get(second), Some(&"second"));
         assert_eq!(slots.iter().collect::<Vec<_>>(), [(second, &"second")]);
         assert_eq!(slots.len(), 1);
+    }
+
+    #[test]
+    fn generations_start_over_and_keys_keep_to_their_bits() {
+        let mut slots = Slots::new();
+        let first = slots.insert(());
+        let last = (1 << (KEY_BITS - SLOT_BITS)) - 1;
+        slots.slots[0] = Slot::Taken {
+            generation: last,
+            entry: (),
+        };
+        let key = key(0, last);
+        assert_eq!(key >> KEY_BITS, 0);
+        assert_eq!(slots.remove(key), Some(()));
+        assert_eq!(slots.insert(()), first);
+    }
+
+    #[test]
+    fn a_key_of_no_slot_finds_nothing() {
+        let mut slots = Slots::new();
+        slots.insert("only");
+        for key in [key(1, 0), key(0, 1), u64::MAX] {
+            assert_eq!(slots.get(key), None);
+            assert_eq!(slots.get_mut(key), None);
+            assert_eq!(slots.remove(key), None);
+        }
+    }
+
+    #[test]
+    fn windows_next_to_each_other_show_every_entry_once() {
+        let mut slots = Slots::new();
+        let keys: Vec<u64> = (0..10).map(|number| slots.insert(number)).collect();
+        for freed in [0, 4, 5, 9] {
+            slots.remove(keys[freed]);
+        }
+        let windows = (0..slots.capacity()).step_by(3);
+        let seen: Vec<i32> = windows
+            .flat_map(|from| slots.window(from, 3).map(|(_, number)| *number))
+            .collect();
+        assert_eq!(seen, [1, 2, 3, 6, 7, 8]);
+        assert_eq!(slots.window(10, 3).count(), 0);
+    }
+
+    /// Against a map that never forgets a key, over many random changes.
+    #[test]
+    fn every_entry_is_found_by_its_key_and_by_no_other() {
+        simulate(200, |mut rng| {
+            let mut slots = Slots::new();
+            let mut taken = BTreeMap::new();
+            let mut gone = Vec::new();
+            for number in 0..100 {
+                let keys: Vec<u64> = taken.keys().copied().collect();
+                if keys.is_empty() || rng.once_in(2) {
+                    let key = slots.insert(number);
+                    assert_eq!(taken.insert(key, number), None, "a key in use");
+                    assert!(!gone.contains(&key), "a key comes back");
+                } else {
+                    let key = rng.pick(&keys);
+                    assert_eq!(slots.remove(key), taken.remove(&key));
+                    gone.push(key);
+                }
+                assert_eq!(slots.len(), taken.len());
+            }
+            assert!(gone.iter().all(|key| slots.get(*key).is_none()));
+            let found: BTreeMap<u64, i32> = slots.iter().map(|(key, n)| (key, *n)).collect();
+            assert_eq!(found, taken);
+            for (key, number) in &mut taken {
+                assert_eq!(slots.get_mut(*key), Some(number));
+            }
+        });
     }
 }
