@@ -118,23 +118,38 @@ impl Config {
         build::from_text(text, capacity).map_err(|problems| Error::new(path, problems))
     }
 
-    /// The keys in which `next` differs and that a running node cannot change.
-    pub(crate) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
+    /// `next` as far as a running node can take it on, and the keys in which it
+    /// differs but that take effect only at the next start.
+    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<&'static str>) {
+        let mut waiting = Vec::new();
+        let mut keep = |key, same: bool| {
+            if !same {
+                waiting.push(key);
+            }
+        };
         let (now, then) = (&self.transparent, &next.transparent);
-        let kept = [
-            ("node.workers", self.node.workers == next.node.workers),
-            ("admin.socket", self.admin_socket == next.admin_socket),
-            ("metrics.listen", self.metrics == next.metrics),
-            ("transparent.interfaces", now.interfaces == then.interfaces),
-            ("transparent.mark", now.mark == then.mark),
-            (
-                "transparent.socket_mark",
-                now.socket_mark == then.socket_mark,
-            ),
-            ("transparent.table", now.table == then.table),
-        ];
-        let changed = kept.into_iter().filter(|(_, same)| !same);
-        changed.map(|(key, _)| key).collect()
+        let (limits, wanted) = (&self.policy.half_open, &next.policy.half_open);
+        keep("node.workers", self.node.workers == next.node.workers);
+        keep("admin.socket", self.admin_socket == next.admin_socket);
+        keep("metrics.listen", self.metrics == next.metrics);
+        keep("transparent.interfaces", now.interfaces == then.interfaces);
+        keep("transparent.mark", now.mark == then.mark);
+        keep(
+            "transparent.socket_mark",
+            now.socket_mark == then.socket_mark,
+        );
+        keep("transparent.table", now.table == then.table);
+        keep("half_open.total", limits.total == wanted.total);
+        keep("half_open.reserve", limits.reserve == wanted.reserve);
+
+        next.node.workers = self.node.workers;
+        next.policy.relays_max = build::share(next.node.relays_max, self.node.workers);
+        next.admin_socket.clone_from(&self.admin_socket);
+        next.metrics = self.metrics;
+        next.transparent.clone_from(&self.transparent);
+        next.policy.half_open.total = limits.total;
+        next.policy.half_open.reserve = limits.reserve;
+        (next, waiting)
     }
 
     /// The configuration as a JSON document in the shape of the file.

@@ -147,8 +147,7 @@ impl Node {
         let Some(path) = &self.path else {
             bail!("there is no configuration file to read: the node was started without one");
         };
-        let next = Config::load(path)?;
-        let restart = self.config().needs_restart(&next);
+        let (next, restart) = self.config().adopt(Config::load(path)?);
         let generation = self.redirect().set_rules(&intercept::rules(&next.policy))?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {

@@ -23,6 +23,8 @@ pub(super) struct Control {
     /// Since 1970.
     started: Duration,
     asked: Mutex<Asked>,
+    /// Held while the configuration is read: two at once would mix.
+    reloading: Mutex<()>,
     /// Wakes whoever waits for a drain to begin.
     pub(super) draining: Notify,
 }
@@ -55,6 +57,7 @@ impl Control {
                     ..Reloads::default()
                 },
             }),
+            reloading: Mutex::new(()),
             draining: Notify::new(),
         }
     }
@@ -73,6 +76,10 @@ impl Control {
 
     /// Reads the configuration again, with word to the log and to systemd.
     pub(super) fn reload(&self) -> anyhow::Result<ReloadReport> {
+        let _alone = self
+            .reloading
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         notify::reloading();
         let outcome = self.node.reload();
         self.asked()

@@ -261,7 +261,6 @@ impl Reader {
 
     fn policy(&mut self, file: &file::File, node: &Node) -> Policy {
         let defaults = self.defaults(&file.defaults);
-        let workers = u32::try_from(node.workers).unwrap_or(WORKERS_MAX);
         Policy {
             rules: self.rules(&file.rule, &defaults),
             half_open: self.half_open(&file.half_open),
@@ -271,7 +270,7 @@ impl Reader {
                 SECOND * 60,
                 |v| value::duration(v, Duration::ZERO..=MONTH),
             ),
-            relays_max: node.relays_max.div_ceil(workers),
+            relays_max: share(node.relays_max, node.workers),
         }
     }
 
@@ -492,6 +491,11 @@ impl Reader {
             name,
         }
     }
+}
+
+/// One worker's share of the relays.
+pub(super) fn share(relays_max: u32, workers: usize) -> u32 {
+    relays_max.div_ceil(u32::try_from(workers).unwrap_or(WORKERS_MAX))
 }
 
 /// Zero (off), or a duration within bounds.

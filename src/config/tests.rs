@@ -342,16 +342,42 @@ fn doubtful_values_are_warned_about() {
 }
 
 #[test]
-fn a_reload_knows_what_needs_a_restart() {
+fn a_running_node_adopts_what_it_can() {
     let now = parse("version = 1").unwrap();
-    let next =
-        parse("version = 1\n[node]\nworkers = 3\ndrain_timeout = \"1s\"\n[transparent]\ntable = 5")
-            .unwrap();
+    let next = parse(FULL).unwrap();
+    let (adopted, waiting) = now.adopt(next.clone());
     assert_eq!(
-        now.needs_restart(&next),
-        ["node.workers", "transparent.table"]
+        waiting,
+        [
+            "node.workers",
+            "admin.socket",
+            "metrics.listen",
+            "transparent.interfaces",
+            "transparent.mark",
+            "transparent.socket_mark",
+            "transparent.table",
+            "half_open.total",
+            "half_open.reserve",
+        ]
     );
-    assert_eq!(now.needs_restart(&now), Vec::<&str>::new());
+    assert_eq!(adopted.transparent, now.transparent);
+    assert_eq!(adopted.policy.rules, next.policy.rules);
+    assert_eq!(adopted.node.drain_timeout, next.node.drain_timeout);
+    assert_eq!(
+        (adopted.node.relays_max, adopted.policy.relays_max),
+        (1000, 500)
+    );
+    assert_eq!(
+        (
+            adopted.policy.half_open.total,
+            adopted.policy.half_open.per_prefix
+        ),
+        (4096, 5)
+    );
+    // What waits is still told at the next reload of the same file.
+    assert_eq!(adopted.adopt(next).1, waiting);
+    let (same, waiting) = now.adopt(now.clone());
+    assert_eq!((same, waiting.len()), (now, 0));
 }
 
 #[test]
