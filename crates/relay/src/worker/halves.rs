@@ -108,3 +108,83 @@ fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {
         }
     }
 }
+
+/// What the relay takes for granted about Linux, and its fake kernel imitates.
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A connection whose near end is the upstream side of a relay.
+    fn connection() -> (Sides<Option<OwnedFd>>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        (Sides([None, Some(near.into())]), peer)
+    }
+
+    fn reset(peer: TcpStream) {
+        let socket = socket2::Socket::from(peer);
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    /// Repeats a call until its result is as wanted: packets take their time.
+    fn until<T>(mut call: impl FnMut() -> io::Result<T>, wanted: impl Fn(&io::Result<T>) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !wanted(&call()) {
+            assert!(Instant::now() < deadline, "it does not happen");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is<T>(kind: ErrorKind) -> impl Fn(&io::Result<T>) -> bool {
+        move |result| result.as_ref().is_err_and(|error| error.kind() == kind)
+    }
+
+    #[test]
+    fn a_reset_behind_a_fin_is_told_to_writers_only() {
+        let (sockets, peer) = connection();
+        let mut workspace = Workspace::new();
+        let mut halves = Halves {
+            sockets: &sockets,
+            workspace: &mut workspace,
+        };
+        peer.shutdown(Shutdown::Write).unwrap();
+        until(|| halves.read(Side::Upstream), |read| matches!(read, Ok(0)));
+        assert_eq!(halves.write(Side::Upstream, 0, 0).unwrap(), 0, "it lives");
+        reset(peer);
+        let broken = is(ErrorKind::BrokenPipe);
+        until(|| halves.write(Side::Upstream, 0, 0), broken);
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 0);
+        let gone = halves.finish(Side::Upstream);
+        assert!(is(ErrorKind::NotConnected)(&gone), "{gone:?}");
+    }
+
+    #[test]
+    fn bytes_before_a_reset_are_read_and_then_the_reset() {
+        let (sockets, mut peer) = connection();
+        let mut workspace = Workspace::new();
+        let mut halves = Halves {
+            sockets: &sockets,
+            workspace: &mut workspace,
+        };
+        halves.workspace.scratch[..3].copy_from_slice(b"abc");
+        assert_eq!(halves.write(Side::Upstream, 0, 3).unwrap(), 3);
+        let mut got = [0; 3];
+        peer.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"abc");
+        let sent = socket2::SockRef::from(&peer).send(b"xy").unwrap();
+        assert_eq!(sent, 2);
+        reset(peer);
+        let gone = is(ErrorKind::NotConnected);
+        until(|| halves.finish(Side::Upstream), gone);
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 2);
+        let read = halves.read(Side::Upstream);
+        assert!(is(ErrorKind::ConnectionReset)(&read), "{read:?}");
+    }
+}
