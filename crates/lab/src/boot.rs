@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `boot`: how fast a node is up and how much memory it takes.
 //!
-//! *Boot* runs from just before the node's process is made until the client has a byte back from
-//! the server that the node relayed (see [`probe`] for how forwarded bytes are told apart). The
-//! program is in the page cache. The time until the lab knows that `exec` succeeded is taken as
-//! well: it is the lab's own share, at the most.
+//! *Boot* runs from the `exec` of the program, which is in the page cache, until the client has a
+//! byte back from the server that the node relayed (see [`probe`] for how forwarded bytes are told
+//! apart). The new process itself takes the time just before `exec`.
 //!
 //! *Memory* is that of the node's process and of every process it started, idle and then with
 //! many idle relays.
@@ -14,6 +13,7 @@ pub mod probe;
 mod report;
 
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -35,6 +35,7 @@ use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
 use crate::record::{self, Record};
 use crate::scratch::Scratch;
+use crate::sys;
 
 const PORT: u16 = 7;
 /// No node may take longer to start or to stop.
@@ -75,7 +76,7 @@ struct Boots {
     workers: usize,
     family: Family,
     total: Vec<f64>,
-    spawn: Vec<f64>,
+    fork: Vec<f64>,
 }
 
 /// Memory with one number of workers.
@@ -130,7 +131,7 @@ fn measure_boots(args: &Args, network: &Network) -> Result<Vec<Boots>> {
         workers,
         family,
         total: Vec::new(),
-        spawn: Vec::new(),
+        fork: Vec::new(),
     };
     let pairs = args
         .workers
@@ -147,16 +148,16 @@ fn measure_boots(args: &Args, network: &Network) -> Result<Vec<Boots>> {
         eprintln!("boot: round {} of {}", repeat + 1, args.repeats);
         for boots in &mut all {
             let target = SocketAddr::new(network.server_address(boots.family), PORT);
-            let (total, spawn) = boot(network, &binary, boots.workers, target)?;
+            let (total, fork) = boot(network, &binary, boots.workers, target)?;
             boots.total.push(total.as_secs_f64() * 1000.0);
-            boots.spawn.push(spawn.as_secs_f64() * 1000.0);
+            boots.fork.push(fork.as_secs_f64() * 1000.0);
         }
     }
     Ok(all)
 }
 
-/// Starts a node, waits for the first byte it relays and stops it. Returns the time until that
-/// byte and the time until `exec` was known to have succeeded.
+/// Starts a node, waits for the first byte it relays and stops it. Returns the time from `exec`
+/// until that byte, and the time that making the process took before `exec`.
 fn boot(
     network: &Network,
     binary: &Path,
@@ -165,6 +166,7 @@ fn boot(
 ) -> Result<(Duration, Duration)> {
     let files = Scratch::new()?;
     let mut command = launch(network.node(0), binary, workers, &files)?;
+    let (mut noted, note) = io::pipe().context("make a pipe")?;
     let (go, over) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
         let prober = scope.spawn(|| {
@@ -175,9 +177,8 @@ fn boot(
         });
         go.wait();
         let start = Instant::now();
-        let spawned = command.spawn();
-        let known = start.elapsed();
-        let node = spawned.map(Running).context("start the node");
+        sys::note_exec(&mut command, start, note);
+        let node = command.spawn().map(Running).context("start the node");
         let node = node.and_then(|node| node.watch(|| prober.is_finished()));
         over.store(true, Ordering::Relaxed);
         let first = prober
@@ -185,7 +186,12 @@ fn boot(
             .map_err(|_| anyhow!("the probing thread panicked"))?;
         node.with_context(|| format!("the node said: {}", said(&files)))?
             .stop()?;
-        Ok((first? - start, known))
+        let mut nanoseconds = [0; 8];
+        noted
+            .read_exact(&mut nanoseconds)
+            .context("read the time of exec")?;
+        let forked = Duration::from_nanos(u64::from_ne_bytes(nanoseconds));
+        Ok((first?.duration_since(start) - forked, forked))
     })
 }
 

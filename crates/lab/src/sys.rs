@@ -5,12 +5,12 @@
 //! the call that failed.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -126,6 +126,18 @@ pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
     // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
     // nothing else, both safe there. Only a failure allocates, for its message.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Makes the process started by `command` write the nanoseconds from `start` to its `exec` into
+/// `pipe`, in the byte order of this machine.
+pub(crate) fn note_exec(command: &mut Command, start: Instant, mut pipe: PipeWriter) {
+    let note = move || {
+        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        pipe.write_all(&nanoseconds.to_ne_bytes())
+    };
+    // SAFETY: the closure runs between fork and exec and only reads a clock and writes to a
+    // descriptor, both safe there.
+    unsafe { command.pre_exec(note) };
 }
 
 /// Calls `handler` on SIGINT, SIGTERM and SIGHUP.

@@ -65,12 +65,7 @@ pub(super) fn fill(record: &mut Record, boots: &[Boots], footprints: &[Footprint
             &labels,
             boots.total.clone(),
         );
-        record.sample(
-            "of that until exec was known to succeed",
-            "ms",
-            &labels,
-            boots.spawn.clone(),
-        );
+        record.sample("fork to exec", "ms", &labels, boots.fork.clone());
     }
     for footprint in footprints {
         let workers = footprint.workers.to_string();
@@ -173,9 +168,9 @@ fn boot_table(boots: &[Boots]) -> Table {
         "p10",
         "p90",
         "max",
-        "of that until exec",
+        "fork to exec",
     ];
-    let mut table = Table::new("From before fork to the first relayed byte, ms", &columns);
+    let mut table = Table::new("From exec to the first relayed byte, ms", &columns);
     for boots in boots {
         let of = |percent| percentile(&boots.total, percent);
         let times = [
@@ -183,7 +178,7 @@ fn boot_table(boots: &[Boots]) -> Table {
             of(10.0),
             of(90.0),
             max(&boots.total),
-            median(&boots.spawn),
+            median(&boots.fork),
         ];
         let mut cells = vec![boots.to_string(), boots.total.len().to_string()];
         let shown =
