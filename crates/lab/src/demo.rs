@@ -2,7 +2,8 @@
 //! `demo`: the same web objects with and without a node on the path.
 //!
 //! Two networks are alike: a client with a real curl, a router halfway, a server with a real
-//! nginx. In one of them the router also runs a node, as it comes, without any configuration.
+//! nginx. In one of them the router also runs a node, as it comes but for the congestion control,
+//! which is the same everywhere, whatever the host's default.
 //! Fetches alternate between the two. Every object is compared with the original, and the
 //! server's log must name the client's own address.
 
@@ -96,7 +97,12 @@ impl Site {
             .queue(10_000_000);
         let network = Network::line([link.clone(), link]).build()?;
         let server = WebServer::start(&programs.nginx, network.server(), &args.sizes)?;
-        let start = |binary| Node::builder(network.node(0), binary).start();
+        let start = |binary| {
+            let config = node_config(network.congestion());
+            Node::builder(network.node(0), binary)
+                .config(&config)
+                .start()
+        };
         let node = node.map(start).transpose().context("start the node")?;
         let browser = Browser::new(&programs.curl)?;
         let fetched = vec![Vec::new(); args.sizes.len()];
@@ -162,10 +168,17 @@ impl Site {
     }
 }
 
+fn node_config(congestion: &str) -> String {
+    ["downstream", "upstream"]
+        .map(|side| format!("[defaults.{side}]\ncongestion = {congestion:?}\n"))
+        .concat()
+}
+
 fn report(args: &Args, sites: &[Site; 2], record: &mut Record) -> Result<()> {
     record.parameter("rtt_ms", args.rtt);
     record.parameter("rate_mbit", args.rate);
     record.parameter("repeats", args.repeats);
+    record.parameter("congestion", sites[0].network.congestion());
     for site in sites {
         for (index, size) in args.sizes.iter().enumerate() {
             let labels = [("way", site.way), ("kb", &size.to_string())];
@@ -192,8 +205,12 @@ fn report(args: &Args, sites: &[Site; 2], record: &mut Record) -> Result<()> {
     record.tables.push(table(args, sites)?);
     println!(
         "A client fetches objects from a web server with curl and nginx, over {}.\n\
-         Round-trip time {} ms, {} Mbit/s; the node is halfway. Medians of {}.\n",
-        args.family, args.rtt, args.rate, args.repeats
+         Round-trip time {} ms, {} Mbit/s, {}; the node is halfway. Medians of {}.\n",
+        args.family,
+        args.rtt,
+        args.rate,
+        sites[0].network.congestion(),
+        args.repeats
     );
     println!("{}", record.tables[0]);
     println!("Every object arrived unchanged, and nginx saw the client's own address both ways.");
@@ -251,8 +268,11 @@ fn chart(args: &Args, sites: &[Site; 2]) -> Chart {
     Chart {
         title: "Fetching web objects, with and without a node halfway".to_owned(),
         subtitle: format!(
-            "curl and nginx, {} ms round-trip time, {} Mbit/s, {}",
-            args.rtt, args.rate, args.family
+            "curl and nginx, {} ms round-trip time, {} Mbit/s, {}, {}",
+            args.rtt,
+            args.rate,
+            sites[0].network.congestion(),
+            args.family
         ),
         x_label: "size of the object, KB".to_owned(),
         y_label: "time from connecting to the last byte, ms".to_owned(),
