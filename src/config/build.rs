@@ -177,12 +177,12 @@ impl Reader {
         if relays_max > room {
             let files = self.capacity.files;
             self.warnings.push(format!(
-                "node.relays_max = {relays_max}: the limit of {files} open files (RLIMIT_NOFILE) suffices for {room}"
+                "node.relays_max = {relays_max}: the limit of {files} open files (RLIMIT_NOFILE) suffices for {room}, and no more are relayed"
             ));
         }
         Node {
             workers: workers as usize,
-            relays_max,
+            relays_max: relays_max.min(room),
             drain_timeout: self.get(
                 "node.drain_timeout",
                 &section.drain_timeout,

@@ -54,6 +54,8 @@ const ACCEPTS_MAX: usize = 64;
 const LATE_GRACE: Duration = Duration::from_secs(1);
 /// Room kept for flows that were redirected before the worker said stop.
 const SLOTS_RESERVE: usize = 64;
+/// Descriptors that must be free before a starved worker goes on.
+const DESCRIPTORS_SPARE: usize = 16;
 
 /// Tokens of what is not a relay. A relay's is `key << 1 | side`.
 const TOKEN_EVENTS: u64 = u64::MAX;
@@ -103,6 +105,8 @@ pub(crate) struct Worker<I> {
     now: Duration,
     /// The worker has withdrawn its listeners: full, starved or draining.
     withdrawn: bool,
+    /// Out of descriptors or memory: complete handshakes wait for better times.
+    starved: bool,
     swept: Duration,
     cursor: usize,
     drain_from: Duration,
@@ -195,6 +199,7 @@ impl<I: Intercept> Worker<I> {
             ended: Vec::new(),
             now: sys::monotonic(),
             withdrawn: false,
+            starved: false,
             swept: Duration::ZERO,
             cursor: 0,
             drain_from: Duration::ZERO,
@@ -312,6 +317,9 @@ impl<I: Intercept> Worker<I> {
         while let Some((_, flow, gate)) = self.passed.pop_front_if(|(due, ..)| *due <= self.now) {
             self.intercept.open_gate(&flow, gate);
         }
+        if self.starved {
+            self.recover();
+        }
         self.drain_or_return();
     }
 
@@ -325,27 +333,49 @@ impl<I: Intercept> Worker<I> {
                     self.end(key, Outcome::Drained);
                 }
             }
-            Some(_) => {}
-            None if self.withdrawn
-                && self.entries.len() + 2 * SLOTS_RESERVE < self.rules.relays_max() =>
-            {
-                self.set_withdrawn(false);
-            }
-            None => {}
+            None if self.withdrawn && !self.starved && self.roomy() => self.set_withdrawn(false),
+            _ => {}
         }
+    }
+
+    /// Whether the table has no more room than flows on their way may need.
+    fn full(&self) -> bool {
+        let most = self.rules.relays_max();
+        self.entries.len() + reserve(most) >= most
+    }
+
+    /// Whether the table has had room for a while: well below full.
+    fn roomy(&self) -> bool {
+        let most = self.rules.relays_max();
+        self.entries.len() + 2 * reserve(most) < most
     }
 
     /// Stops (or starts again) taking new flows: they are forwarded instead.
     fn set_withdrawn(&mut self, withdrawn: bool) {
-        if self.withdrawn == withdrawn || self.intercept.offer(!withdrawn).is_err() {
-            return;
+        if self.withdrawn != withdrawn && self.intercept.offer(!withdrawn).is_ok() {
+            self.withdrawn = withdrawn;
         }
-        self.withdrawn = withdrawn;
-        let interest = if withdrawn && self.drain_until.is_none() {
-            EpollFlags::empty()
-        } else {
-            EpollFlags::EPOLLIN
-        };
+    }
+
+    /// Out of descriptors or memory: new flows are forwarded, and handshakes
+    /// that are complete stay in the listeners' queues.
+    fn starve(&mut self) {
+        self.set_withdrawn(true);
+        self.starved = true;
+        self.listen_for(EpollFlags::empty());
+    }
+
+    /// Takes up what waited, once there are descriptors to spare.
+    fn recover(&mut self) {
+        let probe = || self.waker.as_fd().try_clone_to_owned();
+        let spare: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS_SPARE).map(|_| probe()).collect();
+        if spare.is_ok() {
+            self.starved = false;
+            self.listen_for(EpollFlags::EPOLLIN);
+        }
+    }
+
+    fn listen_for(&self, interest: EpollFlags) {
         for (number, listener) in (0..).zip(&self.listeners) {
             let mut event = EpollEvent::new(interest, TOKEN_LISTENER + number);
             let _ = self.epoll.modify(listener, &mut event);
@@ -372,4 +402,9 @@ impl<I: Intercept> Worker<I> {
     fn id(&self, key: u64) -> RelayId {
         RelayId(u64::from(self.index) << KEY_BITS | key)
     }
+}
+
+/// Slots kept free in a table of `most`.
+fn reserve(most: usize) -> usize {
+    SLOTS_RESERVE.min(most / 4)
 }

@@ -18,7 +18,7 @@ use crate::sys;
 
 use super::entry::{Entry, LocalRule, Pending, State, Timers, micros};
 use super::hop::{self, Hop, Kept, Wanted};
-use super::{ACCEPTS_MAX, SLOTS_RESERVE, Worker};
+use super::{ACCEPTS_MAX, Worker};
 
 /// Known prefixes remembered before the memory starts anew.
 const KNOWN_MAX: usize = 4096;
@@ -44,7 +44,7 @@ impl<I: Intercept> Worker<I> {
         let rule = self
             .rules
             .for_event(event.generation, event.rule, &event.flow);
-        let full = self.entries.len() + SLOTS_RESERVE > self.rules.relays_max();
+        let full = self.full();
         if full {
             self.set_withdrawn(true);
         }
@@ -292,7 +292,7 @@ impl<I: Intercept> Worker<I> {
             .raw_os_error()
             .is_some_and(|code| starved.contains(&code))
         {
-            self.set_withdrawn(true);
+            self.starve();
         }
     }
 
@@ -396,6 +396,9 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply(&socket, &rule.rule.downstream);
         }
         let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
+        if self.full() {
+            self.set_withdrawn(true);
+        }
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.timers.accept_us = Some(0);
@@ -444,6 +447,9 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let step = pending.opening.on_failed(outcome);
+        if outcome == Outcome::Internal {
+            self.starve();
+        }
         if accept == AcceptMode::Early && outcome != Outcome::Internal {
             self.intercept.suspect(&flow, self.rules.suspect_for());
         }
