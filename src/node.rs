@@ -6,6 +6,7 @@
 //! last, when somebody can take what it redirects. At the end interception goes
 //! first. Everything that can fail at start fails before a flow is touched.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -107,6 +108,10 @@ impl Node {
         let started = (0..u16::try_from(config.node.workers)?)
             .map(|index| start_worker(index, &config, &redirect, &log, (&policy, generation)))
             .collect::<anyhow::Result<Vec<_>>>()?;
+        let started = started.into_iter().map(worker::Starting::wait);
+        let started = started
+            .collect::<io::Result<Vec<_>>>()
+            .context("start the workers")?;
         let (workers, threads) = started.into_iter().unzip();
         let node = Self {
             path,
@@ -188,7 +193,7 @@ fn start_worker(
     redirect: &Redirect,
     log: &Log,
     (policy, generation): (&Arc<Policy>, u8),
-) -> anyhow::Result<(Handle, JoinHandle<()>)> {
+) -> anyhow::Result<worker::Starting> {
     let settings = sys::SocketSettings {
         mark: config.transparent.socket_mark,
         backlog: BACKLOG,

@@ -96,7 +96,7 @@ struct {
 /* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 2048);
 	__type(key, __u64);
 	__type(value, __u8);
 } known SEC(".maps");
@@ -104,7 +104,7 @@ struct {
 /* Destinations that failed in early mode, until when (CLOCK_MONOTONIC, ns). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 1024);
 	__type(key, struct destination);
 	__type(value, __u64);
 } suspects SEC(".maps");
@@ -112,7 +112,7 @@ struct {
 /* Flows whose SYN met a TIME_WAIT socket, and the listener meant for them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 1024);
 	__type(key, struct flow);
 	__type(value, __u32);
 } renewals SEC(".maps");
@@ -157,12 +157,13 @@ struct packet {
 #define FATE_LISTEN 2 /* to a listener */
 #define FATE_BITS 2
 
-static __always_inline void count(__u32 stat)
+STEP int count(__u32 stat)
 {
 	__u64 *value = bpf_map_lookup_elem(&stats, &stat);
 
 	if (value)
 		*value += 1;
+	return 0;
 }
 
 static __always_inline struct address mapped(__be32 ip)
@@ -324,14 +325,14 @@ struct judgement {
 STEP int classify(const struct packet *pkt, struct judgement *judgement)
 {
 	struct rule_key key = {
-		.prefix_bits = 8 + 128,
+		.prefix_bits = 32 + 128,
 		.generation = generation,
 	};
 	const struct candidates *found;
 
 	if (!pkt || !judgement)
 		return false;
-	__builtin_memcpy(key.ip, &pkt->flow.server, sizeof(key.ip));
+	key.ip = pkt->flow.server;
 	found = bpf_map_lookup_elem(&rules, &key);
 	if (!found)
 		return false;

@@ -99,6 +99,7 @@ impl Redirect {
             map.set_max_entries(entries.max(1))
                 .map_err(Error::load("size maps"))?;
         }
+        open.progs.widen_window.set_autoload(settings.windows);
         let skel = open.load().map_err(Error::load("load"))?;
         let rings = (0..settings.workers)
             .map(|_| ring())
@@ -326,10 +327,9 @@ fn ring() -> Result<MapHandle, Error> {
 
 fn rule_key(generation: u8, prefix: PrefixSpec) -> Vec<u8> {
     let key = types::rule_key {
-        prefix_bits: 8 + u32::from(prefix.bits),
-        generation,
-        ip: prefix.ip,
-        pad: [0; 3],
+        prefix_bits: 32 + u32::from(prefix.bits),
+        generation: u32::from(generation),
+        ip: rules::address(prefix.ip),
     };
     bytes(&key).to_vec()
 }

@@ -36,10 +36,9 @@ struct destination {
 
 /* Key of `rules`: one generation of the policy, then a destination prefix. */
 struct rule_key {
-	__u32 prefix_bits; /* 8 for the generation + those of the prefix */
-	__u8 generation;
-	__u8 ip[16];
-	__u8 pad[3];
+	__u32 prefix_bits; /* 32 for the generation + those of the prefix */
+	__u32 generation;
+	struct address ip;
 };
 
 enum action {

@@ -14,6 +14,15 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::policy::SideOptions;
 
+/// A send buffer's size at the start, in bytes; the kernel doubles it.
+const SEND_BUFFER_BYTES: i32 = 512 << 10;
+/// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
+const SO_BUF_LOCK: i32 = 72;
+/// From linux/tcp.h.
+const TCPI_OPT_TIMESTAMPS: u8 = 1;
+/// What the timestamps option takes of each segment (RFC 7323 appendix A).
+const TIMESTAMPS_BYTES: u32 = 12;
+
 /// Wakes a worker from another thread.
 #[derive(Debug)]
 pub struct Waker(EventFd);
@@ -119,19 +128,24 @@ pub(crate) fn accept(listener: &Socket) -> io::Result<(OwnedFd, SocketAddr, Sock
     Ok((fd, client, server))
 }
 
-/// The segment size in use on a connection.
+/// The segment size that the peer of an open connection announced, as far as
+/// the path allows. The kernel tells it less the options of each segment.
 pub(crate) fn segment_bytes(socket: &impl AsFd) -> Option<u16> {
-    u16::try_from(SockRef::from(socket).tcp_mss().ok()?).ok()
+    let info = raw_tcp_info(socket).ok()?;
+    let timestamps = info.tcpi_options & TCPI_OPT_TIMESTAMPS != 0;
+    let options = if timestamps { TIMESTAMPS_BYTES } else { 0 };
+    u16::try_from(info.tcpi_snd_mss + options).ok()
 }
 
 /// Applies a rule's settings to one side of a relay.
-pub(crate) fn apply(socket: &impl AsFd, options: &SideOptions) -> io::Result<()> {
-    let socket = SockRef::from(socket);
+pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    let socket = SockRef::from(fd);
     if let Some(name) = &options.congestion {
         socket.set_tcp_congestion(name.as_bytes())?;
     }
-    if let Some(bytes) = options.send_buffer_bytes {
-        socket.set_send_buffer_size(bytes as usize)?;
+    match options.send_buffer_bytes {
+        Some(bytes) => socket.set_send_buffer_size(bytes as usize)?,
+        None => widen_send_buffer(fd)?,
     }
     if let Some(bytes) = options.receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes as usize)?;
@@ -147,6 +161,21 @@ pub(crate) fn apply(socket: &impl AsFd, options: &SideOptions) -> io::Result<()>
         socket.set_tcp_keepalive(&keepalive)?;
     }
     Ok(())
+}
+
+/// Raises the size that a send buffer starts with and leaves its tuning to the
+/// kernel. It starts with room for 20 segments written one at a time, and grows
+/// only when an acknowledgement finds it full: a relay in slow start, which
+/// writes segments as they come, would lose a round trip of the hop.
+fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
+    set_option(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        SEND_BUFFER_BYTES,
+    )?;
+    // Setting a size has switched the tuning off.
+    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
 }
 
 /// Turns the armed reset-on-close off (or on again).
@@ -319,23 +348,7 @@ pub struct TcpInfo {
 
 /// Reads `TCP_INFO` and the congestion control's name.
 pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
-    let fd = socket.as_fd().as_raw_fd();
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
-    // SAFETY: `info` is zeroed and `length` bytes long; an older kernel fills less.
-    let info = unsafe {
-        let result = libc::getsockopt(
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        );
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        info.assume_init()
-    };
+    let info = raw_tcp_info(socket)?;
     let name = SockRef::from(socket).tcp_congestion().unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
     Ok(TcpInfo {
@@ -354,6 +367,26 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         notsent_bytes: info.tcpi_notsent_bytes,
         delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
     })
+}
+
+fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
+    // SAFETY: `info` is zeroed and `length` bytes long; an older kernel fills less.
+    unsafe {
+        let result = libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        );
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(info.assume_init())
+    }
 }
 
 /// The name of a kernel TCP state (include/net/tcp_states.h).

@@ -113,16 +113,36 @@ pub(crate) struct Worker<I> {
     drain_until: Option<Duration>,
 }
 
+/// A worker whose thread sets itself up.
+#[derive(Debug)]
+pub struct Starting {
+    handle: Handle,
+    thread: JoinHandle<()>,
+    result: Receiver<io::Result<()>>,
+}
+
+impl Starting {
+    /// Waits until the worker takes flows.
+    ///
+    /// # Errors
+    /// It could not be set up.
+    pub fn wait(self) -> io::Result<(Handle, JoinHandle<()>)> {
+        let ended = |_| io::Error::other("the worker's thread ended");
+        self.result.recv().map_err(ended)??;
+        Ok((self.handle, self.thread))
+    }
+}
+
 /// Starts a worker. `intercept` is called in the worker's thread, since what it
 /// makes may belong to a thread.
 ///
 /// # Errors
-/// The worker cannot be set up, or `intercept` fails.
+/// There can be no thread.
 pub fn spawn<I, F>(
     settings: Settings,
     journal: Box<dyn Journal>,
     intercept: F,
-) -> io::Result<(Handle, JoinHandle<()>)>
+) -> io::Result<Starting>
 where
     I: Intercept,
     F: FnOnce() -> io::Result<I> + Send + 'static,
@@ -140,9 +160,9 @@ where
         let worker = intercept().and_then(|intercept| {
             Worker::new(settings, intercept, commands, waker, counters, journal)
         });
+        // Nobody hears it when the node has given up on starting.
         match worker {
             Ok(mut worker) => {
-                // The starter waits for this, so the channel is open.
                 let _ = started.send(Ok(()));
                 worker.run();
             }
@@ -151,10 +171,11 @@ where
             }
         }
     })?;
-    let outcome = result
-        .recv()
-        .map_err(|_| io::Error::other("the worker's thread ended"))?;
-    outcome.map(|()| (handle, thread))
+    Ok(Starting {
+        handle,
+        thread,
+        result,
+    })
 }
 
 impl<I: Intercept> Worker<I> {
