@@ -34,7 +34,9 @@ impl Node {
     fn missing(&self, links: &[Link]) -> Option<String> {
         let config = self.config();
         let mut wanted = config.transparent.interfaces.iter();
-        wanted.find(|name| !links.iter().any(|link| link.name == **name)).cloned()
+        wanted
+            .find(|name| !links.iter().any(|link| link.name == **name))
+            .cloned()
     }
 
     /// Brings the attachments in line with the interfaces there are.
