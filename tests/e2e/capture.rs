@@ -11,10 +11,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Bytes kept of each packet: the longest headers, and no more.
 const HEADERS_MAX: usize = 160;
 
-pub(crate) const FIN: u8 = 0x01;
-pub(crate) const SYN: u8 = 0x02;
-pub(crate) const RST: u8 = 0x04;
-pub(crate) const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+/// `ETH_P_ALL`: every protocol.
+const EVERYTHING: u16 = 0x0003;
 
 /// The header of one TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct Capture {
 impl Capture {
     /// Begins to record.
     pub(crate) fn start(host: &Namespace) -> Self {
-        let all = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+        let all = Protocol::from(i32::from(EVERYTHING.to_be()));
         let socket = host
             .run_in(|| Socket::new(Domain::PACKET, Type::DGRAM, Some(all)))
             .expect("root can capture packets");

@@ -4,6 +4,7 @@
 //! Each test builds a network of its own, so tests run side by side. Waiting is on conditions
 //! with generous deadlines: a slow machine makes a test slow, not wrong. Needs root.
 
+mod accept_modes;
 mod capture;
 mod support;
 mod transparency;

@@ -274,11 +274,14 @@ pub(crate) fn target(network: &Network, family: Family, listener: &TcpListener) 
     SocketAddr::new(network.server_address(family), port)
 }
 
-/// Installs packet filter rules on a host: the body of an `nft` table of both families.
-pub(crate) fn firewall(host: &Namespace, table: &str, body: &str) {
+/// Installs packet filter rules on a host, for both families: rules by hook, in `nft` words.
+pub(crate) fn firewall(host: &Namespace, table: &str, chains: &[(&str, &str)]) {
     let directory = Scratch::new().expect("a directory for the rules");
     let file = directory.path().join("rules.nft");
-    let text = format!("table inet {table} {{\n{body}\n}}\n");
+    let chains = chains.iter().map(|(hook, rules)| {
+        format!("chain on_{hook} {{\ntype filter hook {hook} priority 0;\n{rules}\n}}\n")
+    });
+    let text = format!("table inet {table} {{\n{}}}\n", chains.collect::<String>());
     std::fs::write(&file, &text).expect("the rules can be written");
     let mut command = host.command("nft").expect("the namespace is open");
     run(command.arg("-f").arg(file), &text);
@@ -290,10 +293,18 @@ pub(crate) fn remove_firewall(host: &Namespace, table: &str) {
     run(command.args(["delete", "table", "inet", table]), "");
 }
 
-fn run(command: &mut Command, input: &str) {
+/// What [`firewall`] installed, with its counters.
+pub(crate) fn firewall_text(host: &Namespace, table: &str) -> String {
+    let mut command = host.command("nft").expect("the namespace is open");
+    run(command.args(["list", "table", "inet", table]), "")
+}
+
+/// Runs a command that succeeds, and returns what it prints.
+fn run(command: &mut Command, input: &str) -> String {
     let output = command.output().expect("nft (package nftables) can be run");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}\n{input}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Gives a host another address that the rest of the network routes to it.

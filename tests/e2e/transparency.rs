@@ -101,7 +101,8 @@ fn pairs_from(
     for client in clients {
         for server in &servers {
             for listener in listeners {
-                let to = SocketAddr::new(*server, listener.local_addr().unwrap().port());
+                let bound = listener.local_addr().expect("a bound socket");
+                let to = SocketAddr::new(*server, bound.port());
                 let from = SocketAddr::new(client, port);
                 let pair = Pair::of(dial_from(network.client(), from, to), listener);
                 assert_eq!(pair.seen_by_server(), from);
@@ -169,13 +170,13 @@ fn the_node_asks_for_no_larger_segments_than_the_client() {
         let _node = start(&network, &accepting(mode));
         for family in Family::ALL {
             let to = target(&network, family, &listener);
-            for wanted in [None, Some(700)] {
+            for wanted in [None, Some(700_u16)] {
                 let client = dial_with(network.client(), to, |socket| {
-                    wanted.map_or(Ok(()), |mss| socket.set_tcp_mss(mss))
+                    wanted.map_or(Ok(()), |mss| socket.set_tcp_mss(mss.into()))
                 });
                 let mut pair = Pair::of(client, &listener);
                 pair.check();
-                let limit = wanted.map_or(1500 - 20 - 20, |mss| mss as u16);
+                let limit = wanted.unwrap_or(1500 - 20 - 20);
                 let syns = capture.syns_to(PORT);
                 let announced = syns.last().expect("a SYN").mss.expect("an MSS option");
                 assert!(
@@ -294,7 +295,7 @@ fn narrow(left: &Namespace, right: &Namespace) {
 fn upload(network: &Network, family: Family, bytes: usize) {
     let listener = listen(network.server(), 90);
     let Pair { client, server } = Pair::open(network, family, &listener);
-    let content: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
+    let content: Vec<u8> = (0..=250).cycle().take(bytes).collect();
     std::thread::scope(|scope| {
         let mut sender = client.try_clone().expect("a second handle");
         let sent = &content;
@@ -309,7 +310,7 @@ fn upload(network: &Network, family: Family, bytes: usize) {
 
 /// Has the server send much to the client.
 fn download(network: &Network, family: Family) {
-    let _server = Server::start(network.server(), PORT, network.congestion()).unwrap();
+    let _server = Server::start(network.server(), PORT, network.congestion()).expect("a server");
     let request = Request::new(network.server_address(family), PORT, 2_000_000);
     fetch(network.client(), &request).unwrap_or_else(|e| panic!("{family}: {e:#}"));
 }
