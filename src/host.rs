@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::config::{Config, Transparent};
-use crate::{admin, cli};
+use crate::{admin, cli, privileges};
 
 mod claim;
 mod filters;
@@ -87,11 +87,13 @@ pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
 
 /// The `setup` verb.
 pub(crate) fn setup(config: &Config, json: bool) -> anyhow::Result<()> {
+    privileges::require(&privileges::HOST)?;
     print_report(&install(&config.transparent)?, json)
 }
 
 /// The `teardown` verb.
 pub(crate) fn teardown(config: &Config, json: bool) -> anyhow::Result<()> {
+    privileges::require(&privileges::HOST)?;
     // Quick to say so; the claim would wait for a guard first.
     admin::ensure_alone(&config.admin_socket)?;
     let _claim = Claim::take()?;

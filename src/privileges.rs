@@ -25,6 +25,9 @@ pub(crate) const NODE: [(Capability, &str); 4] = [
     ),
 ];
 
+/// What setting a host up for a node, and clearing it, needs.
+pub(crate) const HOST: [(Capability, &str); 1] = [NODE[0]];
+
 /// What a node keeps once its programs are loaded. CAP_SYS_RESOURCE it uses
 /// when it may and can do without: larger pipes than the limit for ordinary
 /// users.
