@@ -16,6 +16,7 @@ readonly RUSTUP_SHA256_AARCH64=9732d6c5e2a098d3521fca8145d826ae0aaa067ef2385ead0
 
 libraries=/usr/lib/$(uname -m)-linux-gnu
 packages=()
+services=()
 
 main() {
     require_root
@@ -62,6 +63,10 @@ find_missing_packages() {
     command_in curl curl "downloads; web client of demo and tests"
     command_in nginx nginx "web server of demo and tests"
     command_in openssl openssl "TLS in the tests"
+    command_in wrk wrk "loads web servers in the tests"
+    command_in iperf3 iperf3 "moves much in the tests"
+    command_in ssh openssh-client "logs in in the tests"
+    command_in sshd openssh-server "is logged in to in the tests"
     command_in ip iproute2 "network namespaces of demo and tests"
     command_in nft nftables "firewalls of the tests"
 }
@@ -96,15 +101,24 @@ install_packages() {
     apt-get install -q -y --no-install-recommends "${packages[@]}"
 }
 
-# nginx brings a service. The tests start their own nginx in their own
+# Some packages bring services. The tests start their own in their own
 # namespaces, so a service that this script brought in must not come up on the
 # host, now or at the next boot.
 keep_services_off() {
-    [[ " ${packages[*]} " == *" nginx "* ]] || return 0
-    command -v systemctl >/dev/null || return 0
-    say "nginx's own service is left switched off"
-    systemctl --quiet --runtime mask nginx.service || true
-    trap 'systemctl --quiet --runtime unmask nginx.service && systemctl --quiet disable nginx.service || true' EXIT
+    local package
+    services=()
+    for package in "${packages[@]}"; do
+        case $package in
+        nginx) services+=(nginx.service) ;;
+        openssh-server) services+=(ssh.service ssh.socket) ;;
+        esac
+    done
+    if ((${#services[@]} == 0)) || ! command -v systemctl >/dev/null; then
+        return 0
+    fi
+    say "left switched off: ${services[*]}"
+    systemctl --quiet --runtime mask "${services[@]}" || true
+    trap 'systemctl --quiet --runtime unmask "${services[@]}" && systemctl --quiet disable "${services[@]}" || true' EXIT
 }
 
 wanted_toolchain() {
