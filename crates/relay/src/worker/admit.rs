@@ -337,14 +337,18 @@ impl<I: Intercept> Worker<I> {
     /// The client has proved itself: nothing is half-open any more.
     fn prove(&mut self, key: u64) {
         self.release_opening(key);
-        let Some(flow) = self.entries.get(key).map(|entry| entry.flow) else {
-            return;
-        };
+        if let Some(flow) = self.entries.get(key).map(|entry| entry.flow) {
+            self.remember(&flow);
+        }
+    }
+
+    /// A client of this flow's prefix has completed a handshake.
+    fn remember(&mut self, flow: &Flow) {
         if self.known.len() == KNOWN_MAX {
             self.known.clear();
         }
-        if self.known.insert(client_prefix(&flow)) {
-            self.intercept.know(&flow);
+        if self.known.insert(client_prefix(flow)) {
+            self.intercept.know(flow);
         }
     }
 
@@ -391,6 +395,7 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         self.counters.late.add(1);
+        self.remember(&flow);
         let mss = sys::segment_bytes(&socket);
         if !rule.inherited {
             let _ = sys::apply(&socket, &rule.rule.downstream);
