@@ -9,10 +9,9 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use libbpf_rs::{AsRawLibbpf, Link, ProgramMut};
+use libbpf_rs::ProgramMut;
 use libbpf_sys::{bpf_tc_hook, bpf_tc_opts};
 
 /// Handle and priority of our filter, by which it is found again.
@@ -23,7 +22,7 @@ const PRIORITY: u32 = 0x7068;
 #[derive(Debug)]
 pub(crate) enum Hold {
     /// Ends with the process.
-    Link(#[expect(dead_code, reason = "held for its Drop")] Link),
+    Link(#[expect(dead_code, reason = "held for its Drop")] OwnedFd),
     /// Has to be removed.
     Filter(Filter),
 }
@@ -59,17 +58,19 @@ impl Hold {
     }
 }
 
-fn link(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<Link> {
+/// Not by way of libbpf's own call, which complains on stderr where there are no
+/// such links.
+fn link(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<OwnedFd> {
     let ifindex = i32::try_from(ifindex).expect("interface numbers are positive");
-    let program = program.as_libbpf_object();
-    // SAFETY: the program is loaded and outlives the call; libbpf returns null
-    // with errno set, or a link that nobody else owns.
-    unsafe {
-        let link = libbpf_sys::bpf_program__attach_tcx(program.as_ptr(), ifindex, std::ptr::null());
-        NonNull::new(link)
-            .map(|link| Link::from_ptr(link))
-            .ok_or_else(io::Error::last_os_error)
+    let program = program.as_fd().as_raw_fd();
+    let hook = libbpf_sys::BPF_TCX_INGRESS;
+    // SAFETY: the program's descriptor is open, and no options are given.
+    let made = unsafe { libbpf_sys::bpf_link_create(program, ifindex, hook, std::ptr::null()) };
+    if made < 0 {
+        return Err(io::Error::from_raw_os_error(-made));
     }
+    // SAFETY: the kernel has just made it, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
 /// A filter of ours at the ingress of an interface; dropping it removes it.

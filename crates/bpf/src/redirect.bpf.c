@@ -373,9 +373,11 @@ STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct ev
 	event->head.generation = generation;
 	event->head.isn = bpf_ntohl(pkt->tcp.seq);
 	event->head.frame_bytes = bytes;
-	/* Keeps clang from folding the bound into what the verifier cannot see. */
+	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
+	 * FRAME_MAX; clang must not fold what it knows into it. */
 	asm volatile("" : "+r"(bytes));
-	if (bytes == 0 || bytes > FRAME_MAX || bpf_skb_load_bytes(skb, 0, event->frame, bytes)) {
+	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes)) {
 		bpf_ringbuf_discard(event, 0);
 		return false;
 	}

@@ -9,7 +9,8 @@
  */
 #pragma once
 
-/* A frame kept for later: Ethernet 14, IPv6 40, TCP 60, and some room. */
+/* A frame kept for later: Ethernet 14, IPv6 40, TCP 60, and some room. A power
+ * of two. */
 #define FRAME_MAX 128
 /* Rules that may apply to one destination prefix. */
 #define CANDIDATES_MAX 32
