@@ -197,8 +197,10 @@ impl<I: Intercept> Worker<I> {
             Kept::Address => self.counters.port_fallbacks.add(1),
             Kept::Nothing => self.counters.address_fallbacks.add(1),
         }
-        if hop.kept != Kept::AddressAndPort {
-            self.gate_other_tuple(key, hop.flow)?;
+        if hop.kept != Kept::AddressAndPort
+            && let Err(error) = self.gate_other_tuple(key, hop.flow)
+        {
+            return self.put_off(key, error);
         }
         let socket = hop.connect()?;
         self.watch(key, Side::Upstream, &socket)?;
@@ -221,6 +223,32 @@ impl<I: Intercept> Worker<I> {
         pending.gates.push((flow, gate));
         self.opening.insert(flow, key);
         Ok(())
+    }
+
+    /// The budget has no room for a second gate: an early flow's server is
+    /// asked when the client is proven, as in late mode.
+    fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
+        let accept = self.entries.get(key).map(|entry| entry.accept);
+        if accept != Some(AcceptMode::Early) {
+            return Err(error);
+        }
+        self.counters.over_budget.add(1);
+        Ok(())
+    }
+
+    /// Asks the server of a flow that was put off.
+    fn catch_up(&mut self, key: u64) {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let connect_by = now + entry.rule.rule.timeouts.connect;
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        (pending.connecting, pending.connect_by) = (now, connect_by);
+        let mss = pending.syn.as_ref().and_then(Frame::mss);
+        self.open_upstream(key, mss);
     }
 
     fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, gate: Gate) {
@@ -314,12 +342,14 @@ impl<I: Intercept> Worker<I> {
         }
         entry.timers.accept_us = Some(entry.since_start_us(now));
         entry.sockets[Side::Downstream] = Some(socket);
+        let asked = entry.sockets[Side::Upstream].is_some();
         let Some(pending) = entry.pending() else {
             return;
         };
         let step = pending.opening.on_accept();
         self.prove(key);
         match step {
+            OnMeeting::Wait(None) if !asked => self.catch_up(key),
             OnMeeting::Wait(frame) => self.inject(frame.and_then(|f| f.completed()), Heading::In),
             OnMeeting::WaitForClient | OnMeeting::Admit => {}
             OnMeeting::Join => self.join(
