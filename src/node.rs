@@ -9,10 +9,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use posthaste_bpf::{Redirect, Settings};
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
@@ -57,12 +57,16 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
 }
 
 fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
-    let listeners = admin::Listeners::bind(&config)?;
-    host::install(&config.transparent)?;
-    let redirect = load(&config)?;
-    // Capabilities belong to threads: before any is started, and after the
-    // programs are loaded, which is what takes the most.
-    privileges::keep_only(&privileges::RUNNING)?;
+    // Loading takes as long as all the rest of a start, and needs capabilities
+    // that no other thread keeps: they belong to threads.
+    let (redirect, listeners) = thread::scope(|scope| {
+        let loading = scope.spawn(|| load(&config));
+        let listeners = admin::Listeners::bind(&config)?;
+        host::install(&config.transparent)?;
+        privileges::keep_only(&privileges::RUNNING)?;
+        let redirect = loading.join().map_err(|_| anyhow!("the loader panicked"))?;
+        anyhow::Ok((redirect?, listeners))
+    })?;
     let (log, writer) = journal::start(config.node.log_connections)?;
     for warning in &config.warnings {
         log.warn(warning, &[]);
@@ -83,16 +87,14 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
 /// Loads the redirect programs with what they cannot be told later.
 fn load(config: &Config) -> anyhow::Result<Redirect> {
     let half_open = &config.policy.half_open;
-    let mut redirect = Redirect::load(Settings {
+    Ok(Redirect::load(Settings {
         workers: u32::try_from(config.node.workers)?,
         redirect_mark: config.transparent.mark,
         socket_mark: config.transparent.socket_mark,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: sets_windows(&config.policy),
-    })?;
-    redirect.attach_lookup()?;
-    Ok(redirect)
+    })?)
 }
 
 impl Node {

@@ -7,11 +7,22 @@ use std::{env, ffi::OsStr};
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
+    for name in ["redirect", "later"] {
+        compile(name);
+    }
+    for header in ["types.h", "maps.h"] {
+        println!("cargo:rerun-if-changed=src/{header}");
+    }
+    link_zstd();
+}
+
+fn compile(name: &str) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     // Debian keeps <asm/types.h> in a folder of the architecture's name.
     let include = format!("-I/usr/include/{}-linux-gnu", env::consts::ARCH);
+    let source = format!("src/{name}.bpf.c");
     SkeletonBuilder::new()
-        .source("src/redirect.bpf.c")
+        .source(&source)
         .clang_args([
             OsStr::new(&include),
             OsStr::new("-Wall"),
@@ -19,11 +30,9 @@ fn main() {
             OsStr::new("-Werror"),
             OsStr::new("-mcpu=v3"),
         ])
-        .build_and_generate(out.join("redirect.skel.rs"))
+        .build_and_generate(out.join(format!("{name}.skel.rs")))
         .expect("clang and the kernel headers are installed; `make setup` does it");
-    println!("cargo:rerun-if-changed=src/redirect.bpf.c");
-    println!("cargo:rerun-if-changed=src/types.h");
-    link_zstd();
+    println!("cargo:rerun-if-changed={source}");
 }
 
 /// Since version 0.189 libelf can compress with zstd, and then a static link

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the host offers, as far as the configuration depends on it.
 
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::Pid;
 
 /// The host facts that defaults and checks use; fixed in tests.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +22,23 @@ impl Capacity {
     /// Asks the host.
     pub(crate) fn of_host() -> Self {
         Self {
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpus: cpus(),
             files: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard),
             congestion: congestion_controls,
         }
     }
+}
+
+/// The CPUs of the affinity mask. Unlike the standard library's count it does
+/// not look for cgroup quotas, which takes longer than the rest of the boot up
+/// to here; a quota limits time, not where a worker may run.
+fn cpus() -> usize {
+    let mask = sched_getaffinity(Pid::from_raw(0));
+    let counted = mask.map_or(0, |mask| {
+        let each = (0..CpuSet::count()).filter(|cpu| mask.is_set(*cpu).unwrap_or(false));
+        each.count()
+    });
+    counted.max(1)
 }
 
 /// The loaded ones, and those a `setsockopt` with CAP_NET_ADMIN would load.

@@ -7,6 +7,7 @@ use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
@@ -108,7 +109,7 @@ pub struct Lane {
     pub(crate) gates: [MapHandle; 2],
     pub(crate) known: MapHandle,
     pub(crate) suspects: MapHandle,
-    pub(crate) inject: OwnedFd,
+    pub(crate) inject: Arc<OnceLock<OwnedFd>>,
 }
 
 impl Lane {
@@ -281,7 +282,10 @@ impl OpenLane {
             repeat: 1,
             ..Default::default()
         };
-        let program = self.lane.inject.as_raw_fd();
+        let Some(program) = self.lane.inject.get() else {
+            return Err(failed(io::ErrorKind::NotConnected.into()));
+        };
+        let program = program.as_raw_fd();
         // SAFETY: the buffers named in `options` live through the call.
         let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
         if result < 0 {

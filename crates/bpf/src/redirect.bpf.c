@@ -3,10 +3,8 @@
  * Takes transit TCP flows off the forwarding path and hands them to the
  * workers' listeners, without NAT and without a rule per port.
  *
- * redirect        tc ingress on every interface
- * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
- * widen_window    sockops, only when a rule sets an initial window
- * inject          run by hand, puts a frame back on a device
+ * redirect       tc ingress on every interface
+ * widen_window   sockops, only when a rule sets an initial window
  *
  * The programs hold no policy: user space writes `rules`, they look it up.
  * While a worker has no listener in `listeners` (not started, full, draining,
@@ -28,6 +26,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "types.h"
+#include "maps.h"
 
 /* From headers that drag in the C library. */
 #define ICMP_DEST_UNREACH 3
@@ -49,13 +48,6 @@ const volatile __u32 socket_mark;
 
 /* Written at run time: the policy in force. */
 volatile __u32 generation;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, 2);
-	__type(key, __u32); /* 2 * worker + (1 for IPv6) */
-	__type(value, __u64);
-} listeners SEC(".maps");
 
 /* Bytes of link layer header on each interface the program is attached to. */
 struct {
@@ -109,14 +101,6 @@ struct {
 	__type(value, __u64);
 } suspects SEC(".maps");
 
-/* Flows whose SYN met a TIME_WAIT socket, and the listener meant for them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct flow);
-	__type(value, __u32);
-} renewals SEC(".maps");
-
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
@@ -164,11 +148,6 @@ STEP int count(__u32 stat)
 	if (value)
 		*value += 1;
 	return 0;
-}
-
-static __always_inline struct address mapped(__be32 ip)
-{
-	return (struct address){ .word = { 0, 0, bpf_htonl(0xffff), ip } };
 }
 
 static __always_inline struct address address_of(const struct in6_addr *ip)
@@ -720,39 +699,6 @@ int redirect(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-SEC("sk_lookup")
-int find_listener(struct bpf_sk_lookup *ctx)
-{
-	struct flow flow = {
-		.client_port = ctx->remote_port,
-		.server_port = bpf_htons(ctx->local_port),
-	};
-	struct bpf_sock *listener;
-	__u32 *key;
-
-	if (ctx->protocol != IPPROTO_TCP)
-		return SK_PASS;
-	if (ctx->family == AF_INET) {
-		flow.client = mapped(ctx->remote_ip4);
-		flow.server = mapped(ctx->local_ip4);
-	} else {
-		for (int i = 0; i < 4; i++) {
-			flow.client.word[i] = ctx->remote_ip6[i];
-			flow.server.word[i] = ctx->local_ip6[i];
-		}
-	}
-	key = bpf_map_lookup_elem(&renewals, &flow);
-	if (!key)
-		return SK_PASS;
-	listener = bpf_map_lookup_elem(&listeners, key);
-	if (!listener)
-		return SK_PASS;
-	bpf_sk_assign(ctx, listener, 0);
-	bpf_sk_release(listener);
-	bpf_map_delete_elem(&renewals, &flow);
-	return SK_PASS;
-}
-
 /* A connection of ours is open: widen its initial window if its rule says so.
  * Only here does the kernel take one (TCP_BPF_IW). */
 SEC("sockops")
@@ -790,14 +736,6 @@ int widen_window(struct bpf_sock_ops *ctx)
 	if (window)
 		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 	return 1;
-}
-
-/* Puts the frame it is run with on the device cb[0]; cb[1] says which way
- * (BPF_F_INGRESS or 0). */
-SEC("tc")
-int inject(struct __sk_buff *skb)
-{
-	return bpf_clone_redirect(skb, skb->cb[0], skb->cb[1]);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -2,10 +2,10 @@
 //! Loading, attaching and feeding the redirect programs.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType};
@@ -14,6 +14,7 @@ use crate::attach::Hold;
 use crate::cgroup;
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::later::Later;
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::skel::{RedirectSkel, RedirectSkelBuilder, types};
 
@@ -51,7 +52,9 @@ pub struct Redirect {
     skel: RedirectSkel<'static>,
     holds: HashMap<u32, Hold>,
     settled: bool,
-    lookup: Option<Link>,
+    later: Option<Later>,
+    /// The program that puts frames on devices, once it is loaded.
+    inject: Arc<OnceLock<OwnedFd>>,
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<Link>,
@@ -108,7 +111,8 @@ impl Redirect {
             skel,
             holds: HashMap::new(),
             settled: false,
-            lookup: None,
+            later: None,
+            inject: Arc::default(),
             cgroup: settings.windows.then(cgroup::own),
             windows: None,
             rings,
@@ -123,7 +127,6 @@ impl Redirect {
     pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
         let maps = &self.skel.maps;
         let hold = |map, name| MapHandle::try_from(map).map_err(Error::map("hold", name));
-        let inject = self.skel.progs.inject.as_fd().try_clone_to_owned();
         Ok(Lane {
             worker,
             ring: MapHandle::try_from(&self.rings[usize::from(worker)])
@@ -135,7 +138,7 @@ impl Redirect {
             ],
             known: hold(&maps.known, "known")?,
             suspects: hold(&maps.suspects, "suspects")?,
-            inject: inject.map_err(|error| Error::map("hold", "inject")(error.into()))?,
+            inject: Arc::clone(&self.inject),
         })
     }
 
@@ -172,19 +175,6 @@ impl Redirect {
 
     fn generation(&mut self) -> u8 {
         (self.bss().generation & 0xff) as u8
-    }
-
-    /// Serves SYNs that meet a TIME_WAIT socket. Attaches to the network
-    /// namespace of the calling process.
-    ///
-    /// # Errors
-    /// [`Error::AttachLookup`].
-    pub fn attach_lookup(&mut self) -> Result<(), Error> {
-        let failed = |source| Error::AttachLookup { source };
-        let netns = File::open("/proc/self/ns/net").map_err(|e| failed(e.into()))?;
-        let program = &self.skel.progs.find_listener;
-        self.lookup = Some(program.attach_netns(netns.as_raw_fd()).map_err(failed)?);
-        Ok(())
     }
 
     /// Serves rules that set an initial window.
@@ -235,13 +225,20 @@ impl Redirect {
         Ok(())
     }
 
-    /// Does what takes long and what relaying can begin without: gives the
-    /// workers their events (until then flows are opened late), and has the
-    /// kernel let go of the interfaces when this process ends.
+    /// Does what takes long and what relaying can begin without: loads the
+    /// other programs, gives the workers their events (until then flows are
+    /// opened late), and has the kernel let go of the interfaces when this
+    /// process ends.
     ///
     /// # Errors
-    /// [`Error::Map`].
+    /// [`Error::Load`], [`Error::AttachLookup`], [`Error::Map`].
     pub fn settle(&mut self) -> Result<(), Error> {
+        let maps = &self.skel.maps;
+        let later = Later::load(&maps.listeners, &maps.renewals)?;
+        // Before the rings: what a worker injects, an event has asked for.
+        let inject = later.inject()?;
+        self.inject.get_or_init(|| inject);
+        self.later = Some(later);
         for (worker, ring) in (0_u32..).zip(&self.rings) {
             let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
             let rings = &self.skel.maps.rings;
