@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 const HEADERS_MAX: usize = 160;
 
 const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 /// `ETH_P_ALL`: every protocol.
 const EVERYTHING: u16 = 0x0003;
@@ -32,6 +33,11 @@ impl Segment {
     /// Whether it is the first of a handshake.
     pub(crate) fn is_syn(&self) -> bool {
         self.flags & (SYN | ACK) == SYN
+    }
+
+    /// Whether it ends a connection at once.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.flags & RST != 0
     }
 }
 

@@ -6,5 +6,6 @@
 
 mod accept_modes;
 mod capture;
+mod proof;
 mod support;
 mod transparency;
