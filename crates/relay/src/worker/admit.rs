@@ -27,6 +27,8 @@ impl<I: Intercept> Worker<I> {
     /// Takes what the redirection has to report.
     pub(super) fn take_events(&mut self) {
         while let Some(event) = self.intercept.next_event() {
+            // What was asked for before a flow began holds for that flow.
+            self.carry_out();
             match event.kind {
                 EventKind::Syn { held } => self.on_syn(event, held),
                 EventKind::SynAck => self.on_syn_ack(&event.flow, event.frame, event.gate),
@@ -44,7 +46,8 @@ impl<I: Intercept> Worker<I> {
         let rule = self
             .rules
             .for_event(event.generation, event.rule, &event.flow);
-        let full = self.full();
+        // A worker that drains begins nothing.
+        let full = self.full() || self.drain_until.is_some();
         if full {
             self.set_withdrawn(true);
         }
@@ -306,7 +309,10 @@ impl<I: Intercept> Worker<I> {
                 return;
             };
             match sys::accept(listener) {
-                Ok((socket, client, server)) => self.on_accept(Flow::new(client, server), socket),
+                Ok((socket, client, server)) => {
+                    self.carry_out();
+                    self.on_accept(Flow::new(client, server), socket);
+                }
                 Err(error) => return self.on_accept_error(&error),
             }
             // What this accept completes may have been reported since.

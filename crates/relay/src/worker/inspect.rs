@@ -109,9 +109,14 @@ fn localize(policy: &Policy, inherited: &SideOptions) -> Vec<Rc<LocalRule>> {
 }
 
 impl<I: Intercept> Worker<I> {
-    /// Carries out what other threads asked for.
+    /// Another thread has asked for something.
     pub(super) fn obey(&mut self) {
         self.waker.acknowledge();
+        self.carry_out();
+    }
+
+    /// Carries out what other threads asked for.
+    pub(super) fn carry_out(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             // Whoever asked may have stopped waiting; then nobody misses it.
             match command {
