@@ -5,7 +5,10 @@
 //! with generous deadlines: a slow machine makes a test slow, not wrong. Needs root.
 
 mod accept_modes;
+mod bystanders;
 mod capture;
+mod pitfalls;
 mod proof;
+mod reuse;
 mod support;
 mod transparency;

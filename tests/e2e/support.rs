@@ -16,6 +16,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
 use posthaste_lab::scratch::Scratch;
+use posthaste_lab::transfer::Server;
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -122,7 +123,30 @@ pub(crate) fn listen_at(host: &Namespace, address: SocketAddr) -> TcpListener {
         socket.set_read_timeout(Some(SOON))?;
         Ok(socket.into())
     };
-    host.run_in(make).expect("the port can be listened on")
+    once_free(|| Ok(host.run_in(make)?))
+}
+
+/// Tries again while a port is taken. A program that another test has just started holds copies of
+/// closed sockets for a moment.
+fn once_free<T>(mut take: impl FnMut() -> anyhow::Result<T>) -> T {
+    let taken = |error: &anyhow::Error| {
+        let cause = error.root_cause().downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)
+    };
+    let mut free = None;
+    until("free port", || match take() {
+        Err(error) if taken(&error) => false,
+        result => {
+            free = Some(result.expect("the port can be listened on"));
+            true
+        }
+    });
+    free.expect("it was waited for")
+}
+
+/// Has the network's server serve transfers at [`PORT`].
+pub(crate) fn serve(network: &Network) -> Server {
+    once_free(|| Server::start(network.server(), PORT, network.congestion()))
 }
 
 /// A new socket of the address's family.
@@ -276,15 +300,20 @@ pub(crate) fn target(network: &Network, family: Family, listener: &TcpListener) 
 
 /// Installs packet filter rules on a host, for both families: rules by hook, in `nft` words.
 pub(crate) fn firewall(host: &Namespace, table: &str, chains: &[(&str, &str)]) {
-    let directory = Scratch::new().expect("a directory for the rules");
-    let file = directory.path().join("rules.nft");
     let chains = chains.iter().map(|(hook, rules)| {
         format!("chain on_{hook} {{\ntype filter hook {hook} priority 0;\n{rules}\n}}\n")
     });
-    let text = format!("table inet {table} {{\n{}}}\n", chains.collect::<String>());
-    std::fs::write(&file, &text).expect("the rules can be written");
+    let chains: String = chains.collect();
+    firewall_script(host, &format!("table inet {table} {{\n{chains}}}\n"));
+}
+
+/// Has `nft` carry out a script on a host.
+pub(crate) fn firewall_script(host: &Namespace, text: &str) {
+    let directory = Scratch::new().expect("a directory for the rules");
+    let file = directory.path().join("rules.nft");
+    std::fs::write(&file, text).expect("the rules can be written");
     let mut command = host.command("nft").expect("the namespace is open");
-    run(command.arg("-f").arg(file), &text);
+    run(command.arg("-f").arg(file), text);
 }
 
 /// Removes what [`firewall`] installed.

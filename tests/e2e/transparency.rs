@@ -7,13 +7,13 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network, TO_CLIENT, TO_SERVER};
-use posthaste_lab::transfer::{Request, Server, fetch};
+use posthaste_lab::transfer::{Request, fetch};
 
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, accepting, add_address, close, counter, dial_from, dial_with, expect_end,
-    expect_reset, line, listen, network, plain, relay_of, reset, say, start, start_in, target,
-    until_counter, until_ended,
+    expect_reset, line, listen, network, plain, relay_of, reset, say, serve, start, start_in,
+    target, until_counter, until_ended,
 };
 
 /// More addresses of the client, by family.
@@ -310,7 +310,7 @@ fn upload(network: &Network, family: Family, bytes: usize) {
 
 /// Has the server send much to the client.
 fn download(network: &Network, family: Family) {
-    let _server = Server::start(network.server(), PORT, network.congestion()).expect("a server");
+    let _server = serve(network);
     let request = Request::new(network.server_address(family), PORT, 2_000_000);
     fetch(network.client(), &request).unwrap_or_else(|e| panic!("{family}: {e:#}"));
 }

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is none of a node's business: other protocols, the host's own services and connections,
+//! and what the host would not forward.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::support::{
+    MODES, PORT, Pair, SOON, accepting, counter, dial, expect_reset, line, listen, listen_at,
+    network, start, until_counter, until_ended,
+};
+
+/// Sends something of another protocol to the server and back, in pieces where it is large.
+fn other_traffic(network: &Network, family: Family) {
+    let (client, server) = (
+        network.client_address(family),
+        network.server_address(family),
+    );
+    let bind = |host: &Namespace, ip: IpAddr| {
+        let socket = host.run_in(|| UdpSocket::bind((ip, 9000)))?;
+        socket.set_read_timeout(Some(SOON))?;
+        Ok::<_, io::Error>(socket)
+    };
+    let ends = [
+        bind(network.client(), client).expect("a UDP socket"),
+        bind(network.server(), server).expect("a UDP socket"),
+    ];
+    let mut heard = [0; 10_000];
+    for bytes in [100, 5000] {
+        let content = vec![3; bytes];
+        for (from, to) in [(0, 1), (1, 0)] {
+            let target = ends[to].local_addr().expect("a bound socket");
+            ends[from].send_to(&content, target).expect("it is sent");
+            let (length, _) = ends[to].recv_from(&mut heard).expect("it arrives");
+            assert_eq!(heard[..length], content, "{family}");
+        }
+    }
+    // 253: for experiments (RFC 3692).
+    let raw = |host: &Namespace| {
+        let make = || {
+            Socket::new(
+                Domain::for_address((server, 0).into()),
+                Type::RAW,
+                Some(Protocol::from(253)),
+            )
+        };
+        let socket = host.run_in(make).expect("a raw socket");
+        socket.set_read_timeout(Some(SOON)).expect("an option");
+        socket
+    };
+    let (from, mut to) = (raw(network.client()), raw(network.server()));
+    let target = SocketAddr::new(server, 0);
+    from.send_to(b"neither TCP nor UDP", &target.into())
+        .expect("it is sent");
+    let length = to.read(&mut heard).expect("it arrives");
+    assert!(
+        heard[..length].ends_with(b"neither TCP nor UDP"),
+        "{family}"
+    );
+    ping(network.client(), server);
+}
+
+/// Sends a large echo request and waits for the answer.
+fn ping(host: &Namespace, to: IpAddr) {
+    host.sysctl("net.ipv4.ping_group_range", "0 0")
+        .expect("a namespace has its own choice");
+    let to = SocketAddr::new(to, 0);
+    let (protocol, request) = match to {
+        SocketAddr::V4(_) => (Protocol::ICMPV4, 8),
+        SocketAddr::V6(_) => (Protocol::ICMPV6, 128),
+    };
+    let make = || Socket::new(Domain::for_address(to), Type::DGRAM, Some(protocol));
+    let mut socket = host.run_in(make).expect("a ping socket");
+    socket.set_read_timeout(Some(SOON)).expect("an option");
+    let mut message = vec![0; 4000];
+    message[0] = request;
+    socket.send_to(&message, &to.into()).expect("it is sent");
+    let mut heard = [0; 5000];
+    let length = socket.read(&mut heard).expect("an answer arrives");
+    assert_eq!(length, message.len());
+}
+
+#[test]
+fn other_protocols_and_fragments_pass() {
+    for links in [
+        [Link::Veth, Link::Veth],
+        [Link::delay(Duration::ZERO), Link::Veth],
+    ] {
+        let network = network(links);
+        let node = start(&network, "");
+        for family in Family::ALL {
+            other_traffic(&network, family);
+        }
+        assert_eq!(counter(&node, "syns_redirected"), 0);
+        assert_eq!(counter(&node, "relays_opened"), 0);
+    }
+}
+
+#[test]
+fn transit_does_not_reach_services_of_the_node_but_its_own_clients_do() {
+    let network = line();
+    let shell = listen(network.node(0), 22);
+    let servers = listen(network.server(), 22);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            // To the server: its own service.
+            let mut pair = Pair::open(&network, family, &servers);
+            pair.check();
+            drop(pair);
+            // To the node: the node's.
+            let to = SocketAddr::new(network.node_address(0, family), 22);
+            Pair::of(dial(network.client(), to), &shell).check();
+        }
+        until_counter(&node, "relays", 0);
+        assert_eq!(counter(&node, "relays_opened"), 2, "{mode}");
+    }
+    drop(servers);
+    let node = start(&network, &accepting("strict"));
+    for family in Family::ALL {
+        let to = SocketAddr::new(network.server_address(family), 22);
+        let refused = dial(network.client(), to).expect_err("no service there now");
+        assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "{family}");
+    }
+    until_ended(&node, "upstream_refused", 2);
+}
+
+#[test]
+fn the_nodes_own_connections_are_not_relayed() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let node = start(&network, "");
+    for (family, own) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
+        let to = SocketAddr::new(network.server_address(family), PORT);
+        let mut pair = Pair::of(dial(network.node(0), to), &listener);
+        assert_eq!(pair.seen_by_server().ip(), own.parse::<IpAddr>().unwrap());
+        pair.check();
+    }
+    assert_eq!(counter(&node, "syns_redirected"), 0);
+    assert_eq!(counter(&node, "relays_opened"), 0);
+}
+
+/// The ports of sockets in a namespace that listen on a loopback address.
+fn loopback_listeners(host: &Namespace) -> Vec<SocketAddr> {
+    let tables = [
+        ("tcp", "0100007F:", "127.0.0.1"),
+        ("tcp6", "00000000000000000000000001000000:", "::1"),
+    ];
+    let mut found = Vec::new();
+    for (table, address, text) in tables {
+        let path = format!("/proc/thread-self/net/{table}");
+        let lines = host
+            .run_in(|| std::fs::read_to_string(path))
+            .expect("a table of sockets");
+        for line in lines.lines() {
+            let fields: Vec<_> = line.split_ascii_whitespace().collect();
+            // 0A: listening.
+            if let (Some(port), Some(&"0A")) = (
+                fields.get(1).and_then(|local| local.strip_prefix(address)),
+                fields.get(3),
+            ) {
+                let port = u16::from_str_radix(port, 16).expect("a port");
+                found.push(SocketAddr::new(text.parse().expect("an address"), port));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn nobody_is_relayed_by_connecting_to_the_nodes_listeners() {
+    let network = line();
+    let node = start(&network, "");
+    let listeners = loopback_listeners(network.node(0));
+    assert!(listeners.len() >= 2, "{listeners:?}");
+    for listener in listeners {
+        // From the host itself: closed at once.
+        let mut stream = dial(network.node(0), listener).expect("somebody listens");
+        expect_reset(&mut stream);
+        // From outside, to an address of the node: nobody listens.
+        for family in Family::ALL {
+            let to = SocketAddr::new(network.node_address(0, family), listener.port());
+            let refused = dial(network.client(), to).expect_err("nobody listens");
+            assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "{to}");
+        }
+    }
+    assert_eq!(counter(&node, "relays_opened"), 0);
+}
+
+#[test]
+fn what_the_host_does_not_forward_is_not_relayed() {
+    let network = line();
+    let _listener = listen(network.server(), PORT);
+    let node = start(&network, "");
+    network
+        .client()
+        .sysctl("net.ipv4.tcp_syn_retries", "1")
+        .unwrap();
+    network.node(0).sysctl("net.ipv4.ip_forward", "0").unwrap();
+    network
+        .node(0)
+        .sysctl("net.ipv6.conf.all.forwarding", "0")
+        .unwrap();
+    thread::scope(|scope| {
+        for family in Family::ALL {
+            let to = SocketAddr::new(network.server_address(family), PORT);
+            let client = network.client();
+            scope.spawn(move || assert!(dial(client, to).is_err(), "{family}"));
+        }
+    });
+    assert_eq!(counter(&node, "relays_opened"), 0);
+}
+
+#[test]
+fn a_service_of_the_node_on_one_address_takes_nothing_from_transit() {
+    let network = line();
+    let own = SocketAddr::new(network.node_address(0, Family::V4), PORT);
+    let service = listen_at(network.node(0), own);
+    let listener = listen(network.server(), PORT);
+    let node = start(&network, "");
+    Pair::of(dial(network.client(), own), &service).check();
+    for family in Family::ALL {
+        Pair::open(&network, family, &listener).check();
+    }
+    until_ended(&node, "finished", 2);
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node among what hosts may be like: their settings, firewalls, devices and older connections.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+use posthaste_lab::transfer::{Request, fetch};
+use serde_json::Value;
+
+use crate::support::{
+    MODES, PORT, Pair, SOON, accepting, binary, counter, dial, firewall, firewall_script, line,
+    listen, network, say, serve, start, until_counter, until_ended,
+};
+
+/// Opens a connection of each family and sends something each way.
+fn connect_each(network: &Network) {
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let mut pair = Pair::open(network, family, &listener);
+        pair.check();
+        pair.close_client_first();
+    }
+}
+
+/// Fetches much over each family.
+fn transfer_each(network: &Network) {
+    let _server = serve(network);
+    for family in Family::ALL {
+        let request = Request::new(network.server_address(family), PORT, 1_000_000);
+        fetch(network.client(), &request).unwrap_or_else(|error| panic!("{family}: {error:#}"));
+    }
+}
+
+/// What `posthaste doctor` says of a host: whether it is content, and its findings.
+fn doctor(host: &Namespace) -> (bool, Value) {
+    let mut command = host.command(binary()).expect("the namespace is open");
+    let output = command.args(["doctor", "--json"]).output();
+    let output = output.expect("the program can be run");
+    let answer = serde_json::from_slice(&output.stdout).expect("JSON");
+    (output.status.success(), answer)
+}
+
+/// The findings of one check that are not "ok": each its level, and its words with the remedy.
+fn complaints(answer: &Value, check: &str) -> Vec<(String, String)> {
+    let findings = answer["findings"].as_array().expect("a list of findings");
+    let bad = findings
+        .iter()
+        .filter(|finding| finding["check"] == check && finding["level"] != "ok");
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    bad.map(|finding| {
+        let words = text(finding, "what") + " " + &text(finding, "remedy");
+        (text(finding, "level"), words)
+    })
+    .collect()
+}
+
+#[test]
+fn syn_cookies_on_the_node_work() {
+    for mode in MODES {
+        let network = line();
+        network
+            .node(0)
+            .sysctl("net.ipv4.tcp_syncookies", "2")
+            .unwrap();
+        let node = start(&network, &accepting(mode));
+        for _ in 0..3 {
+            connect_each(&network);
+        }
+        until_ended(&node, "finished", 6);
+        assert_eq!(counter(&node, "cookies"), 6, "{mode}");
+        assert_eq!(counter(&node, mode), 6, "{mode}");
+        until_counter(&node, "half_open", 0);
+    }
+}
+
+#[test]
+fn reverse_path_filters_let_relayed_packets_in() {
+    for filter in [1, 2] {
+        let network = Network::line([Link::Veth, Link::Veth])
+            .rp_filter(filter)
+            .build()
+            .unwrap();
+        for mode in MODES {
+            let node = start(&network, &accepting(mode));
+            connect_each(&network);
+            until_ended(&node, "finished", 2);
+        }
+    }
+}
+
+#[test]
+fn doctor_finds_the_settings_that_drop_every_redirected_packet() {
+    let network = line();
+    let host = network.node(0);
+    let set = |key: &str, value: &str| {
+        let key = format!("net.ipv4.conf.all.{key}");
+        host.sysctl(&key, value).expect("a namespace has its own");
+    };
+    let (content, answer) = doctor(host);
+    assert!(content, "{answer:#}");
+    assert_eq!(complaints(&answer, "reverse path"), []);
+    set("src_valid_mark", "1");
+    for filter in ["1", "2"] {
+        set("rp_filter", filter);
+        let (content, answer) = doctor(host);
+        assert!(!content);
+        let complaints = complaints(&answer, "reverse path");
+        assert!(!complaints.is_empty(), "{answer:#}");
+        for (level, words) in complaints {
+            assert_eq!(level, "fail", "{words}");
+            assert!(words.contains("src_valid_mark=0"), "the remedy: {words}");
+        }
+    }
+    set("rp_filter", "0");
+    assert!(!doctor(host).0, "accept_local is needed");
+    set("accept_local", "1");
+    let (content, answer) = doctor(host);
+    assert!(content, "{answer:#}");
+    // It is right: so it works.
+    let node = start(&network, "");
+    connect_each(&network);
+    until_ended(&node, "finished", 2);
+}
+
+/// Drops what connection tracking calls invalid, as most firewalls do.
+const NO_INVALID: [(&str, &str); 3] = [
+    ("input", "ct state invalid drop"),
+    ("forward", "ct state invalid drop"),
+    ("output", "ct state invalid drop"),
+];
+
+#[test]
+fn doctor_warns_of_connection_tracking_and_its_first_remedy_works() {
+    let network = line();
+    let host = network.node(0);
+    firewall(host, "guard", &NO_INVALID);
+    // Something to track.
+    connect_each(&network);
+    let (_, answer) = doctor(host);
+    let found = complaints(&answer, "conntrack");
+    assert_eq!(found.len(), 1, "{answer:#}");
+    let (level, words) = &found[0];
+    assert_eq!(level, "warn");
+    let setting = "net.netfilter.nf_conntrack_tcp_be_liberal";
+    assert!(words.contains(&format!("{setting}=1")), "{words}");
+    assert!(words.contains("notrack"), "{words}");
+    host.sysctl(setting, "1").unwrap();
+    assert_eq!(complaints(&doctor(host).1, "conntrack"), []);
+    transfers_in_all_modes(&network);
+}
+
+#[test]
+fn the_second_remedy_for_connection_tracking_works() {
+    let network = line();
+    let host = network.node(0);
+    firewall(host, "guard", &NO_INVALID);
+    // As in docs/troubleshooting.md.
+    let recipe = "table inet posthaste_notrack {
+        chain pre {
+            type filter hook prerouting priority raw;
+            meta mark and 0x10000000 != 0 notrack
+        }
+        chain out {
+            type filter hook output priority raw;
+            meta mark and 0x20000000 != 0 notrack
+        }
+    }";
+    firewall_script(host, recipe);
+    transfers_in_all_modes(&network);
+}
+
+fn transfers_in_all_modes(network: &Network) {
+    for mode in MODES {
+        let node = start(network, &accepting(mode));
+        transfer_each(network);
+        until_ended(&node, "finished", 2);
+        assert_eq!(counter(&node, mode), 2);
+    }
+}
+
+#[test]
+fn a_connection_older_than_the_node_goes_on() {
+    for stop in [Node::kill, |node: &mut Node| node.stop(SOON).map(drop)] {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+        pairs.iter_mut().for_each(Pair::check);
+        let mut node = start(&network, "");
+        pairs.iter_mut().for_each(Pair::check);
+        for Pair { client, server } in &mut pairs {
+            say(client, server, &[1; 50_000]);
+            say(server, client, &[2; 50_000]);
+        }
+        assert_eq!(counter(&node, "relays_opened"), 0);
+        stop(&mut node).expect("the node ends");
+        pairs.iter_mut().for_each(Pair::check);
+        pairs.into_iter().for_each(Pair::close_client_first);
+    }
+}
+
+#[test]
+fn devices_with_and_without_link_layer_work_in_any_mixture() {
+    let (cable, tunnel) = (Link::Veth, Link::delay(Duration::from_millis(1)));
+    let mixtures = [
+        [cable.clone(), cable.clone()],
+        [tunnel.clone(), tunnel.clone()],
+        [cable.clone(), tunnel.clone()],
+        [tunnel, cable],
+    ];
+    for links in mixtures {
+        let what = format!("{links:?}");
+        let network = network(links);
+        for mode in MODES {
+            let node = start(&network, &accepting(mode));
+            for _ in 0..3 {
+                connect_each(&network);
+            }
+            transfer_each(&network);
+            until_ended(&node, "finished", 8);
+            assert_eq!(counter(&node, mode), 8, "{mode} {what}");
+            assert_eq!(counter(&node, "frames_lost"), 0, "{mode} {what}");
+        }
+    }
+}
+
+#[test]
+fn a_server_may_be_on_the_clients_side_and_the_other_way_round() {
+    let network = line();
+    let listener = listen(network.client(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let to = SocketAddr::new(network.client_address(family), PORT);
+            let mut pair = Pair::of(dial(network.server(), to), &listener);
+            assert_eq!(pair.seen_by_server(), pair.client_address());
+            pair.check();
+            pair.close_server_first();
+        }
+        until_ended(&node, "finished", 2);
+        assert_eq!(counter(&node, mode), 2);
+    }
+}

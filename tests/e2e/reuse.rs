@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One client port used again and again, whoever closes first: the TIME_WAIT sockets that this
+//! leaves on the node, on either side, stand in nobody's way.
+
+use std::net::SocketAddr;
+
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+
+use crate::support::{
+    MODES, PORT, Pair, accepting, counter, dial_from, expect_reset, kernel_counter, line, listen,
+    reset, start, target, until_counter, until_ended,
+};
+
+/// Connections made in a row.
+const TIMES: u64 = 20;
+
+/// Repetitions that a busy machine may cause. What goes wrong systematically, does so each time.
+const REPEATED_MAX: u64 = TIMES / 5;
+
+/// SYNs that had to be sent again because nothing answered them for a second.
+fn repeated_syns(network: &Network) -> u64 {
+    let hosts = [network.client(), network.node(0)];
+    let of = |host| kernel_counter(host, "TcpExt", "TCPSynRetrans");
+    hosts.into_iter().map(of).sum()
+}
+
+/// Connects many times from the same port, and lets `close` end each connection.
+fn connect_often(network: &Network, family: Family, close: impl Fn(Pair)) {
+    let listener = listen(network.server(), PORT);
+    let to = target(network, family, &listener);
+    let from = SocketAddr::new(network.client_address(family), 7777);
+    let before = repeated_syns(network);
+    for _ in 0..TIMES {
+        let mut pair = Pair::of(dial_from(network.client(), from, to), &listener);
+        pair.check();
+        close(pair);
+    }
+    let repeated = repeated_syns(network) - before;
+    assert!(repeated <= REPEATED_MAX, "{family}: {repeated} stalled");
+}
+
+/// A client that may use its ports again at once, whatever it closed before.
+fn forgetful(client: &Namespace) {
+    client
+        .sysctl("net.ipv4.tcp_max_tw_buckets", "0")
+        .expect("a namespace has its own limit");
+}
+
+fn without_timestamps(host: &Namespace) {
+    host.sysctl("net.ipv4.tcp_timestamps", "0")
+        .expect("a namespace has its own choice");
+}
+
+#[test]
+fn a_port_is_used_again_after_the_client_closed() {
+    for mode in MODES {
+        let network = line();
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            connect_often(&network, family, Pair::close_client_first);
+        }
+        until_ended(&node, "finished", 2 * TIMES);
+        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
+        assert_eq!(counter(&node, mode), 2 * TIMES);
+    }
+}
+
+#[test]
+fn a_port_is_used_again_after_the_server_closed() {
+    for mode in MODES {
+        let network = line();
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            connect_often(&network, family, Pair::close_server_first);
+        }
+        until_ended(&node, "finished", 2 * TIMES);
+        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
+        assert_eq!(counter(&node, mode), 2 * TIMES);
+        // The node's TIME_WAIT sockets were met, and renewed.
+        assert!(counter(&node, "renewals") > 0, "{mode}");
+    }
+}
+
+#[test]
+fn a_port_is_used_again_by_a_client_without_timestamps() {
+    for mode in MODES {
+        let network = line();
+        forgetful(network.client());
+        without_timestamps(network.client());
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            connect_often(&network, family, Pair::close_client_first);
+            connect_often(&network, family, Pair::close_server_first);
+        }
+        until_ended(&node, "finished", 4 * TIMES);
+        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
+    }
+}
+
+#[test]
+fn another_port_is_used_when_a_server_has_no_timestamps() {
+    for mode in MODES {
+        let network = line();
+        without_timestamps(network.server());
+        let node = start(&network, &accepting(mode));
+        for (count, family) in (1..).zip(Family::ALL) {
+            // The node keeps the first connection's port in TIME_WAIT for a minute.
+            connect_often(&network, family, Pair::close_client_first);
+            let fallbacks = count * (TIMES - 1);
+            assert_eq!(
+                counter(&node, "port_fallbacks"),
+                fallbacks,
+                "{mode} {family}"
+            );
+        }
+        until_ended(&node, "finished", 2 * TIMES);
+        until_counter(&node, "half_open", 0);
+    }
+}
+
+#[test]
+fn a_port_is_used_again_after_resets() {
+    for mode in MODES {
+        let network = line();
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            connect_often(&network, family, |pair| {
+                reset(pair.client);
+                let mut server = pair.server;
+                expect_reset(&mut server);
+            });
+            connect_often(&network, family, |pair| {
+                reset(pair.server);
+                let mut client = pair.client;
+                expect_reset(&mut client);
+            });
+        }
+        until_ended(&node, "downstream_reset", 2 * TIMES);
+        until_ended(&node, "upstream_reset", 2 * TIMES);
+        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
+    }
+}
