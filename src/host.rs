@@ -6,6 +6,8 @@
 //! is flushed. Installing and removing are idempotent. Works on the network
 //! namespace of the calling thread.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use serde::Serialize;
 
@@ -24,6 +26,9 @@ mod tests;
 pub(crate) use claim::Claim;
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use routing::{Family, Rule};
+
+/// How often to look whether sockets have ended.
+const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What an installation or a removal did, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -62,6 +67,16 @@ pub(crate) fn remove(wanted: &Transparent) -> anyhow::Result<Report> {
             .push(format!("destroyed {sockets} leftover sockets"));
     }
     Ok(report)
+}
+
+/// Waits until the sockets that relays left to the kernel have had their last
+/// bytes acknowledged, or for `most`: removing interception cuts them off.
+pub(crate) fn await_last_words(socket_mark: u32, most: Duration) {
+    let until = Instant::now() + most;
+    // Where sockets cannot be listed there is nothing to wait for.
+    while Instant::now() < until && sockets::finishing(socket_mark).unwrap_or(false) {
+        std::thread::sleep(LAST_WORDS_INTERVAL);
+    }
 }
 
 /// Every routing rule of this host.

@@ -67,6 +67,10 @@ impl Intercept for Lane {
         self.lane.open_gate(&key(flow, gate));
     }
 
+    fn drop_gate(&mut self, flow: &Flow, gate: Gate) {
+        self.lane.drop_gate(&key(flow, gate));
+    }
+
     fn close_gate(&mut self, flow: &Flow) -> io::Result<Gate> {
         let made = self
             .lane

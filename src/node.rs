@@ -30,6 +30,9 @@ mod interfaces;
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// How long the kernel may take over the last bytes of finished relays.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
+
 /// The parts of a node that its control thread works with.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -79,6 +82,8 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
             bail!("a worker ended with a panic");
         }
     }
+    let most = node.config().node.drain_timeout.min(LAST_WORDS_MAX);
+    host::await_last_words(node.config().transparent.socket_mark, most);
     drop(node);
     writer.finish();
     ended

@@ -33,6 +33,24 @@ const BATCH: usize = 128;
 /// Sockets may change state while they are listed; look again this often.
 const ROUNDS: usize = 4;
 
+/// Every state, and those in which the peer has yet to acknowledge our FIN or
+/// what is before it: FIN_WAIT1, LAST_ACK and CLOSING.
+const ANY_STATE: u32 = u32::MAX;
+const FINISHING: u32 = 1 << 4 | 1 << 9 | 1 << 11;
+
+/// Whether a socket with all bits of `mark` still has something to send before
+/// its end, though nobody holds it any more.
+pub(super) fn finishing(mark: u32) -> anyhow::Result<bool> {
+    let mut netlink = Netlink::sock_diag().context("open a sock_diag socket")?;
+    for family in Family::BOTH {
+        let ids = list(&mut netlink, family, mark, FINISHING).context("list sockets by state")?;
+        if !ids.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Destroys every TCP socket, in any state and of both families, that has all
 /// bits of `mark`. Returns how many.
 pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
@@ -41,7 +59,8 @@ pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
     for _ in 0..ROUNDS {
         let mut left = 0;
         for family in Family::BOTH {
-            let ids = list(&mut netlink, family, mark).context("list sockets by mark")?;
+            let ids =
+                list(&mut netlink, family, mark, ANY_STATE).context("list sockets by mark")?;
             left += ids.len();
             for batch in ids.chunks(BATCH) {
                 destroyed += destroy_batch(&mut netlink, family, batch)?;
@@ -57,7 +76,7 @@ pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
 fn destroy_batch(netlink: &mut Netlink, family: Family, ids: &[Vec<u8>]) -> anyhow::Result<usize> {
     let requests = ids
         .iter()
-        .map(|id| Message::new(DESTROY, 0, &request(family, id)));
+        .map(|id| Message::new(DESTROY, 0, &request(family, ANY_STATE, id)));
     let failed = netlink
         .request_all(requests.collect())
         .context("destroy leftover sockets")?;
@@ -76,9 +95,9 @@ fn destroy_batch(netlink: &mut Netlink, family: Family, ids: &[Vec<u8>]) -> anyh
     Ok(ids.len() - failed.len())
 }
 
-/// The ids of the sockets with all bits of `mark`.
-fn list(netlink: &mut Netlink, family: Family, mark: u32) -> io::Result<Vec<Vec<u8>>> {
-    let message = Message::new(LIST, 0, &request(family, &[0; ID_BYTES]))
+/// The ids of the sockets in one of `states` with all bits of `mark`.
+fn list(netlink: &mut Netlink, family: Family, mark: u32, states: u32) -> io::Result<Vec<Vec<u8>>> {
+    let message = Message::new(LIST, 0, &request(family, states, &[0; ID_BYTES]))
         .attribute(BYTECODE, &has_mark(mark));
     let mut ids = Vec::new();
     netlink.dump(message, |_, answer| {
@@ -91,11 +110,11 @@ fn list(netlink: &mut Netlink, family: Family, mark: u32) -> io::Result<Vec<Vec<
     Ok(ids)
 }
 
-/// `struct inet_diag_req_v2`: all states of TCP, for one socket or all.
-fn request(family: Family, id: &[u8]) -> [u8; REQUEST_BYTES] {
+/// `struct inet_diag_req_v2` for one socket or all in these states.
+fn request(family: Family, states: u32, id: &[u8]) -> [u8; REQUEST_BYTES] {
     let mut body = [0; REQUEST_BYTES];
     (body[0], body[1]) = (family.number(), IPPROTO_TCP);
-    body[4..8].fill(0xff);
+    body[4..8].copy_from_slice(&states.to_ne_bytes());
     body[8..].copy_from_slice(id);
     body
 }

@@ -43,7 +43,9 @@ impl Node {
     pub(crate) fn update_interfaces(&self, links: &[Link]) {
         let attached: Vec<u32> = self.redirect().attached().map(|(index, _)| index).collect();
         for index in &attached {
-            if !links.iter().any(|link| link.index == *index) {
+            // A port of a bridge or a bond is none of ours any more.
+            let still = |link: &Link| link.index == *index && !link.is_port();
+            if !links.iter().any(still) {
                 self.redirect().detach(*index);
                 self.log.info("interface gone", &[("ifindex", index)]);
             }

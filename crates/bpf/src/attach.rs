@@ -44,10 +44,11 @@ impl Hold {
     /// Turns a quick hold into the best one. In between both are there, which
     /// the program bears: what it has marked it leaves alone.
     pub(crate) fn settle(&mut self, program: &ProgramMut<'_>) {
-        let Self::Filter(filter) = &*self else {
+        let Self::Filter(filter) = self else {
             return;
         };
         if let Ok(link) = link(program, filter.ifindex()) {
+            filter.takes_qdisc = filter.made_qdisc;
             *self = Self::Link(link);
         }
     }
@@ -77,8 +78,11 @@ fn link(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct Filter {
     hook: bpf_tc_hook,
-    /// The queueing discipline is ours too, and goes with the filter.
+    /// The queueing discipline is ours too.
     made_qdisc: bool,
+    /// It goes with the filter. Only a filter of a moment takes it along: on a
+    /// lasting one others may have put filters of theirs.
+    takes_qdisc: bool,
 }
 
 impl Filter {
@@ -97,6 +101,7 @@ impl Filter {
         let filter = Self {
             hook,
             made_qdisc: made == 0,
+            takes_qdisc: false,
         };
         let mut options = bpf_tc_opts {
             prog_fd: program.as_fd().as_raw_fd(),
@@ -134,7 +139,7 @@ impl Drop for Filter {
         // mean that the interface is gone, and the filter with it.
         unsafe {
             libbpf_sys::bpf_tc_detach(&raw const self.hook, &raw const options);
-            if self.made_qdisc {
+            if self.takes_qdisc {
                 self.hook.attach_point = libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS;
                 libbpf_sys::bpf_tc_hook_destroy(&raw mut self.hook);
             }

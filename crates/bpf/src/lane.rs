@@ -18,6 +18,8 @@ use crate::rules::address;
 use crate::skel::types;
 
 const BPF_F_INGRESS: u32 = 1;
+/// Events taken from the ring in one go.
+const EVENTS_AT_ONCE: usize = 256;
 /// How much of the context the kernel is given: up to `cb`, and nothing of what
 /// follows, where padding would hold stray bytes that it refuses.
 const CONTEXT_BYTES: usize = offset_of!(types::__sk_buff, cb) + size_of::<[u32; 5]>();
@@ -162,7 +164,7 @@ impl OpenLane {
             return waiting;
         }
         // Negative only when a callback says so, and ours does not.
-        self.reader.consume_raw();
+        self.reader.consume_raw_n(EVENTS_AT_ONCE);
         self.events.borrow_mut().pop_front()
     }
 
@@ -189,6 +191,19 @@ impl OpenLane {
     pub fn open_gate(&self, gate: &GateKey) {
         // ENOENT: it was never made.
         let _ = self.lane.gates[usize::from(gate.kept)].delete(bytes(&key(&gate.flow)));
+    }
+
+    /// Removes a gate unless another SYN has made it anew since.
+    pub fn drop_gate(&self, gate: &GateKey) {
+        let map = &self.lane.gates[usize::from(gate.kept)];
+        let found = map.lookup(bytes(&key(&gate.flow)), MapFlags::ANY);
+        let ours = self.value(gate, GateSyn::Admitted);
+        // All but what may happen to the SYN, which is last.
+        let same = offset_of!(types::gate, syn);
+        if found.is_ok_and(|found| found.is_some_and(|value| value[..same] == bytes(&ours)[..same]))
+        {
+            self.open_gate(gate);
+        }
     }
 
     /// Makes a gate for a flow that the program did not see a SYN of.
@@ -223,15 +238,19 @@ impl OpenLane {
     }
 
     fn write_gate(&self, gate: &GateKey, syn: GateSyn) -> Result<(), Error> {
-        let value = types::gate {
+        let value = self.value(gate, syn);
+        self.lane.gates[usize::from(gate.kept)]
+            .update(bytes(&key(&gate.flow)), bytes(&value), MapFlags::ANY)
+            .map_err(Error::map("write", "gates"))
+    }
+
+    fn value(&self, gate: &GateKey, syn: GateSyn) -> types::gate {
+        types::gate {
             isn: gate.isn.to_be(),
             worker: self.lane.worker,
             syn: syn as u8,
             pad: 0,
-        };
-        self.lane.gates[usize::from(gate.kept)]
-            .update(bytes(&key(&gate.flow)), bytes(&value), MapFlags::ANY)
-            .map_err(Error::map("write", "gates"))
+        }
     }
 
     /// Remembers that a client prefix completed a handshake.

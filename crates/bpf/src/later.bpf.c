@@ -40,11 +40,13 @@ int find_listener(struct bpf_sk_lookup *ctx)
 	if (!key)
 		return SK_PASS;
 	listener = bpf_map_lookup_elem(&listeners, key);
+	bpf_map_delete_elem(&renewals, &flow);
+	/* None of ours: then none at all, for a wildcard listener of the host
+	 * must not take a flow in transit. */
 	if (!listener)
-		return SK_PASS;
+		return SK_DROP;
 	bpf_sk_assign(ctx, listener, 0);
 	bpf_sk_release(listener);
-	bpf_map_delete_elem(&renewals, &flow);
 	return SK_PASS;
 }
 

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapMut};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapMut, Object};
 
 use crate::error::Error;
 use crate::later_skel::{LaterSkel, LaterSkelBuilder};
@@ -19,7 +19,7 @@ pub(crate) struct Later {
 
 impl Later {
     /// Loads the programs on the maps of the redirect program, and serves SYNs
-    /// that meet a TIME_WAIT socket in the network namespace of this process.
+    /// that meet a TIME_WAIT socket in the network namespace of this thread.
     pub(crate) fn load(listeners: &MapMut<'_>, renewals: &MapMut<'_>) -> Result<Self, Error> {
         let place = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = LaterSkelBuilder::default()
@@ -35,13 +35,17 @@ impl Later {
         }
         let skel = open.load().map_err(Error::load("load"))?;
         let failed = |source| Error::AttachLookup { source };
-        let netns = File::open("/proc/self/ns/net").map_err(|e| failed(e.into()))?;
+        let netns = File::open("/proc/thread-self/ns/net").map_err(|e| failed(e.into()))?;
         let program = &skel.progs.find_listener;
         let lookup = program.attach_netns(netns.as_raw_fd()).map_err(failed)?;
         Ok(Self {
             skel,
             _lookup: lookup,
         })
+    }
+
+    pub(crate) fn object(&self) -> &Object {
+        self.skel.object()
     }
 
     /// A descriptor of the program that puts frames on devices.

@@ -9,7 +9,10 @@ struct {
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Flows whose SYN met a TIME_WAIT socket, and the listener meant for them. */
+/* Flows whose SYN met a TIME_WAIT socket, and the key in `listeners` of the
+ * listener meant for them. */
+#define NO_LISTENER 0xffffffff
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);

@@ -35,6 +35,7 @@
 #define ICMPV6_DEST_UNREACH 1
 #define ICMPV6_PARAMPROB 4
 #define SOL_TCP 6
+#define PACKET_HOST 0
 #define AF_INET 2
 #define AF_INET6 10
 #define STEP __attribute__((noinline))
@@ -189,6 +190,28 @@ static __always_inline void fill_tuple(struct packet *pkt)
 	pkt->tuple_bytes = sizeof(pkt->tuple.ipv6);
 }
 
+/* Addresses that nothing can be sent back to: a reset or a hop upstream for
+ * them would fail here, and be blamed on the server. */
+static __always_inline bool is_nobody(const struct packet *pkt)
+{
+	const __u32 *word = pkt->flow.client.word;
+	__u8 first;
+
+	if (pkt->family == AF_INET) {
+		first = bpf_ntohl(word[3]) >> 24;
+		return first == 0 || first == 127 || first >= 224;
+	}
+	first = bpf_ntohl(word[0]) >> 24;
+	return first == 0xff || (!word[0] && !word[1] && !word[2] && bpf_ntohl(word[3]) <= 1);
+}
+
+/* IPv6 has no use for these on the wire (RFC 4942 section 2.2), and here they
+ * would pass for IPv4. */
+static __always_inline bool is_mapped(const struct address *ip)
+{
+	return !ip->word[0] && !ip->word[1] && ip->word[2] == bpf_htonl(0xffff);
+}
+
 /* Reads the IP header at `at`. Returns the offset of what follows it; 0 for
  * what is never ours: other protocols, fragments, IPv6 extension headers (no
  * TCP stack sends them with a SYN). */
@@ -214,19 +237,24 @@ STEP __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		pkt->flow.client = address_of(&pkt->ip.v6.saddr);
 		pkt->flow.server = address_of(&pkt->ip.v6.daddr);
 		pkt->protocol = pkt->ip.v6.nexthdr;
+		if (is_mapped(&pkt->flow.client) || is_mapped(&pkt->flow.server))
+			return 0;
 		return at + sizeof(pkt->ip.v6);
 	}
 	return 0;
 }
 
 /* Whether this host would forward the packet: the destination is not ours,
- * there is a route, and forwarding is on. */
+ * there is a route, and forwarding is on. And whether it would leave where this
+ * program sees the answer come back: elsewhere the answer would meet a socket
+ * of ours unmarked, and be lost. */
 STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct bpf_fib_lookup fib = {
 		.l4_protocol = IPPROTO_TCP,
 		.ifindex = skb->ifindex,
 	};
+	__u32 out;
 
 	if (!pkt)
 		return false;
@@ -243,12 +271,13 @@ STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
-	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return true;
+		break;
+	default:
+		return false;
 	}
-	return false;
+	out = fib.ifindex;
+	return bpf_map_lookup_elem(&devices, &out) != NULL;
 }
 
 /* Hands the packet to a socket: assigned, and marked so that routing delivers
@@ -392,8 +421,11 @@ static __always_inline bool make_gate(const struct packet *pkt, const struct flo
 {
 	__u64 prefix = client_prefix(pkt);
 
-	if (!bpf_map_update_elem(&gates, flow, gate, BPF_ANY))
+	if (!bpf_map_update_elem(&gates, flow, gate, BPF_ANY)) {
+		/* An earlier attempt on this tuple may have used the reserve. */
+		bpf_map_delete_elem(&gates_kept, flow);
 		return true;
+	}
 	if (bpf_map_lookup_elem(&known, &prefix) &&
 	    !bpf_map_update_elem(&gates_kept, flow, gate, BPF_ANY)) {
 		event->kept = 1;
@@ -474,7 +506,8 @@ STEP __u32 judge_syn(struct __sk_buff *skb, const struct packet *pkt)
 	struct event_head event = { .kind = EVENT_SYN };
 	struct judgement judgement = {};
 
-	if (!pkt || !classify(pkt, &judgement) || judgement.action == ACTION_FORWARD)
+	if (!pkt || is_nobody(pkt) || !classify(pkt, &judgement) ||
+	    judgement.action == ACTION_FORWARD)
 		return FATE_PASS;
 	if (!forwardable(skb, pkt) || !listening(pkt))
 		return FATE_PASS;
@@ -487,6 +520,22 @@ STEP __u32 judge_syn(struct __sk_buff *skb, const struct packet *pkt)
 		return FATE_HOLD;
 	}
 	return open_flow(skb, pkt, &event);
+}
+
+/* The SYN is to be forwarded, but forwarding drops what meets a socket, and
+ * this one meets a TIME_WAIT socket of ours. So give it to that socket and no
+ * listener: it answers with an ACK, the client resets it, and the repeated SYN
+ * finds the way free. */
+static __always_inline int wake(struct __sk_buff *skb, const struct packet *pkt,
+				struct bpf_sock *waiting)
+{
+	__u32 none = NO_LISTENER;
+
+	if (forwardable(skb, pkt)) {
+		bpf_map_update_elem(&renewals, &pkt->flow, &none, BPF_ANY);
+		steer(skb, waiting);
+	}
+	return TC_ACT_UNSPEC;
 }
 
 /* `waiting` is the TIME_WAIT socket of an earlier connection on the same
@@ -502,7 +551,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	struct bpf_sock *listener;
 
 	if (fate == FATE_PASS)
-		return TC_ACT_UNSPEC;
+		return waiting ? wake(skb, pkt, waiting) : TC_ACT_UNSPEC;
 	if (fate == FATE_HOLD)
 		return TC_ACT_SHOT;
 	count(STAT_REDIRECTED);
@@ -684,8 +733,9 @@ int redirect(struct __sk_buff *skb)
 
 	/* A tagged frame belongs to the VLAN device, which has its own program.
 	 * A marked one was here before: a node that starts holds an interface
-	 * twice for a moment. */
-	if (!l2_bytes || skb->vlan_present || (skb->mark & redirect_mark))
+	 * twice for a moment. One for another host is only overheard. */
+	if (!l2_bytes || skb->vlan_present || (skb->mark & redirect_mark) ||
+	    skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
 	pkt.l2_bytes = *l2_bytes;
 	at = parse_ip(skb, &pkt, pkt.l2_bytes);

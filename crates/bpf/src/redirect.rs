@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loading, attaching and feeding the redirect programs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object};
 
 use crate::attach::Hold;
 use crate::cgroup;
@@ -153,13 +153,12 @@ impl Redirect {
             self.attach_windows()?;
         }
         let next = self.generation().wrapping_add(1);
-        for (prefix, value) in &compiled {
-            let written =
-                self.skel
-                    .maps
-                    .rules
-                    .update(&rule_key(next, *prefix), bytes(value), MapFlags::ANY);
-            written.map_err(Error::map("write", "rules"))?;
+        if let Err(error) = self.write_rules(next, &compiled) {
+            // Nothing of it may come to life with a later generation.
+            for prefix in compiled.keys() {
+                let _ = self.skel.maps.rules.delete(&rule_key(next, *prefix));
+            }
+            return Err(error);
         }
         self.bss().generation = u32::from(next);
         let former = std::mem::replace(
@@ -171,6 +170,20 @@ impl Redirect {
             deleted.map_err(Error::map("clear", "rules"))?;
         }
         Ok(next)
+    }
+
+    fn write_rules(
+        &self,
+        generation: u8,
+        compiled: &BTreeMap<PrefixSpec, types::candidates>,
+    ) -> Result<(), Error> {
+        let rules = &self.skel.maps.rules;
+        for (prefix, value) in compiled {
+            rules
+                .update(&rule_key(generation, *prefix), bytes(value), MapFlags::ANY)
+                .map_err(Error::map("write", "rules"))?;
+        }
+        Ok(())
     }
 
     fn generation(&mut self) -> u8 {
@@ -301,6 +314,13 @@ impl Redirect {
         let each = STATS.iter().enumerate();
         each.map(|(index, (name, help))| (*name, *help, total(index)))
             .collect()
+    }
+
+    /// The loaded objects, for the tests of the programs.
+    #[doc(hidden)]
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        let later = self.later.as_ref().map(Later::object);
+        std::iter::once(self.skel.object()).chain(later)
     }
 
     fn bss(&mut self) -> &mut types::bss {

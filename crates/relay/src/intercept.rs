@@ -70,8 +70,10 @@ pub trait Intercept {
     /// # Errors
     /// The redirection cannot be told.
     fn offer(&mut self, listening: bool) -> io::Result<()>;
-    /// Removes a gate.
+    /// Removes a gate whose client has proved itself.
     fn open_gate(&mut self, flow: &Flow, gate: Gate);
+    /// Removes a gate, unless another SYN of the flow has made it anew.
+    fn drop_gate(&mut self, flow: &Flow, gate: Gate);
     /// Makes a gate for a flow whose SYN was not seen.
     ///
     /// # Errors

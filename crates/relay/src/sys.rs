@@ -196,13 +196,14 @@ pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr
 }
 
 /// Asks for the sender and kind of ICMP errors to be kept for
-/// [`take_icmp_error`].
-pub(crate) fn keep_icmp_errors(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
-    if ipv6 {
-        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
+/// [`take_icmp_error`], or no longer.
+pub(crate) fn keep_icmp_errors(socket: &impl AsFd, ipv6: bool, keep: bool) -> io::Result<()> {
+    let (level, name) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
     } else {
-        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
-    }
+        (libc::IPPROTO_IP, libc::IP_RECVERR)
+    };
+    set_option(socket, level, name, i32::from(keep))
 }
 
 /// An ICMP or ICMPv6 error that a socket received.

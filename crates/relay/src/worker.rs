@@ -102,6 +102,8 @@ pub(crate) struct Worker<I> {
     /// Relays that want another turn.
     again: Vec<u64>,
     ended: Vec<Ended>,
+    /// The redirection may have more to report than was taken.
+    events_wait: bool,
     now: Duration,
     /// The worker has withdrawn its listeners: full, starved or draining.
     withdrawn: bool,
@@ -218,6 +220,7 @@ impl<I: Intercept> Worker<I> {
             workspace: Workspace::new(),
             again: Vec::new(),
             ended: Vec::new(),
+            events_wait: false,
             now: sys::monotonic(),
             withdrawn: false,
             starved: false,
@@ -283,7 +286,7 @@ impl<I: Intercept> Worker<I> {
     /// How long to wait: not at all with work left over, until the next tick
     /// while anything can time out, else for ever.
     fn patience(&self) -> EpollTimeout {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || self.events_wait {
             return EpollTimeout::ZERO;
         }
         let waiting = self.entries.len() > 0 || !self.passed.is_empty() || self.withdrawn;
@@ -336,7 +339,7 @@ impl<I: Intercept> Worker<I> {
             self.on_time(key);
         }
         while let Some((_, flow, gate)) = self.passed.pop_front_if(|(due, ..)| *due <= self.now) {
-            self.intercept.open_gate(&flow, gate);
+            self.intercept.drop_gate(&flow, gate);
         }
         if self.starved {
             self.recover();

@@ -20,13 +20,29 @@ use super::entry::{Entry, LocalRule, Pending, State, Timers, micros};
 use super::hop::{self, Hop, Kept, Wanted};
 use super::{ACCEPTS_MAX, Worker};
 
+/// Events taken before others have their turn: as many as the redirection holds
+/// back, so that the SYN of an accepted client is always among them.
+const EVENTS_MAX: usize = 1400;
 /// Known prefixes remembered before the memory starts anew.
 const KNOWN_MAX: usize = 4096;
+
+/// Whose word it is that a destination cannot be reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    /// The server's or the network's, in answer to a SYN.
+    Them,
+    /// This host's: it could not even send one. A client may have caused that.
+    Us,
+}
 
 impl<I: Intercept> Worker<I> {
     /// Takes what the redirection has to report.
     pub(super) fn take_events(&mut self) {
-        while let Some(event) = self.intercept.next_event() {
+        for _ in 0..EVENTS_MAX {
+            let Some(event) = self.intercept.next_event() else {
+                self.events_wait = false;
+                return;
+            };
             // What was asked for before a flow began holds for that flow.
             self.carry_out();
             match event.kind {
@@ -38,6 +54,7 @@ impl<I: Intercept> Worker<I> {
                 }
             }
         }
+        self.events_wait = true;
     }
 
     fn on_syn(&mut self, event: Event, held: bool) {
@@ -190,7 +207,7 @@ impl<I: Intercept> Worker<I> {
             result = Hop::prepare(&wanted, Kept::Address).and_then(|hop| self.connect(key, hop));
         }
         if let Err(error) = result {
-            self.on_upstream_failed(key, &error);
+            self.on_upstream_failed(key, &error, Blame::Us);
         }
     }
 
@@ -269,7 +286,9 @@ impl<I: Intercept> Worker<I> {
             // It crossed the client's proof on its way here. Make sure that no
             // gate stands, or it would come round again.
             None => {
-                self.intercept.open_gate(flow, gate);
+                for kept in [false, true] {
+                    self.intercept.open_gate(flow, Gate { kept, ..gate });
+                }
                 self.inject(frame.completed(), Heading::In);
             }
         }
@@ -397,10 +416,16 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
+        let proven = pending.opening.proven();
         let gates = std::mem::take(&mut pending.gates);
         let counted = std::mem::take(&mut pending.counted);
         for (gated, gate) in gates {
-            self.intercept.open_gate(&gated, gate);
+            if proven {
+                self.intercept.open_gate(&gated, gate);
+            } else {
+                // The tuple may have begun anew, here or at another worker.
+                self.intercept.drop_gate(&gated, gate);
+            }
             self.opening.remove(&gated);
         }
         if self.opening.get(&flow) == Some(&key) {
@@ -428,7 +453,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         if self.entries.len() >= self.rules.relays_max() {
-            return;
+            return self.set_withdrawn(true);
         }
         self.counters.late.add(1);
         self.remember(&flow);
@@ -457,7 +482,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         if let Some(error) = hop::connect_error(socket) {
-            return self.on_upstream_failed(key, &error);
+            return self.on_upstream_failed(key, &error, Blame::Them);
         }
         let strict = entry.accept == AcceptMode::Strict;
         let flow = entry.flow;
@@ -468,6 +493,10 @@ impl<I: Intercept> Worker<I> {
         let step = pending.opening.on_connected();
         entry.timers.connect_us = Some(connect_us);
         if strict {
+            if let Some(socket) = &entry.sockets[Side::Upstream] {
+                // They would end an open connection that outlives them.
+                let _ = sys::keep_icmp_errors(socket, !flow.is_ipv4(), false);
+            }
             self.intercept.acquit(&flow);
         }
         match step {
@@ -477,7 +506,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error) {
+    fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
         let outcome = hop::connect_outcome(error);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -491,7 +520,7 @@ impl<I: Intercept> Worker<I> {
         if outcome == Outcome::Internal {
             self.starve();
         }
-        if accept == AcceptMode::Early && outcome != Outcome::Internal {
+        if accept == AcceptMode::Early && blame == Blame::Them {
             self.intercept.suspect(&flow, self.rules.suspect_for());
         }
         match step {
@@ -528,7 +557,8 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         if now >= pending.connect_by && (pending.opening.proven() || pending.opening.held()) {
-            return self.on_upstream_failed(key, &io::Error::from_raw_os_error(libc::ETIMEDOUT));
+            let silence = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+            return self.on_upstream_failed(key, &silence, Blame::Them);
         }
         let opening = std::mem::replace(&mut pending.opening, Opening::late());
         let (outcome, syn_ack) = opening.on_expiry();

@@ -42,9 +42,10 @@ impl Wanted<'_> {
             let _ = socket.set_tcp_mss(mss.into());
         }
         if self.strict {
-            sys::keep_icmp_errors(&socket, ipv6)?;
+            sys::keep_icmp_errors(&socket, ipv6, true)?;
         }
-        sys::apply(&socket, &self.rule.upstream)?;
+        // The connection works without, so let it.
+        let _ = sys::apply(&socket, &self.rule.upstream);
         Ok(socket)
     }
 

@@ -28,10 +28,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(policy: &Arc<Policy>, generation: u8) -> Self {
-        let first = policy.rules.first();
-        let inherited = first
-            .map(|rule| rule.downstream.clone())
-            .unwrap_or_default();
+        let inherited = common(policy);
         Self {
             current: (generation, localize(policy, &inherited)),
             former: None,
@@ -92,6 +89,20 @@ impl Rules {
     }
 }
 
+/// What the listeners are given: the downstream options if all rules agree, else
+/// none, so that no rule has options that it does not name.
+fn common(policy: &Policy) -> SideOptions {
+    let mut rules = policy.rules.iter().map(|rule| &rule.downstream);
+    match rules.next() {
+        Some(first) if rules.all(|other| other == first) => first.clone(),
+        _ => SideOptions {
+            keepalive_idle: Duration::ZERO,
+            user_timeout: Duration::ZERO,
+            ..SideOptions::default()
+        },
+    }
+}
+
 fn localize(policy: &Policy, inherited: &SideOptions) -> Vec<Rc<LocalRule>> {
     let each = policy.rules.iter().map(|rule| {
         Rc::new(LocalRule {
@@ -136,10 +147,16 @@ impl<I: Intercept> Worker<I> {
                     }
                     let _ = answer.send(there);
                 }
-                Command::Policy { policy, generation } => self.rules.replace(policy, generation),
+                Command::Policy { policy, generation } => {
+                    self.rules.replace(policy, generation);
+                    if self.full() {
+                        self.set_withdrawn(true);
+                    }
+                }
                 Command::Drain { deadline } => {
                     self.drain_from = self.now;
-                    self.drain_until = Some(self.now + deadline);
+                    let until = self.now + deadline;
+                    self.drain_until = Some(self.drain_until.map_or(until, |set| set.min(until)));
                     self.set_withdrawn(true);
                     self.pass_on_held();
                 }
