@@ -176,6 +176,23 @@ impl Node {
         Ok(restart)
     }
 
+    /// Puts back what somebody may have removed: without the rule, every packet
+    /// of a relay would be dropped.
+    pub(crate) fn restore_routing(&self) {
+        match host::install(&self.config().transparent) {
+            Ok(report) if report.done.is_empty() => {}
+            Ok(report) => {
+                let done = report.done.join(", ");
+                self.log
+                    .warn("somebody removed our routing", &[("restored", &done)]);
+            }
+            Err(error) => {
+                self.log
+                    .error("cannot restore our routing", &[("error", &error)]);
+            }
+        }
+    }
+
     /// Has new flows forwarded and lets open relays end by themselves, until
     /// the deadline.
     pub(crate) fn drain(&self, deadline: Duration) {

@@ -89,7 +89,11 @@ impl Operations for Node {
         self.drain(deadline);
     }
 
-    fn on_links(&self, _events: &[LinkEvent]) {
+    fn on_links(&self, events: &[LinkEvent]) {
+        let lost = [LinkEvent::RuleGone, LinkEvent::Unknown];
+        if events.iter().any(|event| lost.contains(event)) {
+            self.restore_routing();
+        }
         // Whatever happened, the present is what counts.
         match host::links() {
             Ok(links) => self.update_interfaces(&links),

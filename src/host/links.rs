@@ -12,8 +12,10 @@ const GONE: u16 = 17;
 const GET: u16 = 18;
 /// Bytes of `struct ifinfomsg`.
 const BODY_BYTES: usize = 16;
-/// `RTMGRP_LINK`
-const GROUP: u32 = 1;
+/// The multicast groups of interfaces and of IPv4 and IPv6 routing rules.
+const GROUPS: u32 = 1 | 1 << 7 | 1 << 18;
+/// `RTM_DELRULE`.
+const RULE_GONE: u16 = 33;
 /// `IFF_UP`
 const UP: u32 = 1;
 /// `IFLA_IFNAME`, `IFLA_LINKINFO`, and in it `IFLA_INFO_SLAVE_KIND`.
@@ -109,6 +111,8 @@ pub(crate) enum LinkEvent {
     Present(Link),
     /// The interface of this index went.
     Gone(u32),
+    /// Somebody removed a routing rule, perhaps ours.
+    RuleGone,
     /// Events were lost: only [`links`] knows.
     Unknown,
 }
@@ -119,7 +123,7 @@ pub(crate) struct LinkWatch(Netlink);
 
 /// Subscribes. Events from before are not told; list after subscribing.
 pub(crate) fn watch_links() -> io::Result<LinkWatch> {
-    Netlink::subscribed(GROUP).map(LinkWatch)
+    Netlink::subscribed(GROUPS).map(LinkWatch)
 }
 
 impl LinkWatch {
@@ -129,6 +133,7 @@ impl LinkWatch {
         let read = self.0.notifications(|kind, body| match kind {
             NEW => events.extend(Link::parse(body).map(LinkEvent::Present)),
             GONE => events.extend(u32_at(body, 4).map(LinkEvent::Gone)),
+            RULE_GONE => events.push(LinkEvent::RuleGone),
             _ => (),
         });
         match read {
