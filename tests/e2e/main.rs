@@ -7,8 +7,14 @@
 mod accept_modes;
 mod bystanders;
 mod capture;
+mod churn;
+mod clients;
+mod configuration;
+mod operations;
+mod payload;
 mod pitfalls;
 mod proof;
 mod reuse;
 mod support;
 mod transparency;
+mod watch;

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Web servers and browsers: nginx with curl and wrk.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::process::Process;
+use posthaste_lab::scratch::Scratch;
+
+use super::{program, run, settle, succeed};
+use crate::payload::send;
+use crate::support::{SOON, counter, line, start, until_counter};
+use crate::watch::Accounts;
+
+/// Objects to fetch, and the bytes of each.
+const OBJECTS: [(&str, u64); 4] = [
+    ("empty", 0),
+    ("small", 1_000),
+    ("middle", 100_000),
+    ("big", 5_000_000),
+];
+
+/// An nginx on ports 80 and, with TLS and HTTP/2, 443 of a network's server.
+struct WebServer {
+    _process: Process,
+    files: Scratch,
+}
+
+impl WebServer {
+    fn start(network: &Network) -> Self {
+        let files = Scratch::new().unwrap();
+        let root = files.path();
+        for (seed, (name, bytes)) in (0..).zip(OBJECTS) {
+            let mut object = fs::File::create(root.join(name)).unwrap();
+            send(&mut object, seed, bytes).unwrap();
+        }
+        make_certificate(network, root);
+        fs::write(root.join("nginx.conf"), configuration(root)).unwrap();
+        let mut command = network.server().command(program("nginx")).unwrap();
+        command.args(["-e", "stderr", "-p"]).arg(root);
+        command.arg("-c").arg(root.join("nginx.conf"));
+        let mut process = Process::spawn("nginx", command).unwrap();
+        let listening = root.join("nginx.pid");
+        let started = process.wait_until("sign that it listens", SOON, |_| listening.exists());
+        started.unwrap();
+        Self {
+            _process: process,
+            files,
+        }
+    }
+
+    /// Requests served so far, and from which addresses.
+    fn visits(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.files.path().join("access.log")).unwrap();
+        log.lines().map(str::to_owned).collect()
+    }
+}
+
+/// A certificate for the server's addresses, signed by itself.
+fn make_certificate(network: &Network, root: &Path) {
+    let [v4, v6] = Family::ALL.map(|family| network.server_address(family));
+    let mut openssl = std::process::Command::new(program("openssl"));
+    openssl
+        .args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"])
+        .args([
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-subj",
+            "/CN=server",
+        ])
+        .args(["-addext", &format!("subjectAltName=IP:{v4},IP:{v6}")])
+        .arg("-keyout")
+        .arg(root.join("key.pem"))
+        .arg("-out")
+        .arg(root.join("certificate.pem"));
+    succeed(&mut openssl);
+}
+
+/// Everything nginx writes goes to its own directory. One process, so that it ends as a whole.
+fn configuration(root: &Path) -> String {
+    let root = root.display();
+    format!(
+        "daemon off;
+master_process off;
+pid {root}/nginx.pid;
+error_log stderr;
+events {{ worker_connections 1024; }}
+http {{
+    log_format visitor '$remote_addr';
+    access_log {root}/access.log visitor;
+    client_body_temp_path {root}/body;
+    proxy_temp_path {root}/proxy;
+    fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi;
+    scgi_temp_path {root}/scgi;
+    sendfile on;
+    keepalive_requests 1000000;
+    ssl_certificate {root}/certificate.pem;
+    ssl_certificate_key {root}/key.pem;
+    server {{
+        listen 0.0.0.0:80;
+        listen [::]:80 ipv6only=on;
+        listen 0.0.0.0:443 ssl http2;
+        listen [::]:443 ssl http2 ipv6only=on;
+        root {root};
+    }}
+}}
+"
+    )
+}
+
+/// A host as URLs write it.
+fn in_url(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
+}
+
+#[test]
+fn curl_fetches_from_nginx() {
+    let network = line();
+    let server = WebServer::start(&network);
+    let node = start(&network, "");
+    let accounts = Accounts::of(&node);
+    for family in Family::ALL {
+        let host = in_url(network.server_address(family));
+        let client = network.client_address(family).to_string();
+        let before = counter(&node, "relays_opened");
+        for (version, options) in [
+            ("1.1", &["--http1.1"][..]),
+            ("2", &["--http2"]),
+            ("2", &["--http2", "--parallel"]),
+        ] {
+            let fetched = fetch_all(&network, &server, &format!("https://{host}"), options);
+            assert_eq!(fetched, [version; OBJECTS.len()]);
+        }
+        let plain = fetch_all(&network, &server, &format!("http://{host}"), &["--http1.1"]);
+        assert_eq!(plain, ["1.1"; OBJECTS.len()]);
+        assert!(counter(&node, "relays_opened") >= before + 4);
+        let visits = server.visits();
+        let ours = visits.iter().filter(|visitor| **visitor == client);
+        assert_eq!(ours.count(), 4 * OBJECTS.len(), "{visits:?}");
+    }
+    settle(&node, &accounts);
+}
+
+/// Fetches every object and compares it; the HTTP versions that were used.
+fn fetch_all(network: &Network, server: &WebServer, site: &str, options: &[&str]) -> Vec<String> {
+    let fetched = Scratch::new().unwrap();
+    let root = server.files.path();
+    let mut curl = network.client().command(program("curl")).unwrap();
+    curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*"])
+        .args(["--max-time", "60", "--write-out", "%{http_version}\n"])
+        .arg("--cacert")
+        .arg(root.join("certificate.pem"))
+        .args(options);
+    for (name, _) in OBJECTS {
+        curl.arg("--output")
+            .arg(fetched.path().join(name))
+            .arg(format!("{site}/{name}"));
+    }
+    let versions = run(&mut curl);
+    for (name, _) in OBJECTS {
+        let [there, here] = [root, fetched.path()].map(|at| fs::read(at.join(name)).unwrap());
+        assert!(
+            there == here,
+            "{site}/{name} with {options:?} is not what the server has"
+        );
+    }
+    versions.lines().map(str::to_owned).collect()
+}
+
+/// Connections that wrk keeps open.
+const CONNECTIONS: u64 = 200;
+
+#[test]
+fn wrk_sees_no_error_on_two_hundred_connections() {
+    let network = line();
+    let server = WebServer::start(&network);
+    let node = start(&network, "");
+    let accounts = Accounts::of(&node);
+    for family in Family::ALL {
+        let site = format!("http://{}/small", in_url(network.server_address(family)));
+        let (before, visits) = (counter(&node, "relays_opened"), server.visits().len());
+        let requests = wrk(&network, &site, &[]);
+        let relays = counter(&node, "relays_opened") - before;
+        assert!(
+            (CONNECTIONS..=2 * CONNECTIONS).contains(&relays),
+            "{relays} relays"
+        );
+        assert!(server.visits().len() as u64 >= visits as u64 + requests);
+        settle(&node, &accounts);
+
+        // A connection for every request; some are under way when wrk ends.
+        let before = counter(&node, "relays_opened");
+        let requests = wrk(&network, &site, &["--header", "Connection: close"]);
+        until_counter(&node, "relays", 0);
+        let relays = counter(&node, "relays_opened") - before;
+        let expected = requests..=requests + 2 * CONNECTIONS;
+        assert!(
+            expected.contains(&relays),
+            "{relays} relays for {requests} requests"
+        );
+        settle(&node, &accounts);
+    }
+}
+
+/// Loads a site for a while; how many requests were answered.
+fn wrk(network: &Network, site: &str, options: &[&str]) -> u64 {
+    let mut wrk = network.client().command(program("wrk")).unwrap();
+    wrk.args(["--threads", "2", "--duration", "3s", "--timeout", "60s"])
+        .arg("--connections")
+        .arg(CONNECTIONS.to_string());
+    let said = run(wrk.args(options).arg(site));
+    assert!(!said.contains("Socket errors"), "{said}");
+    assert!(!said.contains("Non-2xx"), "{said}");
+    let line = said
+        .lines()
+        .find_map(|line| line.split_once(" requests in "));
+    let (requests, _) = line.unwrap_or_else(|| panic!("wrk said {said}"));
+    requests.trim().parse().unwrap()
+}

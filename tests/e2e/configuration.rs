@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node does with a configuration it cannot use, or a host on which it may not run: it
+//! says what is wrong, where, and what would be right, before it touches anything.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::Network;
+use posthaste_lab::node::Node;
+use posthaste_lab::scratch::Scratch;
+use serde_json::Value;
+
+use crate::support::{binary, line, listen_at};
+use crate::watch::assert_nothing_left;
+
+/// A file in a directory of its own.
+struct File {
+    path: PathBuf,
+    _directory: Scratch,
+}
+
+impl File {
+    fn new(content: impl AsRef<[u8]>) -> Self {
+        let directory = Scratch::new().unwrap();
+        let path = directory.path().join("node.toml");
+        fs::write(&path, content).unwrap();
+        Self {
+            path,
+            _directory: directory,
+        }
+    }
+}
+
+/// Runs the program to its end.
+fn posthaste<'a>(words: impl IntoIterator<Item = &'a Path>) -> Output {
+    Command::new(binary()).args(words).output().unwrap()
+}
+
+/// What a run that failed said, if it failed with that exit code.
+fn said(output: &Output, code: i32) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    stderr
+}
+
+/// Asserts that a message has all of `words`.
+fn assert_says(message: &str, words: &[&str]) {
+    for word in words {
+        assert!(message.contains(word), "no {word:?} in: {message}");
+    }
+}
+
+/// Files with a mistake, where it is, and what is said of it.
+const WRONG: &[(&str, &str, &[&str])] = &[
+    (
+        "version = 1\n[node]\nworker = 2\n",
+        ":3:1",
+        &["node.worker", "unknown key", "did you mean \"workers\"?"],
+    ),
+    (
+        "version = 1\n[metric]\n",
+        ":2:2",
+        &["metric", "unknown key", "did you mean \"metrics\"?"],
+    ),
+    ("version = 2\n", ":1:11", &["version = 2", "expected 1"]),
+    ("", "", &["version is missing", "version = 1"]),
+    (
+        "version = 1\n[node]\nworkers = \"many\"\n",
+        ":3:11",
+        &["node.workers = \"many\"", "a whole number from 1 to"],
+    ),
+    (
+        "version = 1\n[node]\ndrain_timeout = 30\n",
+        ":3:17",
+        &[
+            "node.drain_timeout = 30",
+            "expected a duration such as",
+            "\"30s\"",
+        ],
+    ),
+    (
+        "version = 1\n[half_open]\ntotal = 100\nreserve = 200\n",
+        ":4:11",
+        &[
+            "half_open.reserve = 200",
+            "at most half_open.total, which is 100",
+        ],
+    ),
+    (
+        "version = 1\n[defaults.upstream]\ncongestion = \"warp\"\n",
+        ":3:14",
+        &[
+            "defaults.upstream.congestion = \"warp\"",
+            "\"auto\"",
+            "cubic",
+        ],
+    ),
+    (
+        "version = 1\n[[rule]]\nname = \"web\"\ndestinations = [\"10.1.2.3/8\"]\n",
+        ":4:17",
+        &[
+            "rule \"web\": destinations = \"10.1.2.3/8\"",
+            "\"10.0.0.0/8\"",
+        ],
+    ),
+    (
+        "version = 1\n[[rule]]\nname = \"web\"\nsources = [\"fd00::/129\"]\n",
+        ":4:12",
+        &["rule \"web\": sources = \"fd00::/129\"", "from 0 to 128"],
+    ),
+    (
+        "version = 1\n[[rule]]\nname = \"web\"\nports = [80, \"9000-8000\"]\n",
+        ":4:14",
+        &["rule \"web\": ports = \"9000-8000\"", "\"8000-9000\""],
+    ),
+    (
+        "version = 1\n[[rule]]\nname = \"web\"\nports = [65536]\n",
+        ":4:10",
+        &["rule \"web\": ports = 65536", "from 1 to 65535"],
+    ),
+    (
+        "version = 1\n[[rule]]\nname = \"web\"\n[[rule]]\nname = \"web\"\n",
+        ":5:8",
+        &["rule.name = \"web\"", "rule 1 already"],
+    ),
+    (
+        "version = 1\n[[rule]]\nname = \"web\"\naction = \"accept\"\n",
+        ":4:10",
+        &[
+            "action = \"accept\"",
+            "\"relay\", \"forward\" or \"reject\"",
+        ],
+    ),
+    ("version = 1\n[node\n", ":2:6", &[]),
+];
+
+#[test]
+fn every_mistake_is_named_with_its_place_and_what_is_accepted() {
+    for (text, place, words) in WRONG {
+        let file = File::new(text);
+        let message = said(&posthaste([Path::new("check"), &file.path]), 2);
+        let start = format!("posthaste: {}{place}: ", file.path.display());
+        assert!(message.starts_with(&start), "{message} at {start}");
+        assert_says(&message, words);
+    }
+}
+
+#[test]
+fn every_verb_that_reads_a_file_says_the_same() {
+    let file = File::new("version = 1\n[node]\nworkers = 0\n");
+    let expected = said(&posthaste([Path::new("check"), &file.path]), 2);
+    for verb in ["node", "doctor", "setup", "teardown"] {
+        let output = posthaste([Path::new(verb), Path::new("-c"), &file.path]);
+        assert_eq!(said(&output, 2), expected, "{verb}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let missing = Path::new("/nowhere/node.toml");
+    let message = said(&posthaste([Path::new("check"), missing]), 2);
+    assert_says(
+        &message,
+        &["/nowhere/node.toml: cannot be read", "No such file"],
+    );
+    let directory = Scratch::new().unwrap();
+    let message = said(&posthaste([Path::new("check"), directory.path()]), 2);
+    assert_says(
+        &message,
+        &[&directory.path().display().to_string(), "cannot be read"],
+    );
+    let binary = File::new([0xff, 0xfe, 0x00]);
+    let message = said(&posthaste([Path::new("check"), &binary.path]), 2);
+    assert_says(
+        &message,
+        &[&binary.path.display().to_string(), "cannot be read"],
+    );
+}
+
+#[test]
+fn what_a_file_means_is_printed_and_means_the_same() {
+    let file = File::new(
+        "version = 1\n[[rule]]\nname = \"web\"\nports = [80, \"8000-8999\"]\naccept = \"strict\"\n",
+    );
+    let meaning = posthaste([Path::new("check"), &file.path]);
+    assert_eq!(meaning.status.code(), Some(0), "{meaning:?}");
+    let text = String::from_utf8(meaning.stdout).unwrap();
+    assert_says(
+        &text,
+        &["is valid", "name = \"web\"", "workers = ", "relays_max = "],
+    );
+    let again = File::new(&text);
+    let as_json = |file: &File| {
+        let output = posthaste([Path::new("check"), &file.path, Path::new("--json")]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let meaning = as_json(&file);
+    assert_eq!(as_json(&again), meaning);
+    assert_eq!(meaning["rule"][0]["accept"], "strict", "{meaning:#}");
+}
+
+#[test]
+fn wrong_words_on_the_command_line_are_exit_code_2() {
+    for (words, help) in [
+        (&["nod"][..], "'node'"),
+        (&[], "Usage: posthaste"),
+        (&["status", "--jason"], "'--json'"),
+        (&["top", "--interval", "x"], "such as 2 or 0.5"),
+    ] {
+        let output = Command::new(binary()).args(words).output().unwrap();
+        assert_says(&said(&output, 2), &[help]);
+    }
+}
+
+/// Starts a node that cannot run and returns its words. Nothing of it remains.
+fn refused(network: &Network, toml: &str) -> String {
+    let node = Node::builder(network.node(0), binary()).config(toml);
+    let message = format!("{:#}", node.start().unwrap_err());
+    assert!(message.contains("exit status: 1"), "{message}");
+    assert_nothing_left(network.node(0));
+    message
+}
+
+#[test]
+fn a_node_that_cannot_run_says_why_and_leaves_nothing() {
+    let network = line();
+    let message = refused(&network, "[transparent]\ninterfaces = [\"c0\", \"eth7\"]\n");
+    assert_says(&message, &["transparent.interfaces", "eth7"]);
+
+    let metrics = "127.0.0.1:9464";
+    let taken = listen_at(network.node(0), metrics.parse().unwrap());
+    let node = Node::builder(network.node(0), binary()).metrics(9464);
+    let message = format!("{:#}", node.start().unwrap_err());
+    drop(taken);
+    assert_says(
+        &message,
+        &[
+            "exit status: 1",
+            "metrics.listen",
+            metrics,
+            "\"off\"",
+            "in use",
+        ],
+    );
+    assert_nothing_left(network.node(0));
+}
+
+/// Runs the program in a namespace by way of `setpriv`.
+fn run_with(host: &Namespace, setpriv: &[&str], program: &Path, words: &[&str]) -> Output {
+    let mut command = host.command("setpriv").unwrap();
+    command.args(setpriv).arg(program).args(words);
+    command.output().unwrap()
+}
+
+#[test]
+fn missing_capabilities_are_named() {
+    let network = line();
+    for (capability, purpose) in [
+        ("net_admin", "routing rules"),
+        ("net_raw", "a client's address"),
+        ("bpf", "redirect program"),
+        ("perfmon", "redirect program"),
+    ] {
+        // Root without it. One that has CAP_SYS_ADMIN needs no CAP_BPF.
+        let bounds = format!("--bounding-set=-{capability},-sys_admin");
+        let output = run_with(network.node(0), &[&bounds], &binary(), &["node"]);
+        let message = said(&output, 1);
+        let name = format!("CAP_{}", capability.to_uppercase());
+        assert_says(&message, &[&format!("{name} is missing"), purpose]);
+        assert_says(&message, &["run as root", "AmbientCapabilities=", "setcap"]);
+        assert_eq!(message.matches("is missing").count(), 1, "{message}");
+    }
+    assert_nothing_left(network.node(0));
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_is_missing() {
+    let network = line();
+    // Where an ordinary user may run it.
+    let directory = Scratch::new().unwrap();
+    let program = directory.path().join("posthaste");
+    // By another process, so that none of ours holds the file open for writing.
+    let copied = Command::new("cp").arg(binary()).arg(&program).status();
+    assert!(copied.unwrap().success());
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let run = |words: &[&str]| run_with(network.node(0), &nobody, &program, words);
+    let message = said(&run(&["node"]), 1);
+    assert_says(
+        &message,
+        &["CAP_NET_ADMIN is missing", "CAP_NET_RAW is missing"],
+    );
+    for verb in ["setup", "teardown"] {
+        assert_says(&said(&run(&[verb]), 1), &["CAP_NET_ADMIN is missing"]);
+    }
+    // What needs no privilege works.
+    let file = File::new("version = 1\n");
+    let output = run(&["check", &file.path.display().to_string()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node's life as its operator knows it: how it starts, reloads, drains, dies and is watched.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use posthaste_lab::scratch::Scratch;
+
+use crate::support::binary;
+
+mod admin;
+mod death;
+mod drain;
+mod interfaces;
+mod limits;
+mod reload;
+mod teardown;
+
+/// Where nodes serve their metrics; each has a loopback address of its own.
+const METRICS: u16 = 9464;
+
+/// A program `posthaste` that runs the real one by way of `words`.
+fn wrapper(words: &str) -> Scratch {
+    let directory = Scratch::new().unwrap();
+    let file = directory.path().join("posthaste");
+    let text = format!("#!/bin/sh\nexec {words} {} \"$@\"\n", binary().display());
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node that is killed: nobody takes a torn connection for a complete one, new connections go
+//! direct at once, and nothing of the node remains.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+use posthaste_lab::process::Process;
+
+use super::teardown::run;
+use crate::support::{
+    PORT, Pair, SOON, binary, counter, dial_from, line, listen, start, target, until,
+};
+use crate::watch::{
+    assert_nothing_left, installed, process_named, processes, programs_at, quiet, sockets,
+};
+
+/// A connection whose first packet is swallowed waits this long before it tries again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The name of the process that cleans up after a dead node.
+const GUARD: &str = "posthaste-guard";
+
+#[test]
+fn both_ends_of_open_relays_see_a_reset() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let mut node = start(&network, "");
+    let open = || Family::ALL.map(|family| Pair::open(&network, family, &listener));
+    let (mut idle, mut busy) = (open(), open());
+    idle.iter_mut().for_each(Pair::check);
+    // When the node dies, bytes wait everywhere on the way.
+    busy.iter_mut().for_each(|pair| fill(&mut pair.server));
+    assert_eq!(counter(&node, "relays"), 4);
+    node.kill().unwrap();
+    for pair in idle.iter_mut().chain(&mut busy) {
+        read_to_reset(&mut pair.client);
+        read_to_reset(&mut pair.server);
+    }
+}
+
+/// Writes to a stream that nobody reads, until nothing fits any more.
+fn fill(stream: &mut TcpStream) {
+    stream.set_nonblocking(true).unwrap();
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_millis(100) {
+        if stream.write(&[7; 64 << 10]).is_ok() {
+            last = Instant::now();
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+}
+
+/// Reads what is there, then a reset. An orderly end would make it look complete.
+fn read_to_reset(stream: &mut TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => panic!("an orderly end instead of a reset"),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("{error} instead of a reset"),
+        }
+    }
+}
+
+#[test]
+fn nothing_remains_of_a_killed_node() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let mut node = start(&network, "");
+    let pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+    until("two relays", || sockets(host, "established").len() == 4);
+    // What is looked for below can be found: a rule and a route for each family, a program at
+    // each interface, a guard.
+    assert_eq!(installed(host).len(), 6, "{:#?}", installed(host));
+    assert_eq!((programs_at(host, "c0"), programs_at(host, "s0")), (1, 1));
+    assert!(process_named(host, GUARD).is_some());
+    node.kill().unwrap();
+    assert_nothing_left(host);
+    drop(pairs);
+    // The admin socket's file is still there; the next node takes its place.
+    let next = restart(&network, &node);
+    assert_eq!(node.status().unwrap()["pid"], next.pid());
+}
+
+/// Starts another node with the same configuration file.
+fn restart(network: &Network, former: &Node) -> Process {
+    let mut command = network.node(0).command(binary()).unwrap();
+    command.arg("node").arg("-c").arg(former.config_file());
+    let mut next = Process::spawn("the next node", command).unwrap();
+    next.wait_until("word that it is ready", SOON, |next| {
+        next.stdout().contains("ready")
+    })
+    .unwrap();
+    next
+}
+
+#[test]
+fn a_node_started_at_once_after_a_kill_relays() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let mut node = start(&network, "");
+    node.kill().unwrap();
+    let _next = restart(&network, &node);
+    for (opened, family) in (1..).zip(Family::ALL) {
+        let mut pair = Pair::open(&network, family, &listener);
+        pair.check();
+        assert_eq!(counter(&node, "relays_opened"), opened);
+    }
+    // The guard of the first has not removed what is the second's.
+    assert_eq!(installed(network.node(0)).len(), 6);
+}
+
+#[test]
+fn connections_go_direct_at_once_after_a_kill() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let attempt = || {
+            let mut node = start(&network, "");
+            Pair::open(&network, family, &listener).check();
+            assert_eq!(counter(&node, "relays_opened"), 1);
+            node.kill().unwrap();
+            let began = Instant::now();
+            Pair::open(&network, family, &listener).check();
+            began.elapsed()
+        };
+        // A busy machine makes some attempts longer, and none shorter.
+        let shortest = std::iter::repeat_with(attempt).take(3).min().unwrap();
+        assert!(shortest < RETRY, "{family}: {shortest:?}");
+    }
+}
+
+/// A finished relay leaves a socket in TIME_WAIT with the addresses of client and server on the
+/// node. Left behind, it would swallow a packet of the next connection between the same ports.
+#[test]
+fn ports_of_finished_relays_work_after_a_kill() {
+    let network = line();
+    // The ends remember nothing, so that only the node can be in the way.
+    for end in [network.client(), network.server()] {
+        end.sysctl("net.ipv4.tcp_max_tw_buckets", "0").unwrap();
+    }
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        for client_first in [true, false] {
+            let times = reuse_after_kill(&network, family, &listener, client_first);
+            let late = times.iter().filter(|time| **time >= RETRY).count();
+            assert!(
+                late <= times.len() / 2,
+                "{family}, client first {client_first}: {times:?}"
+            );
+        }
+    }
+    assert_nothing_left(network.node(0));
+}
+
+/// Uses some ports through a node, kills it, and uses them again; how long each then took.
+fn reuse_after_kill(
+    network: &Network,
+    family: Family,
+    listener: &TcpListener,
+    client_first: bool,
+) -> Vec<Duration> {
+    let ports = 20_000..20_008;
+    let mut node = start(network, "");
+    for port in ports.clone() {
+        use_port(network, family, listener, port, client_first);
+    }
+    quiet(&node);
+    let waiting = sockets(network.node(0), "time-wait");
+    assert_eq!(waiting.len(), ports.len(), "{waiting:#?}");
+    node.kill().unwrap();
+    let reuse = |port| use_port(network, family, listener, port, client_first);
+    ports.map(reuse).collect()
+}
+
+/// Connects from a port, talks and closes; how long until both ends had heard each other.
+fn use_port(
+    network: &Network,
+    family: Family,
+    listener: &TcpListener,
+    port: u16,
+    client_first: bool,
+) -> Duration {
+    let any: SocketAddr = match family {
+        Family::V4 => (Ipv4Addr::UNSPECIFIED, port).into(),
+        Family::V6 => (Ipv6Addr::UNSPECIFIED, port).into(),
+    };
+    let began = Instant::now();
+    let dialled = dial_from(network.client(), any, target(network, family, listener));
+    let mut pair = Pair::of(dialled, listener);
+    pair.check();
+    let took = began.elapsed();
+    if client_first {
+        pair.close_client_first();
+    } else {
+        pair.close_server_first();
+    }
+    took
+}
+
+#[test]
+fn the_guard_ignores_what_is_meant_for_the_node() {
+    let network = line();
+    let mut node = start(&network, "");
+    let guard = process_named(network.node(0), GUARD).unwrap();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        send(guard, signal);
+    }
+    node.kill().unwrap();
+    assert_nothing_left(network.node(0));
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
+}
+
+/// Without its guard a dead node leaves its rules; they harm nobody, and `teardown` removes them.
+#[test]
+fn teardown_does_the_work_of_a_killed_guard() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let mut node = start(&network, "");
+    for family in Family::ALL {
+        Pair::open(&network, family, &listener).close_server_first();
+    }
+    quiet(&node);
+    send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
+    node.kill().unwrap();
+    until("end of every process", || processes(host).is_empty());
+    assert_eq!(installed(host).len(), 4, "{:#?}", installed(host));
+    assert_eq!(sockets(host, "time-wait").len(), 2);
+    for family in Family::ALL {
+        Pair::open(&network, family, &listener).check();
+    }
+    let said = run(host, "teardown");
+    assert!(said.contains("2 leftover sockets"), "{said}");
+    assert_nothing_left(host);
+}

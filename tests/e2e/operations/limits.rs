@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens when a node has no room: it steps aside. Nobody's connection fails for that.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use super::wrapper;
+use crate::payload::{receive, send};
+use crate::support::{
+    MODES, PORT, Pair, accepting, counter, dial, line, listen, start, target, until,
+};
+use crate::watch::{Accounts, Descriptors, quiet, wait_for_line};
+
+#[test]
+fn a_full_relay_table_forwards_further_flows() {
+    for relays_max in [8, 100] {
+        for mode in MODES {
+            let network = line();
+            let listener = listen(network.server(), PORT);
+            let config = format!("[node]\nworkers = 1\nrelays_max = {relays_max}\n");
+            let node = start(&network, &(config + &accepting(mode)));
+            let accounts = Accounts::of(&node);
+            let mut pairs = open_both(&network, &listener, relays_max);
+            let relayed = counter(&node, "relays");
+            assert!(
+                (1..=relays_max).contains(&relayed),
+                "{mode}: {relayed} of at most {relays_max} relays"
+            );
+            let opened = counter(&node, "relays_opened");
+            assert_eq!(opened, relayed, "{:#}", node.status().unwrap());
+            pairs.iter_mut().for_each(Pair::check);
+            pairs.into_iter().for_each(Pair::close_client_first);
+            accounts.settle(&node, &[("finished", relayed)]);
+            relays_again(&network, &node);
+        }
+    }
+}
+
+/// Opens `count` connections of either family and keeps them open.
+fn open_both(network: &Network, listener: &TcpListener, count: u64) -> Vec<Pair> {
+    let open = |_| Family::ALL.map(|family| Pair::open(network, family, listener));
+    let mut pairs: Vec<_> = (0..count).flat_map(open).collect();
+    pairs.iter_mut().for_each(Pair::check);
+    pairs
+}
+
+/// Waits until the node relays new flows again.
+fn relays_again(network: &Network, node: &Node) {
+    // Where clients that were given up do not arrive.
+    let listener = &listen(network.server(), PORT + 1);
+    for family in Family::ALL {
+        let before = counter(node, "relays_opened");
+        until("relayed flow", || {
+            let mut pair = Pair::open(network, family, listener);
+            pair.check();
+            pair.close_server_first();
+            counter(node, "relays_opened") > before
+        });
+    }
+    quiet(node);
+}
+
+/// A node told to relay more than its descriptors allow keeps some for itself.
+#[test]
+fn a_low_limit_of_descriptors_bounds_the_relays() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let script = wrapper("prlimit --nofile=600:600");
+    let node = Node::builder(network.node(0), script.path().join("posthaste"))
+        .config("[node]\nrelays_max = 1000\n")
+        .start()
+        .unwrap();
+    wait_for_line(&node, &["level=warn", "relays_max = 1000", "RLIMIT_NOFILE"]);
+    let accounts = Accounts::of(&node);
+    let mut pairs = open_both(&network, &listener, 60);
+    let relayed = counter(&node, "relays");
+    assert!((1..60).contains(&relayed), "{relayed} relays");
+    for pair in &mut pairs {
+        move_much(pair);
+    }
+    pairs.into_iter().for_each(Pair::close_client_first);
+    accounts.settle(&node, &[("finished", relayed)]);
+    relays_again(&network, &node);
+}
+
+/// Moves more bytes than a relay copies, so that it wants a pipe.
+fn move_much(pair: &mut Pair) {
+    const BYTES: u64 = 200_000;
+    let mut server = pair.server.try_clone().unwrap();
+    let sender = thread::spawn(move || send(&mut server, 7, BYTES));
+    receive(&mut pair.client, 7, BYTES).unwrap();
+    sender.join().unwrap().unwrap();
+}
+
+/// The limit is lowered while the node runs, which stands for a host that has no more files.
+#[test]
+fn a_node_that_runs_out_of_descriptors_steps_aside_and_comes_back() {
+    for mode in MODES {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let config = "[node]\nworkers = 1\n".to_owned();
+        let node = start(&network, &(config + &accepting(mode)));
+        let accounts = Accounts::of(&node);
+        let mut open = open_both(&network, &listener, 2);
+        let former = limit_files(&node, Descriptors::of(&node).count() + 8);
+        // Those on their way when it happens may fail; their clients try again.
+        let mut failures = 0;
+        for family in Family::ALL.into_iter().cycle().take(40) {
+            let target = target(&network, family, &listener);
+            let attempt = || {
+                let client = dial(network.client(), target)?;
+                greet(client, &listener)
+            };
+            let attempts = std::iter::repeat_with(attempt);
+            let pair = attempts
+                .inspect(|attempt| failures += u32::from(attempt.is_err()))
+                .find_map(Result::ok);
+            open.extend(pair);
+        }
+        assert!(failures <= 4, "{mode}: {failures} connections failed");
+        open.iter_mut().for_each(Pair::check);
+        limit_files(&node, former);
+        open.into_iter().for_each(Pair::close_client_first);
+        drop(listener);
+        relays_again(&network, &node);
+        accounts.settle_any(&node);
+    }
+}
+
+/// Sets the limit of open files of a node; returns the former one.
+fn limit_files(node: &Node, limit: usize) -> usize {
+    let prlimit = |words: &[&str]| {
+        let mut command = Command::new("prlimit");
+        command.args(["--pid", &node.process().pid().to_string()]);
+        let output = command.args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let former = prlimit(&["--nofile", "--output", "SOFT", "--noheadings", "--raw"]);
+    prlimit(&[&format!("--nofile={limit}:")]);
+    former.trim().parse().unwrap()
+}
+
+/// Waits for the other end of a connection and lets a byte go each way, unless that takes long.
+fn greet(mut client: TcpStream, listener: &TcpListener) -> io::Result<Pair> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.write_all(b"?")?;
+    listener.set_nonblocking(true)?;
+    let until = Instant::now() + PATIENCE;
+    let mut server = loop {
+        match listener.accept() {
+            // Clients that were given up may still arrive.
+            Ok((server, peer)) if peer.port() == client.local_addr()?.port() => break server,
+            Ok(_) => {}
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+            Err(_) if Instant::now() > until => return Err(ErrorKind::TimedOut.into()),
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    listener.set_nonblocking(false)?;
+    server.set_nonblocking(false)?;
+    server.set_read_timeout(Some(PATIENCE))?;
+    server.read_exact(&mut [0])?;
+    server.write_all(b"!")?;
+    client.read_exact(&mut [0])?;
+    Ok(Pair { client, server })
+}
