@@ -15,6 +15,7 @@ mod payload;
 mod pitfalls;
 mod proof;
 mod reuse;
+mod rules;
 mod support;
 mod transparency;
 mod watch;
