@@ -81,6 +81,10 @@ impl Redirect {
     /// # Errors
     /// [`Error::Load`] with the kernel's reason.
     pub fn load(settings: Settings) -> Result<Self, Error> {
+        // SAFETY: sets a number in libbpf, before it is used otherwise. Since
+        // Linux 5.11 maps do not count against RLIMIT_MEMLOCK, and finding that
+        // out costs a start two system calls.
+        unsafe { libbpf_sys::libbpf_set_memlock_rlim(0) };
         let place = Box::leak(Box::new(MaybeUninit::uninit()));
         let builder = RedirectSkelBuilder::default();
         let mut open = builder.open(place).map_err(Error::load("open"))?;

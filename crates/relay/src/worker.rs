@@ -124,14 +124,19 @@ pub struct Starting {
 }
 
 impl Starting {
+    /// The hold on the worker. What it is sent, it obeys once it is set up.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
     /// Waits until the worker takes flows.
     ///
     /// # Errors
     /// It could not be set up.
-    pub fn wait(self) -> io::Result<(Handle, JoinHandle<()>)> {
+    pub fn wait(self) -> io::Result<JoinHandle<()>> {
         let ended = |_| io::Error::other("the worker's thread ended");
         self.result.recv().map_err(ended)??;
-        Ok((self.handle, self.thread))
+        Ok(self.thread)
     }
 }
 
