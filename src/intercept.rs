@@ -54,13 +54,15 @@ impl Intercept for Lane {
 
     fn offer(&mut self, listening: bool) -> io::Result<()> {
         use std::os::fd::AsFd;
-        for (ipv6, listener) in &self.listeners {
-            let listener = listening.then(|| listener.as_fd());
+        // A listener stays for what has begun; it goes when it is closed.
+        for (ipv6, listener) in self.listeners.iter().filter(|_| listening) {
             self.lane
-                .set_listener(*ipv6, listener)
+                .set_listener(*ipv6, Some(listener.as_fd()))
                 .map_err(io::Error::other)?;
         }
-        Ok(())
+        self.lane
+            .set_withdrawn(!listening)
+            .map_err(io::Error::other)
     }
 
     fn open_gate(&mut self, flow: &Flow, gate: Gate) {

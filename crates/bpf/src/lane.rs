@@ -107,6 +107,7 @@ enum GateSyn {
 pub struct Lane {
     pub(crate) worker: u16,
     pub(crate) ring: MapHandle,
+    pub(crate) withdrawn: MapHandle,
     pub(crate) listeners: MapHandle,
     pub(crate) gates: [MapHandle; 2],
     pub(crate) known: MapHandle,
@@ -185,6 +186,20 @@ impl OpenLane {
             .listeners
             .update(&key, &value, MapFlags::ANY)
             .map_err(Error::map("write", "listeners"))
+    }
+
+    /// Has the worker's new flows forwarded, or no longer. Those it has begun
+    /// go on.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_withdrawn(&self, withdrawn: bool) -> Result<(), Error> {
+        let key = u32::from(self.lane.worker).to_ne_bytes();
+        let value = u32::from(withdrawn).to_ne_bytes();
+        self.lane
+            .withdrawn
+            .update(&key, &value, MapFlags::ANY)
+            .map_err(Error::map("write", "withdrawn"))
     }
 
     /// Removes a flow's gate: its server's SYN-ACK passes from now on.

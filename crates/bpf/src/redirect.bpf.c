@@ -7,8 +7,8 @@
  * widen_window   sockops, only when a rule sets an initial window
  *
  * The programs hold no policy: user space writes `rules`, they look it up.
- * While a worker has no listener in `listeners` (not started, full, draining,
- * or dead) its new flows are left to IP forwarding.
+ * While a worker has no listener in `listeners` (not started, or dead) or has
+ * `withdrawn` (full, starved, draining), its new flows are left to IP forwarding.
  *
  * The functions marked STEP are global to the verifier: it checks each once,
  * on its own, which keeps a node's start under its time bound. They take a
@@ -101,6 +101,15 @@ struct {
 	__type(key, struct destination);
 	__type(value, __u64);
 } suspects SEC(".maps");
+
+/* Workers that take no new flows. What they have begun goes on, and needs
+ * their listeners for that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32); /* worker */
+	__type(value, __u32);
+} withdrawn SEC(".maps");
 
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -359,40 +368,6 @@ STEP int classify(const struct packet *pkt, struct judgement *judgement)
 	return false;
 }
 
-/* Gives a worker an event with the frame. False when its ring is full. */
-STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
-		__u32 worker)
-{
-	__u32 bytes = skb->len < FRAME_MAX ? skb->len : FRAME_MAX;
-	struct event *event;
-	void *ring;
-
-	ring = bpf_map_lookup_elem(&rings, &worker);
-	if (!pkt || !head || !ring)
-		return false;
-	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
-	if (!event) {
-		count(STAT_EVENTS_LOST);
-		return false;
-	}
-	event->head = *head;
-	event->head.ifindex = skb->ifindex;
-	event->head.l2_bytes = pkt->l2_bytes;
-	event->head.generation = generation;
-	event->head.isn = bpf_ntohl(pkt->tcp.seq);
-	event->head.frame_bytes = bytes;
-	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
-	 * FRAME_MAX; clang must not fold what it knows into it. */
-	asm volatile("" : "+r"(bytes));
-	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
-	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes)) {
-		bpf_ringbuf_discard(event, 0);
-		return false;
-	}
-	bpf_ringbuf_submit(event, 0);
-	return true;
-}
-
 /* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
 static __always_inline __u64 client_prefix(const struct packet *pkt)
 {
@@ -416,23 +391,62 @@ static __always_inline bool suspected(const struct packet *pkt)
 
 /* Makes the gate of a new flow. Within the budget anybody may; in the reserve
  * only clients whose prefix has completed a handshake before. */
-static __always_inline bool make_gate(const struct packet *pkt, const struct flow *flow,
-				      const struct gate *gate, struct event_head *event)
+static __always_inline bool make_gate(const struct packet *pkt, const struct gate *gate,
+				      struct event_head *event)
 {
 	__u64 prefix = client_prefix(pkt);
+	struct flow flow = pkt->flow;
+	struct gate made = *gate;
 
-	if (!bpf_map_update_elem(&gates, flow, gate, BPF_ANY)) {
+	if (!bpf_map_update_elem(&gates, &flow, &made, BPF_ANY)) {
 		/* An earlier attempt on this tuple may have used the reserve. */
-		bpf_map_delete_elem(&gates_kept, flow);
+		bpf_map_delete_elem(&gates_kept, &flow);
 		return true;
 	}
 	if (bpf_map_lookup_elem(&known, &prefix) &&
-	    !bpf_map_update_elem(&gates_kept, flow, gate, BPF_ANY)) {
+	    !bpf_map_update_elem(&gates_kept, &flow, &made, BPF_ANY)) {
 		event->kept = 1;
 		return true;
 	}
 	count(STAT_GATES_FULL);
 	return false;
+}
+
+/* Gives a worker an event with the frame, and the flow its `gate` if there is
+ * one to make. False when there is no room for either: then nothing has changed,
+ * and the gate of an earlier attempt still stands. */
+STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
+		__u32 worker, const struct gate *gate)
+{
+	__u32 bytes = skb->len < FRAME_MAX ? skb->len : FRAME_MAX;
+	struct event *event;
+	void *ring;
+
+	ring = bpf_map_lookup_elem(&rings, &worker);
+	if (!pkt || !head || !ring)
+		return false;
+	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
+	if (!event) {
+		count(STAT_EVENTS_LOST);
+		return false;
+	}
+	event->head = *head;
+	event->head.ifindex = skb->ifindex;
+	event->head.l2_bytes = pkt->l2_bytes;
+	event->head.generation = generation;
+	event->head.isn = bpf_ntohl(pkt->tcp.seq);
+	event->head.frame_bytes = bytes;
+	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
+	 * FRAME_MAX; clang must not fold what it knows into it. */
+	asm volatile("" : "+r"(bytes));
+	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||
+	    (gate && !make_gate(pkt, gate, &event->head))) {
+		bpf_ringbuf_discard(event, 0);
+		return false;
+	}
+	bpf_ringbuf_submit(event, 0);
+	return true;
 }
 
 static __always_inline struct gate *find_gate(const struct flow *flow)
@@ -454,6 +468,13 @@ static __always_inline __u32 fate_of_retransmission(const struct gate *gate,
 	return FATE_PASS;
 }
 
+static __always_inline bool has_withdrawn(__u32 worker)
+{
+	__u32 *set = bpf_map_lookup_elem(&withdrawn, &worker);
+
+	return set && *set;
+}
+
 /* Decides on the SYN of a flow to relay, and tells the worker. */
 STEP __u32 open_flow(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
 {
@@ -470,6 +491,8 @@ STEP __u32 open_flow(struct __sk_buff *skb, const struct packet *pkt, struct eve
 	gate = find_gate(&flow);
 	if (gate && gate->isn == pkt->tcp.seq)
 		return fate_of_retransmission(gate, pkt);
+	if (has_withdrawn(worker))
+		return FATE_PASS;
 	if (event->accept == ACCEPT_LATE)
 		return listen;
 	if (event->accept == ACCEPT_EARLY && suspected(pkt)) {
@@ -478,14 +501,8 @@ STEP __u32 open_flow(struct __sk_buff *skb, const struct packet *pkt, struct eve
 	}
 	made.isn = pkt->tcp.seq;
 	made.syn = event->accept == ACCEPT_STRICT ? SYN_HELD : SYN_ADMITTED;
-	if (make_gate(pkt, &flow, &made, event)) {
-		if (report(skb, pkt, event, worker))
-			return event->accept == ACCEPT_STRICT ? FATE_HOLD : listen;
-		if (event->kept)
-			bpf_map_delete_elem(&gates_kept, &flow);
-		else
-			bpf_map_delete_elem(&gates, &flow);
-	}
+	if (report(skb, pkt, event, worker, &made))
+		return event->accept == ACCEPT_STRICT ? FATE_HOLD : listen;
 	/* No room: early becomes late; strict cannot be kept, so forward. */
 	return event->accept == ACCEPT_STRICT ? FATE_PASS : listen;
 }
@@ -516,7 +533,7 @@ STEP __u32 judge_syn(struct __sk_buff *skb, const struct packet *pkt)
 	event.accept = judgement.accept;
 	if (judgement.action == ACTION_REJECT) {
 		event.kind = EVENT_REJECT;
-		report(skb, pkt, &event, this_worker());
+		report(skb, pkt, &event, this_worker(), NULL);
 		return FATE_HOLD;
 	}
 	return open_flow(skb, pkt, &event);
@@ -625,7 +642,7 @@ STEP int hold_syn_ack(struct __sk_buff *skb, const struct packet *pkt)
 	if (!gate)
 		return false;
 	/* A full ring loses the copy; the server repeats its SYN-ACK. */
-	report(skb, pkt, &event, gate->worker);
+	report(skb, pkt, &event, gate->worker, NULL);
 	return true;
 }
 

@@ -99,6 +99,7 @@ impl Redirect {
         let sized = [
             (&mut open.maps.listeners, 2 * settings.workers),
             (&mut open.maps.rings, settings.workers),
+            (&mut open.maps.withdrawn, settings.workers),
             (&mut open.maps.gates, settings.half_open),
             (&mut open.maps.gates_kept, settings.half_open_reserve),
         ];
@@ -135,6 +136,7 @@ impl Redirect {
             worker,
             ring: MapHandle::try_from(&self.rings[usize::from(worker)])
                 .map_err(Error::map("hold", "rings"))?,
+            withdrawn: hold(&maps.withdrawn, "withdrawn")?,
             listeners: hold(&maps.listeners, "listeners")?,
             gates: [
                 hold(&maps.gates, "gates")?,
