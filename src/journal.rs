@@ -10,7 +10,6 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -20,6 +19,8 @@ use crate::config::accept_word;
 
 /// Records that may wait to be written.
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
+/// How long the end of the node waits for a reader of its last lines.
+const FINISH_TIME_MAX: Duration = Duration::from_secs(1);
 /// Bytes gathered before one write.
 const WRITE_BYTES: usize = 64 << 10;
 
@@ -89,12 +90,16 @@ impl fmt::Debug for Log {
 
 /// The writer, to be waited for at the end.
 #[derive(Debug)]
-pub(crate) struct Writer(JoinHandle<()>);
+pub(crate) struct Writer {
+    /// Closed when the writer has written everything.
+    written: Receiver<()>,
+}
 
 impl Writer {
-    /// Waits until every line is written. All [`Log`]s must be dropped before.
+    /// Waits until every line is written, but not for ever: nobody may read
+    /// them. All [`Log`]s must be dropped before.
     pub(crate) fn finish(self) {
-        let _ = self.0.join();
+        let _ = self.written.recv_timeout(FINISH_TIME_MAX);
     }
 }
 
@@ -107,12 +112,16 @@ pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
         events_dropped: AtomicU64::new(0),
     });
     let theirs = Arc::clone(&shared);
-    let writer = std::thread::Builder::new()
+    let (writing, written) = channel();
+    std::thread::Builder::new()
         .name("posthaste-log".into())
         .stack_size(256 << 10)
-        .spawn(move || write_all(&entries, &theirs, std::io::stdout()))
+        .spawn(move || {
+            let _writing: Sender<()> = writing;
+            write_all(&entries, &theirs, std::io::stdout());
+        })
         .context("start the log thread")?;
-    Ok((Log { queue, shared }, Writer(writer)))
+    Ok((Log { queue, shared }, Writer { written }))
 }
 
 impl Log {
