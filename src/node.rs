@@ -2,8 +2,8 @@
 //! A running node: starts its parts in the order that keeps the host's traffic
 //! flowing, and stops them in the reverse.
 //!
-//! The guard is forked first, while there is one thread; a flow is redirected
-//! only when a worker offers to take it. At the end interception goes
+//! The guard is forked first, while there is one thread; interception begins
+//! last, when somebody can take what it redirects. At the end interception goes
 //! first. Everything that can fail at start fails before a flow is touched.
 
 use std::io;
@@ -103,7 +103,7 @@ fn load(config: &Config) -> anyhow::Result<Redirect> {
 }
 
 impl Node {
-    /// Attaches to the interfaces and starts the workers.
+    /// Starts the workers and attaches to the interfaces.
     fn start(
         path: Option<PathBuf>,
         config: Config,
@@ -122,13 +122,11 @@ impl Node {
             workers: started.iter().map(worker::Starting::handle).collect(),
             log,
         };
-        // While the workers set themselves up: until one offers its listener,
-        // the flows meant for it are forwarded.
-        node.attach_all()?;
         let threads = started.into_iter().map(worker::Starting::wait);
         let threads = threads
             .collect::<io::Result<Vec<_>>>()
             .context("start the workers")?;
+        node.attach_all()?;
         // Flows are relayed from here on.
         node.redirect().settle()?;
         Ok((node, threads))
