@@ -14,7 +14,8 @@
 //! yet: a buffer (copied) or a leased pipe (spliced). While it holds one it
 //! does not read, so the sender is slowed by TCP's own window. The first
 //! [`COPY_BYTES`] of a direction are copied, since most flows are short and a
-//! pipe costs more than it saves; what follows is spliced.
+//! pipe costs more than it saves; what follows is spliced, unless urgent data
+//! comes, at which splicing would stop.
 //!
 //! Readiness is edge-triggered: a side is believed readable or writable from
 //! an event until a call says `WouldBlock`.
@@ -64,7 +65,8 @@ pub trait Io {
     fn lease(&mut self) -> Option<Self::Pipe>;
     /// Gives an empty pipe back.
     fn give_back(&mut self, pipe: Self::Pipe);
-    /// Moves bytes from a side into a pipe; zero at the end of the stream.
+    /// Moves bytes from a side into a pipe; zero where only [`Io::read`] can
+    /// tell whether it is the end of the stream.
     ///
     /// # Errors
     /// `WouldBlock` when the side has none (the pipe being empty), or the
@@ -91,6 +93,8 @@ pub struct Ready {
     pub writable: bool,
     /// The connection may be gone.
     pub failed: bool,
+    /// Urgent data (RFC 6093) is among the bytes.
+    pub urgent: bool,
 }
 
 /// What the relay wants next.
@@ -190,6 +194,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.ready[side].readable |= ready.readable;
         self.ready[side].writable |= ready.writable;
         self.ready[side].failed |= ready.failed;
+        self.ready[side].urgent |= ready.urgent;
     }
 
     /// Moves what can be moved, within one turn.
@@ -326,6 +331,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             return Err(Stop::Blocked);
         }
         if self.directions[from].moved_bytes >= COPY_BYTES
+            && !self.ready[from].urgent
             && let Some(pipe) = io.lease()
         {
             return self.splice(from, pipe, io);
@@ -340,8 +346,11 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         io: &mut impl Io<Pipe = P, Buffer = B>,
     ) -> Result<(), Stop> {
         let filled = io.fill(from, &mut pipe);
+        if matches!(filled, Ok(0)) {
+            io.give_back(pipe);
+            return self.copy(from, io);
+        }
         match self.read_result(from, filled) {
-            Ok(0) => io.give_back(pipe),
             Ok(bytes) => self.directions[from].held = Held::Spliced { pipe, bytes },
             Err(stop) => {
                 io.give_back(pipe);

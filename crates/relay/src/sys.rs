@@ -95,6 +95,9 @@ pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
         socket.set_ip_transparent_v4(true)?;
     }
     socket.set_mark(mark)?;
+    // Urgent bytes stay in their place among the others; inherited by what a
+    // listener accepts. Else they would be lost.
+    socket.set_out_of_band_inline(true)?;
     Ok(socket)
 }
 

@@ -314,6 +314,7 @@ impl<I: Intercept> Worker<I> {
             readable: failed || flags.intersects(input),
             writable: failed || flags.contains(EpollFlags::EPOLLOUT),
             failed,
+            urgent: flags.contains(EpollFlags::EPOLLPRI),
         };
         let key = token >> 1;
         let Some(entry) = self.entries.get_mut(key) else {
@@ -423,6 +424,7 @@ impl<I: Intercept> Worker<I> {
         let flags = EpollFlags::EPOLLIN
             | EpollFlags::EPOLLOUT
             | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLPRI
             | EpollFlags::EPOLLET;
         let token = key << 1 | side as u64;
         Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)

@@ -5,7 +5,8 @@
 //! that are sampled when they are taken; room reported only to a writer that
 //! was refused, and only when a third of the buffer is free; after a reset,
 //! received bytes are still readable, a FIN received before hides the error
-//! from readers, and `shutdown` says `ENOTCONN`.
+//! from readers, and `shutdown` says `ENOTCONN`; urgent bytes are in line, a
+//! read stops before them, and splicing does not get past them.
 //!
 //! It checks by itself what must hold at every call: bytes come out in order,
 //! once, and unchanged; nothing is read while bytes are held; FIN goes out
@@ -44,6 +45,8 @@ pub(super) struct Stream {
     /// Bytes that came from the peer, and whether its FIN came behind them.
     pub(super) arrived: usize,
     pub(super) fin: bool,
+    /// The last urgent byte, until it is read.
+    urgent: Option<usize>,
     /// What the relay has taken of that.
     pub(super) read: usize,
     pub(super) eof: bool,
@@ -71,6 +74,7 @@ impl Stream {
         Self {
             arrived: 0,
             fin: false,
+            urgent: None,
             read: 0,
             eof: false,
             room,
@@ -110,6 +114,7 @@ impl Stream {
             readable: self.unread() > 0 || self.fin || self.died.is_some(),
             writable,
             failed: self.died.is_some() || (self.fin && self.fin_sent),
+            urgent: self.urgent.is_some(),
         }
     }
 
@@ -200,6 +205,14 @@ impl Kernel {
         assert!(!stream.fin && stream.died.is_none(), "the peer is silent");
         stream.event |= stream.unread() == 0 && bytes > 0;
         stream.arrived += bytes;
+    }
+
+    /// The byte that came last is urgent.
+    pub(super) fn make_last_urgent(&mut self, side: Side) {
+        let stream = &mut self.streams[side];
+        assert!(stream.unread() > 0, "nothing to be urgent");
+        stream.urgent = Some(stream.arrived - 1);
+        stream.event = true;
     }
 
     /// The peer's FIN arrives.
@@ -312,12 +325,18 @@ impl Kernel {
         let readable = stream.readable();
         stream.told.readable = readable.is_ok();
         let readable = self.note_fault(readable)?;
-        let bytes = match readable.min(limit) {
+        let stream = &self.streams[side];
+        let calm = match stream.urgent {
+            Some(at) if at > stream.read => at - stream.read,
+            _ => usize::MAX,
+        };
+        let bytes = match readable.min(limit).min(calm) {
             0 => 0,
             most => self.part(most),
         };
         let stream = &mut self.streams[side];
         stream.read += bytes;
+        stream.urgent.take_if(|at| *at < stream.read);
         Ok(content(side, stream.read - bytes, bytes))
     }
 
@@ -405,7 +424,21 @@ impl Io for Kernel {
 
     fn fill(&mut self, side: Side, pipe: &mut Pipe) -> io::Result<usize> {
         assert!(pipe.content.is_empty(), "the pipe is in use");
+        let stream = &mut self.streams[side];
+        if stream.urgent == Some(stream.read) {
+            return if stream.fin {
+                Ok(0)
+            } else {
+                stream.told.readable = false;
+                Err(ErrorKind::WouldBlock.into())
+            };
+        }
         let bytes = self.take(side, self.pipe_bytes)?;
+        if bytes.is_empty() {
+            // Only a read tells for sure.
+            self.streams[side].eof = false;
+            self.streams[side].told.readable = true;
+        }
         pipe.content.extend_from_slice(bytes);
         self.spliced += bytes.len();
         Ok(bytes.len())

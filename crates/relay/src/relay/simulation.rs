@@ -128,7 +128,7 @@ impl Schedule {
         let ready = Ready {
             readable: true,
             writable: true,
-            failed: false,
+            ..Ready::default()
         };
         self.kernel.expect(Downstream, ready);
         self.relay.note(Downstream, ready);
@@ -173,6 +173,7 @@ impl Schedule {
     }
 
     fn peer_sends(&mut self, side: Side) {
+        let urgent = self.rng.once_in(64);
         let left = self
             .shape
             .window
@@ -180,6 +181,9 @@ impl Schedule {
         if left > 0 && !self.silent(side) {
             let bytes = self.rng.part_of(left);
             self.kernel.arrive(side, bytes);
+            if urgent {
+                self.kernel.make_last_urgent(side);
+            }
             if self.rng.once_in(2) {
                 // Linux also reports bytes that come behind unread ones.
                 self.kernel.poke(side);
@@ -223,6 +227,7 @@ impl Schedule {
             readable: self.rng.once_in(2),
             writable: self.rng.once_in(2),
             failed: self.rng.once_in(2),
+            urgent: false,
         };
         self.kernel.expect(side, ready);
         self.relay.note(side, ready);

@@ -18,6 +18,7 @@ const READY: Ready = Ready {
     readable: true,
     writable: true,
     failed: true,
+    urgent: false,
 };
 const COPIED: usize = 64 << 10;
 const TURN: usize = 4 << 20;
@@ -468,6 +469,40 @@ fn a_fault_counts_more_than_a_used_up_turn() {
     pair.kernel.die(Upstream, ErrorKind::ConnectionReset);
     assert_eq!(pair.turn(), Verdict::Done(Outcome::UpstreamReset));
     pair.close();
+}
+
+#[test]
+fn urgent_bytes_are_passed_on_with_the_others() {
+    for noted_late in [false, true] {
+        let mut pair = Pair::splicing(1 << 20);
+        pair.send(Upstream, 1000);
+        if noted_late {
+            assert_eq!(pair.turn(), Verdict::Blocked);
+        }
+        pair.send(Upstream, 1);
+        pair.kernel.make_last_urgent(Upstream);
+        pair.send(Upstream, 1000);
+        pair.kernel.arrive_fin(Upstream);
+        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert!(pair.kernel.handed_over(Upstream));
+    }
+}
+
+#[test]
+fn splicing_that_stops_at_urgent_bytes_is_not_the_end() {
+    let mut pair = Pair::splicing(1 << 20);
+    let ready = pair.kernel.take_event(Upstream);
+    assert_eq!(ready, None);
+    pair.send(Upstream, 1);
+    pair.relay
+        .note(Upstream, pair.kernel.take_event(Upstream).unwrap());
+    // These come after the event was taken.
+    pair.kernel.make_last_urgent(Upstream);
+    pair.send(Upstream, 1000);
+    pair.kernel.arrive_fin(Upstream);
+    let verdict = pair.relay.advance(&mut pair.kernel, pair.now);
+    assert_eq!(verdict, Verdict::Blocked);
+    assert!(pair.kernel.handed_over(Upstream));
 }
 
 #[test]

@@ -382,7 +382,7 @@ impl<I: Intercept> Worker<I> {
                 Ready {
                     readable: true,
                     writable: true,
-                    failed: false,
+                    ..Ready::default()
                 },
             ),
             OnMeeting::Refuse(outcome) => self.end(key, outcome),

@@ -36,7 +36,7 @@ impl<I: Intercept> Worker<I> {
         let ready = Ready {
             readable: true,
             writable: true,
-            failed: false,
+            ..Ready::default()
         };
         self.advance_with(
             key,

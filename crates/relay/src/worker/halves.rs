@@ -187,4 +187,31 @@ mod tests {
         let read = halves.read(Side::Upstream);
         assert!(is(ErrorKind::ConnectionReset)(&read), "{read:?}");
     }
+    #[test]
+    fn urgent_bytes_stop_splicing_and_not_reading() {
+        let (sockets, peer) = connection();
+        let mut workspace = Workspace::new();
+        let mut halves = Halves {
+            sockets: &sockets,
+            workspace: &mut workspace,
+        };
+        let near = socket2::SockRef::from(halves.fd(Side::Upstream));
+        near.set_out_of_band_inline(true).unwrap();
+        let far = socket2::SockRef::from(&peer);
+        far.send(b"ab").unwrap();
+        far.send_out_of_band(b"!").unwrap();
+        far.send(b"cd").unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        let mut pipe = halves.lease().unwrap();
+        // Up to the urgent byte, then no further, although there is more.
+        let two = |filled: &io::Result<usize>| matches!(filled, Ok(2));
+        until(|| halves.fill(Side::Upstream, &mut pipe), two);
+        until(
+            || halves.fill(Side::Upstream, &mut pipe),
+            |filled| matches!(filled, Ok(0)),
+        );
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 3);
+        assert_eq!(halves.workspace.scratch[..3], *b"!cd");
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 0);
+    }
 }
