@@ -479,18 +479,21 @@ static __always_inline bool has_withdrawn(__u32 worker)
 STEP __u32 open_flow(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
 {
 	__u32 worker = this_worker();
-	struct gate made = { .worker = worker };
+	struct gate made = {};
 	struct gate *gate;
 	struct flow flow;
 	__u32 listen;
 
 	if (!pkt || !event)
 		return FATE_PASS;
-	listen = FATE_LISTEN | listener_key(worker, pkt) << FATE_BITS;
 	flow = pkt->flow;
 	gate = find_gate(&flow);
 	if (gate && gate->isn == pkt->tcp.seq)
 		return fate_of_retransmission(gate, pkt);
+	/* The client starts over: whose the former attempt is, ends it. */
+	if (gate)
+		worker = gate->worker;
+	listen = FATE_LISTEN | listener_key(worker, pkt) << FATE_BITS;
 	if (has_withdrawn(worker))
 		return FATE_PASS;
 	if (event->accept == ACCEPT_LATE)
@@ -499,6 +502,7 @@ STEP __u32 open_flow(struct __sk_buff *skb, const struct packet *pkt, struct eve
 		count(STAT_SUSPECTS);
 		event->accept = ACCEPT_STRICT;
 	}
+	made.worker = worker;
 	made.isn = pkt->tcp.seq;
 	made.syn = event->accept == ACCEPT_STRICT ? SYN_HELD : SYN_ADMITTED;
 	if (report(skb, pkt, event, worker, &made))
