@@ -14,6 +14,7 @@ const HEADERS_MAX: usize = 160;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
+const TCP: u8 = 6;
 /// `ETH_P_ALL`: every protocol.
 const EVERYTHING: u16 = 0x0003;
 
@@ -27,6 +28,8 @@ pub(crate) struct Segment {
     pub(crate) mss: Option<u16>,
     /// TTL or hop limit.
     pub(crate) ttl: u8,
+    /// Bytes of content.
+    pub(crate) bytes: usize,
 }
 
 impl Segment {
@@ -84,48 +87,66 @@ impl Capture {
     }
 }
 
+/// The parts of an IP header that matter here, and where they put what follows.
+struct IpHeader {
+    from: IpAddr,
+    to: IpAddr,
+    ttl: u8,
+    protocol: u8,
+    /// Bytes of the header.
+    length: usize,
+    /// Bytes of the packet, as its header says.
+    total: usize,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+fn parse_ip(packet: &[u8]) -> Option<IpHeader> {
+    let v4 = |at: usize| {
+        let octets = <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?;
+        Some(IpAddr::from(Ipv4Addr::from(octets)))
+    };
+    let v6 = |at: usize| {
+        let octets = <[u8; 16]>::try_from(packet.get(at..at + 16)?).ok()?;
+        Some(IpAddr::from(Ipv6Addr::from(octets)))
+    };
+    let byte = |at: usize| packet.get(at).copied();
+    match byte(0)? >> 4 {
+        4 => Some(IpHeader {
+            from: v4(12)?,
+            to: v4(16)?,
+            ttl: byte(8)?,
+            protocol: byte(9)?,
+            length: usize::from(byte(0)? & 15) * 4,
+            total: word(packet, 2)?.into(),
+        }),
+        6 => Some(IpHeader {
+            from: v6(8)?,
+            to: v6(24)?,
+            ttl: byte(7)?,
+            protocol: byte(6)?,
+            length: 40,
+            total: 40 + usize::from(word(packet, 4)?),
+        }),
+        _ => None,
+    }
+}
+
 /// Reads an IP packet with a TCP segment; none for anything else.
 fn parse(packet: &[u8]) -> Option<Segment> {
-    let octets = |range: std::ops::Range<usize>| packet.get(range);
-    let (header, protocol, ttl, from, to): (_, _, _, IpAddr, IpAddr) = match packet.first()? >> 4 {
-        4 => {
-            let address = |at| {
-                let octets = <[u8; 4]>::try_from(octets(at..at + 4)?).ok()?;
-                Some(Ipv4Addr::from(octets).into())
-            };
-            let header = usize::from(packet[0] & 15) * 4;
-            (
-                header,
-                *packet.get(9)?,
-                packet[8],
-                address(12)?,
-                address(16)?,
-            )
-        }
-        6 => {
-            let address = |at| {
-                let octets = <[u8; 16]>::try_from(octets(at..at + 16)?).ok()?;
-                Some(Ipv6Addr::from(octets).into())
-            };
-            (
-                40,
-                *packet.get(6)?,
-                *packet.get(7)?,
-                address(8)?,
-                address(24)?,
-            )
-        }
-        _ => return None,
-    };
-    let tcp = packet.get(header..).filter(|_| protocol == 6)?;
-    let port = |at: usize| Some(u16::from_be_bytes([*tcp.get(at)?, *tcp.get(at + 1)?]));
-    let options = tcp.get(20..usize::from(tcp.get(12)? >> 4) * 4)?;
+    let ip = parse_ip(packet)?;
+    let tcp = packet.get(ip.length..).filter(|_| ip.protocol == TCP)?;
+    let header = usize::from(tcp.get(12)? >> 4) * 4;
     Some(Segment {
-        from: (from, port(0)?).into(),
-        to: (to, port(2)?).into(),
+        from: (ip.from, word(tcp, 0)?).into(),
+        to: (ip.to, word(tcp, 2)?).into(),
         flags: tcp[13],
-        mss: mss(options),
-        ttl,
+        mss: mss(tcp.get(20..header)?),
+        ttl: ip.ttl,
+        // A packet that segmentation offload made too large for its header says nothing.
+        bytes: ip.total.saturating_sub(ip.length + header),
     })
 }
 

@@ -244,3 +244,28 @@ fn a_server_may_be_on_the_clients_side_and_the_other_way_round() {
         assert_eq!(counter(&node, mode), 2);
     }
 }
+
+#[test]
+fn a_host_that_translates_relays_with_its_own_address() {
+    let network = line();
+    let masquerade = "table inet translation {
+        chain out {
+            type nat hook postrouting priority srcnat;
+            oifname s0 masquerade
+        }
+    }";
+    firewall_script(network.node(0), masquerade);
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let config = format!("{}source_address = \"node\"\n", accepting(mode));
+        let node = start(&network, &config);
+        for (family, own) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            assert_eq!(pair.seen_by_server().ip().to_string(), own, "{mode}");
+            pair.close_client_first();
+        }
+        until_ended(&node, "finished", 2);
+        assert_eq!(counter(&node, mode), 2);
+    }
+}

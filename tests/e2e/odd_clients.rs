@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients that do what few do: hurry, start over, send urgent data, use TCP's rarer extensions.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{Family, Network};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::capture::Capture;
+use crate::support::{
+    MODES, PORT, Pair, SOON, accept, accepting, close, counter, dial, dial_from, dial_with,
+    expect_end, firewall, line, listen, network, remove_firewall, reset, say, start, target,
+    tcp_socket, until, until_counter, until_ended,
+};
+
+/// The client is near and the server far, so the client can act before the server has answered.
+fn far_server() -> Network {
+    network([Link::Veth, Link::delay(Duration::from_millis(50))])
+}
+
+#[test]
+fn what_a_client_says_before_the_server_has_answered_arrives() {
+    let network = far_server();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let mut client = dial(network.client(), to).expect("it connects");
+            client.write_all(&[5; 20_000]).expect("it is sent");
+            client.shutdown(Shutdown::Write).expect("it is open");
+            let (mut server, _) = accept(&listener);
+            let mut heard = Vec::new();
+            server.read_to_end(&mut heard).expect("it arrives");
+            assert!(
+                heard == [5; 20_000],
+                "{mode} {family}: {} bytes",
+                heard.len()
+            );
+            say(&mut server, &mut client, b"an answer");
+            drop(server);
+            expect_end(&mut client);
+        }
+        until_ended(&node, "finished", 2);
+    }
+}
+
+#[test]
+fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
+    let network = far_server();
+    let listener = listen(network.server(), PORT);
+    for mode in ["early", "late"] {
+        let config = format!("{}[half_open]\nexpiry = \"1s\"\n", accepting(mode));
+        let node = start(&network, &config);
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            reset(dial(network.client(), to).expect("it connects"));
+            let mut client = dial(network.client(), to).expect("it connects");
+            client.write_all(b"a question").expect("it is sent");
+            reset(client);
+        }
+        until_counter(&node, "relays", 0);
+        assert_eq!(counter(&node, "half_open"), 0);
+        // The server has seen a connection and its reset, or none.
+        listener.set_nonblocking(true).expect("an option");
+        while let Ok((mut server, _)) = listener.accept() {
+            server.set_nonblocking(false).expect("an option");
+            server.set_read_timeout(Some(SOON)).expect("an option");
+            let end = server.read_to_end(&mut Vec::new());
+            let end = end.expect_err("a reset").kind();
+            assert_eq!(end, io::ErrorKind::ConnectionReset, "{mode}");
+        }
+        listener.set_nonblocking(false).expect("an option");
+    }
+}
+
+/// Gives up a connection attempt that heard no answer, then tries again from the same port.
+#[test]
+fn a_client_that_starts_over_from_the_same_port_connects() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for (mode, port) in MODES.into_iter().zip([4001, 4002, 4003]) {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let from = SocketAddr::new(network.client_address(family), port);
+            let deaf = "tcp flags & (syn | ack) == syn | ack drop";
+            firewall(network.client(), "deaf", &[("input", deaf)]);
+            let before = counter(&node, "syns_redirected");
+            let attempt = || -> io::Result<Socket> {
+                let socket = tcp_socket(to)?;
+                socket.set_reuse_address(true)?;
+                socket.bind(&from.into())?;
+                socket.set_nonblocking(true)?;
+                Ok(socket)
+            };
+            let given_up = network.client().run_in(attempt).expect("a socket");
+            assert!(given_up.connect(&to.into()).is_err(), "it does not wait");
+            until("SYN at the node", || {
+                counter(&node, "syns_redirected") > before
+            });
+            drop(given_up);
+            remove_firewall(network.client(), "deaf");
+            let dialled = dial_from(network.client(), from, to);
+            let mut pair = Pair::of(dialled, &listener);
+            pair.check();
+            pair.close_client_first();
+        }
+        until_ended(&node, "finished", 2);
+        until_counter(&node, "relays", 0);
+        assert_eq!(counter(&node, "half_open"), 0);
+    }
+}
+
+/// Urgent bytes arrive like any others, though without their urgency.
+#[test]
+fn no_byte_is_lost_when_some_are_urgent() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let node = start(&network, "");
+    for family in Family::ALL {
+        // Copied by the node, and spliced.
+        for bytes in [1000, 1_000_000] {
+            let Pair { client, server } = Pair::open(&network, family, &listener);
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                send_with_urgent_bytes(from, to, bytes);
+            }
+            close(client, server);
+        }
+    }
+    until_ended(&node, "finished", 4);
+}
+
+fn send_with_urgent_bytes(mut from: &TcpStream, mut to: &TcpStream, bytes: usize) {
+    SockRef::from(to)
+        .set_out_of_band_inline(true)
+        .expect("a socket has options");
+    let content: Vec<u8> = (0..=250).cycle().take(bytes).collect();
+    thread::scope(|scope| {
+        let sent = &content;
+        scope.spawn(move || {
+            for _ in 0..3 {
+                from.write_all(sent).expect("it is sent");
+                SockRef::from(from)
+                    .send_out_of_band(b"!")
+                    .expect("it is sent");
+            }
+            from.write_all(sent).expect("it is sent");
+        });
+        let mut heard = vec![0; 4 * bytes + 3];
+        to.read_exact(&mut heard).expect("everything arrives");
+        let expected = [&content[..]; 4].join(&b'!');
+        assert!(heard == expected, "other bytes than were sent");
+    });
+}
+
+#[test]
+fn a_syn_with_data_is_as_good_as_any() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    // 1: client, 2: server, 4: send data without a cookie.
+    network
+        .client()
+        .sysctl("net.ipv4.tcp_fastopen", "5")
+        .unwrap();
+    network
+        .server()
+        .sysctl("net.ipv4.tcp_fastopen", "0x203")
+        .unwrap();
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        let capture = Capture::start(network.client());
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let socket = network
+                .client()
+                .run_in(|| tcp_socket(to))
+                .expect("a socket");
+            let sent = socket.send_to_with_flags(b"in a hurry", &to.into(), libc::MSG_FASTOPEN);
+            assert_eq!(sent.expect("it is sent"), 10);
+            let client = TcpStream::from(socket);
+            client.set_read_timeout(Some(SOON)).unwrap();
+            let (server, _) = accept(&listener);
+            let mut pair = Pair { client, server };
+            let mut heard = [0; 10];
+            pair.server.read_exact(&mut heard).expect("it arrives");
+            assert_eq!(&heard, b"in a hurry");
+            pair.check();
+            pair.close_client_first();
+        }
+        assert!(capture.syns_to(PORT).iter().all(|syn| syn.bytes == 10));
+        until_ended(&node, "finished", 2);
+        assert_eq!(counter(&node, mode), 2);
+    }
+}
+
+#[test]
+fn a_client_of_multipath_tcp_falls_back() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let connect = || -> io::Result<TcpStream> {
+                let domain = Domain::for_address(to);
+                let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))?;
+                socket.connect(&to.into())?;
+                socket.set_read_timeout(Some(SOON))?;
+                Ok(socket.into())
+            };
+            let mut pair = Pair::of(network.client().run_in(connect), &listener);
+            pair.check();
+            pair.close_client_first();
+        }
+        until_ended(&node, "finished", 2);
+        assert_eq!(counter(&node, mode), 2);
+    }
+}
+
+#[test]
+fn a_client_with_ip_options_and_congestion_notification_connects() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for host in [network.client(), network.server()] {
+        host.sysctl("net.ipv4.tcp_ecn", "1").unwrap();
+    }
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let dialled = dial_with(network.client(), to, |socket| {
+                if family == Family::V4 {
+                    // Three times "no operation" and "end": a longer header.
+                    set_ip_options(socket, &[1, 1, 1, 0])?;
+                }
+                Ok(())
+            });
+            let mut pair = Pair::of(dialled, &listener);
+            pair.check();
+            pair.close_client_first();
+        }
+        until_ended(&node, "finished", 2);
+        assert_eq!(counter(&node, mode), 2);
+    }
+}
+
+/// Has IPv4 packets of a socket carry options (`IP_OPTIONS`, RFC 791).
+fn set_ip_options(socket: &Socket, options: &[u8; 4]) -> io::Result<()> {
+    // SAFETY: the kernel reads four bytes of `options`, which live through the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_OPTIONS,
+            options.as_ptr().cast(),
+            4,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
