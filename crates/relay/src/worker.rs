@@ -16,7 +16,7 @@ mod halves;
 mod hop;
 mod inspect;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -95,7 +95,11 @@ pub(crate) struct Worker<I> {
     /// Half-open upstream connections by client prefix.
     half_open: HashMap<[u8; 8], u32>,
     /// Client prefixes already reported as known.
-    known: std::collections::HashSet<[u8; 8]>,
+    known: HashSet<[u8; 8]>,
+    /// Flows begun at accept whose SYN should have been reported before. Events
+    /// wait in the ring behind one that another CPU still writes, so it may
+    /// come yet.
+    unannounced: HashSet<Flow>,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: std::collections::VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
@@ -220,7 +224,8 @@ impl<I: Intercept> Worker<I> {
             entries: Slots::new(),
             opening: HashMap::new(),
             half_open: HashMap::new(),
-            known: std::collections::HashSet::new(),
+            known: HashSet::new(),
+            unannounced: HashSet::new(),
             passed: std::collections::VecDeque::new(),
             workspace: Workspace::new(),
             again: Vec::new(),

@@ -59,6 +59,10 @@ impl<I: Intercept> Worker<I> {
 
     fn on_syn(&mut self, event: Event, held: bool) {
         self.counters.syns.add(1);
+        if self.unannounced.remove(&event.flow) {
+            // Its client was quicker: the flow has begun already.
+            return self.intercept.open_gate(&event.flow, event.gate);
+        }
         self.forget_former(&event.flow);
         let rule = self
             .rules
@@ -460,6 +464,9 @@ impl<I: Intercept> Worker<I> {
         let mss = sys::segment_bytes(&socket);
         if !rule.inherited {
             let _ = sys::apply(&socket, &rule.rule.downstream);
+        }
+        if rule.rule.accept != AcceptMode::Late {
+            self.unannounced.insert(flow);
         }
         let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
         if self.full() {

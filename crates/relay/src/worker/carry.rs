@@ -111,6 +111,9 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.remove(key) else {
             return;
         };
+        if !self.unannounced.is_empty() {
+            self.unannounced.remove(&entry.flow);
+        }
         self.counters.relays.sub(1);
         self.counters.ended[outcome as usize].add(1);
         let record = self.record(key, &entry, outcome);
