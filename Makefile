@@ -6,7 +6,7 @@ PREFIX := /usr/local
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/$(shell rustc --print host-tuple)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build demo test lint unit e2e fmt deny typos install clean
+.PHONY: help setup build demo test lint unit e2e kernel-test fmt deny typos install clean
 .NOTPARALLEL:
 
 help: ## list the verbs
@@ -30,8 +30,11 @@ lint: ## formatting, and clippy with warnings as errors
 unit: ## unit tests (those of the eBPF programs need root)
 	$(CARGO) test --workspace --lib --bins
 
-e2e: ## the real binary in network namespaces (needs root)
-	$(CARGO) test --workspace --test e2e
+e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
+	$(CARGO) test --workspace --test e2e --test programs
+
+kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs qemu-system-x86)
+	scripts/kernel-test.sh $(RELEASE)/posthaste
 
 fmt: ## format the Rust and the C code in place (needs clang-format)
 	cargo fmt --all

@@ -380,12 +380,13 @@ fn early_resets_a_client_whose_server_refuses_and_is_strict_for_a_while() {
 fn a_destination_that_answers_again_is_early_again() {
     let network = line();
     let node = start(&network, "[defaults]\nsuspect_for = \"1h\"\n");
-    for (count, family) in (1..).zip(Family::ALL) {
-        let to = SocketAddr::new(network.server_address(family), PORT);
+    // A port for each, since a listener that was just closed may linger.
+    for ((count, family), port) in (1..).zip(Family::ALL).zip([81, 82]) {
+        let to = SocketAddr::new(network.server_address(family), port);
         expect_accepted_and_reset(dial(network.client(), to));
         let refused = errno(&dial(network.client(), to));
         assert_eq!(refused, Some(libc::ECONNREFUSED));
-        let listener = listen(network.server(), PORT);
+        let listener = listen(network.server(), port);
         Pair::open(&network, family, &listener).check();
         let strict = counter(&node, "strict");
         assert_eq!(

@@ -15,6 +15,7 @@ mod death;
 mod drain;
 mod interfaces;
 mod limits;
+mod observation;
 mod reload;
 mod teardown;
 

@@ -338,8 +338,10 @@ fn run(command: &mut Command, input: &str) -> String {
 
 /// Gives a host another address that the rest of the network routes to it.
 pub(crate) fn add_address(host: &Namespace, address: IpAddr) {
-    let length = if address.is_ipv4() { 32 } else { 128 };
-    host.ip(&format!("address add {address}/{length} dev lo"))
+    // Without "nodad" an IPv6 address is not usable at once.
+    let length = if address.is_ipv4() { "32" } else { "128" };
+    let nodad = if address.is_ipv4() { "" } else { " nodad" };
+    host.ip(&format!("address add {address}/{length} dev lo{nodad}"))
         .expect("an address can be added");
 }
 

@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 
 use posthaste_lab::netns::Namespace;
-use posthaste_lab::network::Network;
+use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::support::{PORT, Pair, counter, dial, line, listen, start, until};
-use crate::watch::programs_at;
+use crate::support::{PORT, Pair, SOON, counter, dial, line, listen, start, until};
+use crate::watch::{assert_nothing_left, installed, programs_at};
 
 /// The addresses of a client that appears later, and the node's on its cable.
 const LATE_CLIENT: [&str; 2] = ["10.9.0.1/24", "fd00:9::1/64"];
@@ -61,8 +61,7 @@ fn plug_in(client: &Namespace, node: &Namespace, name: &str) {
 
 /// The server's addresses, of either family.
 fn servers(network: &Network) -> [SocketAddr; 2] {
-    posthaste_lab::network::Family::ALL
-        .map(|family| SocketAddr::new(network.server_address(family), PORT))
+    Family::ALL.map(|family| SocketAddr::new(network.server_address(family), PORT))
 }
 
 fn interface(node: &Node, name: &str) -> Option<serde_json::Value> {
@@ -76,6 +75,21 @@ fn interface(node: &Node, name: &str) -> Option<serde_json::Value> {
 
 fn attached(node: &Node, name: &str) -> bool {
     interface(node, name).is_some_and(|interface| interface["attached"] == true)
+}
+
+#[test]
+fn a_host_without_ipv6_relays_the_rest() {
+    let network = line();
+    let host = network.node(0);
+    host.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
+    let listener = listen(network.server(), PORT);
+    let mut node = start(&network, "");
+    Pair::open(&network, Family::V4, &listener).check();
+    assert_eq!(counter(&node, "relays_opened"), 1);
+    // A rule, a route, and a program at either interface.
+    assert_eq!(installed(host).len(), 4, "{:#?}", installed(host));
+    assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
+    assert_nothing_left(host);
 }
 
 #[test]

@@ -7,13 +7,15 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use posthaste_lab::transfer::{Request, Server, fetch};
 
 use super::wrapper;
 use crate::payload::{receive, send};
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial, line, listen, start, target, until,
+    MODES, PORT, Pair, accepting, counter, dial, line, listen, network, start, target, until,
 };
 use crate::watch::{Accounts, Descriptors, quiet, wait_for_line};
 
@@ -64,6 +66,39 @@ fn relays_again(network: &Network, node: &Node) {
         });
     }
     quiet(node);
+}
+
+/// The table fills while handshakes are under way: those that the node has begun go on, the
+/// others are forwarded, and no client waits for a repetition of its SYN.
+#[test]
+fn flows_on_their_way_when_the_table_fills_go_on() {
+    let link = Link::delay(Duration::from_millis(10));
+    let network = network([link.clone(), link]);
+    let server = Server::start(network.server(), PORT, "cubic").unwrap();
+    for mode in ["early", "strict"] {
+        let config = "[node]\nworkers = 1\nrelays_max = 100\n".to_owned();
+        let node = start(&network, &(config + &accepting(mode)));
+        let accounts = Accounts::of(&node);
+        for family in Family::ALL {
+            let held = listen(network.server(), PORT + 1);
+            let target = target(&network, family, &held);
+            // Not quite full: as many again fit as the node keeps room for.
+            let idle: Vec<_> = (0..74)
+                .map(|_| Pair::of(dial(network.client(), target), &held))
+                .collect();
+            let request = Request::new(network.server_address(family), PORT, 1000);
+            thread::scope(|scope| {
+                for _ in 0..25 {
+                    scope.spawn(|| fetch(network.client(), &request).unwrap());
+                }
+            });
+            drop(idle);
+            quiet(&node);
+        }
+        let ended = accounts.settle_any(&node);
+        assert!(!ended.contains_key("client_absent"), "{mode}: {ended:?}");
+    }
+    assert_eq!(server.peers().len(), 100);
 }
 
 /// A node told to relay more than its descriptors allow keeps some for itself.

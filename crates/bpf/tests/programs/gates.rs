@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gates: what a flow's first SYN leaves behind, what its repetitions meet, and the bounds.
+
+use std::net::SocketAddr;
+
+use posthaste_bpf::{Accept, Action, EventKind, Settings};
+use posthaste_lab::network::Family;
+
+use crate::host::Verdict::{Passed, Redirected, Swallowed};
+use crate::host::{
+    Host, SETTINGS, client, client_at, flow, gate, listen, on_host, on_host_with, rule, server,
+};
+use crate::segment::Segment;
+
+/// Room for two half-open flows, and for one more from where clients are known.
+const TIGHT: Settings = Settings {
+    half_open: 2,
+    half_open_reserve: 1,
+    ..SETTINGS
+};
+
+fn syn(family: Family) -> Segment {
+    Segment::syn(client(family), server(family)).sequence(100)
+}
+
+fn syn_from(client: SocketAddr) -> Vec<u8> {
+    let family = if client.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    };
+    Segment::syn(client, server(family)).frame()
+}
+
+fn strict(host: &mut Host<'_>) {
+    host.obey(&[rule(Action::Relay, Accept::Strict)]);
+}
+
+/// Lets as many flows in as there is room for anybody.
+fn fill(host: &mut Host<'_>, family: Family) {
+    for port in [1, 2] {
+        host.receive(&syn_from(client_at(family, port)));
+    }
+    assert_eq!((host.events().len(), host.gates()), (2, (2, 0)));
+}
+
+#[test]
+fn a_repeated_syn_goes_to_the_listener_and_nobody_is_told_again() {
+    on_host(|host| {
+        for family in Family::ALL {
+            host.receive(&syn(family).frame());
+            host.event();
+            for _ in 0..3 {
+                assert_eq!(host.receive(&syn(family).frame()), Redirected);
+            }
+            assert!(host.events().is_empty());
+        }
+        assert_eq!(host.gates(), (2, 0));
+    });
+}
+
+#[test]
+fn a_held_syn_stays_held_until_it_is_admitted() {
+    on_host(|host| {
+        strict(host);
+        for family in Family::ALL {
+            host.receive(&syn(family).frame());
+            let gate = gate(&host.event());
+            assert_eq!(host.receive(&syn(family).frame()), Swallowed);
+            host.lane.admit(&gate).unwrap();
+            assert_eq!(host.receive(&syn(family).frame()), Redirected);
+            assert_eq!(host.receive(&syn(family).frame()), Redirected);
+            assert!(host.events().is_empty());
+        }
+        assert_eq!(host.gates(), (2, 0), "they stay");
+    });
+}
+
+#[test]
+fn a_syn_that_was_passed_on_is_passed_on_again() {
+    on_host(|host| {
+        strict(host);
+        host.receive(&syn(Family::V4).frame());
+        let gate = gate(&host.event());
+        host.lane.pass(&gate).unwrap();
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
+        host.lane.open_gate(&gate);
+        assert_eq!(
+            host.receive(&syn(Family::V4).frame()),
+            Swallowed,
+            "from the beginning"
+        );
+    });
+}
+
+#[test]
+fn an_opened_gate_is_gone() {
+    on_host(|host| {
+        host.receive(&syn(Family::V6).frame());
+        let gate = gate(&host.event());
+        host.lane.open_gate(&gate);
+        assert_eq!(host.gates(), (0, 0));
+        host.lane.open_gate(&gate);
+        assert_eq!(host.receive(&syn(Family::V6).frame()), Redirected);
+        assert_eq!(host.events().len(), 1, "a flow begins");
+    });
+}
+
+#[test]
+fn a_client_that_starts_over_replaces_its_gate() {
+    on_host(|host| {
+        for family in Family::ALL {
+            host.receive(&syn(family).frame());
+            host.event();
+            assert_eq!(host.receive(&syn(family).sequence(200).frame()), Redirected);
+            assert_eq!(host.event().isn, 200);
+            assert_eq!(host.receive(&syn(family).sequence(200).frame()), Redirected);
+            assert!(host.events().is_empty());
+        }
+        assert_eq!(host.gates(), (2, 0));
+    });
+}
+
+#[test]
+fn a_rule_that_changed_does_not_change_flows_that_began() {
+    on_host(|host| {
+        host.receive(&syn(Family::V4).frame());
+        host.event();
+        strict(host);
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Redirected);
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
+fn beyond_the_budget_early_is_late() {
+    on_host_with(TIGHT, |host| {
+        fill(host, Family::V4);
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family).frame()), Redirected);
+        }
+        assert!(host.events().is_empty());
+        assert_eq!((host.gates(), host.stat("gates_full")), ((2, 0), 2));
+    });
+}
+
+#[test]
+fn beyond_the_budget_strict_is_passed_on() {
+    on_host_with(TIGHT, |host| {
+        strict(host);
+        fill(host, Family::V6);
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family).frame()), Passed);
+        }
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
+fn a_full_budget_still_knows_its_own() {
+    on_host_with(TIGHT, |host| {
+        fill(host, Family::V4);
+        let own = syn_from(client_at(Family::V4, 1));
+        assert_eq!(host.receive(&own), Redirected);
+        assert!(host.events().is_empty(), "a repetition");
+        let anew = Segment::syn(client_at(Family::V4, 1), server(Family::V4)).sequence(9);
+        assert_eq!(host.receive(&anew.frame()), Redirected);
+        assert_eq!(host.event().isn, 9, "in the place of the former");
+        assert_eq!((host.gates(), host.stat("gates_full")), ((2, 0), 0));
+    });
+}
+
+#[test]
+fn the_reserve_is_for_known_clients() {
+    let cases = [
+        ("10.0.0.77:1", "10.0.0.2:40000", true),
+        ("10.0.0.77:1", "10.0.1.2:40000", false),
+        ("10.0.0.77:1", "[fd00::2]:40000", false),
+        ("[fd00::77]:1", "[fd00::2]:40000", true),
+        ("[fd00::77]:1", "[fd00:0:0:5::2]:40000", false),
+        ("[fd00::77]:1", "10.0.0.2:40000", false),
+    ];
+    for (known, client, served) in cases {
+        let case = format!("{known} {client}");
+        on_host_with(TIGHT, |host| {
+            fill(host, Family::V4);
+            let known = flow(known.parse().unwrap(), server(Family::V4));
+            host.lane.know(known.client_ip);
+            assert_eq!(host.receive(&syn_from(client.parse().unwrap())), Redirected);
+            let events = host.events();
+            assert_eq!(events.len(), usize::from(served), "{case}");
+            assert_eq!(host.gates(), (2, usize::from(served)), "{case}");
+            assert_eq!(host.stat("gates_full"), u64::from(!served), "{case}");
+            assert!(events.iter().all(|event| event.kept));
+        });
+    }
+}
+
+#[test]
+fn the_reserve_ends_too() {
+    on_host_with(TIGHT, |host| {
+        fill(host, Family::V4);
+        host.lane
+            .know(flow(client(Family::V4), server(Family::V4)).client_ip);
+        host.receive(&syn_from(client_at(Family::V4, 3)));
+        let kept = host.event();
+        assert_eq!(
+            host.receive(&syn_from(client_at(Family::V4, 4))),
+            Redirected
+        );
+        assert_eq!((host.events().len(), host.gates()), (0, (2, 1)), "late");
+        host.lane.open_gate(&gate(&kept));
+        assert_eq!(host.gates(), (2, 0));
+        host.receive(&syn_from(client_at(Family::V4, 4)));
+        assert!(host.event().kept, "the place is free again");
+    });
+}
+
+#[test]
+fn a_kept_flow_repeats_and_is_admitted_like_any_other() {
+    on_host_with(TIGHT, |host| {
+        strict(host);
+        fill(host, Family::V6);
+        host.lane
+            .know(flow(client(Family::V6), server(Family::V6)).client_ip);
+        assert_eq!(host.receive(&syn(Family::V6).frame()), Swallowed);
+        let gate = gate(&host.event());
+        assert_eq!(host.receive(&syn(Family::V6).frame()), Swallowed);
+        host.lane.admit(&gate).unwrap();
+        assert_eq!(host.receive(&syn(Family::V6).frame()), Redirected);
+        assert_eq!(host.gates(), (2, 1));
+    });
+}
+
+/// Else the gate in the reserve would hold the server's SYN-ACK for ever: the worker knows of the
+/// new one only.
+#[test]
+fn a_kept_flow_that_starts_over_leaves_the_reserve_when_it_can() {
+    on_host_with(TIGHT, |host| {
+        fill(host, Family::V4);
+        host.lane
+            .know(flow(client(Family::V4), server(Family::V4)).client_ip);
+        host.receive(&syn(Family::V4).frame());
+        assert!(host.event().kept);
+        let first = flow(client_at(Family::V4, 1), server(Family::V4));
+        host.lane.open_gate(&posthaste_bpf::GateKey {
+            flow: first,
+            isn: 0,
+            kept: false,
+        });
+
+        host.receive(&syn(Family::V4).sequence(200).frame());
+        let event = host.event();
+        assert!(!event.kept);
+        assert_eq!(host.gates(), (2, 0));
+        host.lane.open_gate(&gate(&event));
+        assert_eq!(host.gates(), (1, 0), "no gate of the flow stands");
+    });
+}
+
+#[test]
+fn events_that_find_no_room_make_early_late() {
+    on_host(|host| {
+        let lost = overflow(host, Redirected);
+        assert_eq!(
+            host.gates().0,
+            host.events().len(),
+            "no gate without an event"
+        );
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Redirected);
+        assert_eq!(
+            (host.events().len(), host.stat("events_lost")),
+            (1, lost),
+            "room again"
+        );
+    });
+}
+
+#[test]
+fn events_that_find_no_room_make_strict_pass() {
+    on_host(|host| {
+        strict(host);
+        overflow(host, Passed);
+        assert_eq!(host.gates().0, host.events().len());
+        assert_eq!(
+            host.receive(&syn(Family::V4).frame()),
+            Swallowed,
+            "room again"
+        );
+    });
+}
+
+/// Sends SYNs until some have had no room in the ring and met `fate`; returns how many.
+fn overflow(host: &mut Host<'_>, fate: crate::host::Verdict) -> u64 {
+    let mut port = 1;
+    while host.stat("events_lost") < 10 {
+        let lost = host.stat("events_lost");
+        let verdict = host.receive(&syn_from(client_at(Family::V4, port)));
+        if host.stat("events_lost") > lost {
+            assert_eq!(verdict, fate);
+        }
+        port = port.checked_add(1).expect("the ring is bounded");
+    }
+    10
+}
+
+/// The worker knows nothing of the second attempt, so the first one's gate still has to hold the
+/// server's SYN-ACK.
+#[test]
+fn a_lost_event_leaves_the_former_gate() {
+    for (accept, fate) in [(Accept::Early, Redirected), (Accept::Strict, Passed)] {
+        on_host(|host| {
+            host.obey(&[rule(Action::Relay, accept)]);
+            let held = accept == Accept::Strict;
+            let former = host.receive(&syn(Family::V6).frame());
+            overflow(host, fate);
+            let gates = host.gates();
+            assert_eq!(host.receive(&syn(Family::V6).sequence(200).frame()), fate);
+            assert_eq!(host.gates(), gates);
+            assert_eq!(host.receive(&syn(Family::V6).frame()), former);
+            let first = host.events().swap_remove(0);
+            assert_eq!((first.isn, first.kind), (100, EventKind::Syn { held }));
+        });
+    }
+}
+
+#[test]
+fn a_gate_belongs_to_the_worker_that_was_told() {
+    on_host_with(
+        Settings {
+            workers: 2,
+            ..SETTINGS
+        },
+        |host| {
+            let mut other = host.redirect.lane(1).unwrap().open().unwrap();
+            let _listeners = listen(&other);
+            for family in Family::ALL {
+                // Whichever CPU this runs on, the gate says who.
+                other
+                    .close_gate(flow(client(family), server(family)))
+                    .unwrap();
+                let repeated = syn(family).sequence(0).frame();
+                assert_eq!(host.receive(&repeated), Redirected);
+                assert!(host.events().is_empty() && other.next_event().is_none());
+                other.set_listener(family == Family::V6, None).unwrap();
+                // With either worker's own listener gone a new flow may be left alone, but this one
+                // is bound to worker 1.
+                assert_eq!(host.receive(&repeated), Passed, "{family}");
+            }
+        },
+    );
+}
+
+#[test]
+fn gates_that_workers_make_are_in_the_budget() {
+    on_host_with(TIGHT, |host| {
+        fill(host, Family::V4);
+        let another = flow(client(Family::V4), server(Family::V4));
+        host.lane.close_gate(another).expect_err("there is no room");
+        assert_eq!(host.gates(), (2, 0));
+    });
+}

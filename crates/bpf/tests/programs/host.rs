@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A host that forwards, with the programs loaded, and a way to run them on a frame.
+//!
+//! ```text
+//! client 10.0.0.2 --- in0 (10.0.0.1)  host  (10.0.1.1) out0 --- router 10.0.1.2 --- 10.9.0.0/16
+//! fd00::2         --- (fd00::1)             (fd00:0:0:1::1)     fd00:0:0:1::2       fd00:9::/32
+//! ```
+//!
+//! Only the host exists: nobody is at the other ends of its cables.
+
+use std::net::SocketAddr;
+
+use libbpf_rs::{MapCore, Object, ProgramInput};
+use posthaste_bpf::{
+    Accept, Action, Event, FlowKey, GateKey, LinkLayer, OpenLane, Redirect, RuleSpec, Settings,
+};
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::Family;
+use posthaste_relay::flow::Flow;
+use posthaste_relay::sys::{SocketSettings, transparent_listener};
+use socket2::{Domain, Protocol, Socket, Type};
+
+pub(crate) const REDIRECT_MARK: u32 = 0x1000_0000;
+pub(crate) const SOCKET_MARK: u32 = 0x2000_0000;
+
+const TC_ACT_UNSPEC: i32 = -1;
+const TC_ACT_SHOT: i32 = 2;
+/// Words of `struct __sk_buff` up to `cb`: more than the kernel lets one set, less than it has.
+const CONTEXT_WORDS: usize = 17;
+const CONTEXT_MARK: usize = 2;
+const CONTEXT_IFINDEX: usize = 10;
+
+/// What the program did with a packet that came without a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing: it goes the way it would without the program.
+    Passed,
+    /// It goes to this host, whatever its address.
+    Redirected,
+    /// It goes nowhere.
+    Swallowed,
+}
+use Verdict::{Passed, Redirected, Swallowed};
+
+pub(crate) struct Host<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) redirect: Redirect,
+    /// That of worker 0.
+    pub(crate) lane: OpenLane,
+    /// Where clients are.
+    pub(crate) ifindex: u32,
+    /// Where servers are.
+    pub(crate) out: u32,
+    listeners: Vec<Socket>,
+}
+
+/// One worker and more half-open flows than a test makes.
+pub(crate) const SETTINGS: Settings = Settings {
+    workers: 1,
+    redirect_mark: REDIRECT_MARK,
+    socket_mark: SOCKET_MARK,
+    half_open: 4096,
+    half_open_reserve: 16,
+    windows: false,
+};
+
+/// Runs a test on a host of its own that relays everything in early mode.
+pub(crate) fn on_host(test: impl FnOnce(&mut Host<'_>) + Send) {
+    on_host_with(SETTINGS, test);
+}
+
+pub(crate) fn on_host_with(settings: Settings, test: impl FnOnce(&mut Host<'_>) + Send) {
+    let namespace = forwarding_namespace();
+    namespace.run_in(|| test(&mut Host::new(&namespace, settings)));
+}
+
+fn forwarding_namespace() -> Namespace {
+    let namespace = Namespace::new().expect("root can make namespaces");
+    namespace.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    namespace
+        .sysctl("net.ipv6.conf.all.forwarding", "1")
+        .unwrap();
+    let lines = "link add in0 type veth peer name in1
+        link add out0 type veth peer name out1
+        link set in0 address 02:00:00:00:00:01
+        link set in0 up
+        link set in1 up
+        link set out0 up
+        link set out1 up
+        address add 10.0.0.1/24 dev in0
+        address add fd00::1/64 dev in0 nodad
+        address add 10.0.1.1/24 dev out0
+        address add fd00:0:0:1::1/64 dev out0 nodad
+        neighbour add 10.0.1.2 lladdr 02:00:00:00:00:01 dev out0
+        neighbour add fd00:0:0:1::2 lladdr 02:00:00:00:00:01 dev out0
+        route add 10.9.0.0/16 via 10.0.1.2
+        route add fd00:9::/32 via fd00:0:0:1::2";
+    let lines: Vec<String> = lines.lines().map(|line| line.trim().to_owned()).collect();
+    namespace.ip_batch(&lines).unwrap();
+    namespace
+}
+
+impl<'a> Host<'a> {
+    fn new(namespace: &'a Namespace, settings: Settings) -> Self {
+        let mut redirect = Redirect::load(settings).expect("root can load programs");
+        let [ifindex, out] = ["in0", "out0"].map(|name| interface(namespace, name));
+        redirect.attach(ifindex, LinkLayer::Ethernet).unwrap();
+        redirect.attach(out, LinkLayer::Ethernet).unwrap();
+        redirect.settle().unwrap();
+        let lane = redirect.lane(0).unwrap().open().unwrap();
+        let listeners = listen(&lane);
+        let mut host = Self {
+            namespace,
+            redirect,
+            lane,
+            ifindex,
+            out,
+            listeners,
+        };
+        host.obey(&[rule(Action::Relay, Accept::Early)]);
+        host
+    }
+
+    /// Puts rules in force and returns their generation.
+    pub(crate) fn obey(&mut self, rules: &[RuleSpec]) -> u8 {
+        self.redirect.set_rules(rules).unwrap()
+    }
+
+    /// Runs the program on a frame as if it had come in from the clients.
+    pub(crate) fn receive(&self, frame: &[u8]) -> Verdict {
+        match self.receive_marked(frame, self.ifindex, 0) {
+            (TC_ACT_UNSPEC, 0) => Passed,
+            (TC_ACT_UNSPEC, REDIRECT_MARK) => Redirected,
+            (TC_ACT_SHOT, _) => Swallowed,
+            other => panic!("(verdict, mark) is {other:?}"),
+        }
+    }
+
+    /// The same with an interface and a mark of one's choice; returns what the program returned
+    /// and the mark it left.
+    pub(crate) fn receive_marked(&self, frame: &[u8], ifindex: u32, mark: u32) -> (i32, u32) {
+        let mut context = [0_u32; CONTEXT_WORDS];
+        context[CONTEXT_MARK] = mark;
+        context[CONTEXT_IFINDEX] = ifindex;
+        let mut context: Vec<u8> = context.into_iter().flat_map(u32::to_ne_bytes).collect();
+        let mut after = [0; 512];
+        let input = ProgramInput {
+            context_in: Some(&mut context),
+            context_out: Some(&mut after),
+            data_in: Some(frame),
+            ..Default::default()
+        };
+        let program = self.redirect.objects().flat_map(Object::progs_mut);
+        let program = program
+            .into_iter()
+            .find(|program| program.name() == "redirect")
+            .unwrap();
+        let output = program.test_run(input).expect("the kernel takes the frame");
+        let verdict = output.return_value.cast_signed();
+        let mark = after[4 * CONTEXT_MARK..][..4].try_into().unwrap();
+        (verdict, u32::from_ne_bytes(mark))
+    }
+
+    /// The events since the last time.
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.lane.next_event()).collect()
+    }
+
+    /// The one event there is.
+    pub(crate) fn event(&mut self) -> Event {
+        let [event] = <[Event; 1]>::try_from(self.events()).expect("one event");
+        event
+    }
+
+    /// How often the program counted something.
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        let stats = self.redirect.stats();
+        let found = stats.iter().find(|(stat, ..)| *stat == name);
+        found.expect("the program counts it").2
+    }
+
+    /// How many flows have a gate, in the budget for everybody and in the reserve.
+    pub(crate) fn gates(&self) -> (usize, usize) {
+        let count = |name| {
+            let maps = self.redirect.objects().flat_map(Object::maps);
+            let map = maps.into_iter().find(|map| map.name() == name);
+            map.unwrap().keys().count()
+        };
+        (count("gates"), count("gates_kept"))
+    }
+
+    /// Ends the listeners, as if the worker had died.
+    pub(crate) fn end_listeners(&mut self) {
+        self.listeners.clear();
+    }
+}
+
+pub(crate) fn interface(namespace: &Namespace, name: &str) -> u32 {
+    let shown = namespace
+        .ip_output(&format!("-o link show {name}"))
+        .unwrap();
+    let (number, _) = shown.split_once(':').expect("the number comes first");
+    number.parse().unwrap()
+}
+
+/// Listeners of both families, given to the programs.
+pub(crate) fn listen(lane: &OpenLane) -> Vec<Socket> {
+    use std::os::fd::AsFd;
+    let settings = SocketSettings {
+        mark: SOCKET_MARK,
+        backlog: 128,
+    };
+    let make = |ipv6| {
+        let listener = transparent_listener(ipv6, settings).unwrap();
+        lane.set_listener(ipv6, Some(listener.as_fd())).unwrap();
+        listener
+    };
+    vec![make(false), make(true)]
+}
+
+/// A rule for every flow.
+pub(crate) fn rule(action: Action, accept: Accept) -> RuleSpec {
+    RuleSpec {
+        destinations: vec![],
+        sources: vec![],
+        ports: vec![],
+        action,
+        accept,
+        windows: [0; 2],
+    }
+}
+
+/// A client beyond `in0`.
+pub(crate) fn client(family: Family) -> SocketAddr {
+    client_at(family, 40_000)
+}
+
+pub(crate) fn client_at(family: Family, port: u16) -> SocketAddr {
+    let ip = if family == Family::V4 {
+        "10.0.0.2"
+    } else {
+        "fd00::2"
+    };
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+/// A server beyond the router.
+pub(crate) fn server(family: Family) -> SocketAddr {
+    let server = if family == Family::V4 {
+        "10.9.0.1:80"
+    } else {
+        "[fd00:9::1]:80"
+    };
+    server.parse().unwrap()
+}
+
+pub(crate) fn flow(client: SocketAddr, server: SocketAddr) -> FlowKey {
+    let (client_ip, server_ip) = Flow::new(client, server).addresses();
+    FlowKey {
+        client_ip,
+        server_ip,
+        client_port: client.port(),
+        server_port: server.port(),
+    }
+}
+
+pub(crate) fn gate(event: &Event) -> GateKey {
+    GateKey {
+        flow: event.flow,
+        isn: event.isn,
+        kept: event.kept,
+    }
+}
+
+/// A socket that has sent a SYN under a foreign address, as a worker's do, or without the mark of
+/// ours.
+pub(crate) fn connecting(from: SocketAddr, to: SocketAddr, mark: u32) -> Socket {
+    let socket = Socket::new(Domain::for_address(from), Type::STREAM, Some(Protocol::TCP)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.set_mark(mark).unwrap();
+    if from.is_ipv4() {
+        socket.set_ip_transparent_v4(true).unwrap();
+    } else {
+        socket.set_freebind_v6(true).unwrap();
+    }
+    socket.bind(&from.into()).unwrap();
+    // In progress: nobody answers.
+    socket.connect(&to.into()).unwrap_err();
+    socket
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program against the policy that the workers have: both must find the same rule, or a
+//! worker would carry a flow by another rule than the one that brought it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use posthaste_bpf::{self as bpf, EventKind, PrefixSpec, RuleSpec};
+use posthaste_relay::flow::Flow;
+use posthaste_relay::policy::{
+    AcceptMode, Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress,
+    Timeouts,
+};
+
+use crate::host::Verdict::{Passed, Redirected, Swallowed};
+use crate::host::{Host, gate, on_host};
+use crate::segment::Segment;
+
+/// Another seed than the one of every day.
+const SEED_VARIABLE: &str = "POSTHASTE_SEED";
+const POLICIES: u64 = 1500;
+const FLOWS: u64 = 30;
+
+#[test]
+fn the_program_finds_the_rule_that_the_policy_names() {
+    let seed: u64 = std::env::var(SEED_VARIABLE).map_or(1, |text| text.parse().unwrap());
+    on_host(|host| {
+        // What a policy may name has to be routable.
+        for route in ["0.0.0.0/1", "128.0.0.0/1"] {
+            host.namespace
+                .ip(&format!("route add {route} via 10.0.1.2"))
+                .unwrap();
+        }
+        host.namespace
+            .ip("route add default via fd00:0:0:1::2")
+            .unwrap();
+        for round in 0..POLICIES {
+            let mut random = Random::new(seed.wrapping_add(round));
+            check(
+                host,
+                &mut random,
+                &format!("{SEED_VARIABLE}={}", seed.wrapping_add(round)),
+            );
+        }
+    });
+}
+
+/// Draws a policy and holds many flows against it.
+fn check(host: &mut Host<'_>, random: &mut Random, seed: &str) {
+    let policy = random.policy();
+    host.obey(&specs(&policy));
+    for number in 0..FLOWS {
+        let (client, server) = random.flow();
+        let expected = policy.classify(&Flow::new(client, server));
+        let expected = expected.map(|index| (index, &policy.rules[index]));
+        let frame = Segment::syn(client, server)
+            .sequence(u32::try_from(number).unwrap())
+            .frame();
+        let verdict = host.receive(&frame);
+        let events = host.events();
+        let found = (
+            verdict,
+            events
+                .first()
+                .map(|event| (event.kind, usize::from(event.rule))),
+        );
+        assert_eq!(
+            found,
+            outcome(expected),
+            "{seed} {client} {server} {policy:#?}"
+        );
+        for event in events {
+            host.lane.open_gate(&gate(&event));
+        }
+    }
+}
+
+/// What the program shows of a rule. It does not say which one let a flow pass or be late.
+fn outcome(rule: Option<(usize, &Rule)>) -> (crate::host::Verdict, Option<(EventKind, usize)>) {
+    let Some((index, rule)) = rule else {
+        return (Passed, None);
+    };
+    match (rule.action, rule.accept) {
+        (Action::Forward, _) => (Passed, None),
+        (Action::Reject, _) => (Swallowed, Some((EventKind::Reject, index))),
+        (Action::Relay, AcceptMode::Early) => {
+            (Redirected, Some((EventKind::Syn { held: false }, index)))
+        }
+        (Action::Relay, AcceptMode::Strict) => {
+            (Swallowed, Some((EventKind::Syn { held: true }, index)))
+        }
+        (Action::Relay, AcceptMode::Late) => (Redirected, None),
+    }
+}
+
+fn specs(policy: &Policy) -> Vec<RuleSpec> {
+    let prefix = |prefix: &Prefix| PrefixSpec {
+        ip: prefix.octets(),
+        bits: prefix.mapped_bits(),
+    };
+    let spec = |rule: &Rule| RuleSpec {
+        destinations: rule.matches.destinations.iter().map(prefix).collect(),
+        sources: rule.matches.sources.iter().map(prefix).collect(),
+        ports: rule
+            .matches
+            .ports
+            .iter()
+            .map(|range| (*range.start(), *range.end()))
+            .collect(),
+        action: match rule.action {
+            Action::Relay => bpf::Action::Relay,
+            Action::Forward => bpf::Action::Forward,
+            Action::Reject => bpf::Action::Reject,
+        },
+        accept: match rule.accept {
+            AcceptMode::Early => bpf::Accept::Early,
+            AcceptMode::Strict => bpf::Accept::Strict,
+            AcceptMode::Late => bpf::Accept::Late,
+        },
+        windows: [0; 2],
+    };
+    policy.rules.iter().map(spec).collect()
+}
+
+/// A source of policies and flows. Both draw from few addresses, so that they meet often.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap()
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// Up to `most` things, none in half of the cases.
+    fn some<T>(&mut self, most: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let count = if self.below(2) == 0 {
+            0
+        } else {
+            1 + self.below(most)
+        };
+        (0..count).map(|_| make(self)).collect()
+    }
+
+    fn policy(&mut self) -> Policy {
+        let rules = (0..1 + self.below(6))
+            .map(|number| self.rule(number))
+            .collect();
+        Policy {
+            rules,
+            half_open: HalfOpenLimits::default(),
+            suspect_for: std::time::Duration::ZERO,
+            relays_max: 1,
+        }
+    }
+
+    fn rule(&mut self, number: usize) -> Rule {
+        use AcceptMode::{Early, Late, Strict};
+        use Action::{Forward, Reject, Relay};
+        Rule {
+            name: number.to_string(),
+            matches: Match {
+                destinations: self.some(2, |random| random.prefix(0)),
+                sources: self.some(2, |random| random.prefix(1)),
+                ports: self.some(2, Self::ports),
+            },
+            // Rarely what does not show its rule.
+            action: self.pick(&[Relay, Relay, Relay, Reject, Forward]),
+            accept: self.pick(&[Early, Early, Strict, Strict, Late]),
+            source_address: SourceAddress::Client,
+            downstream: SideOptions::default(),
+            upstream: SideOptions::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    fn ports(&mut self) -> RangeInclusive<u16> {
+        let (one, other) = (self.port(), self.port());
+        one.min(other)..=one.max(other)
+    }
+
+    fn port(&mut self) -> u16 {
+        self.pick(&[0, 1, 79, 80, 81, 443, 8000, 65_535])
+    }
+
+    fn prefix(&mut self, place: u8) -> Prefix {
+        let ip = self.ip(place, self.0.is_multiple_of(2));
+        let bits = match ip {
+            IpAddr::V4(_) => self.pick(&[0, 1, 8, 12, 16, 24, 31, 32]),
+            IpAddr::V6(_) => self.pick(&[0, 3, 16, 32, 64, 80, 95, 96, 97, 127, 128]),
+        };
+        Prefix::new(masked(ip, bits), bits).expect("nothing behind the prefix is set")
+    }
+
+    fn flow(&mut self) -> (SocketAddr, SocketAddr) {
+        let ipv4 = self.below(2) == 0;
+        let server = SocketAddr::new(self.ip(0, ipv4), self.port());
+        (SocketAddr::new(self.ip(1, ipv4), 40_000), server)
+    }
+
+    /// An address at one of two places, servers (0) and clients (1).
+    fn ip(&mut self, place: u8, ipv4: bool) -> IpAddr {
+        let (near, far) = (self.pick(&[0, 1, 255]), self.pick(&[0, 1, 16, 17, 255]));
+        if ipv4 {
+            let first = self.pick(&[20, 172, 192]);
+            return Ipv4Addr::new(first + place, far, 2, near).into();
+        }
+        let first = self.pick(&[0x2001, 0x2001, 0x3fff, 0]);
+        let words = [
+            first,
+            u16::from(place),
+            0,
+            0,
+            0,
+            1,
+            u16::from(far),
+            u16::from(near),
+        ];
+        Ipv6Addr::from(words).into()
+    }
+}
+
+fn masked(ip: IpAddr, bits: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            Ipv4Addr::from(u32::from(ip) & mask).into()
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            Ipv6Addr::from(u128::from(ip) & mask).into()
+        }
+    }
+}

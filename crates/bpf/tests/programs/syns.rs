@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What becomes of a SYN: by its rule, and by what this host would do with it.
+
+use std::net::{SocketAddr, TcpListener};
+
+use posthaste_bpf::{Accept, Action, EventKind, LinkLayer, Settings};
+use posthaste_lab::network::Family;
+
+use crate::host::Verdict::{Passed, Redirected, Swallowed};
+use crate::host::{
+    Host, REDIRECT_MARK, SETTINGS, client, flow, on_host, on_host_with, rule, server,
+};
+use crate::segment::{ACK, FIN, RST, SYN, Segment};
+
+fn syn(family: Family) -> Vec<u8> {
+    Segment::syn(client(family), server(family)).frame()
+}
+
+/// Both families' SYNs pass and nobody is told.
+#[track_caller]
+fn assert_passed(host: &mut Host<'_>) {
+    for family in Family::ALL {
+        assert_eq!(host.receive(&syn(family)), Passed, "{family}");
+    }
+    assert!(host.events().is_empty());
+    assert_eq!(host.gates(), (0, 0));
+}
+
+#[test]
+fn early_redirects_it_and_tells_the_worker() {
+    on_host(|host| {
+        let generation = host.obey(&[
+            rule(Action::Relay, Accept::Early),
+            rule(Action::Forward, Accept::Early),
+        ]);
+        for family in Family::ALL {
+            let frame = Segment::syn(client(family), server(family))
+                .sequence(7)
+                .frame();
+            assert_eq!(host.receive(&frame), Redirected);
+            let event = host.event();
+            assert_eq!(event.kind, EventKind::Syn { held: false });
+            assert_eq!(event.flow, flow(client(family), server(family)));
+            assert_eq!((event.isn, event.rule, event.kept), (7, 0, false));
+            assert_eq!(
+                (event.generation, event.ifindex),
+                (generation, host.ifindex)
+            );
+            assert_eq!((event.l2_bytes, event.frame), (14, frame));
+        }
+        assert_eq!(host.gates(), (2, 0));
+        assert_eq!(host.stat("syns_redirected"), 2);
+    });
+}
+
+#[test]
+fn strict_gives_it_to_the_worker_alone() {
+    on_host(|host| {
+        host.obey(&[rule(Action::Relay, Accept::Strict)]);
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family)), Swallowed);
+            assert_eq!(host.event().kind, EventKind::Syn { held: true });
+        }
+        assert_eq!(host.gates(), (2, 0));
+        assert_eq!(host.stat("syns_redirected"), 0);
+    });
+}
+
+#[test]
+fn late_redirects_it_and_tells_nobody() {
+    on_host(|host| {
+        host.obey(&[rule(Action::Relay, Accept::Late)]);
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family)), Redirected);
+        }
+        assert!(host.events().is_empty());
+        assert_eq!(host.gates(), (0, 0));
+    });
+}
+
+#[test]
+fn forward_leaves_it_alone() {
+    on_host(|host| {
+        host.obey(&[rule(Action::Forward, Accept::Early)]);
+        assert_passed(host);
+    });
+}
+
+#[test]
+fn reject_has_the_worker_answer() {
+    on_host(|host| {
+        host.obey(&[rule(Action::Reject, Accept::Strict)]);
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family)), Swallowed);
+            let event = host.event();
+            assert_eq!(event.kind, EventKind::Reject);
+            assert_eq!(event.frame, syn(family));
+        }
+        assert_eq!(host.gates(), (0, 0));
+    });
+}
+
+#[test]
+fn without_a_rule_it_passes() {
+    on_host(|host| {
+        host.obey(&[]);
+        assert_passed(host);
+        let mut other_port = rule(Action::Relay, Accept::Early);
+        other_port.ports = vec![(81, 81)];
+        host.obey(&[other_port]);
+        assert_passed(host);
+    });
+}
+
+#[test]
+fn new_rules_replace_the_former_as_often_as_it_takes() {
+    on_host(|host| {
+        // More often than an event's generation can count.
+        for round in 0..300 {
+            let accept = [Accept::Early, Accept::Late][round % 2];
+            host.obey(&[rule(Action::Relay, accept)]);
+        }
+        assert_eq!(host.receive(&syn(Family::V4)), Redirected);
+        assert!(host.events().is_empty(), "late is in force");
+        let generation = host.obey(&[rule(Action::Relay, Accept::Early)]);
+        assert_eq!(host.receive(&syn(Family::V4)), Redirected);
+        assert_eq!(host.event().generation, generation);
+    });
+}
+
+#[test]
+fn what_is_for_this_host_passes() {
+    on_host(|host| {
+        let own = [
+            "10.0.0.1:80",
+            "10.0.1.1:80",
+            "10.0.0.255:80",
+            "224.0.0.1:80",
+            "127.0.0.1:80",
+        ];
+        for to in own.map(|to| to.parse::<SocketAddr>().unwrap()) {
+            assert_eq!(
+                host.receive(&Segment::syn(client(Family::V4), to).frame()),
+                Passed,
+                "{to}"
+            );
+        }
+        let own = [
+            "[fd00::1]:80",
+            "[fd00:0:0:1::1]:80",
+            "[ff02::1]:80",
+            "[::1]:80",
+        ];
+        for to in own.map(|to| to.parse::<SocketAddr>().unwrap()) {
+            assert_eq!(
+                host.receive(&Segment::syn(client(Family::V6), to).frame()),
+                Passed,
+                "{to}"
+            );
+        }
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
+fn what_has_no_way_on_passes() {
+    on_host(|host| {
+        host.namespace.ip("route del 10.9.0.0/16").unwrap();
+        host.namespace.ip("route del fd00:9::/32").unwrap();
+        assert_passed(host);
+        for refusal in ["unreachable", "prohibit", "blackhole"] {
+            for to in ["10.9.0.0/16", "fd00:9::/32"] {
+                host.namespace
+                    .ip(&format!("route replace {refusal} {to}"))
+                    .unwrap();
+            }
+            assert_passed(host);
+        }
+    });
+}
+
+#[test]
+fn a_neighbour_not_known_yet_is_a_way_on() {
+    on_host(|host| {
+        host.namespace
+            .ip("neighbour flush dev out0 nud permanent")
+            .unwrap();
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family)), Redirected);
+        }
+    });
+}
+
+#[test]
+fn a_host_that_does_not_forward_relays_nothing() {
+    on_host(|host| {
+        host.namespace.sysctl("net.ipv4.ip_forward", "0").unwrap();
+        host.namespace
+            .sysctl("net.ipv6.conf.all.forwarding", "0")
+            .unwrap();
+        assert_passed(host);
+    });
+}
+
+#[test]
+fn a_family_without_a_listener_passes() {
+    on_host(|host| {
+        host.lane.set_listener(true, None).unwrap();
+        assert_eq!(host.receive(&syn(Family::V6)), Passed);
+        assert_eq!(host.receive(&syn(Family::V4)), Redirected);
+        host.lane
+            .set_listener(true, None)
+            .expect("twice is as good");
+    });
+}
+
+#[test]
+fn listeners_that_died_let_everything_pass() {
+    for action in [Action::Relay, Action::Reject] {
+        on_host(|host| {
+            host.obey(&[rule(action, Accept::Strict)]);
+            host.end_listeners();
+            assert_passed(host);
+        });
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_ours_is_left_alone() {
+    on_host(|host| {
+        host.redirect.detach(host.ifindex);
+        assert_passed(host);
+    });
+}
+
+/// The answer would come back there, and meet our socket without the program's help.
+#[test]
+fn what_leaves_by_an_interface_that_is_not_ours_passes() {
+    on_host(|host| {
+        host.redirect.detach(host.out);
+        assert_passed(host);
+        host.redirect.attach(host.out, LinkLayer::Ethernet).unwrap();
+        assert_eq!(host.receive(&syn(Family::V6)), Redirected);
+    });
+}
+
+#[test]
+fn what_is_only_overheard_passes() {
+    on_host(|host| {
+        for address in [[2, 0, 0, 0, 0, 9], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            for family in Family::ALL {
+                let mut frame = syn(family);
+                frame[..6].copy_from_slice(&address);
+                assert_eq!(host.receive(&frame), Passed, "{address:x?}");
+            }
+        }
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
+fn clients_that_cannot_be_answered_pass() {
+    on_host(|host| {
+        let nobody = [
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+        ];
+        let nobody6 = ["::", "::1", "ff02::1"];
+        for from in nobody.into_iter().chain(nobody6) {
+            let from = SocketAddr::new(from.parse().unwrap(), 1);
+            let family = if from.is_ipv4() {
+                Family::V4
+            } else {
+                Family::V6
+            };
+            let frame = Segment::syn(from, server(family)).frame();
+            assert_eq!(host.receive(&frame), Passed, "{from}");
+        }
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
+fn what_carries_the_mark_was_here_before() {
+    on_host(|host| {
+        let after = host.receive_marked(&syn(Family::V4), host.ifindex, REDIRECT_MARK);
+        assert_eq!(after, (-1, REDIRECT_MARK));
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
+fn marks_of_others_stay() {
+    on_host(|host| {
+        let after = host.receive_marked(&syn(Family::V4), host.ifindex, 5);
+        assert_eq!(after, (-1, 5 | REDIRECT_MARK));
+    });
+}
+
+#[test]
+fn no_other_segment_opens_a_flow() {
+    on_host(|host| {
+        for family in Family::ALL {
+            for flags in [
+                0,
+                ACK,
+                FIN,
+                RST,
+                SYN | ACK,
+                SYN | FIN,
+                SYN | RST,
+                RST | ACK,
+                FIN | ACK,
+            ] {
+                let segment = Segment::new(client(family), server(family), flags);
+                assert_eq!(
+                    host.receive(&segment.frame()),
+                    Passed,
+                    "{family} {flags:#x}"
+                );
+            }
+        }
+        assert!(host.events().is_empty());
+        // Congestion notification (RFC 3168) asks for itself in a SYN.
+        let ecn = Segment::new(client(Family::V4), server(Family::V4), SYN | 0xc0);
+        assert_eq!(host.receive(&ecn.frame()), Redirected);
+    });
+}
+
+#[test]
+fn transit_does_not_meet_the_hosts_own_listeners() {
+    on_host(|host| {
+        let _everywhere = TcpListener::bind("[::]:80").unwrap();
+        for family in Family::ALL {
+            assert_eq!(host.receive(&syn(family)), Redirected);
+        }
+    });
+}
+
+#[test]
+fn a_destination_under_suspicion_is_strict_for_a_while() {
+    on_host(|host| {
+        for family in Family::ALL {
+            let flow = flow(client(family), server(family));
+            let now = posthaste_relay::sys::monotonic();
+            host.lane
+                .suspect(&flow, now + std::time::Duration::from_secs(3600));
+            assert_eq!(host.receive(&syn(family)), Swallowed);
+            assert_eq!(host.event().kind, EventKind::Syn { held: true });
+
+            host.lane.suspect(&flow, now);
+            let again = Segment::syn(client(family), server(family)).sequence(8);
+            assert_eq!(host.receive(&again.frame()), Redirected, "it is over");
+            host.lane
+                .suspect(&flow, now + std::time::Duration::from_secs(3600));
+            host.lane.acquit(&flow);
+            let again = Segment::syn(client(family), server(family)).sequence(9);
+            assert_eq!(host.receive(&again.frame()), Redirected, "taken back");
+            host.events();
+        }
+        assert_eq!(host.stat("suspects"), 2);
+    });
+}
+
+#[test]
+fn suspicion_is_of_one_port() {
+    on_host(|host| {
+        let mut other = server(Family::V4);
+        other.set_port(81);
+        let later = posthaste_relay::sys::monotonic() + std::time::Duration::from_secs(3600);
+        host.lane.suspect(&flow(client(Family::V4), other), later);
+        assert_eq!(host.receive(&syn(Family::V4)), Redirected);
+    });
+}
+
+#[test]
+fn a_budget_of_nothing_makes_early_late() {
+    // The smallest a map can be is one.
+    let settings = Settings {
+        half_open: 0,
+        half_open_reserve: 0,
+        ..SETTINGS
+    };
+    on_host_with(settings, |host| {
+        assert_eq!(host.receive(&syn(Family::V4)), Redirected);
+        assert_eq!(host.receive(&syn(Family::V6)), Redirected);
+        assert_eq!(host.events().len(), 1);
+        assert_eq!(host.stat("gates_full"), 1);
+    });
+}

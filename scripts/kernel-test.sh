@@ -1,0 +1,122 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs the given binaries on Debian 12's Linux 6.1, the oldest kernel that a
+# node supports, in an emulated machine without network or disk: the programs
+# load without TCX links there, and an older verifier reads them.
+#
+#   scripts/kernel-test.sh POSTHASTE [TEST...]
+#
+# POSTHASTE is a static posthaste; each TEST is a static test binary that passes
+# in a network namespace with nothing but iproute2. KERNEL_DEB names another
+# kernel package; without it the one of this distribution is fetched.
+set -euo pipefail
+readonly HERE=$(cd "$(dirname "$0")" && pwd)
+readonly CACHE=${CARGO_TARGET_DIR:-$HERE/../target}/kernel-test
+readonly SECONDS_MAX=1800
+# What iproute2, the node and the tests have the kernel load by itself.
+readonly MODULES='drivers/net/(veth|tun|dummy)|net/(ipv4|ipv6|sched)/[^/]*|net/ipv4/[^/]*diag'
+
+main() {
+    (($# > 0)) || die "usage: $0 POSTHASTE [TEST...]"
+    require qemu-system-x86_64 qemu-system-x86
+    mkdir -p "$CACHE"
+    fetch_packages
+    build_image "$@"
+    boot
+    judge
+}
+
+say() { printf 'kernel-test: %s\n' "$*"; }
+die() {
+    printf 'kernel-test: %s\n' "$*" >&2
+    exit 1
+}
+
+require() {
+    command -v "$1" >/dev/null || die "$1 is missing: apt-get install --no-install-recommends $2"
+}
+
+fetch_packages() {
+    local kernel=${KERNEL_DEB:-}
+    if [[ -z $kernel ]]; then
+        kernel=$(newest_kernel)
+        kernel=$(package "$kernel")
+    fi
+    unpack "$kernel" kernel
+    unpack "$(package busybox-static)" busybox
+}
+
+newest_kernel() {
+    local name
+    name=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-6\.1\..*\)/\1/p' | head -n1)
+    [[ -n $name ]] || die "this distribution has no Linux 6.1: set KERNEL_DEB to a package of it"
+    echo "$name"
+}
+
+# The file of a package, from the cache if it is there.
+package() {
+    local file
+    file=$(find "$CACHE" -maxdepth 1 -name "$1_*.deb" | head -n1)
+    if [[ -z $file ]]; then
+        (cd "$CACHE" && apt-get download -q "$1" >&2)
+        file=$(find "$CACHE" -maxdepth 1 -name "$1_*.deb" | head -n1)
+    fi
+    echo "$file"
+}
+
+unpack() {
+    rm -rf "${CACHE:?}/$2"
+    dpkg-deb -x "$1" "$CACHE/$2"
+}
+
+build_image() {
+    local root=$CACHE/root busybox=$CACHE/busybox/bin/busybox
+    rm -rf "$root"
+    mkdir -p "$root"/{bin,sbin,proc,sys,dev,run,tmp,tests,lib/modules}
+    cp "$busybox" "$root/bin/"
+    cp "$HERE/kernel-test/init" "$root/init"
+    strip -o "$root/bin/posthaste" "$1"
+    for test in "${@:2}"; do
+        strip -o "$root/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')" "$test"
+    done
+    for program in ip tc; do
+        add_program "$root" "$(command -v $program)"
+    done
+    add_modules "$root"
+    (cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$CACHE/image.gz"
+}
+
+# A program and the libraries it is linked with.
+add_program() {
+    cp "$2" "$1/bin/"
+    ldd "$2" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$1$(dirname "$library")"
+        cp -Ln "$library" "$1$library"
+    done
+}
+
+add_modules() {
+    local from=$CACHE/kernel/lib/modules file
+    (cd "$from" && find . -regextype posix-extended -regex ".*/kernel/($MODULES)\.ko") | while read -r file; do
+        mkdir -p "$1/lib/modules/$(dirname "$file")"
+        cp "$from/$file" "$1/lib/modules/$file"
+    done
+    cp "$from"/*/modules.{builtin,order} "$1/lib/modules/"*/
+}
+
+boot() {
+    local kernels=("$CACHE"/kernel/boot/vmlinuz-*)
+    say "booting ${kernels[0]##*vmlinuz-}"
+    timeout --foreground "$SECONDS_MAX" qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m 1024 -nographic -no-reboot -nic none \
+        -kernel "${kernels[0]}" -initrd "$CACHE/image.gz" \
+        -append "console=ttyS0 quiet panic=-1" </dev/null | tee "$CACHE/log"
+}
+
+# The guest's last words. A guest that crashed or hung has not said them.
+judge() {
+    grep -q '^guest: passed' "$CACHE/log" || die "failed; the whole output is in $CACHE/log"
+    say "passed"
+}
+
+main "$@"
