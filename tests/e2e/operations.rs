@@ -13,6 +13,7 @@ use crate::support::binary;
 mod admin;
 mod death;
 mod drain;
+mod footprint;
 mod interfaces;
 mod limits;
 mod observation;
