@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs the given binaries on Debian 12's Linux 6.1, the oldest kernel that a
-# node supports, in an emulated machine without network or disk: the programs
-# load without TCX links there, and an older verifier reads them.
+# Runs a static posthaste, and the tests of the eBPF programs, on Debian 12's
+# Linux 6.1, the oldest kernel that a node supports, in an emulated machine
+# without network or disk: an older verifier reads the programs there, and tc
+# filters hold them.
 #
-#   scripts/kernel-test.sh POSTHASTE [TEST...]
+#   scripts/kernel-test.sh POSTHASTE
 #
-# POSTHASTE is a static posthaste; each TEST is a static test binary that passes
-# in a network namespace with nothing but iproute2. KERNEL_DEB names another
-# kernel package; without it the one of this distribution is fetched.
+# KERNEL_DEB names another kernel package; without it the one of this
+# distribution is fetched.
 set -euo pipefail
 readonly HERE=$(cd "$(dirname "$0")" && pwd)
 readonly CACHE=${CARGO_TARGET_DIR:-$HERE/../target}/kernel-test
@@ -18,11 +18,11 @@ readonly SECONDS_MAX=1800
 readonly MODULES='drivers/net/(veth|tun|dummy)|net/(ipv4|ipv6|sched)/[^/]*|net/ipv4/[^/]*diag'
 
 main() {
-    (($# > 0)) || die "usage: $0 POSTHASTE [TEST...]"
+    (($# == 1)) || die "usage: $0 POSTHASTE"
     require qemu-system-x86_64 qemu-system-x86
     mkdir -p "$CACHE"
     fetch_packages
-    build_image "$@"
+    build_image "$1" "$(test_binary)"
     boot
     judge
 }
@@ -70,16 +70,23 @@ unpack() {
     dpkg-deb -x "$1" "$CACHE/$2"
 }
 
+# The tests of the programs, built.
+test_binary() {
+    local build=(cargo test --locked -p posthaste-bpf --test programs --no-run)
+    "${build[@]}" >&2
+    # The second time it only says where it is.
+    "${build[@]}" 2>&1 | sed -n 's/.*Executable.*(\(.*\))$/\1/p'
+}
+
+# build_image POSTHASTE TESTS
 build_image() {
     local root=$CACHE/root busybox=$CACHE/busybox/bin/busybox
     rm -rf "$root"
-    mkdir -p "$root"/{bin,sbin,proc,sys,dev,run,tmp,tests,lib/modules}
+    mkdir -p "$root"/{bin,sbin,proc,sys,dev,run,tmp,lib/modules}
     cp "$busybox" "$root/bin/"
     cp "$HERE/kernel-test/init" "$root/init"
     strip -o "$root/bin/posthaste" "$1"
-    for test in "${@:2}"; do
-        strip -o "$root/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')" "$test"
-    done
+    strip -o "$root/bin/programs" "$2"
     for program in ip tc; do
         add_program "$root" "$(command -v $program)"
     done

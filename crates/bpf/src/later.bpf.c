@@ -29,12 +29,22 @@ _Static_assert(__builtin_offsetof(struct pieces, ports) == 32, "as in struct flo
 
 static __always_inline __u64 pair(__be32 first, __be32 second)
 {
-	return (union { __be32 word[2]; __u64 both; }){ .word = { first, second } }.both;
+	union {
+		__be32 word[2];
+		__u64 both;
+	} pair = { .word = { first, second } };
+
+	return pair.both;
 }
 
 static __always_inline __u32 port_pair(__be16 first, __be16 second)
 {
-	return (union { __be16 port[2]; __u32 both; }){ .port = { first, second } }.both;
+	union {
+		__be16 port[2];
+		__u32 both;
+	} pair = { .port = { first, second } };
+
+	return pair.both;
 }
 
 SEC("sk_lookup")
