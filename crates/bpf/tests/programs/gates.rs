@@ -353,6 +353,65 @@ fn a_gate_belongs_to_the_worker_that_was_told() {
 }
 
 #[test]
+fn a_client_that_starts_over_goes_to_the_worker_that_knows_it() {
+    let settings = Settings {
+        workers: 2,
+        ..SETTINGS
+    };
+    on_host_with(settings, |host| {
+        let mut other = host.redirect.lane(1).unwrap().open().unwrap();
+        let _listeners = listen(&other);
+        for (family, lane) in [(Family::V4, 0), (Family::V6, 1)] {
+            let flow = flow(client(family), server(family));
+            let lanes = [&mut host.lane, &mut other];
+            lanes[lane].close_gate(flow).unwrap();
+            assert_eq!(host.receive(&syn(family).frame()), Redirected);
+            let told = [host.lane.next_event(), other.next_event()];
+            assert_eq!(told[lane].as_ref().map(|event| event.isn), Some(100));
+            assert!(told[1 - lane].is_none());
+        }
+        assert_eq!(host.gates(), (2, 0));
+    });
+}
+
+#[test]
+fn a_worker_that_has_withdrawn_finishes_what_it_began() {
+    for (accept, begun) in [(Accept::Early, Redirected), (Accept::Strict, Swallowed)] {
+        on_host(|host| {
+            host.obey(&[rule(Action::Relay, accept)]);
+            host.receive(&syn(Family::V4).frame());
+            let gate = gate(&host.event());
+            host.lane.set_withdrawn(true).unwrap();
+            assert_eq!(host.receive(&syn(Family::V4).frame()), begun, "repeated");
+            assert_eq!(host.receive(&syn(Family::V6).frame()), Passed, "new");
+            let anew = syn(Family::V4).sequence(200).frame();
+            assert_eq!(host.receive(&anew), Passed, "started over");
+            host.lane.admit(&gate).unwrap();
+            assert_eq!(
+                host.receive(&syn(Family::V4).frame()),
+                Redirected,
+                "admitted"
+            );
+            assert!(host.events().is_empty());
+            host.lane.set_withdrawn(false).unwrap();
+            assert_eq!(host.receive(&syn(Family::V6).frame()), begun);
+        });
+    }
+}
+
+#[test]
+fn a_worker_that_has_withdrawn_takes_nothing_late_and_goes_on_rejecting() {
+    on_host(|host| {
+        host.lane.set_withdrawn(true).unwrap();
+        host.obey(&[rule(Action::Relay, Accept::Late)]);
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
+        host.obey(&[rule(Action::Reject, Accept::Late)]);
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Swallowed);
+        assert_eq!(host.event().kind, EventKind::Reject);
+    });
+}
+
+#[test]
 fn gates_that_workers_make_are_in_the_budget() {
     on_host_with(TIGHT, |host| {
         fill(host, Family::V4);
