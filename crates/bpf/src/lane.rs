@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::error::Error;
 use crate::redirect::bytes;
-use crate::rules::address;
-use crate::skel::types;
+use crate::later::Tools;
+use crate::later_skel::types;
 
 const BPF_F_INGRESS: u32 = 1;
 /// Events taken from the ring in one go.
@@ -109,10 +109,8 @@ pub struct Lane {
     pub(crate) ring: MapHandle,
     pub(crate) withdrawn: MapHandle,
     pub(crate) listeners: MapHandle,
-    pub(crate) gates: [MapHandle; 2],
-    pub(crate) known: MapHandle,
-    pub(crate) suspects: MapHandle,
-    pub(crate) inject: Arc<OnceLock<OwnedFd>>,
+    /// There once the node has settled. Before, flows have no gates.
+    pub(crate) tools: Arc<OnceLock<Tools>>,
 }
 
 impl Lane {
@@ -398,4 +396,87 @@ fn parse(raw: &[u8]) -> Option<Event> {
         l2_bytes: head.l2_bytes,
         frame: frame.get(..usize::from(head.frame_bytes))?.to_vec(),
     })
+}
+
+/// For fuzzing; not part of the product.
+#[cfg(fuzzing)]
+pub fn parse_event(raw: &[u8]) -> Option<Event> {
+    parse(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as the program writes it: head, 128 bytes of frame, of which
+    /// `frame_bytes` count.
+    fn record(kind: u8, accept: u8, frame_bytes: u16) -> Vec<u8> {
+        let head = types::event_head {
+            flow: key(&FlowKey {
+                client_ip: [1; 16],
+                server_ip: [2; 16],
+                client_port: 3,
+                server_port: 4,
+            }),
+            isn: 5,
+            ifindex: 6,
+            rule: 7,
+            frame_bytes,
+            generation: 8,
+            kind,
+            accept,
+            kept: 1,
+            l2_bytes: 14,
+            ..Default::default()
+        };
+        let mut raw = bytes(&head).to_vec();
+        raw.extend((0..128).collect::<Vec<u8>>());
+        raw
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let event = parse(&record(0, 1, 60)).unwrap();
+        assert_eq!(event.kind, EventKind::Syn { held: true });
+        assert_eq!(
+            (event.flow.client_ip, event.flow.server_ip),
+            ([1; 16], [2; 16])
+        );
+        assert_eq!((event.flow.client_port, event.flow.server_port), (3, 4));
+        assert_eq!((event.isn, event.ifindex, event.rule), (5, 6, 7));
+        assert_eq!(
+            (event.generation, event.kept, event.l2_bytes),
+            (8, true, 14)
+        );
+        assert_eq!(event.frame, (0..60).collect::<Vec<u8>>());
+        let kind = |kind, accept| parse(&record(kind, accept, 60)).map(|event| event.kind);
+        assert_eq!(kind(0, 0), Some(EventKind::Syn { held: false }));
+        assert_eq!(kind(1, 1), Some(EventKind::SynAck));
+        assert_eq!(kind(2, 1), Some(EventKind::Reject));
+        assert_eq!(kind(3, 0), None);
+    }
+
+    #[test]
+    fn a_record_that_ends_early_is_none() {
+        let whole = record(0, 0, 128);
+        assert!(parse(&whole).is_some());
+        for length in 0..whole.len() {
+            assert!(parse(&whole[..length]).is_none(), "{length}");
+        }
+        assert!(parse(&record(0, 0, 129)).is_none());
+    }
+
+    #[test]
+    fn a_record_with_any_byte_changed_is_read_or_refused() {
+        let sound = record(0, 0, 60);
+        for at in 0..size_of::<types::event_head>() {
+            for value in 0..=u8::MAX {
+                let mut raw = sound.clone();
+                raw[at] = value;
+                if let Some(event) = parse(&raw) {
+                    assert!(event.frame.len() <= 128);
+                }
+            }
+        }
+    }
 }
