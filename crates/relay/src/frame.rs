@@ -256,6 +256,9 @@ fn sum16(bytes: &[u8]) -> u64 {
         .sum()
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod invariants;
+
 #[cfg(test)]
 mod tests {
     use super::*;
