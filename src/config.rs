@@ -16,6 +16,8 @@ use posthaste_relay::policy::Policy;
 mod build;
 mod file;
 mod host;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod invariants;
 mod problem;
 mod show;
 #[cfg(test)]

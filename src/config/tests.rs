@@ -6,13 +6,8 @@ use std::time::Duration;
 
 use posthaste_relay::policy::{AcceptMode, Action, SourceAddress};
 
+use super::invariants::HOST;
 use super::{Capacity, Config};
-
-const HOST: Capacity = Capacity {
-    cpus: 2,
-    files: 20_512,
-    congestion: || vec!["cubic".into(), "bbr".into()],
-};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("node.toml"), text, &HOST).map_err(|error| error.to_string())
@@ -47,49 +42,8 @@ fn no_file_means_the_same_as_an_empty_one() {
     assert_eq!(Config::default(), empty);
 }
 
-const FULL: &str = r#"
-version = 1
-[node]
-workers = 4
-relays_max = 1000
-drain_timeout = "10s"
-log_connections = false
-[admin]
-socket = "/tmp/admin.sock"
-[metrics]
-listen = "off"
-[transparent]
-interfaces = ["c0", "s0"]
-mark = 0x100
-socket_mark = 0x200
-table = 77
-[half_open]
-total = 100
-reserve = 10
-per_prefix = 5
-expiry = "2s"
-[defaults]
-accept = "strict"
-suspect_for = "5m"
-[defaults.downstream]
-congestion = "bbr"
-initial_window = 20
-send_buffer = "1MiB"
-[defaults.timeouts]
-connect = "500ms"
-client-fin = "1h"
-[[rule]]
-name = "web"
-accept = "early"
-source_address = "node"
-destinations = ["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"]
-ports = [80, "8000-8999", "443"]
-[rule.downstream]
-congestion = "auto"
-[[rule]]
-name = "rest"
-action = "forward"
-"#;
+/// Something of every section.
+const FULL: &str = include_str!("../../fuzz/seeds/config/full.toml");
 
 #[test]
 fn every_key_is_read() {
