@@ -3,14 +3,15 @@
 
 CARGO := cargo --locked
 PREFIX := /usr/local
+FUZZ_SECONDS := 60
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/$(shell rustc --print host-tuple)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build demo test lint unit e2e kernel-test fmt deny typos install clean
+.PHONY: help setup build demo test lint unit e2e kernel-test fuzz fmt deny typos install clean
 .NOTPARALLEL:
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
 setup: ## install what this machine lacks (needs root)
 	scripts/setup.sh
@@ -35,6 +36,9 @@ e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
 
 kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs qemu-system-x86)
 	scripts/kernel-test.sh $(RELEASE)/posthaste
+
+fuzz: ## feed noise to what reads frames, events and files, FUZZ_SECONDS each (needs g++)
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 fmt: ## format the Rust and the C code in place (needs clang-format)
 	cargo fmt --all

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The text of a configuration file.
+#![no_main]
+
+#[allow(dead_code, reason = "the node uses the rest")]
+#[path = "../../src"]
+mod product {
+    pub(crate) mod config;
+}
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    product::config::invariants::check(text);
+});
