@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::error::Error;
 use crate::redirect::bytes;
-use crate::later::Tools;
-use crate::later_skel::types;
+use crate::rules::address;
+use crate::skel::types;
 
 const BPF_F_INGRESS: u32 = 1;
 /// Events taken from the ring in one go.
@@ -109,8 +109,10 @@ pub struct Lane {
     pub(crate) ring: MapHandle,
     pub(crate) withdrawn: MapHandle,
     pub(crate) listeners: MapHandle,
-    /// There once the node has settled. Before, flows have no gates.
-    pub(crate) tools: Arc<OnceLock<Tools>>,
+    pub(crate) gates: [MapHandle; 2],
+    pub(crate) known: MapHandle,
+    pub(crate) suspects: MapHandle,
+    pub(crate) inject: Arc<OnceLock<OwnedFd>>,
 }
 
 impl Lane {
