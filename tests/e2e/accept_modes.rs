@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When a client is answered, and what it learns of a server that does not answer.
 
-use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,9 +12,9 @@ use posthaste_lab::node::Node;
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, firewall, firewall_text,
-    kernel_counter, line, listen, network, remove_firewall, start, target, until, until_counter,
-    until_ended,
+    MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, errno,
+    expect_accepted_and_reset, firewall, firewall_text, kernel_counter, line, listen, network,
+    remove_firewall, start, talkative, target, until, until_counter, until_ended,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -25,30 +24,6 @@ fn impatient(client: &Namespace) {
     client
         .sysctl("net.ipv4.tcp_syn_retries", "1")
         .expect("a namespace has its own patience");
-}
-
-/// Routers that report every undeliverable packet, not only some per second.
-fn talkative(hosts: &[Namespace]) {
-    for host in hosts {
-        for key in ["net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"] {
-            host.sysctl(key, "0")
-                .expect("a namespace has its own limit");
-        }
-    }
-}
-
-/// The error number of an attempt to connect; none when it succeeded.
-fn errno(dialled: &io::Result<TcpStream>) -> Option<i32> {
-    dialled.as_ref().err().and_then(io::Error::raw_os_error)
-}
-
-/// The attempt was accepted and then reset, which a slow client learns while it connects.
-fn expect_accepted_and_reset(dialled: io::Result<TcpStream>) {
-    let answer = dialled.and_then(|mut stream| stream.read(&mut [0]));
-    assert_eq!(
-        answer.expect_err("a reset").raw_os_error(),
-        Some(libc::ECONNRESET)
-    );
 }
 
 /// The ways in which a firewall on the path can refuse, by family.

@@ -292,10 +292,34 @@ pub(crate) fn reset(stream: TcpStream) {
         .expect("a socket can be told to reset");
 }
 
+/// The error number of an attempt to connect; none when it succeeded.
+pub(crate) fn errno(dialled: &io::Result<TcpStream>) -> Option<i32> {
+    dialled.as_ref().err().and_then(io::Error::raw_os_error)
+}
+
+/// The attempt was accepted and then reset, which a slow client learns while it connects.
+pub(crate) fn expect_accepted_and_reset(dialled: io::Result<TcpStream>) {
+    let answer = dialled.and_then(|mut stream| stream.read(&mut [0]));
+    assert_eq!(
+        answer.expect_err("a reset").raw_os_error(),
+        Some(libc::ECONNRESET)
+    );
+}
+
 /// The address of a listener on the network's server.
 pub(crate) fn target(network: &Network, family: Family, listener: &TcpListener) -> SocketAddr {
     let port = listener.local_addr().expect("a bound socket").port();
     SocketAddr::new(network.server_address(family), port)
+}
+
+/// Routers that report every undeliverable packet, not only some per second.
+pub(crate) fn talkative(hosts: &[Namespace]) {
+    for host in hosts {
+        for key in ["net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"] {
+            host.sysctl(key, "0")
+                .expect("a namespace has its own limit");
+        }
+    }
 }
 
 /// Installs packet filter rules on a host, for both families: rules by hook, in `nft` words.

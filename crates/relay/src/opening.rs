@@ -17,10 +17,24 @@
 //! is what admits it. In early mode it starts as `Unproven`, in late mode as
 //! `Proven`, before the server was asked.
 //!
+//! A SYN can also stay in this host, because a neighbour (the server itself or
+//! the next router) does not answer ARP or neighbour discovery. The kernel then
+//! drops it and sends an ICMP error to its source: that is the client's
+//! address, so the upstream socket never hears of it. The worker looks now and
+//! then, and a server whose SYN stays is given up.
+//!
 //! No I/O, no clock: each `on_*` says what the worker must do.
 
 use crate::frame::Frame;
 use crate::outcome::Outcome;
+
+/// Looks that find the SYN of a held flow in this host before it is given up,
+/// which costs no more than this connection's relaying: its SYN is forwarded. The
+/// kernel asks a neighbour three times, a second apart, and answers the client
+/// after the third; the client's SYN is to wait with the rest by then.
+const UNSENT_HELD_MAX: u8 = 2;
+/// The same for a flow whose client will be reset: more than the kernel's three.
+const UNSENT_MAX: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
@@ -81,6 +95,8 @@ pub enum OnFailure {
 pub struct Opening {
     client: Client,
     server: Server,
+    /// Looks that found the SYN in this host.
+    unsent: u8,
 }
 
 impl Opening {
@@ -103,6 +119,7 @@ impl Opening {
         Self {
             client,
             server: Server::Connecting,
+            unsent: 0,
         }
     }
 
@@ -148,6 +165,21 @@ impl Opening {
         OnMeeting::WaitForClient
     }
 
+    /// A look found the upstream SYN still in this host. Whether the server is
+    /// to be given up as unreachable.
+    pub fn on_unsent(&mut self) -> bool {
+        if !self.asks() {
+            return false;
+        }
+        self.unsent = self.unsent.saturating_add(1);
+        let most = if self.held() {
+            UNSENT_HELD_MAX
+        } else {
+            UNSENT_MAX
+        };
+        self.unsent >= most
+    }
+
     /// The upstream connection failed.
     pub fn on_failed(&mut self, outcome: Outcome) -> OnFailure {
         match self.client {
@@ -179,6 +211,11 @@ impl Opening {
     /// Whether the client's SYN is held.
     pub fn held(&self) -> bool {
         self.client == Client::Held
+    }
+
+    /// Whether nothing is known of the server yet.
+    pub fn asks(&self) -> bool {
+        matches!(self.server, Server::Connecting)
     }
 
     /// Whether the upstream connection has failed.
@@ -251,6 +288,24 @@ mod tests {
             opening.on_failed(Outcome::UpstreamRefused),
             OnFailure::PassOn
         );
+    }
+
+    #[test]
+    fn a_held_flow_is_given_up_sooner_than_one_that_will_be_reset() {
+        let mut held = Opening::strict();
+        assert_eq!([(); 2].map(|()| held.on_unsent()), [false, true]);
+        for mut opening in [Opening::early(), Opening::late()] {
+            let looks = [(); 4].map(|()| opening.on_unsent());
+            assert_eq!(looks, [false, false, false, true]);
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_answered_is_not_given_up() {
+        let mut opening = Opening::strict();
+        assert!(!opening.on_unsent());
+        opening.on_syn_ack(syn_ack());
+        assert!(![(); 9].map(|()| opening.on_unsent()).contains(&true));
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub enum Outcome {
     UpstreamTimeout,
     /// The server answered the SYN with RST.
     UpstreamRefused,
-    /// The network answered the SYN with an ICMP error.
+    /// The network answered the SYN with an ICMP error, or the SYN could not
+    /// leave this host.
     UpstreamUnreachable,
     /// Nothing answered the SYN within the connect timeout.
     ConnectTimeout,

@@ -20,6 +20,12 @@ const SEND_BUFFER_BYTES: i32 = 512 << 10;
 const SO_BUF_LOCK: i32 = 72;
 /// From linux/tcp.h.
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
+/// From include/net/tcp_states.h.
+const TCP_SYN_SENT: u8 = 2;
+/// Numbers that `SO_MEMINFO` tells, and the place of the bytes of packets that the
+/// socket has made and this host still holds (linux/sock_diag.h).
+const MEMINFO_VARS: usize = 9;
+const MEMINFO_WMEM_ALLOC: usize = 2;
 /// What the timestamps option takes of each segment (RFC 7323 appendix A).
 const TIMESTAMPS_BYTES: u32 = 12;
 
@@ -371,6 +377,34 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         notsent_bytes: info.tcpi_notsent_bytes,
         delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
     })
+}
+
+/// Whether a connecting socket's SYN is still in this host: in a queue of a device,
+/// or waiting for a neighbour's address. Nothing else tells a socket whose address
+/// is not this host's that a neighbour does not answer.
+pub(crate) fn syn_unsent(socket: &impl AsFd) -> bool {
+    let waits = raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_SENT);
+    waits && memory_info(socket).is_ok_and(|info| info[MEMINFO_WMEM_ALLOC] > 0)
+}
+
+fn memory_info(socket: &impl AsFd) -> io::Result<[u32; MEMINFO_VARS]> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut info = [0; MEMINFO_VARS];
+    let mut length = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or(0);
+    // SAFETY: `info` is `length` bytes long; an older kernel fills less.
+    let result = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(info)
 }
 
 fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {

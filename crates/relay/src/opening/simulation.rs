@@ -16,6 +16,8 @@ use crate::policy::AcceptMode;
 use crate::rng::{Rng, simulate};
 
 const SCHEDULES: u64 = 100_000;
+/// Looks that find a SYN in this host until the latest that gives the server up.
+const LOOKS_MAX: u32 = 4;
 /// More events than this are lost.
 const RING_MAX: usize = 3;
 
@@ -27,6 +29,8 @@ enum Server {
     /// Answers, and takes it back while the SYN-ACK waits.
     Wavers,
     IsSilent,
+    /// Is behind a neighbour that does not answer: no SYN leaves this host.
+    IsBeyond,
 }
 
 /// The upstream socket.
@@ -68,6 +72,8 @@ struct World {
     kept: Option<u32>,
     let_in: Vec<u32>,
     admitted: u32,
+    /// Looks that found the SYN in this host.
+    unsent: u32,
     /// How the worker learned that the server failed.
     failure: Option<Outcome>,
     end: Option<End>,
@@ -87,6 +93,7 @@ impl World {
             Server::Refuses,
             Server::Wavers,
             Server::IsSilent,
+            Server::IsBeyond,
         ];
         Self {
             opening: Some(opening),
@@ -104,6 +111,7 @@ impl World {
             kept: None,
             let_in: Vec::new(),
             admitted: 0,
+            unsent: 0,
             failure: None,
             end: None,
             rng,
@@ -120,12 +128,13 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.rng.below(12) {
+        match self.rng.below(14) {
             0..=2 => self.server_speaks(),
             3..=5 => self.take_event(),
             6..=7 => self.accept(),
             8..=9 => self.look_at_socket(),
             10 => self.network_speaks(),
+            11..=12 => self.look_for_syn(),
             _ if self.rng.once_in(4) => self.expire(),
             _ => {}
         }
@@ -138,8 +147,15 @@ impl World {
             self.take_event();
             self.accept();
             self.look_at_socket();
+            if self.server == Server::IsBeyond {
+                self.look_for_syn();
+            }
             self.check();
         }
+        assert!(
+            self.end.is_some() || self.failure.is_some() || self.server != Server::IsBeyond,
+            "nobody learns that there is no way"
+        );
         let fine = self.genuine && self.server == Server::Answers;
         assert!(self.end.is_some() || !fine, "they do not meet");
         self.expire();
@@ -155,7 +171,7 @@ impl World {
             return;
         }
         match self.server {
-            Server::IsSilent => {}
+            Server::IsSilent | Server::IsBeyond => {}
             Server::Refuses => self.fail(Outcome::UpstreamRefused),
             Server::Wavers if self.sent > 0 && self.rng.once_in(2) => {
                 self.fail(Outcome::UpstreamRefused);
@@ -291,6 +307,30 @@ impl World {
                 assert!(!self.listened, "the SYN is no longer held");
                 self.end(End::With(outcome));
             }
+        }
+    }
+
+    /// The worker looks whether the SYN has left this host. One that is sent
+    /// again may wait for a moment although its server has answered before.
+    fn look_for_syn(&mut self) {
+        if self.end.is_some() || self.socket != Socket::SynSent {
+            return;
+        }
+        if self.server != Server::IsBeyond && !self.rng.once_in(4) {
+            return;
+        }
+        let (held, knows) = (!self.listened, self.kept.is_some() && !self.accepted);
+        self.unsent += 1;
+        let given_up = self.opening().on_unsent();
+        assert!(!given_up || !knows, "the server has answered");
+        assert!(!given_up || held || self.unsent >= LOOKS_MAX, "too soon");
+        assert!(
+            given_up || knows || self.unsent < LOOKS_MAX,
+            "given up at no time"
+        );
+        if given_up {
+            self.learn_of_failure(Outcome::UpstreamUnreachable);
+            self.socket = Socket::Closed;
         }
     }
 

@@ -18,6 +18,7 @@ use crate::sys;
 
 use super::entry::{Entry, LocalRule, Pending, State, Timers, micros};
 use super::hop::{self, Hop, Kept, Wanted};
+use super::wait::LOOK;
 use super::{ACCEPTS_MAX, Worker};
 
 /// Events taken before others have their turn: as many as the redirection holds
@@ -28,7 +29,7 @@ const KNOWN_MAX: usize = 4096;
 
 /// Whose word it is that a destination cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Blame {
+pub(super) enum Blame {
     /// The server's or the network's, in answer to a SYN.
     Them,
     /// This host's: it could not even send one. A client may have caused that.
@@ -146,6 +147,7 @@ impl<I: Intercept> Worker<I> {
             connecting: self.now,
             connect_by: self.now + rule.rule.timeouts.connect,
             prove_by: self.now + self.rules.half_open().expiry,
+            look_at: self.now + LOOK,
         };
         self.entries.insert(Entry {
             flow,
@@ -271,6 +273,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         (pending.connecting, pending.connect_by) = (now, connect_by);
+        pending.look_at = now + LOOK;
         let mss = pending.syn.as_ref().and_then(Frame::mss);
         self.open_upstream(key, mss);
     }
@@ -513,7 +516,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
+    pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
         let outcome = hop::connect_outcome(error);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -557,26 +560,9 @@ impl<I: Intercept> Worker<I> {
         self.end(key, outcome);
     }
 
-    /// An opening flow has waited for long enough.
-    pub(super) fn on_opening_time(&mut self, key: u64) {
-        let now = self.now;
-        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
-            return;
-        };
-        if now >= pending.connect_by && (pending.opening.proven() || pending.opening.held()) {
-            let silence = io::Error::from_raw_os_error(libc::ETIMEDOUT);
-            return self.on_upstream_failed(key, &silence, Blame::Them);
-        }
-        let opening = std::mem::replace(&mut pending.opening, Opening::late());
-        let (outcome, syn_ack) = opening.on_expiry();
-        // The server would keep its half of the handshake for a minute.
-        self.inject(syn_ack.and_then(|frame| frame.reset()), Heading::Out);
-        self.end(key, outcome);
-    }
-
     /// Puts a frame on its device. What is lost here is repeated by whoever
     /// sent it.
-    fn inject(&mut self, frame: Option<Frame>, heading: Heading) {
+    pub(super) fn inject(&mut self, frame: Option<Frame>, heading: Heading) {
         if let Some(frame) = frame
             && self.intercept.inject(&frame, heading).is_err()
         {

@@ -69,6 +69,28 @@ pub(super) struct Pending {
     pub(super) connect_by: Duration,
     /// When the client has to have proved itself.
     pub(super) prove_by: Duration,
+    /// When to look whether the upstream SYN has left this host.
+    pub(super) look_at: Duration,
+}
+
+impl Pending {
+    /// When the opening has failed.
+    pub(super) fn limit(&self) -> Duration {
+        if self.opening.proven() || self.opening.held() {
+            self.connect_by
+        } else {
+            self.prove_by
+        }
+    }
+
+    /// When it wants to be looked at.
+    fn deadline(&self) -> Duration {
+        if self.opening.asks() {
+            self.limit().min(self.look_at)
+        } else {
+            self.limit()
+        }
+    }
 }
 
 impl Entry {
@@ -92,10 +114,7 @@ impl Entry {
     pub(super) fn deadline(&self) -> Duration {
         match &self.state {
             State::Open(relay) => relay.deadline(),
-            State::Opening(pending) => match (pending.opening.proven(), pending.opening.held()) {
-                (true, _) | (_, true) => pending.connect_by,
-                _ => pending.prove_by,
-            },
+            State::Opening(pending) => pending.deadline(),
         }
     }
 

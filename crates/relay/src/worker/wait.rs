@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What becomes of opening flows that wait for too long.
+
+use std::io;
+use std::time::Duration;
+
+use crate::intercept::{Heading, Intercept};
+use crate::opening::Opening;
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::admit::Blame;
+use super::entry::Entry;
+
+/// How often to look whether an upstream SYN has left this host.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+impl<I: Intercept> Worker<I> {
+    /// An opening flow wants to be looked at.
+    pub(super) fn on_opening_time(&mut self, key: u64) {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let upstream = entry.sockets[Side::Upstream].as_ref();
+        let unsent = upstream.is_some_and(sys::syn_unsent);
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let over = now >= pending.limit();
+        let mut given_up = over && (pending.opening.proven() || pending.opening.held());
+        if now >= pending.look_at {
+            pending.look_at = now + LOOK;
+            given_up |= unsent && pending.opening.on_unsent();
+        }
+        if given_up {
+            self.give_up(key, unsent);
+        } else if over {
+            self.expire(key);
+        }
+    }
+
+    /// The server did not answer, or it was not even reached.
+    fn give_up(&mut self, key: u64, unsent: bool) {
+        let code = if unsent {
+            libc::EHOSTUNREACH
+        } else {
+            libc::ETIMEDOUT
+        };
+        self.on_upstream_failed(key, &io::Error::from_raw_os_error(code), Blame::Them);
+    }
+
+    /// The client did not complete its handshake.
+    fn expire(&mut self, key: u64) {
+        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+            return;
+        };
+        let opening = std::mem::replace(&mut pending.opening, Opening::late());
+        let (outcome, syn_ack) = opening.on_expiry();
+        // The server would keep its half of the handshake for a minute.
+        self.inject(syn_ack.and_then(|frame| frame.reset()), Heading::Out);
+        self.end(key, outcome);
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Servers and routers on a link of the node itself that do not answer ARP or neighbour
+//! discovery. The node's own kernel notices that, and tells the source of the packet: the client,
+//! whose address the upstream connection bears.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use posthaste_lab::network::{Network, TO_SERVER};
+
+use crate::support::{
+    PORT, SOON, accepting, counter, dial, errno, expect_accepted_and_reset, line, start, talkative,
+    until_counter, until_ended,
+};
+
+/// Addresses on the node's link to the server that nobody has.
+const ABSENT: [&str; 2] = ["10.0.1.7", "fd00:0:0:1::7"];
+/// Addresses on that link whose owner has gone since the node last heard of it.
+const GONE: [&str; 2] = ["10.0.1.8", "fd00:0:0:1::8"];
+/// Addresses behind a router that is absent.
+const BEYOND: [&str; 2] = ["10.200.9.1", "fd00:200:9::1"];
+
+fn address(text: &str) -> SocketAddr {
+    SocketAddr::new(text.parse().expect("an address"), PORT)
+}
+
+/// Has the node believe in neighbours that are not there, and returns whom one cannot reach by them.
+fn targets(network: &Network) -> Vec<SocketAddr> {
+    let ip = |words: String| {
+        let done = network.node(0).ip(&words);
+        done.expect("a node has routes and neighbours of its own");
+    };
+    for ((absent, gone), beyond) in ABSENT.into_iter().zip(GONE).zip(BEYOND) {
+        ip(format!(
+            "route replace {beyond} via {absent} dev {TO_SERVER}"
+        ));
+        let link_address = "02:00:00:00:00:08";
+        ip(format!(
+            "neigh replace {gone} lladdr {link_address} dev {TO_SERVER} nud stale"
+        ));
+    }
+    [ABSENT, GONE, BEYOND]
+        .concat()
+        .into_iter()
+        .map(address)
+        .collect()
+}
+
+/// Connects to all at once: the error number and the time of each attempt.
+fn attempt_all(network: &Network, targets: &[SocketAddr]) -> Vec<(Option<i32>, Duration)> {
+    thread::scope(|scope| {
+        let attempt = |to: &SocketAddr| {
+            let to = *to;
+            scope.spawn(move || {
+                let begin = Instant::now();
+                (errno(&dial(network.client(), to)), begin.elapsed())
+            })
+        };
+        let attempts: Vec<_> = targets.iter().map(attempt).collect();
+        let finished = attempts.into_iter().map(thread::ScopedJoinHandle::join);
+        finished.map(|result| result.expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn strict_tells_a_client_of_a_neighbour_that_does_not_answer() {
+    let network = line();
+    talkative(network.nodes());
+    let direct = attempt_all(&network, &targets(&network));
+    let node = start(&network, &accepting("strict"));
+    let targets = targets(&network);
+    let relayed = attempt_all(&network, &targets);
+    for ((to, direct), relayed) in targets.iter().zip(&direct).zip(&relayed) {
+        assert_eq!(direct.0, Some(libc::EHOSTUNREACH), "{to} directly");
+        assert_eq!(relayed.0, direct.0, "{to}: {relayed:?}, {direct:?}");
+        // The client's own patience ends after two minutes.
+        assert!(relayed.1 < direct.1 + SOON, "{to}: {relayed:?}, {direct:?}");
+    }
+    until_ended(&node, "upstream_unreachable", targets.len() as u64);
+    assert_eq!(counter(&node, "passed"), targets.len() as u64);
+    assert_eq!(counter(&node, "half_open"), 0);
+}
+
+#[test]
+fn a_connect_timeout_shorter_than_the_kernels_patience_changes_nothing() {
+    let network = line();
+    talkative(network.nodes());
+    let timeouts = "[defaults.timeouts]\nconnect = \"500ms\"\n";
+    let node = start(&network, &format!("{}{timeouts}", accepting("strict")));
+    let targets = targets(&network);
+    for (to, (errno, _)) in targets.iter().zip(attempt_all(&network, &targets)) {
+        assert_eq!(errno, Some(libc::EHOSTUNREACH), "{to}");
+    }
+    until_counter(&node, "relays", 0);
+}
+
+#[test]
+fn early_and_late_reset_a_client_whose_servers_neighbour_does_not_answer() {
+    let network = line();
+    talkative(network.nodes());
+    for mode in ["early", "late"] {
+        let timeouts = "[defaults.timeouts]\nconnect = \"10m\"\n";
+        let node = start(&network, &format!("{}{timeouts}", accepting(mode)));
+        thread::scope(|scope| {
+            for to in ABSENT.map(address) {
+                let client = network.client();
+                scope.spawn(move || {
+                    expect_accepted_and_reset(dial(client, to));
+                    let again = dial(client, to);
+                    if mode == "early" {
+                        assert_eq!(errno(&again), Some(libc::EHOSTUNREACH), "{to}");
+                    } else {
+                        expect_accepted_and_reset(again);
+                    }
+                });
+            }
+        });
+        until_ended(&node, "upstream_unreachable", 4);
+        // The destination of an early flow is remembered.
+        assert_eq!(counter(&node, mode), if mode == "early" { 2 } else { 4 });
+        assert_eq!(counter(&node, "half_open"), 0);
+    }
+}
