@@ -10,11 +10,13 @@
 //! |---|---|
 //! | [`header`] | the chain header, whatever carries it |
 //! | [`syn_option`] | carried by an option of the SYN (IPv4) |
+//! | [`proxy_v2`] | telling a server who the client is |
 
 #![forbid(unsafe_code)]
 
 mod bytes;
 pub mod header;
+pub mod proxy_v2;
 #[cfg(test)]
 mod rng;
 pub mod syn_option;
