@@ -2,7 +2,7 @@
 //! The chain header: what a node must tell the next one.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
 
 /// How many nodes may pass a flow on, counted from the first.
@@ -63,6 +63,19 @@ impl Endpoint {
             Err(EndpointError::NoPort)
         } else {
             Ok(Self(SocketAddr::new(ip, address.port())))
+        }
+    }
+
+    /// From 16 bytes, v4-mapped for IPv4 (RFC 4291 §2.5.5.2).
+    pub(crate) fn from_mapped(ip: [u8; 16], port: u16) -> Result<Self, EndpointError> {
+        Self::new(SocketAddr::new(Ipv6Addr::from(ip).into(), port))
+    }
+
+    /// The address as 16 bytes, v4-mapped for IPv4.
+    pub(crate) fn mapped_ip(self) -> [u8; 16] {
+        match self.0.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
         }
     }
 
@@ -169,6 +182,10 @@ impl NodeId {
     /// As a number.
     pub fn to_bits(self) -> u64 {
         self.0.get()
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 8] {
+        self.to_bits().to_be_bytes()
     }
 }
 

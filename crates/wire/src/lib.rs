@@ -2,7 +2,8 @@
 //! What nodes say to each other, as bytes: the chain header and what carries
 //! it.
 //!
-//! Pure: no I/O, no clock, no threads, no chance. Whatever the bytes, a parser neither panics nor reads past what
+//! Pure: no I/O, no clock, no threads, no chance. The time and nonces are the
+//! caller's. Whatever the bytes, a parser neither panics nor reads past what
 //! the message says of its length, and allocates nothing by a length that it
 //! has not checked. All numbers are in network byte order.
 //!
@@ -10,14 +11,35 @@
 //! |---|---|
 //! | [`header`] | the chain header, whatever carries it |
 //! | [`syn_option`] | carried by an option of the SYN (IPv4) |
+//! | [`convert`] | carried by the first bytes of a stream (RFC 8803) |
+//! | [`proof`], [`replay`] | that a header comes from a peer, now, once |
 //! | [`proxy_v2`] | telling a server who the client is |
 
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod convert;
+mod gather;
 pub mod header;
+pub mod proof;
 pub mod proxy_v2;
+pub mod replay;
 #[cfg(test)]
 mod rng;
 pub mod syn_option;
 pub mod tcp_option;
+
+/// How far the reading of a message has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress<T> {
+    /// At least so many bytes are missing, never zero. All of them belong to
+    /// the message: whoever reads no more takes nothing that follows it.
+    NeedMore(usize),
+    /// The message is whole.
+    Done {
+        /// What it says.
+        value: T,
+        /// How many of the bytes given belong to it.
+        consumed: usize,
+    },
+}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Repeatable chance for the tests, and values made of it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::header::{Endpoint, Label};
+use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 
 /// SplitMix64: small, quick without optimisation, and any seed will do.
 #[derive(Debug)]
@@ -43,6 +43,10 @@ impl Rng {
         std::array::from_fn(|_| self.byte())
     }
 
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.byte()).collect()
+    }
+
     fn until<T>(&mut self, mut make: impl FnMut(&mut Self) -> Option<T>) -> T {
         loop {
             if let Some(made) = make(self) {
@@ -62,8 +66,34 @@ impl Rng {
         })
     }
 
+    pub(crate) fn endpoint(&mut self) -> Endpoint {
+        if self.below(2) == 0 {
+            return self.endpoint_v4();
+        }
+        self.until(|rng| {
+            let ip = Ipv6Addr::from(rng.array::<16>());
+            Endpoint::new(SocketAddr::new(ip.into(), rng.port())).ok()
+        })
+    }
+
     pub(crate) fn label(&mut self) -> Label {
         self.until(|rng| Label::from_bits(u32::from_be_bytes(rng.array())))
+    }
+
+    pub(crate) fn node(&mut self) -> NodeId {
+        self.until(|rng| NodeId::new(rng.next()))
+    }
+
+    pub(crate) fn header(&mut self) -> ChainHeader {
+        ChainHeader {
+            destination: self.endpoint(),
+            source: self.perhaps(Self::endpoint),
+            label: self.perhaps(Self::label),
+            guard: self.perhaps(|rng| LoopGuard {
+                origin: rng.node(),
+                hop_limit: rng.byte(),
+            }),
+        }
     }
 }
 

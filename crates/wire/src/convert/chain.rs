@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The TLV of ours: what the chain header has and RFC 8803 has not.
+//!
+//! Every field has its place, whether it is used or not; what is not used is
+//! zero. With a proof the TLV is longer.
+
+use super::WORD;
+use crate::bytes::Bytes;
+use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use crate::proof::{Claim, MAC_BYTES, Nonce};
+
+/// Its type, of the range for private use (RFC 8803 §10.2.2).
+pub(super) const KIND: u8 = 0xc8;
+/// The version of the layout.
+const VERSION: u8 = 1;
+const BYTES: usize = 9 * WORD;
+const BYTES_PROVED: usize = 20 * WORD;
+const FLAG_SOURCE: u8 = 1;
+const FLAG_GUARD: u8 = 2;
+/// Where the code is in the TLV.
+pub(super) const MAC_AT: usize = BYTES_PROVED - MAC_BYTES;
+
+/// What the TLV holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    pub(super) source: Option<Endpoint>,
+    pub(super) label: Option<Label>,
+    pub(super) guard: Option<LoopGuard>,
+    pub(super) claim: Option<Claim>,
+}
+
+impl Chain {
+    /// `None` when there is nothing that needs it.
+    pub(super) fn of(header: &ChainHeader, claim: Option<Claim>) -> Option<Self> {
+        let &ChainHeader {
+            source,
+            label,
+            guard,
+            ..
+        } = header;
+        let needed = source.is_some() || label.is_some() || guard.is_some() || claim.is_some();
+        needed.then_some(Self {
+            source,
+            label,
+            guard,
+            claim,
+        })
+    }
+
+    /// What follows type and length. The code is zero.
+    pub(super) fn value(&self) -> Vec<u8> {
+        let mut flags = 0;
+        flags |= if self.source.is_some() {
+            FLAG_SOURCE
+        } else {
+            0
+        };
+        flags |= if self.guard.is_some() { FLAG_GUARD } else { 0 };
+        let mut value = vec![VERSION, flags];
+        value.extend(self.label.map_or(0, Label::to_bits).to_be_bytes());
+        value.extend(self.guard.map_or([0; 8], |guard| guard.origin.to_bytes()));
+        value.extend([self.guard.map_or(0, |guard| guard.hop_limit), 0]);
+        value.extend(self.source.map_or(0, Endpoint::port).to_be_bytes());
+        value.extend(self.source.map_or([0; 16], Endpoint::mapped_ip));
+        if let Some(claim) = self.claim {
+            value.extend(claim.key_id.to_be_bytes());
+            value.extend(claim.timestamp_ms.to_be_bytes());
+            value.extend(claim.nonce.0);
+            value.extend([0; MAC_BYTES]);
+        }
+        value
+    }
+
+    /// Reads what follows type and length. An error says what is wrong.
+    pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
+        const SHORT: &str = "a chain TLV of a wrong length";
+        let proved = match value.len() + 2 {
+            BYTES => false,
+            BYTES_PROVED => true,
+            _ => return Err(SHORT),
+        };
+        let mut bytes = Bytes::new(value);
+        if bytes.u8() != Some(VERSION) {
+            return Err("a chain TLV of an unknown version");
+        }
+        let flags = bytes.u8().ok_or(SHORT)?;
+        if flags & !(FLAG_SOURCE | FLAG_GUARD) != 0 {
+            return Err("a chain TLV with unknown flags");
+        }
+        let label = label(bytes.u32().ok_or(SHORT)?)?;
+        let guard = (bytes.u64().ok_or(SHORT)?, bytes.u8().ok_or(SHORT)?);
+        if bytes.u8() != Some(0) {
+            return Err("a chain TLV with something where zero should be");
+        }
+        let source = (bytes.u16().ok_or(SHORT)?, bytes.array().ok_or(SHORT)?);
+        Ok(Self {
+            source: read_source(flags & FLAG_SOURCE != 0, source)?,
+            label,
+            guard: read_guard(flags & FLAG_GUARD != 0, guard)?,
+            claim: if proved {
+                Some(claim(&mut bytes).ok_or(SHORT)?)
+            } else {
+                None
+            },
+        })
+    }
+}
+
+fn label(bits: u32) -> Result<Option<Label>, &'static str> {
+    match bits {
+        0 => Ok(None),
+        bits => Label::from_bits(bits)
+            .map(Some)
+            .ok_or("a label without a chain"),
+    }
+}
+
+fn read_guard(is_set: bool, guard: (u64, u8)) -> Result<Option<LoopGuard>, &'static str> {
+    match (is_set, guard) {
+        (false, (0, 0)) => Ok(None),
+        (false, _) => Err("a loop guard that is not announced"),
+        (true, (origin, hop_limit)) => {
+            let origin = NodeId::new(origin).ok_or("a loop guard without a node")?;
+            Ok(Some(LoopGuard { origin, hop_limit }))
+        }
+    }
+}
+
+fn read_source(is_set: bool, source: (u16, [u8; 16])) -> Result<Option<Endpoint>, &'static str> {
+    match (is_set, source) {
+        (false, (0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])) => Ok(None),
+        (false, _) => Err("a source that is not announced"),
+        (true, (port, ip)) => Endpoint::from_mapped(ip, port)
+            .map(Some)
+            .map_err(|_| "a source that no connection can have"),
+    }
+}
+
+fn claim(bytes: &mut Bytes<'_>) -> Option<Claim> {
+    Some(Claim {
+        key_id: bytes.u32()?,
+        timestamp_ms: bytes.u64()?,
+        nonce: Nonce(bytes.array()?),
+    })
+}
