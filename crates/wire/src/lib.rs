@@ -13,6 +13,7 @@
 //! | [`syn_option`] | carried by an option of the SYN (IPv4) |
 //! | [`convert`] | carried by the first bytes of a stream (RFC 8803) |
 //! | [`proof`], [`replay`] | that a header comes from a peer, now, once |
+//! | [`hop`] | an open connection between two nodes that waits for a flow |
 //! | [`proxy_v2`] | telling a server who the client is |
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ mod bytes;
 pub mod convert;
 mod gather;
 pub mod header;
+pub mod hop;
 pub mod proof;
 pub mod proxy_v2;
 pub mod replay;
@@ -42,4 +44,17 @@ pub enum Progress<T> {
         /// How many of the bytes given belong to it.
         consumed: usize,
     },
+}
+
+impl<T> Progress<T> {
+    /// The same progress of what `then` makes of the value.
+    fn map<U>(self, then: impl FnOnce(T) -> U) -> Progress<U> {
+        match self {
+            Self::NeedMore(missing) => Progress::NeedMore(missing),
+            Self::Done { value, consumed } => Progress::Done {
+                value: then(value),
+                consumed,
+            },
+        }
+    }
 }

@@ -39,6 +39,11 @@ impl Key {
         self.hash(parts).verify_truncated_left(mac).is_ok()
     }
 
+    /// A key that follows from this one and `parts`.
+    pub(crate) fn derive(&self, parts: &[&[u8]]) -> Self {
+        Self(self.hash(parts).finalize().into_bytes().into())
+    }
+
     fn hash(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut hash =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length will do");
@@ -117,8 +122,8 @@ mod tests {
     fn the_code_is_that_of_the_rfc() {
         let mut key = [0; KEY_BYTES];
         key[..20].fill(0x0b);
-        let code = Key::new(key).mac(&[b"Hi ", b"There"]);
-        assert_eq!(hex(&code), "b0344c61d8db38535ca8afceaf0bf12b");
+        let whole = "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7";
+        assert_eq!(hex(&Key::new(key).derive(&[b"Hi ", b"There"]).0), whole);
         let mut key = [0; KEY_BYTES];
         key[..4].copy_from_slice(b"Jefe");
         let code = Key::new(key).mac(&[b"what do ya want for nothing?"]);

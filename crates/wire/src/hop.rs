@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A warm hop: a TCP connection between two nodes that is open before there is
+//! a flow for it.
+//!
+//! ```text
+//! dialer                                  acceptor
+//!   | Hello        who I am, my nonce ------> |
+//!   | <------ Challenge      who I am, my nonce, proof of both nonces
+//!   | proof of both nonces -----------------> |      handshake done
+//!   |                                         |
+//!   | Ping ---------------------------------> |      as long as nothing
+//!   | <---------------------------------- Pong|      else is to be said
+//!   |                                         |
+//!   | Open         the chain header --------> |
+//!   | <--------------------------------- Reply|
+//!   | Proved       the client exists -------> |      unless Open said so
+//!   | <========== the flow's bytes =========> |
+//! ```
+//!
+//! Both ends prove that they know the key they share; the key itself is never
+//! sent, and each proof is for this connection alone. What follows is neither
+//! encrypted nor proved, but for the chain header: whoever can write into the
+//! connection can write into the flow, as with the TCP connection it carries.
+//!
+//! A connection carries **one** flow and is closed with it, so the end of the
+//! flow, in either direction, clean or by reset, is that of the connection,
+//! and no flow waits for another's lost bytes.
+//!
+//! The types here do no I/O: they are fed what was received and give what is
+//! to be sent. On any error the connection is closed without a word.
+
+mod frame;
+mod handshake;
+mod reply;
+mod turn;
+
+use crate::header::NodeId;
+use crate::proof::Key;
+
+pub use frame::FrameError;
+pub use handshake::{
+    Accepting, CHALLENGE_BYTES, Challenged, Dialed, Dialing, HELLO_BYTES, HandshakeError,
+};
+pub use reply::{Icmp, Reply};
+pub use turn::{
+    Acceptor, Dialer, FromAcceptor, FromDialer, HopError, OpenError, PROVED, ping, pong,
+};
+
+/// What a handshake leaves behind: who the other end is, and a key for this
+/// connection alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// This node.
+    pub me: NodeId,
+    /// The node at the other end.
+    pub peer: NodeId,
+    /// Which of their keys they used.
+    pub key_id: u32,
+    pub(crate) key: Key,
+}

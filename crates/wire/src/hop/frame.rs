@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What both ends say after the handshake: a type, flags and a length, and so
+//! many bytes.
+
+use crate::Progress;
+use crate::bytes::Bytes;
+use crate::convert;
+
+pub(super) const PING: u8 = 1;
+pub(super) const PONG: u8 = 2;
+pub(super) const OPEN: u8 = 3;
+pub(super) const REPLY: u8 = 4;
+pub(super) const PROVED: u8 = 5;
+/// Of [`OPEN`]: the client has proved that it exists.
+pub(super) const FLAG_PROVED: u8 = 1;
+
+/// Bytes of type, flags and length.
+pub(super) const HEAD_BYTES: usize = 4;
+/// Bytes of the number that a ping carries and its pong returns.
+pub(super) const TOKEN_BYTES: usize = 4;
+
+/// One frame, its length and flags checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) payload: Vec<u8>,
+}
+
+impl Frame {
+    /// Reads one from the front of `bytes`. What cannot be a frame is refused
+    /// by its first four bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Progress<Self>, FrameError> {
+        let mut head = Bytes::new(bytes);
+        let (Some(kind), Some(flags), Some(length)) = (head.u8(), head.u8(), head.u16()) else {
+            return Ok(Progress::NeedMore(HEAD_BYTES - bytes.len()));
+        };
+        let length = usize::from(length);
+        let (lengths, known) = match kind {
+            PING | PONG => (TOKEN_BYTES..=TOKEN_BYTES, 0),
+            OPEN => (convert::HEADER_BYTES..=convert::BYTES_MAX, FLAG_PROVED),
+            REPLY => (super::reply::BYTES..=super::reply::BYTES, 0),
+            PROVED => (0..=0, 0),
+            kind => return Err(FrameError::Kind(kind)),
+        };
+        if !lengths.contains(&length) {
+            return Err(FrameError::Length { kind, length });
+        }
+        if flags & !known != 0 {
+            return Err(FrameError::Flags { kind, flags });
+        }
+        let consumed = HEAD_BYTES + length;
+        Ok(match bytes.get(HEAD_BYTES..consumed) {
+            None => Progress::NeedMore(consumed - bytes.len()),
+            Some(payload) => Progress::Done {
+                value: Self {
+                    kind,
+                    flags,
+                    payload: payload.to_vec(),
+                },
+                consumed,
+            },
+        })
+    }
+}
+
+/// Bytes that are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Of a type that is not known.
+    #[error("a frame of type {0}, which is unknown")]
+    Kind(u8),
+    /// Of a length that its type does not have.
+    #[error("a frame of type {kind} and {length} bytes")]
+    Length {
+        /// Its type.
+        kind: u8,
+        /// Bytes behind the first four.
+        length: usize,
+    },
+    /// With flags that its type does not have.
+    #[error("a frame of type {kind} with flags {flags:#x}")]
+    Flags {
+        /// Its type.
+        kind: u8,
+        /// Its flags.
+        flags: u8,
+    },
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each end proves to the other that it knows their key.
+
+use super::Session;
+use crate::Progress;
+use crate::bytes::Bytes;
+use crate::gather::Gather;
+use crate::header::NodeId;
+use crate::proof::{Key, MAC_BYTES, Nonce};
+
+/// Bytes of the dialer's first message.
+pub const HELLO_BYTES: usize = 36;
+/// Bytes of the acceptor's message.
+pub const CHALLENGE_BYTES: usize = 48;
+
+/// What both messages begin with: the protocol, its version, and zeros.
+const GREETING: [u8; 8] = *b"PHOP\x01\0\0\0";
+/// The part of the greeting that names the protocol.
+const NAME_BYTES: usize = 4;
+/// The challenge without its proof.
+const UNPROVED_BYTES: usize = CHALLENGE_BYTES - MAC_BYTES;
+/// What each proof begins with, so that none can be taken for another.
+const BY_ACCEPTOR: &[u8; 16] = b"posthaste hop ch";
+const BY_DIALER: &[u8; 16] = b"posthaste hop pr";
+const SESSION: &[u8; 16] = b"posthaste hop se";
+
+/// The end that opened the connection, until the acceptor has proved itself.
+#[derive(Clone, Debug)]
+pub struct Dialing {
+    key: Key,
+    key_id: u32,
+    me: NodeId,
+    peer: NodeId,
+    hello: [u8; HELLO_BYTES],
+    gather: Gather,
+}
+
+impl Dialing {
+    /// Begins a handshake of `me` with `peer`. `nonce` is fresh.
+    pub fn new(key: Key, key_id: u32, me: NodeId, peer: NodeId, nonce: Nonce) -> Self {
+        let mut hello = [0; HELLO_BYTES];
+        hello[..8].copy_from_slice(&GREETING);
+        hello[8..16].copy_from_slice(&me.to_bytes());
+        hello[16..32].copy_from_slice(&nonce.0);
+        hello[32..].copy_from_slice(&key_id.to_be_bytes());
+        Self {
+            key,
+            key_id,
+            me,
+            peer,
+            hello,
+            gather: Gather::default(),
+        }
+    }
+
+    /// What to send first.
+    pub fn hello(&self) -> &[u8; HELLO_BYTES] {
+        &self.hello
+    }
+
+    /// Takes the challenge from the front of `input`, and not a byte more.
+    ///
+    /// # Errors
+    /// The other end is not the peer.
+    pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Dialed>, HandshakeError> {
+        let challenge = self.gather.feed(input, message::<CHALLENGE_BYTES>)?;
+        let (value, consumed) = match challenge {
+            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
+            Progress::Done { value, consumed } => (self.dialed(&value)?, consumed),
+        };
+        Ok(Progress::Done { value, consumed })
+    }
+
+    fn dialed(&self, challenge: &[u8; CHALLENGE_BYTES]) -> Result<Dialed, HandshakeError> {
+        let mut bytes = Bytes::new(&challenge[GREETING.len()..]);
+        let peer = node(&mut bytes)?;
+        if peer != self.peer {
+            return Err(HandshakeError::WrongPeer { peer });
+        }
+        let (unproved, proof) = challenge.split_at(UNPROVED_BYTES);
+        let proof = proof.try_into().map_err(|_| HandshakeError::WrongProof)?;
+        if !self
+            .key
+            .matches(&[BY_ACCEPTOR, &self.hello, unproved], proof)
+        {
+            return Err(HandshakeError::WrongProof);
+        }
+        Ok(Dialed {
+            proof: self.key.mac(&[BY_DIALER, &self.hello, challenge]),
+            session: Session {
+                me: self.me,
+                peer,
+                key_id: self.key_id,
+                key: self.key.derive(&[SESSION, &self.hello, challenge]),
+            },
+        })
+    }
+}
+
+/// What the dialer has when the acceptor has proved itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialed {
+    /// What to send. Frames may follow at once.
+    pub proof: [u8; MAC_BYTES],
+    /// The connection.
+    pub session: Session,
+}
+
+/// The end that accepted the connection, until it knows who dialed.
+#[derive(Clone, Debug)]
+pub struct Accepting {
+    me: NodeId,
+    nonce: Nonce,
+    gather: Gather,
+}
+
+impl Accepting {
+    /// Begins a handshake at `me`. `nonce` is fresh.
+    pub fn new(me: NodeId, nonce: Nonce) -> Self {
+        Self {
+            me,
+            nonce,
+            gather: Gather::default(),
+        }
+    }
+
+    /// Takes the hello from the front of `input`, and not a byte more.
+    /// `find_key` gives the key of a node by its number.
+    ///
+    /// # Errors
+    /// The other end speaks something else, or there is no such key.
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        find_key: impl FnOnce(NodeId, u32) -> Option<Key>,
+    ) -> Result<Progress<Challenged>, HandshakeError> {
+        let hello = self.gather.feed(input, message::<HELLO_BYTES>)?;
+        let (value, consumed) = match hello {
+            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
+            Progress::Done { value, consumed } => (self.challenged(&value, find_key)?, consumed),
+        };
+        Ok(Progress::Done { value, consumed })
+    }
+
+    fn challenged(
+        &self,
+        hello: &[u8; HELLO_BYTES],
+        find_key: impl FnOnce(NodeId, u32) -> Option<Key>,
+    ) -> Result<Challenged, HandshakeError> {
+        let mut bytes = Bytes::new(&hello[GREETING.len()..]);
+        let peer = node(&mut bytes)?;
+        let (_nonce, key_id) = (bytes.array::<16>(), bytes.u32().unwrap_or(0));
+        if peer == self.me {
+            return Err(HandshakeError::Myself);
+        }
+        let key = find_key(peer, key_id).ok_or(HandshakeError::NoKey { peer, key_id })?;
+        let mut challenge = [0; CHALLENGE_BYTES];
+        challenge[..8].copy_from_slice(&GREETING);
+        challenge[8..16].copy_from_slice(&self.me.to_bytes());
+        challenge[16..UNPROVED_BYTES].copy_from_slice(&self.nonce.0);
+        let proof = key.mac(&[BY_ACCEPTOR, hello, &challenge[..UNPROVED_BYTES]]);
+        challenge[UNPROVED_BYTES..].copy_from_slice(&proof);
+        Ok(Challenged {
+            session: Session {
+                me: self.me,
+                peer,
+                key_id,
+                key: key.derive(&[SESSION, hello, &challenge]),
+            },
+            hello: *hello,
+            challenge,
+            key,
+            gather: Gather::default(),
+        })
+    }
+}
+
+/// The acceptor, until the dialer has proved itself.
+#[derive(Clone, Debug)]
+pub struct Challenged {
+    session: Session,
+    hello: [u8; HELLO_BYTES],
+    challenge: [u8; CHALLENGE_BYTES],
+    key: Key,
+    gather: Gather,
+}
+
+impl Challenged {
+    /// What to send.
+    pub fn challenge(&self) -> &[u8; CHALLENGE_BYTES] {
+        &self.challenge
+    }
+
+    /// Takes the proof from the front of `input`, and not a byte more.
+    ///
+    /// # Errors
+    /// The other end does not know the key.
+    pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Session>, HandshakeError> {
+        let proof = self
+            .gather
+            .feed(input, exactly::<MAC_BYTES, HandshakeError>)?;
+        if let Progress::Done { value, .. } = &proof {
+            let parts: [&[u8]; 3] = [BY_DIALER, &self.hello, &self.challenge];
+            if !self.key.matches(&parts, value) {
+                return Err(HandshakeError::WrongProof);
+            }
+        }
+        Ok(proof.map(|_| self.session.clone()))
+    }
+}
+
+/// A message of `N` bytes that begins with the greeting. What begins in
+/// another way is refused by its first bytes: a stranger may be waiting for an
+/// answer and send no more.
+fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
+    let there = bytes.len().min(NAME_BYTES);
+    if bytes[..there] != GREETING[..there] {
+        return Err(HandshakeError::NotAHop);
+    }
+    match bytes.get(NAME_BYTES) {
+        Some(&version) if version != GREETING[NAME_BYTES] => Err(HandshakeError::Version(version)),
+        _ if bytes.len() >= 8 && bytes[..8] != GREETING => Err(HandshakeError::NotAHop),
+        _ => exactly(bytes),
+    }
+}
+
+fn exactly<const N: usize, E>(bytes: &[u8]) -> Result<Progress<[u8; N]>, E> {
+    Ok(match bytes.first_chunk() {
+        Some(value) => Progress::Done {
+            value: *value,
+            consumed: N,
+        },
+        None => Progress::NeedMore(N - bytes.len()),
+    })
+}
+
+fn node(bytes: &mut Bytes<'_>) -> Result<NodeId, HandshakeError> {
+    bytes
+        .u64()
+        .and_then(NodeId::new)
+        .ok_or(HandshakeError::NoNode)
+}
+
+/// Why there is no hop. The connection is closed without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The other end speaks something else.
+    #[error("the other end does not speak the protocol of hops")]
+    NotAHop,
+    /// It speaks another version.
+    #[error("the other end speaks version {0} of the protocol of hops")]
+    Version(u8),
+    /// It is node 0, which is none.
+    #[error("the other end does not say which node it is")]
+    NoNode,
+    /// It is not the node that was dialed.
+    #[error("the other end is node {peer}, which was not dialed")]
+    WrongPeer {
+        /// Who it says it is.
+        peer: NodeId,
+    },
+    /// It says that it is this node: a loop, or a reflection.
+    #[error("the other end says that it is this node")]
+    Myself,
+    /// No key is shared with it under this number.
+    #[error("no key {key_id} is shared with node {peer}")]
+    NoKey {
+        /// Who it says it is.
+        peer: NodeId,
+        /// Which key it would use.
+        key_id: u32,
+    },
+    /// It does not know the key.
+    #[error("the other end does not know the key")]
+    WrongProof,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What became of a flow that was opened over a hop, as far as the server or
+//! the next hop that could not be passed: enough for the first node to answer
+//! its client as the server would have.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::bytes::Bytes;
+use crate::convert::ConvertError;
+
+/// Bytes of a reply, without the frame's head.
+pub(super) const BYTES: usize = 20;
+
+/// How a flow was opened, or why not. After all but the first the connection
+/// is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// 0: the server has answered. The flow's bytes follow.
+    Connected,
+    /// 1: the server answered with a reset.
+    Refused,
+    /// 2: an ICMP error came.
+    Unreachable(Icmp),
+    /// 3: nothing came.
+    TimedOut,
+    /// 4: the node may not connect there.
+    Denied,
+    /// 5: the node does not know the chain, or not this place in it.
+    UnknownLabel,
+    /// 6: the flow has been here before, or has come too far.
+    TooManyHops,
+    /// 7: the node has no room for it.
+    Overloaded,
+    /// 8: the node failed, or its connection to the next.
+    Failed,
+}
+
+/// An ICMP or ICMPv6 error, by the destination's family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    /// Its type.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// Who sent it; `None` if the node itself found no way.
+    pub offender: Option<IpAddr>,
+}
+
+impl Reply {
+    /// Its number.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Connected => 0,
+            Self::Refused => 1,
+            Self::Unreachable(_) => 2,
+            Self::TimedOut => 3,
+            Self::Denied => 4,
+            Self::UnknownLabel => 5,
+            Self::TooManyHops => 6,
+            Self::Overloaded => 7,
+            Self::Failed => 8,
+        }
+    }
+
+    /// The same for a client that speaks Convert (RFC 8803 §6.2.8), which
+    /// tells fewer cases apart. `None` when there is no error.
+    pub fn as_convert_error(self) -> Option<ConvertError> {
+        Some(match self {
+            Self::Connected => return None,
+            Self::Refused => ConvertError::ConnectionReset,
+            Self::Unreachable(icmp) => ConvertError::DestinationUnreachable(icmp.code),
+            Self::Denied => ConvertError::NotAuthorized,
+            Self::Overloaded => ConvertError::ResourceExceeded(0),
+            Self::TimedOut | Self::UnknownLabel | Self::TooManyHops | Self::Failed => {
+                ConvertError::NetworkFailure(0)
+            }
+        })
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0] = self.code();
+        if let Self::Unreachable(icmp) = self {
+            bytes[1] = icmp.kind;
+            bytes[2] = icmp.code;
+            bytes[4..].copy_from_slice(&match icmp.offender {
+                None => [0; 16],
+                Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
+                Some(IpAddr::V6(v6)) => v6.octets(),
+            });
+        }
+        bytes
+    }
+
+    /// `None` when the bytes are no reply.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = Bytes::new(bytes);
+        let (number, kind, code) = (bytes.u8()?, bytes.u8()?, bytes.u8()?);
+        let (zero, offender) = (bytes.u8()?, Ipv6Addr::from(bytes.array::<16>()?));
+        let reply = match number {
+            0 => Self::Connected,
+            1 => Self::Refused,
+            2 => Self::Unreachable(Icmp {
+                kind,
+                code,
+                offender: (!offender.is_unspecified()).then(|| offender.to_canonical()),
+            }),
+            3 => Self::TimedOut,
+            4 => Self::Denied,
+            5 => Self::UnknownLabel,
+            6 => Self::TooManyHops,
+            7 => Self::Overloaded,
+            8 => Self::Failed,
+            _ => return None,
+        };
+        let icmp = matches!(reply, Self::Unreachable(_));
+        let unused = kind == 0 && code == 0 && offender.is_unspecified();
+        (zero == 0 && (icmp || unused)).then_some(reply)
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who may say what, and when: the two ends of a hop after the handshake,
+//! until the flow's own bytes begin.
+
+use super::frame::{self, FLAG_PROVED, Frame, FrameError};
+use super::{Reply, Session};
+use crate::Progress;
+use crate::convert::{Connect, Head, Problem, Request, TooLong};
+use crate::gather::Gather;
+use crate::proof::{Nonce, ProofError, Seal};
+
+/// What the dialer sends when the client has proved that it exists, unless
+/// [`Dialer::open`] said so. The flow's bytes follow.
+pub const PROVED: [u8; 4] = [frame::PROVED, 0, 0, 0];
+
+/// What the dialer sends now and then while there is no flow. A dialer has no
+/// more than one ping unanswered.
+pub fn ping(token: u32) -> [u8; 8] {
+    with_token(frame::PING, token)
+}
+
+/// What the acceptor answers.
+pub fn pong(token: u32) -> [u8; 8] {
+    with_token(frame::PONG, token)
+}
+
+fn with_token(kind: u8, token: u32) -> [u8; 8] {
+    let [a, b, c, d] = token.to_be_bytes();
+    [kind, 0, 0, 4, a, b, c, d]
+}
+
+/// Where a hop is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It waits for a flow.
+    Idle,
+    /// The flow is open, and something is still to be said about it: at the
+    /// dialer's end the reply, at the acceptor's the client's proof.
+    Opened,
+    /// From here on bytes are the flow's.
+    Flowing,
+}
+
+/// The dialer's end.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    session: Session,
+    state: State,
+    gather: Gather,
+}
+
+/// What the acceptor said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FromAcceptor {
+    /// It is alive, and answers the ping with this number.
+    Pong(u32),
+    /// What became of the flow. What follows are the flow's bytes.
+    Reply(Reply),
+}
+
+impl Dialer {
+    /// After the handshake.
+    pub fn new(session: Session) -> Self {
+        Self {
+            session,
+            state: State::Idle,
+            gather: Gather::default(),
+        }
+    }
+
+    /// What opens the one flow of this hop. With `proved` the client is known
+    /// to exist, and the flow's bytes may follow; else [`PROVED`] goes before
+    /// them, and the last node completes no handshake with the server until
+    /// then. `now_ms` is in milliseconds since 1970; `nonce` is fresh.
+    ///
+    /// # Errors
+    /// There was a flow already, or `connect` does not fit.
+    pub fn open(
+        &mut self,
+        connect: &Connect,
+        proved: bool,
+        now_ms: u64,
+        nonce: Nonce,
+    ) -> Result<Vec<u8>, OpenError> {
+        if self.state != State::Idle {
+            return Err(OpenError::Used);
+        }
+        let request = Request {
+            connect: Some(connect.clone()),
+            ..Request::default()
+        };
+        let head = request.encode(Some(&Seal {
+            key: &self.session.key,
+            key_id: self.session.key_id,
+            receiver: self.session.peer,
+            now_ms,
+            nonce,
+        }))?;
+        let length = u16::try_from(head.len()).map_err(|_| TooLong)?;
+        let mut bytes = vec![frame::OPEN, u8::from(proved) * FLAG_PROVED];
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(&head);
+        self.state = State::Opened;
+        Ok(bytes)
+    }
+
+    /// Takes one frame from the front of `input`, and not a byte more.
+    ///
+    /// # Errors
+    /// The acceptor said what it may not say. Also after its reply: what
+    /// comes then is the flow's.
+    pub fn feed(&mut self, input: &[u8]) -> Result<Progress<FromAcceptor>, HopError> {
+        if self.state == State::Flowing {
+            return Err(HopError::Flowing);
+        }
+        let (frame, consumed) = match self.gather.feed(input, Frame::parse)? {
+            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
+            Progress::Done { value, consumed } => (value, consumed),
+        };
+        let value = match (frame.kind, self.state) {
+            (frame::PONG, _) => FromAcceptor::Pong(token(&frame)),
+            (frame::REPLY, State::Opened) => {
+                let reply = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
+                self.state = State::Flowing;
+                FromAcceptor::Reply(reply)
+            }
+            (kind, _) => return Err(HopError::OutOfTurn(kind)),
+        };
+        Ok(Progress::Done { value, consumed })
+    }
+
+    /// Who is at the other end.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// The acceptor's end.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    session: Session,
+    state: State,
+    gather: Gather,
+}
+
+/// What the dialer said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromDialer {
+    /// [`pong`] with this number is to be sent.
+    Ping(u32),
+    /// A flow is to be opened, and one [`Acceptor::reply`] to be sent.
+    Open {
+        /// Where to, from whom, and by which way.
+        connect: Connect,
+        /// Whether the client is known to exist. If so, what follows are the
+        /// flow's bytes. If not, the handshake with the server must not be
+        /// completed before [`FromDialer::Proved`].
+        proved: bool,
+    },
+    /// The client exists. What follows are the flow's bytes.
+    Proved,
+}
+
+impl Acceptor {
+    /// After the handshake.
+    pub fn new(session: Session) -> Self {
+        Self {
+            session,
+            state: State::Idle,
+            gather: Gather::default(),
+        }
+    }
+
+    /// What tells the dialer what became of its flow.
+    pub fn reply(reply: Reply) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..4].copy_from_slice(&[frame::REPLY, 0, 0, 20]);
+        bytes[4..].copy_from_slice(&reply.to_bytes());
+        bytes
+    }
+
+    /// Takes one frame from the front of `input`, and not a byte more.
+    ///
+    /// # Errors
+    /// The dialer said what it may not say. Also once the flow's bytes have
+    /// begun: see [`FromDialer`].
+    pub fn feed(&mut self, input: &[u8]) -> Result<Progress<FromDialer>, HopError> {
+        if self.state == State::Flowing {
+            return Err(HopError::Flowing);
+        }
+        let (frame, consumed) = match self.gather.feed(input, Frame::parse)? {
+            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
+            Progress::Done { value, consumed } => (value, consumed),
+        };
+        let value = match (frame.kind, self.state) {
+            (frame::PING, State::Idle) => FromDialer::Ping(token(&frame)),
+            (frame::OPEN, State::Idle) => self.open(&frame)?,
+            (frame::PROVED, State::Opened) => {
+                self.state = State::Flowing;
+                FromDialer::Proved
+            }
+            (kind, _) => return Err(HopError::OutOfTurn(kind)),
+        };
+        Ok(Progress::Done { value, consumed })
+    }
+
+    /// Who is at the other end.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The proof's nonce and time are of no use here: the key is this
+    /// connection's own, and a second flow is refused.
+    fn open(&mut self, frame: &Frame) -> Result<FromDialer, HopError> {
+        let head = match Head::parse(&frame.payload) {
+            Ok(Progress::Done { value, consumed }) if consumed == frame.payload.len() => value,
+            Ok(_) => return Err(HopError::HeadLength),
+            Err(refusal) => return Err(HopError::Head(refusal.problem)),
+        };
+        let _once = head.verify(&self.session.key, self.session.me)?;
+        let connect = head
+            .request
+            .connect
+            .ok_or(HopError::Head(Problem::NothingAsked))?;
+        let proved = frame.flags & FLAG_PROVED != 0;
+        self.state = if proved {
+            State::Flowing
+        } else {
+            State::Opened
+        };
+        Ok(FromDialer::Open { connect, proved })
+    }
+}
+
+fn token(frame: &Frame) -> u32 {
+    let token = frame.payload.first_chunk().copied();
+    u32::from_be_bytes(token.unwrap_or_default())
+}
+
+/// Why a flow cannot be opened over a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// It has carried one.
+    #[error("the hop has carried a flow already")]
+    Used,
+    /// What is to be said is too long.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+}
+
+/// What the other end of a hop may not say. The connection is closed without
+/// a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HopError {
+    /// No frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A frame that does not belong here.
+    #[error("a frame of type {0} out of turn")]
+    OutOfTurn(u8),
+    /// The flow has begun: its bytes are no frames.
+    #[error("the flow has begun")]
+    Flowing,
+    /// The chain header cannot be read.
+    #[error(transparent)]
+    Head(Problem),
+    /// The chain header is shorter or longer than its frame.
+    #[error("a chain header and a frame of different lengths")]
+    HeadLength,
+    /// The chain header is not the peer's.
+    #[error(transparent)]
+    Proof(#[from] ProofError),
+    /// A reply that says nothing.
+    #[error("a reply that says nothing")]
+    Reply,
+}
+
+#[cfg(test)]
+mod tests;

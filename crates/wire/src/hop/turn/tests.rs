@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::net::IpAddr;
+
+use super::super::Icmp;
+use super::*;
+use crate::convert::TcpRequest;
+use crate::header::NodeId;
+use crate::proof::Key;
+use crate::rng::{Rng, simulate};
+
+fn session(me: u64, peer: u64) -> Session {
+    Session {
+        me: NodeId::new(me).unwrap(),
+        peer: NodeId::new(peer).unwrap(),
+        key_id: 4,
+        key: Key::new([6; 32]),
+    }
+}
+
+fn ends() -> (Dialer, Acceptor) {
+    (Dialer::new(session(1, 2)), Acceptor::new(session(2, 1)))
+}
+
+fn connect() -> Connect {
+    Connect::new(Rng::new(3).header())
+}
+
+fn open(dialer: &mut Dialer, proved: bool) -> Vec<u8> {
+    dialer
+        .open(&connect(), proved, 1_000, Nonce([1; 16]))
+        .unwrap()
+}
+
+fn whole<T>(value: T, consumed: usize) -> Result<Progress<T>, HopError> {
+    Ok(Progress::Done { value, consumed })
+}
+
+#[test]
+fn a_flow_is_opened_and_answered() {
+    simulate(200, |mut rng| {
+        let (mut dialer, mut acceptor) = ends();
+        let mut connect = Connect::new(rng.header());
+        connect.options.extend(TcpRequest::new(34, rng.bytes(8)));
+        let proved = rng.below(2) == 0;
+        let nonce = Nonce(rng.array());
+        let mut stream = dialer.open(&connect, proved, rng.next(), nonce).unwrap();
+        let length = stream.len();
+        stream.extend_from_slice(b"\x05\0\0\0first bytes");
+        let said = FromDialer::Open { connect, proved };
+        assert_eq!(acceptor.feed(&stream), whole(said, length));
+        let next = acceptor.feed(&stream[length..]);
+        if proved {
+            assert_eq!(next, Err(HopError::Flowing));
+        } else {
+            assert_eq!(next, whole(FromDialer::Proved, 4));
+            assert_eq!(acceptor.feed(b"first"), Err(HopError::Flowing));
+        }
+        let reply = Acceptor::reply(Reply::Connected);
+        let heard = FromAcceptor::Reply(Reply::Connected);
+        assert_eq!(dialer.feed(&reply), whole(heard, 24));
+        assert_eq!(dialer.feed(b"bytes"), Err(HopError::Flowing));
+    });
+}
+
+#[test]
+fn an_idle_hop_is_asked_whether_it_lives() {
+    let (mut dialer, mut acceptor) = ends();
+    let asked = acceptor.feed(&ping(0x0102_0304));
+    assert_eq!(asked, whole(FromDialer::Ping(0x0102_0304), 8));
+    let answered = dialer.feed(&pong(0x0102_0304));
+    assert_eq!(answered, whole(FromAcceptor::Pong(0x0102_0304), 8));
+    // A pong may be under way when the flow is opened.
+    open(&mut dialer, true);
+    assert_eq!(dialer.feed(&pong(5)), whole(FromAcceptor::Pong(5), 8));
+    assert!(dialer.feed(&Acceptor::reply(Reply::Refused)).is_ok());
+}
+
+#[test]
+fn a_hop_carries_one_flow() {
+    let (mut dialer, mut acceptor) = ends();
+    let first = open(&mut dialer, false);
+    assert!(acceptor.feed(&first).is_ok());
+    let second = dialer.open(&connect(), false, 1, Nonce([2; 16]));
+    assert_eq!(second, Err(OpenError::Used));
+    assert_eq!(acceptor.feed(&first), Err(HopError::OutOfTurn(frame::OPEN)));
+}
+
+#[test]
+fn nothing_is_said_out_of_turn() {
+    let (mut dialer, mut acceptor) = ends();
+    let reply = Acceptor::reply(Reply::Connected);
+    for (bytes, kind) in [(&reply[..], 4), (&ping(1), 1), (&PROVED, 5)] {
+        assert_eq!(dialer.feed(bytes), Err(HopError::OutOfTurn(kind)));
+    }
+    for (bytes, kind) in [(&reply[..], 4), (&pong(1), 2), (&PROVED, 5)] {
+        assert_eq!(acceptor.feed(bytes), Err(HopError::OutOfTurn(kind)));
+    }
+    assert!(acceptor.feed(&open(&mut dialer, false)).is_ok());
+    assert_eq!(acceptor.feed(&ping(1)), Err(HopError::OutOfTurn(1)));
+}
+
+#[test]
+fn a_chain_header_is_the_peers_and_for_this_node() {
+    let (mut dialer, _) = ends();
+    let opening = open(&mut dialer, false);
+    let mut other = session(2, 1);
+    other.key = Key::new([5; 32]);
+    let wrong = Err(HopError::Proof(ProofError::Wrong));
+    assert_eq!(Acceptor::new(other).feed(&opening), wrong);
+    assert_eq!(Acceptor::new(session(3, 1)).feed(&opening), wrong);
+    let plain = Request::connect(connect().header).encode(None).unwrap();
+    let length = u8::try_from(plain.len()).unwrap();
+    let unproved = [&[frame::OPEN, 0, 0, length], &plain[..]].concat();
+    let missing = Err(HopError::Proof(ProofError::Missing));
+    assert_eq!(ends().1.feed(&unproved), missing);
+}
+
+#[test]
+fn a_chain_header_fills_its_frame() {
+    let opening = open(&mut ends().0, false);
+    let mut long = [&opening[..], &[0; 4]].concat();
+    long[3] += 4;
+    assert_eq!(ends().1.feed(&long), Err(HopError::HeadLength));
+    let mut short = opening;
+    short[3] -= 4;
+    assert_eq!(ends().1.feed(&short), Err(HopError::HeadLength));
+}
+
+#[test]
+fn what_is_no_frame_is_refused_by_its_head() {
+    let kind = |kind| Err(HopError::Frame(FrameError::Kind(kind)));
+    let length = |kind, length| Err(HopError::Frame(FrameError::Length { kind, length }));
+    let flags = |kind, flags| Err(HopError::Frame(FrameError::Flags { kind, flags }));
+    for (bytes, error) in [
+        ([0, 0, 0, 0], kind(0)),
+        ([6, 0, 0, 0], kind(6)),
+        ([1, 0, 0, 5], length(1, 5)),
+        ([3, 0, 0xff, 0xff], length(3, 0xffff)),
+        ([3, 0, 0, 3], length(3, 3)),
+        ([5, 0, 0, 1], length(5, 1)),
+        ([3, 2, 0, 24], flags(3, 2)),
+        ([1, 1, 0, 4], flags(1, 1)),
+    ] {
+        assert_eq!(ends().1.feed(&bytes), error);
+    }
+}
+
+fn replies() -> Vec<Reply> {
+    let addresses: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    let offenders = [None, Some(addresses[0]), Some(addresses[1])];
+    let unreachable = |offender| {
+        let (kind, code) = (3, 13);
+        Reply::Unreachable(Icmp {
+            kind,
+            code,
+            offender,
+        })
+    };
+    let others = [
+        Reply::Connected,
+        Reply::Refused,
+        Reply::TimedOut,
+        Reply::Denied,
+        Reply::UnknownLabel,
+        Reply::TooManyHops,
+        Reply::Overloaded,
+        Reply::Failed,
+    ];
+    offenders
+        .into_iter()
+        .map(unreachable)
+        .chain(others)
+        .collect()
+}
+
+#[test]
+fn every_reply_is_heard_as_it_was_said() {
+    for reply in replies() {
+        let mut dialer = ends().0;
+        open(&mut dialer, true);
+        let heard = dialer.feed(&Acceptor::reply(reply));
+        assert_eq!(heard, whole(FromAcceptor::Reply(reply), 24));
+        assert_eq!(
+            reply.as_convert_error().is_none(),
+            reply == Reply::Connected
+        );
+    }
+}
+
+#[test]
+fn a_reply_that_says_nothing_is_refused() {
+    for (at, byte) in [(4, 9), (5, 1), (6, 1), (7, 1), (8, 1), (23, 1)] {
+        let mut dialer = ends().0;
+        open(&mut dialer, true);
+        let mut bytes = Acceptor::reply(Reply::Refused);
+        bytes[at] = byte;
+        assert_eq!(dialer.feed(&bytes), Err(HopError::Reply));
+    }
+}
