@@ -29,6 +29,8 @@
 //! The types here do no I/O: they are fed what was received and give what is
 //! to be sent. On any error the connection is closed without a word.
 
+#[cfg(any(test, fuzzing))]
+mod checks;
 mod frame;
 mod handshake;
 mod reply;
@@ -37,6 +39,10 @@ mod turn;
 use crate::header::NodeId;
 use crate::proof::Key;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use checks::check;
+#[cfg(test)]
+pub(crate) use checks::samples;
 pub use frame::FrameError;
 pub use handshake::{
     Accepting, CHALLENGE_BYTES, Challenged, Dialed, Dialing, HELLO_BYTES, HandshakeError,

@@ -23,6 +23,8 @@ pub mod convert;
 mod gather;
 pub mod header;
 pub mod hop;
+#[cfg(any(test, fuzzing))]
+pub mod invariants;
 pub mod proof;
 pub mod proxy_v2;
 pub mod replay;

@@ -212,7 +212,7 @@ impl Challenged {
 /// A message of `N` bytes that begins with the greeting. What begins in
 /// another way is refused by its first bytes: a stranger may be waiting for an
 /// answer and send no more.
-fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
+pub(super) fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
     let there = bytes.len().min(NAME_BYTES);
     if bytes[..there] != GREETING[..there] {
         return Err(HandshakeError::NotAHop);

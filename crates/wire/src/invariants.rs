@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What holds for every message, whatever is in it. For the tests and for
+//! fuzzing; not part of the product.
+//!
+//! Every function here panics when something does not hold.
+
+use std::fmt::Debug;
+
+use crate::Progress;
+use crate::convert::{Answer, BYTES_MAX, Head};
+use crate::gather::Gather;
+use crate::hop;
+use crate::syn_option;
+
+/// The options of a SYN.
+pub fn check_syn_option(options: &[u8]) {
+    let Ok(Some(header)) = syn_option::find(options) else {
+        return;
+    };
+    let mut ours = Vec::new();
+    syn_option::encode(&header, &mut ours).expect("it came from an option");
+    assert_eq!(syn_option::find(&ours), Ok(Some(header)));
+    // But for the kind, of which there are two, it is there as it would be sent.
+    let there = options.windows(ours.len());
+    assert!(there.into_iter().any(|part| part[1..] == ours[1..]));
+}
+
+/// The first bytes that a converter receives.
+pub fn check_head(bytes: &[u8]) {
+    check_progress(bytes, BYTES_MAX, Head::parse);
+    match Head::parse(bytes) {
+        Ok(Progress::NeedMore(_)) => {}
+        Ok(Progress::Done { value, .. }) => {
+            let again = value.request.encode(None).expect("no longer than it was");
+            let again = done(Head::parse(&again).expect("a request"));
+            assert_eq!(again.request, value.request);
+            assert_eq!(again.claim, None);
+        }
+        Err(refusal) => {
+            let Some(error) = refusal.answer else { return };
+            let answer = Answer::failure(error.clone());
+            let bytes = answer.encode().expect("an answer can be sent");
+            let read = done(Answer::parse(&bytes).expect("an answer"));
+            assert_eq!(read.error.map(|read| read.code()), Some(error.code()));
+        }
+    }
+}
+
+/// The first bytes that a client of a converter receives.
+pub fn check_answer(bytes: &[u8]) {
+    check_progress(bytes, BYTES_MAX, Answer::parse);
+    if let Ok(Progress::Done { value, .. }) = Answer::parse(bytes) {
+        let again = value.encode().expect("no longer than it was");
+        assert_eq!(done(Answer::parse(&again).expect("an answer")), value);
+    }
+}
+
+/// What either end of a hop receives, in the handshake and after it.
+pub fn check_hop(bytes: &[u8]) {
+    hop::check(bytes);
+}
+
+fn done<T>(progress: Progress<T>) -> T {
+    match progress {
+        Progress::Done { value, .. } => value,
+        Progress::NeedMore(missing) => panic!("{missing} bytes are missing"),
+    }
+}
+
+/// Checks what every parser promises of its [`Progress`]: it takes no more
+/// than its message, asks for no more than its message, and neither what
+/// follows nor the pieces it comes in make a difference.
+pub(crate) fn check_progress<T, E>(
+    bytes: &[u8],
+    bytes_max: usize,
+    parse: impl Fn(&[u8]) -> Result<Progress<T>, E>,
+) where
+    T: Debug + PartialEq,
+    E: Debug + PartialEq,
+{
+    let whole = parse(bytes);
+    match &whole {
+        Ok(Progress::NeedMore(missing)) => {
+            assert!((1..=bytes_max).contains(missing));
+            assert!(bytes.len() + missing <= bytes_max);
+        }
+        Ok(Progress::Done { consumed, .. }) => {
+            assert!((1..=bytes_max).contains(consumed));
+            let message = &bytes[..*consumed];
+            assert_eq!(parse(message), whole);
+            assert_eq!(parse(&[message, &[0xff; 9]].concat()), whole);
+            let short = parse(&message[..consumed - 1]);
+            assert_eq!(short, Ok(Progress::NeedMore(1)));
+        }
+        Err(_) => {}
+    }
+    for piece in [1, 50] {
+        assert_eq!(in_pieces(bytes, piece, &parse), whole, "{piece} at a time");
+    }
+}
+
+/// What comes of `bytes` when they arrive `piece` at a time.
+fn in_pieces<T, E>(
+    bytes: &[u8],
+    piece: usize,
+    parse: impl Fn(&[u8]) -> Result<Progress<T>, E>,
+) -> Result<Progress<T>, E> {
+    let mut gather = Gather::default();
+    let mut before = 0;
+    let mut last = gather.feed(&[], &parse)?;
+    for piece in bytes.chunks(piece) {
+        last = gather.feed(piece, &parse)?;
+        if let Progress::Done { consumed, .. } = &mut last {
+            *consumed += before;
+            break;
+        }
+        before += piece.len();
+    }
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::Request;
+    use crate::header::NodeId;
+    use crate::proof::{Key, Nonce, Seal};
+    use crate::rng::{Rng, simulate};
+
+    const CHECKS: [fn(&[u8]); 4] = [check_syn_option, check_head, check_answer, check_hop];
+
+    #[test]
+    fn they_hold_for_noise() {
+        simulate(10_000, |mut rng| {
+            let length = rng.below(70);
+            let noise = rng.bytes(length);
+            CHECKS.iter().for_each(|check| check(&noise));
+        });
+    }
+
+    /// Noise with the beginning of a message, so that it gets further.
+    #[test]
+    fn they_hold_for_what_begins_like_a_message() {
+        simulate(8_000, |mut rng| {
+            let length = rng.below(120);
+            let mut bytes = rng.bytes(length + 8);
+            let begin: &[u8] = match rng.below(5) {
+                0 => &[1, 9, 0x22, 0x63, 10, 5],
+                1 => &[1, 20, 0x22, 0x63, 10, 9],
+                2 => &[1, 3, 0x22, 0x63, 0x1e, 2],
+                3 => &[253, 16, 0x50, 0x48],
+                _ => b"PHOP\x01\0\0\0",
+            };
+            bytes[..begin.len()].copy_from_slice(begin);
+            CHECKS.iter().for_each(|check| check(&bytes));
+        });
+    }
+
+    #[test]
+    fn they_hold_for_every_truncation_and_every_changed_byte() {
+        simulate(2, |mut rng| {
+            for message in messages(&mut rng) {
+                for length in 0..message.len() {
+                    CHECKS.iter().for_each(|check| check(&message[..length]));
+                }
+                for at in 0..message.len() {
+                    for change in [1, 2, 4, 8, 16, 32, 64, 128, message[at], !message[at]] {
+                        let mut other = message.clone();
+                        other[at] ^= change;
+                        CHECKS.iter().for_each(|check| check(&other));
+                    }
+                }
+            }
+        });
+    }
+
+    fn messages(rng: &mut Rng) -> Vec<Vec<u8>> {
+        let key = Key::new(rng.array());
+        let seal = Seal {
+            key: &key,
+            key_id: 1,
+            receiver: NodeId::new(7).unwrap(),
+            now_ms: 1_000,
+            nonce: Nonce(rng.array()),
+        };
+        let mut request = Request::connect(rng.header());
+        request.cookie = rng.perhaps(|rng| rng.bytes(8));
+        let mut option = vec![2, 4, 5, 0xb4];
+        let header = crate::header::ChainHeader::to(rng.endpoint_v4());
+        syn_option::encode(&header, &mut option).unwrap();
+        let answer = Answer {
+            extensions: Some(vec![4, 30, 34]),
+            tcp_header: Some(rng.bytes(12)),
+            error: None,
+        };
+        let mut messages = vec![
+            option,
+            request.encode(None).unwrap(),
+            request.encode(Some(&seal)).unwrap(),
+            answer.encode().unwrap(),
+        ];
+        messages.extend(hop::samples(rng));
+        messages
+    }
+}
