@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What nodes say to each other, as bytes: the chain header and what carries
-//! it.
+//! it. `docs/protocol.md` describes every byte.
 //!
 //! Pure: no I/O, no clock, no threads, no chance. The time and nonces are the
 //! caller's. Whatever the bytes, a parser neither panics nor reads past what
@@ -32,6 +32,8 @@ pub mod replay;
 mod rng;
 pub mod syn_option;
 pub mod tcp_option;
+#[cfg(test)]
+mod vectors;
 
 /// How far the reading of a message has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
