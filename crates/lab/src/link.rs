@@ -12,6 +12,7 @@
 //! that the thread eats its real-time budget and the kernel stalls it for 50 ms.
 
 mod ferry;
+mod fragment;
 mod queue;
 
 use std::fs::File;
@@ -48,17 +49,27 @@ pub struct Emulation {
     pub queue_bytes: u64,
     /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
+    /// TCP packets of more bytes (68 at the least) arrive in fragments; none means all arrive whole.
+    pub fragment_bytes: Option<usize>,
+}
+
+impl Emulation {
+    /// No delay, no limit.
+    fn none() -> Self {
+        Self {
+            delay: Duration::ZERO,
+            rate: None,
+            queue_bytes: 1_000_000,
+            loss: 0.0,
+            fragment_bytes: None,
+        }
+    }
 }
 
 impl Link {
     /// A link with the given one-way delay, without rate limit or loss.
     pub fn delay(delay: Duration) -> Self {
-        Self::Emulated(Emulation {
-            delay,
-            rate: None,
-            queue_bytes: 1_000_000,
-            loss: 0.0,
-        })
+        Self::Veth.changed(|e| e.delay = delay)
     }
 
     /// The same link limited to `bits` per second.
@@ -79,15 +90,19 @@ impl Link {
         self.changed(|e| e.loss = loss)
     }
 
+    /// The same link taking TCP packets of more than `bytes` apart.
+    ///
+    /// # Panics
+    /// When the network starts, for less than the 68 bytes that RFC 791 lets no link fall below.
+    #[must_use]
+    pub fn fragments(self, bytes: usize) -> Self {
+        self.changed(|e| e.fragment_bytes = Some(bytes))
+    }
+
     fn changed(self, change: impl FnOnce(&mut Emulation)) -> Self {
         let mut emulation = match self {
             Self::Emulated(emulation) => emulation,
-            Self::Veth => Emulation {
-                delay: Duration::ZERO,
-                rate: None,
-                queue_bytes: 1_000_000,
-                loss: 0.0,
-            },
+            Self::Veth => Emulation::none(),
         };
         change(&mut emulation);
         Self::Emulated(emulation)

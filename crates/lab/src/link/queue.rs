@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When does a packet come out of a link? Pure arithmetic on virtual time.
 //!
-//! A [`Queue`] is one direction of a link. It passes each packet's arrival time through its
-//! stages, Loss, then Rate, then Delay, and keeps the packet until the time that results. No
-//! stage lets packets overtake each other, so only the head of the queue is ever due.
+//! A [`Queue`] is one direction of a link. It takes packets apart that are too long for it, passes
+//! each packet's arrival time through its stages, Loss, then Rate, then Delay, and keeps the packet
+//! until the time that results. No stage lets packets overtake each other, so only the head of the
+//! queue is ever due.
 //!
 //! Times are durations since the ferry began. Nothing here reads a clock.
 
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Emulation;
+use super::fragment::Splitter;
 
 /// How late the ferry wakes up on average; subtracted from every delay to centre the error.
 const WAKE_UP: Duration = Duration::from_micros(40);
@@ -117,6 +119,7 @@ impl Stage for Delay {
 /// One direction of a link: the packets under way and when each is due at the other end.
 #[derive(Debug)]
 pub struct Queue {
+    splitter: Option<Splitter>,
     stages: Vec<Box<dyn Stage>>,
     waiting: VecDeque<(Duration, Vec<u8>)>,
     dropped: u64,
@@ -139,6 +142,7 @@ impl Queue {
         }
         stages.push(Box::new(Delay(emulation.delay.saturating_sub(WAKE_UP))));
         Self {
+            splitter: emulation.fragment_bytes.map(Splitter::new),
             stages,
             waiting: VecDeque::new(),
             dropped: 0,
@@ -147,6 +151,17 @@ impl Queue {
 
     /// Takes a packet in at `now`.
     pub fn push(&mut self, now: Duration, packet: Vec<u8>) {
+        match &mut self.splitter {
+            Some(splitter) => {
+                for fragment in splitter.split(packet) {
+                    self.enqueue(now, fragment);
+                }
+            }
+            None => self.enqueue(now, packet),
+        }
+    }
+
+    fn enqueue(&mut self, now: Duration, packet: Vec<u8>) {
         let bytes = packet.len();
         let due = self
             .stages
@@ -189,6 +204,7 @@ mod tests {
             rate: None,
             queue_bytes: 3000,
             loss: 0.0,
+            fragment_bytes: None,
         }
     }
 
