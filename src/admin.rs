@@ -6,11 +6,14 @@
 //! data path. It knows the node only as [`Operations`]. The admin API is HTTP
 //! with JSON on a unix socket; access to it is access to the socket's file.
 
+use std::fmt::Debug;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use axum::Router;
+use axum::serve::Listener;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,6 +25,7 @@ use crate::host::{LinkWatch, watch_links};
 use crate::notify;
 
 pub(crate) mod api;
+mod bounded;
 mod control;
 mod fleet;
 mod operations;
@@ -31,6 +35,7 @@ mod socket;
 mod tests;
 
 use api::State;
+use bounded::{Bounded, CONNECTION_TIME_MAX, CONNECTIONS_MAX};
 use control::Control;
 pub(crate) use control::Snapshot;
 #[cfg(test)]
@@ -136,31 +141,38 @@ fn start_servers(
     control: &Arc<Control>,
 ) -> anyhow::Result<Servers> {
     let (open, closing) = watch::channel(());
-    let until_closed = || {
-        let mut closing = closing.clone();
-        async move { while closing.changed().await.is_ok() {} }
-    };
     let listener = admin
         .listener
         .try_clone()
         .context("share the admin socket")?;
     let unix = tokio::net::UnixListener::from_std(listener).context("poll the admin socket")?;
-    let served = axum::serve(unix, routes::admin(Arc::clone(control)));
-    let mut tasks = vec![tokio::spawn(
-        served.with_graceful_shutdown(until_closed()).into_future(),
-    )];
+    let routes = routes::admin(Arc::clone(control));
+    let mut tasks = vec![tokio::spawn(answer_all(unix, routes, closing.clone()))];
     if let Some(listener) = metrics {
         let tcp = tokio::net::TcpListener::from_std(listener).context("poll the metrics socket")?;
-        let served = axum::serve(tcp, routes::observation(Arc::clone(control)));
-        tasks.push(tokio::spawn(
-            served.with_graceful_shutdown(until_closed()).into_future(),
-        ));
+        let routes = routes::observation(Arc::clone(control));
+        tasks.push(tokio::spawn(answer_all(tcp, routes, closing)));
     }
     Ok(Servers {
         open,
         tasks,
         _admin: admin,
     })
+}
+
+/// Answers whoever connects, within bounds, until the sign to stop.
+async fn answer_all<L>(
+    listener: L,
+    routes: Router,
+    mut closing: watch::Receiver<()>,
+) -> std::io::Result<()>
+where
+    L: Listener<Addr: Debug>,
+{
+    let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
+    axum::serve(bounded, routes)
+        .with_graceful_shutdown(async move { while closing.changed().await.is_ok() {} })
+        .await
 }
 
 /// The first signal drains in the time the configuration gives, the next at

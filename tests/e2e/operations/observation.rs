@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 
@@ -20,7 +21,9 @@ use crate::support::{
     PORT, Pair, SOON, accepting, binary, dial, expect_reset, line, listen, reset, start, until,
     until_ended,
 };
-use crate::watch::{Accounts, assert_nothing_left, http_get, relay_lines, wait_for_line};
+use crate::watch::{
+    Accounts, Descriptors, assert_nothing_left, http_get, relay_lines, wait_for_line,
+};
 
 #[test]
 fn status_metrics_and_log_tell_the_same() {
@@ -189,6 +192,27 @@ fn health_is_told_to_whoever_asks() {
         http_get(host, METRICS, "/readyz").0 == 503
     });
     assert_eq!(http_get(host, METRICS, "/healthz").0, 200);
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_from_the_metrics() {
+    let network = line();
+    let host = network.node(0);
+    let node = Node::builder(host, binary())
+        .metrics(METRICS)
+        .start()
+        .unwrap();
+    let before = Descriptors::of(&node).sockets;
+    let silent = host.run_in(|| {
+        let open = || TcpStream::connect((Ipv4Addr::LOCALHOST, METRICS)).unwrap();
+        std::iter::repeat_with(open).take(300).collect::<Vec<_>>()
+    });
+    assert_eq!(http_get(host, METRICS, "/healthz"), (200, "ok\n".into()));
+    until("end of most", || {
+        Descriptors::of(&node).sockets <= before + 40
+    });
+    drop(silent);
+    until("end of all", || Descriptors::of(&node).sockets <= before);
 }
 
 #[test]
