@@ -5,8 +5,9 @@
 //! ```text
 //! dialer                                  acceptor
 //!   | Hello        who I am, my nonce ------> |
-//!   | <------ Challenge      who I am, my nonce, proof of both nonces
-//!   | proof of both nonces -----------------> |      handshake done
+//!   | <--- Challenge       who I am, my nonce,|
+//!   |                 and a code of both      |
+//!   | Response     another code of both ----> |      handshake done
 //!   |                                         |
 //!   | Ping ---------------------------------> |      as long as nothing
 //!   | <---------------------------------- Pong|      else is to be said
@@ -18,8 +19,8 @@
 //! ```
 //!
 //! Both ends prove that they know the key they share; the key itself is never
-//! sent, and each proof is for this connection alone. What follows is neither
-//! encrypted nor proved, but for the chain header: whoever can write into the
+//! sent, and each code is for this connection alone. What follows is neither
+//! encrypted nor sealed, but for the chain header: whoever can write into the
 //! connection can write into the flow, as with the TCP connection it carries.
 //!
 //! A connection carries **one** flow and is closed with it, so the end of the
@@ -37,7 +38,7 @@ mod reply;
 mod turn;
 
 use crate::header::NodeId;
-use crate::proof::Key;
+use crate::seal::Key;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use checks::check;

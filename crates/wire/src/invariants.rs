@@ -124,8 +124,8 @@ mod tests {
     use super::*;
     use crate::convert::Request;
     use crate::header::NodeId;
-    use crate::proof::{Key, Nonce, Seal};
     use crate::rng::{Rng, simulate};
+    use crate::seal::{Key, Nonce, Seal};
 
     const CHECKS: [fn(&[u8]); 4] = [check_syn_option, check_head, check_answer, check_hop];
 

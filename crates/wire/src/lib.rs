@@ -12,7 +12,7 @@
 //! | [`header`] | the chain header, whatever carries it |
 //! | [`syn_option`] | carried by an option of the SYN (IPv4) |
 //! | [`convert`] | carried by the first bytes of a stream (RFC 8803) |
-//! | [`proof`], [`replay`] | that a header comes from a peer, now, once |
+//! | [`seal`], [`replay`] | that a header comes from a peer, now, once |
 //! | [`hop`] | an open connection between two nodes that waits for a flow |
 //! | [`proxy_v2`] | telling a server who the client is |
 
@@ -25,11 +25,11 @@ pub mod header;
 pub mod hop;
 #[cfg(any(test, fuzzing))]
 pub mod invariants;
-pub mod proof;
 pub mod proxy_v2;
 pub mod replay;
 #[cfg(test)]
 mod rng;
+pub mod seal;
 pub mod syn_option;
 pub mod tcp_option;
 #[cfg(test)]

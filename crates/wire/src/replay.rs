@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::proof::{Authentic, Nonce};
+use crate::seal::{Authentic, Nonce};
 
 /// Remembers the messages of the recent past.
 ///

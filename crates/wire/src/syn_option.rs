@@ -4,7 +4,7 @@
 //!
 //! 16 bytes without a label, 20 with one, beside the usual options in the 40
 //! that a TCP header has. It has no room for a [`LoopGuard`] and none for a
-//! proof: who may send it is known by its address.
+//! seal: who may send it is known by its address.
 //!
 //! [`LoopGuard`]: crate::header::LoopGuard
 

@@ -9,7 +9,7 @@ use crate::Progress;
 use crate::convert::{Answer, Connect, ConvertError, Head, Request, TcpRequest};
 use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use crate::hop::{self, Acceptor, Dialer, FromAcceptor, FromDialer, Icmp, Reply, Session};
-use crate::proof::{Key, Nonce, Seal};
+use crate::seal::{Key, Nonce, Seal};
 use crate::{proxy_v2, syn_option};
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
@@ -104,7 +104,7 @@ fn request(example: &[u8], request: &Request) -> Example {
     }
 }
 
-fn proved(example: &[u8]) -> Example {
+fn sealed(example: &[u8]) -> Example {
     let request = Request::connect(ipv4());
     let seal = Seal {
         key: &key(),
@@ -131,7 +131,7 @@ fn failure(example: &[u8], error: ConvertError) -> Example {
     answer(example, &Answer::failure(error))
 }
 
-/// The requests that have no proof.
+/// The requests that have no seal.
 fn requests(name: &str) -> Option<Request> {
     let mut options = Connect::new(ChainHeader::to(endpoint("198.51.100.7:443")));
     options.options = vec![
@@ -181,7 +181,7 @@ fn convert(name: &str, example: &[u8]) -> Option<Example> {
     }
     let mut answered = Answer::default();
     match name {
-        "convert-proved" => return Some(proved(example)),
+        "convert-sealed" => return Some(sealed(example)),
         "convert-connected" => {}
         "convert-extensions" => answered.extensions = Some(vec![4, 30, 34]),
         "convert-tcp-header" => answered.tcp_header = Some(vec![2, 4, 5, 0xb4, 4, 2, 1, 1]),
@@ -199,13 +199,13 @@ fn handshake() -> ([Vec<u8>; 3], Session, Session) {
     let mut challenged = done(challenged, &hello).unwrap();
     let challenge = challenged.challenge().to_vec();
     let dialed = done(dialing.feed(&challenge), &challenge).unwrap();
-    let accepted = done(challenged.feed(&dialed.proof), &dialed.proof).unwrap();
-    let messages = [hello, challenge, dialed.proof.to_vec()];
+    let accepted = done(challenged.feed(&dialed.response), &dialed.response).unwrap();
+    let messages = [hello, challenge, dialed.response.to_vec()];
     (messages, dialed.session, accepted)
 }
 
 fn hop(name: &str, example: &[u8]) -> Option<Example> {
-    let ([hello, challenge, proof], dialer, acceptor) = handshake();
+    let ([hello, challenge, response], dialer, acceptor) = handshake();
     let (mut dialer, mut acceptor) = (Dialer::new(dialer), Acceptor::new(acceptor));
     let connect = Connect::new(ipv4());
     let open = dialer.open(&connect, false, NOW_MS, nonce(0x40)).unwrap();
@@ -225,7 +225,7 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
     let (written, is_read) = match name {
         "hop-hello" => (hello, true),
         "hop-challenge" => (challenge, true),
-        "hop-proof" => (proof, true),
+        "hop-response" => (response, true),
         "hop-ping" => (
             hop::ping(0xfeed).to_vec(),
             says(example) == Some(FromDialer::Ping(0xfeed)),

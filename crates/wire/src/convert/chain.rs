@@ -2,23 +2,23 @@
 //! The TLV of ours: what the chain header has and RFC 8803 has not.
 //!
 //! Every field has its place, whether it is used or not; what is not used is
-//! zero. With a proof the TLV is longer.
+//! zero. With a seal the TLV is longer.
 
 use super::WORD;
 use crate::bytes::Bytes;
 use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
-use crate::proof::{Claim, MAC_BYTES, Nonce};
+use crate::seal::{Claim, MAC_BYTES, Nonce};
 
 /// Its type, of the range for private use (RFC 8803 §10.2.2).
 pub(super) const KIND: u8 = 0xc8;
 /// The version of the layout.
 const VERSION: u8 = 1;
 const BYTES: usize = 9 * WORD;
-const BYTES_PROVED: usize = 20 * WORD;
+const BYTES_SEALED: usize = 20 * WORD;
 const FLAG_SOURCE: u8 = 1;
 const FLAG_GUARD: u8 = 2;
 /// Where the code is in the TLV.
-pub(super) const MAC_AT: usize = BYTES_PROVED - MAC_BYTES;
+pub(super) const MAC_AT: usize = BYTES_SEALED - MAC_BYTES;
 
 /// What the TLV holds.
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +74,9 @@ impl Chain {
     /// Reads what follows type and length. An error says what is wrong.
     pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "a chain TLV of a wrong length";
-        let proved = match value.len() + 2 {
+        let sealed = match value.len() + 2 {
             BYTES => false,
-            BYTES_PROVED => true,
+            BYTES_SEALED => true,
             _ => return Err(SHORT),
         };
         let mut bytes = Bytes::new(value);
@@ -97,7 +97,7 @@ impl Chain {
             source: read_source(flags & FLAG_SOURCE != 0, source)?,
             label,
             guard: read_guard(flags & FLAG_GUARD != 0, guard)?,
-            claim: if proved {
+            claim: if sealed {
                 Some(claim(&mut bytes).ok_or(SHORT)?)
             } else {
                 None

@@ -10,7 +10,7 @@ use crate::Progress;
 use crate::bytes::Bytes;
 use crate::gather::Gather;
 use crate::header::{ChainHeader, Endpoint, EndpointError, NodeId};
-use crate::proof::{Authentic, Claim, Key, MAC_BYTES, ProofError};
+use crate::seal::{Authentic, Claim, Key, MAC_BYTES, SealError};
 use crate::tcp_option::{BrokenOption, TcpOption, TcpOptions};
 
 /// A request as it was received.
@@ -18,7 +18,7 @@ use crate::tcp_option::{BrokenOption, TcpOption, TcpOptions};
 pub struct Head {
     /// What it asks for.
     pub request: Request,
-    /// What it says of its proof.
+    /// What it says of its seal.
     pub claim: Option<Claim>,
     bytes: Vec<u8>,
     /// Where in `bytes` the code is.
@@ -62,14 +62,14 @@ impl Head {
     /// [replay window](crate::replay::ReplayWindow) to say.
     ///
     /// # Errors
-    /// There is no proof, or it is wrong.
-    pub fn verify(&self, key: &Key, me: NodeId) -> Result<Authentic, ProofError> {
-        let claim = self.claim.ok_or(ProofError::Missing)?;
+    /// There is no seal, or it is wrong.
+    pub fn verify(&self, key: &Key, me: NodeId) -> Result<Authentic, SealError> {
+        let claim = self.claim.ok_or(SealError::Missing)?;
         let (before, rest) = self.bytes.split_at(self.mac_at);
-        let (mac, after) = rest.split_first_chunk().ok_or(ProofError::Missing)?;
+        let (mac, after) = rest.split_first_chunk().ok_or(SealError::Missing)?;
         let parts = [DOMAIN, &me.to_bytes()[..], before, &[0; MAC_BYTES], after];
         if !key.matches(&parts, mac) {
-            return Err(ProofError::Wrong);
+            return Err(SealError::Wrong);
         }
         Ok(Authentic {
             timestamp_ms: claim.timestamp_ms,

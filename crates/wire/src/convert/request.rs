@@ -5,7 +5,7 @@ use super::ConvertError;
 use super::chain::{self, Chain};
 use super::tlv::{self, TooLong, Writer};
 use crate::header::ChainHeader;
-use crate::proof::{Claim, MAC_BYTES, Seal};
+use crate::seal::{Claim, MAC_BYTES, Seal};
 use crate::tcp_option::KIND_NOP;
 
 /// What a TCP option can hold: a header has 40 bytes of options, and kind and
@@ -17,7 +17,7 @@ pub(super) const IGNORED: [u8; 3] = [2, 3, 5];
 /// The TCP authentication option. It ends at the converter, so it must not be
 /// promised (RFC 8803 §7.7).
 pub(super) const AUTHENTICATION: u8 = 29;
-/// What a proof begins with, so that none can be taken for another kind's.
+/// What a seal begins with, so that none can be taken for another kind's.
 pub(super) const DOMAIN: &[u8; 16] = b"posthaste head 1";
 
 /// What a client asks for.
@@ -109,7 +109,7 @@ impl Request {
         }
     }
 
-    /// As bytes, with a proof if there is a `seal`. The proof covers every
+    /// As bytes, with a seal if one is given. It covers every
     /// byte of the request. A request that is not for a connection has no
     /// room for one, and is sent without.
     ///

@@ -9,7 +9,7 @@ use crate::Progress;
 use crate::convert::BYTES_MAX;
 use crate::header::NodeId;
 use crate::invariants::{check_head, check_progress};
-use crate::proof::{Key, Nonce};
+use crate::seal::{Key, Nonce};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -59,8 +59,8 @@ fn check_handshake(bytes: &[u8]) {
     }) = found
     {
         assert_eq!(consumed, HELLO_BYTES);
-        let proved = value.feed(&bytes[consumed..]);
-        assert!(!matches!(proved, Ok(Progress::Done { .. })));
+        let accepted = value.feed(&bytes[consumed..]);
+        assert!(!matches!(accepted, Ok(Progress::Done { .. })));
     }
     let mut dialing = Dialing::new(Key::new(KEY), 0, node(1), node(2), Nonce([2; 16]));
     let dialed = dialing.feed(bytes);

@@ -6,7 +6,7 @@ use crate::Progress;
 use crate::bytes::Bytes;
 use crate::gather::Gather;
 use crate::header::NodeId;
-use crate::proof::{Key, MAC_BYTES, Nonce};
+use crate::seal::{Key, MAC_BYTES, Nonce};
 
 /// Bytes of the dialer's first message.
 pub const HELLO_BYTES: usize = 36;
@@ -17,11 +17,11 @@ pub const CHALLENGE_BYTES: usize = 48;
 const GREETING: [u8; 8] = *b"PHOP\x01\0\0\0";
 /// The part of the greeting that names the protocol.
 const NAME_BYTES: usize = 4;
-/// The challenge without its proof.
-const UNPROVED_BYTES: usize = CHALLENGE_BYTES - MAC_BYTES;
-/// What each proof begins with, so that none can be taken for another.
+/// The challenge without its code.
+const UNCODED_BYTES: usize = CHALLENGE_BYTES - MAC_BYTES;
+/// What each code begins with, so that none can be taken for another.
 const BY_ACCEPTOR: &[u8; 16] = b"posthaste hop ch";
-const BY_DIALER: &[u8; 16] = b"posthaste hop pr";
+const BY_DIALER: &[u8; 16] = b"posthaste hop re";
 const SESSION: &[u8; 16] = b"posthaste hop se";
 
 /// The end that opened the connection, until the acceptor has proved itself.
@@ -77,16 +77,13 @@ impl Dialing {
         if peer != self.peer {
             return Err(HandshakeError::WrongPeer { peer });
         }
-        let (unproved, proof) = challenge.split_at(UNPROVED_BYTES);
-        let proof = proof.try_into().map_err(|_| HandshakeError::WrongProof)?;
-        if !self
-            .key
-            .matches(&[BY_ACCEPTOR, &self.hello, unproved], proof)
-        {
-            return Err(HandshakeError::WrongProof);
+        let (uncoded, code) = challenge.split_at(UNCODED_BYTES);
+        let code = code.try_into().map_err(|_| HandshakeError::WrongCode)?;
+        if !self.key.matches(&[BY_ACCEPTOR, &self.hello, uncoded], code) {
+            return Err(HandshakeError::WrongCode);
         }
         Ok(Dialed {
-            proof: self.key.mac(&[BY_DIALER, &self.hello, challenge]),
+            response: self.key.mac(&[BY_DIALER, &self.hello, challenge]),
             session: Session {
                 me: self.me,
                 peer,
@@ -101,7 +98,7 @@ impl Dialing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialed {
     /// What to send. Frames may follow at once.
-    pub proof: [u8; MAC_BYTES],
+    pub response: [u8; MAC_BYTES],
     /// The connection.
     pub session: Session,
 }
@@ -157,9 +154,9 @@ impl Accepting {
         let mut challenge = [0; CHALLENGE_BYTES];
         challenge[..8].copy_from_slice(&GREETING);
         challenge[8..16].copy_from_slice(&self.me.to_bytes());
-        challenge[16..UNPROVED_BYTES].copy_from_slice(&self.nonce.0);
-        let proof = key.mac(&[BY_ACCEPTOR, hello, &challenge[..UNPROVED_BYTES]]);
-        challenge[UNPROVED_BYTES..].copy_from_slice(&proof);
+        challenge[16..UNCODED_BYTES].copy_from_slice(&self.nonce.0);
+        let code = key.mac(&[BY_ACCEPTOR, hello, &challenge[..UNCODED_BYTES]]);
+        challenge[UNCODED_BYTES..].copy_from_slice(&code);
         Ok(Challenged {
             session: Session {
                 me: self.me,
@@ -191,21 +188,21 @@ impl Challenged {
         &self.challenge
     }
 
-    /// Takes the proof from the front of `input`, and not a byte more.
+    /// Takes the response from the front of `input`, and not a byte more.
     ///
     /// # Errors
     /// The other end does not know the key.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Session>, HandshakeError> {
-        let proof = self
+        let response = self
             .gather
             .feed(input, exactly::<MAC_BYTES, HandshakeError>)?;
-        if let Progress::Done { value, .. } = &proof {
+        if let Progress::Done { value, .. } = &response {
             let parts: [&[u8]; 3] = [BY_DIALER, &self.hello, &self.challenge];
             if !self.key.matches(&parts, value) {
-                return Err(HandshakeError::WrongProof);
+                return Err(HandshakeError::WrongCode);
             }
         }
-        Ok(proof.map(|_| self.session.clone()))
+        Ok(response.map(|_| self.session.clone()))
     }
 }
 
@@ -272,7 +269,7 @@ pub enum HandshakeError {
     },
     /// It does not know the key.
     #[error("the other end does not know the key")]
-    WrongProof,
+    WrongCode,
 }
 
 #[cfg(test)]

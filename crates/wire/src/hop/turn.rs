@@ -7,7 +7,7 @@ use super::{Reply, Session};
 use crate::Progress;
 use crate::convert::{Connect, Head, Problem, Request, TooLong};
 use crate::gather::Gather;
-use crate::proof::{Nonce, ProofError, Seal};
+use crate::seal::{Nonce, Seal, SealError};
 
 /// What the dialer sends when the client has proved that it exists, unless
 /// [`Dialer::open`] said so. The flow's bytes follow.
@@ -209,7 +209,7 @@ impl Acceptor {
         &self.session
     }
 
-    /// The proof's nonce and time are of no use here: the key is this
+    /// The seal's nonce and time are of no use here: the key is this
     /// connection's own, and a second flow is refused.
     fn open(&mut self, frame: &Frame) -> Result<FromDialer, HopError> {
         let head = match Head::parse(&frame.payload) {
@@ -269,7 +269,7 @@ pub enum HopError {
     HeadLength,
     /// The chain header is not the peer's.
     #[error(transparent)]
-    Proof(#[from] ProofError),
+    Seal(#[from] SealError),
     /// A reply that says nothing.
     #[error("a reply that says nothing")]
     Reply,

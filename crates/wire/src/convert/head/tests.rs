@@ -3,8 +3,8 @@
 use super::*;
 use crate::convert::{BYTES_MAX, TooLong};
 use crate::header::Label;
-use crate::proof::{Nonce, Seal};
 use crate::rng::{Rng, simulate};
+use crate::seal::{Nonce, Seal};
 
 /// What a client of another make puts into its SYN for 10.33.3.3:80.
 const CONNECT: [u8; 24] = [
@@ -89,7 +89,7 @@ fn a_request_of_others_is_read() {
     assert_eq!(head.request.encode(None).unwrap(), CONNECT);
     assert_eq!(
         head.verify(&Key::new([0; 32]), me()),
-        Err(ProofError::Missing)
+        Err(SealError::Missing)
     );
 }
 
@@ -119,7 +119,7 @@ fn what_follows_is_left_however_it_comes() {
 }
 
 #[test]
-fn a_proof_holds_for_every_bit_one_key_and_one_node() {
+fn a_seal_holds_for_every_bit_one_key_and_one_node() {
     simulate(10, |mut rng| {
         let key = Key::new(rng.array());
         let bytes = request(&mut rng)
@@ -127,9 +127,9 @@ fn a_proof_holds_for_every_bit_one_key_and_one_node() {
             .unwrap();
         let head = read(&bytes);
         let other = NodeId::new(8).unwrap();
-        assert_eq!(head.verify(&key, other), Err(ProofError::Wrong));
+        assert_eq!(head.verify(&key, other), Err(SealError::Wrong));
         let wrong = head.verify(&Key::new(rng.array()), me());
-        assert_eq!(wrong, Err(ProofError::Wrong));
+        assert_eq!(wrong, Err(SealError::Wrong));
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -141,7 +141,7 @@ fn a_proof_holds_for_every_bit_one_key_and_one_node() {
 }
 
 #[test]
-fn a_proof_needs_no_other_reason_to_be_sent() {
+fn a_seal_needs_no_other_reason_to_be_sent() {
     let key = Key::new([1; 32]);
     let seal = seal(&key, &mut Rng::new(1));
     let request = read(&CONNECT).request;

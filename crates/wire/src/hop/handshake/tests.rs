@@ -36,7 +36,7 @@ fn both_ends_come_to_the_same_session() {
         let (mut dialing, mut accepting) = ends(&mut rng, &key);
         let mut challenged = challenged(&mut accepting, dialing.hello(), &key);
         let dialed = done(dialing.feed(challenged.challenge()));
-        let accepted = done(challenged.feed(&dialed.proof));
+        let accepted = done(challenged.feed(&dialed.response));
         assert_eq!(dialed.session.key, accepted.key);
         assert_ne!(dialed.session.key, key);
         assert_eq!((accepted.me, accepted.peer), (node(2), node(1)));
@@ -68,9 +68,9 @@ fn messages_may_come_in_pieces_and_nothing_else_is_taken() {
     else {
         panic!("the challenge was whole");
     };
-    let stream = [&value.proof[..], &[1]].concat();
+    let stream = [&value.response[..], &[1]].concat();
     let Ok(Progress::Done { consumed: 16, .. }) = challenged.feed(&stream) else {
-        panic!("the proof was whole");
+        panic!("the response was whole");
     };
 }
 
@@ -80,9 +80,9 @@ fn who_does_not_know_the_key_gets_nowhere() {
     let (mut dialing, mut accepting) = ends(&mut Rng::new(1), &key);
     let mut challenged = challenged(&mut accepting, dialing.hello(), &other);
     let dialed = dialing.feed(challenged.challenge());
-    assert_eq!(dialed, Err(HandshakeError::WrongProof));
-    let proof = [0; MAC_BYTES];
-    assert_eq!(challenged.feed(&proof), Err(HandshakeError::WrongProof));
+    assert_eq!(dialed, Err(HandshakeError::WrongCode));
+    let response = [0; MAC_BYTES];
+    assert_eq!(challenged.feed(&response), Err(HandshakeError::WrongCode));
     let (peer, key_id) = (node(1), KEY_ID);
     let unknown = accepting.feed(dialing.hello(), |_, _| None).unwrap_err();
     assert_eq!(unknown, HandshakeError::NoKey { peer, key_id });
@@ -112,9 +112,9 @@ fn every_bit_of_every_message_counts() {
     }
     let dialed = done(dialing.clone().feed(challenged.challenge()));
     for bit in 0..MAC_BYTES * 8 {
-        let mut proof = dialed.proof;
-        proof[bit / 8] ^= 1 << (bit % 8);
-        assert!(challenged.clone().feed(&proof).is_err(), "bit {bit}");
+        let mut response = dialed.response;
+        response[bit / 8] ^= 1 << (bit % 8);
+        assert!(challenged.clone().feed(&response).is_err(), "bit {bit}");
     }
 }
 
@@ -127,9 +127,12 @@ fn what_was_heard_once_is_worth_nothing_the_next_time() {
     let dialed = done(dialing.feed(first.challenge()));
     let (mut later, mut again) = ends(&mut rng, &key);
     let mut second = challenged(&mut again, dialing.hello(), &key);
-    assert_eq!(second.feed(&dialed.proof), Err(HandshakeError::WrongProof));
+    assert_eq!(
+        second.feed(&dialed.response),
+        Err(HandshakeError::WrongCode)
+    );
     let replayed = later.feed(first.challenge());
-    assert_eq!(replayed, Err(HandshakeError::WrongProof));
+    assert_eq!(replayed, Err(HandshakeError::WrongCode));
 }
 
 #[test]

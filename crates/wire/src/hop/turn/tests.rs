@@ -6,8 +6,8 @@ use super::super::Icmp;
 use super::*;
 use crate::convert::TcpRequest;
 use crate::header::NodeId;
-use crate::proof::Key;
 use crate::rng::{Rng, simulate};
+use crate::seal::Key;
 
 fn session(me: u64, peer: u64) -> Session {
     Session {
@@ -106,14 +106,14 @@ fn a_chain_header_is_the_peers_and_for_this_node() {
     let opening = open(&mut dialer, false);
     let mut other = session(2, 1);
     other.key = Key::new([5; 32]);
-    let wrong = Err(HopError::Proof(ProofError::Wrong));
+    let wrong = Err(HopError::Seal(SealError::Wrong));
     assert_eq!(Acceptor::new(other).feed(&opening), wrong);
     assert_eq!(Acceptor::new(session(3, 1)).feed(&opening), wrong);
     let plain = Request::connect(connect().header).encode(None).unwrap();
     let length = u8::try_from(plain.len()).unwrap();
-    let unproved = [&[frame::OPEN, 0, 0, length], &plain[..]].concat();
-    let missing = Err(HopError::Proof(ProofError::Missing));
-    assert_eq!(ends().1.feed(&unproved), missing);
+    let unsealed = [&[frame::OPEN, 0, 0, length], &plain[..]].concat();
+    let missing = Err(HopError::Seal(SealError::Missing));
+    assert_eq!(ends().1.feed(&unsealed), missing);
 }
 
 #[test]

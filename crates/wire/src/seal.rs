@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proof that a message comes from a peer: HMAC-SHA-256 (RFC 2104) over the
-//! message, cut to 128 bits, keyed with what the two nodes share.
+//! The seal of a message, by which a node knows that a peer made it:
+//! HMAC-SHA-256 (RFC 2104) over the message, cut to 128 bits, keyed with what
+//! the two share.
 
 use std::fmt;
 
@@ -64,14 +65,14 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nonce(pub [u8; NONCE_BYTES]);
 
-/// What a sender puts a proof on a message with.
+/// What a sender seals a message with.
 #[derive(Clone, Copy, Debug)]
 pub struct Seal<'a> {
     /// Shared with the receiver.
     pub key: &'a Key,
     /// Which of their keys it is, for the receiver to find.
     pub key_id: u32,
-    /// The node that the message is for. It is part of what is proved, so no
+    /// The node that the message is for. It is part of what is sealed, so no
     /// other node takes the message for its own.
     pub receiver: NodeId,
     /// Now, in milliseconds since 1970.
@@ -80,7 +81,7 @@ pub struct Seal<'a> {
     pub nonce: Nonce,
 }
 
-/// What a message says of its proof. Nothing is proved by it: see
+/// What a message says of its seal. Nothing is certain by it: see
 /// [`Head::verify`](crate::convert::Head::verify).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -104,12 +105,12 @@ pub struct Authentic {
 
 /// A message does not come from whom it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProofError {
-    /// There is no proof in it.
-    #[error("the message has no proof")]
+pub enum SealError {
+    /// It has none.
+    #[error("the message has no seal")]
     Missing,
     /// The code is wrong: another key, another receiver, or another message.
-    #[error("the proof of the message is wrong")]
+    #[error("the seal of the message is wrong")]
     Wrong,
 }
 
