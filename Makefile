@@ -37,7 +37,7 @@ e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
 kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs qemu-system-x86)
 	scripts/kernel-test.sh $(RELEASE)/posthaste
 
-fuzz: ## feed noise to what reads frames, events and files, FUZZ_SECONDS each (needs g++)
+fuzz: ## feed noise to what reads frames, events, messages and files, FUZZ_SECONDS each (needs g++)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 fmt: ## format the Rust and the C code in place (needs clang-format)
