@@ -103,6 +103,7 @@ impl Request {
             at, kind, value, ..
         } = tlv;
         let before = match kind {
+            tlv::INFO if value.len() != 2 => return Err(tlv.malformed(Problem::InfoLength { at })),
             tlv::INFO => std::mem::replace(&mut self.wants_extensions, true),
             tlv::CONNECT => self.connect.replace(Connect::read(tlv)?).is_some(),
             tlv::COOKIE => self.cookie.replace(behind_zeros(value).to_vec()).is_some(),
@@ -246,6 +247,12 @@ pub enum Problem {
     /// for what it must hold.
     #[error("no whole TLV at byte {at}")]
     NoTlv {
+        /// Where the TLV begins.
+        at: usize,
+    },
+    /// The Info TLV has one word (§6.2.2).
+    #[error("an Info TLV of more than one word at byte {at}")]
+    InfoLength {
         /// Where the TLV begins.
         at: usize,
     },

@@ -202,6 +202,7 @@ fn an_offending_tlv_is_named_and_echoed() {
         (vec![10, 0, 0, 80], Problem::NoTlv { at: 4 }),
         (vec![10, 3, 0, 80], Problem::NoTlv { at: 4 }),
         (vec![10, 1, 0, 80], Problem::NoTlv { at: 4 }),
+        (vec![1, 2, 0, 0, 0, 0, 0, 0], Problem::InfoLength { at: 4 }),
         (
             vec![chain::KIND, 1, 1, 0],
             chain("a chain TLV of a wrong length"),
