@@ -18,6 +18,7 @@ mod interfaces;
 mod limits;
 mod observation;
 mod reload;
+mod storm;
 mod teardown;
 
 /// Where nodes serve their metrics; each has a loopback address of its own.

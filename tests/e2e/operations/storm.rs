@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node that comes and goes while clients connect without a pause: none of them notices, save
+//! those whose connection was open when the node was killed, or was opening when it attached.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+use posthaste_lab::transfer::{Request, Server, fetch_here};
+
+use crate::support::{MODES, PORT, SOON, accepting, counter, line, start, until};
+
+/// Clients that connect at the same time.
+const CLIENTS: usize = 8;
+/// Transactions between two events.
+const ENOUGH: u64 = 200;
+/// More than any client needs, even if it has to repeat a SYN or two.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A transaction that failed.
+#[derive(Clone, Debug)]
+struct Failure {
+    began: Instant,
+    /// Printed with the others.
+    #[expect(dead_code, reason = "read by whoever reads the assertion")]
+    error: String,
+}
+
+/// Clients at work, one transaction after the other.
+#[derive(Debug, Default)]
+struct Storm {
+    done: AtomicBool,
+    transactions: AtomicU64,
+    failures: Mutex<Vec<Failure>>,
+}
+
+impl Storm {
+    /// Plays a client until the storm is over.
+    fn rage(&self, network: &Network, family: Family) {
+        let mut request = Request::new(network.server_address(family), PORT, 20_000);
+        request.deadline = PATIENCE;
+        network.client().run_in(|| {
+            while !self.done.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                if let Err(error) = fetch_here(&request) {
+                    let error = format!("{family}: {error:#}");
+                    self.failures.lock().unwrap().push(Failure { began, error });
+                }
+                self.transactions.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Lets some time pass, counted in transactions.
+    fn wait(&self) {
+        let before = self.transactions.load(Ordering::Relaxed);
+        until("transactions", || {
+            self.transactions.load(Ordering::Relaxed) >= before + ENOUGH
+        });
+    }
+
+    /// Ends it even when the test fails.
+    fn end(&self) -> Ended<'_> {
+        Ended(self)
+    }
+
+    /// What failed of the transactions that began at one of these times.
+    fn failures(&self, began: impl Fn(Instant) -> bool) -> Vec<Failure> {
+        let mut failures = self.failures.lock().unwrap().clone();
+        failures.retain(|failure| began(failure.began));
+        failures
+    }
+}
+
+struct Ended<'a>(&'a Storm);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.done.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `events` while clients connect without a pause.
+fn in_a_storm(network: &Network, storm: &Storm, events: impl FnOnce()) {
+    let _server = Server::start(network.server(), PORT, "cubic").unwrap();
+    thread::scope(|scope| {
+        for family in Family::ALL.into_iter().cycle().take(CLIENTS) {
+            scope.spawn(move || storm.rage(network, family));
+        }
+        let _end = storm.end();
+        storm.wait();
+        events();
+    });
+}
+
+/// To begin with, a node makes queueing disciplines; while the kernel puts them in place, and takes
+/// them away again, it drops what leaves by the interface. Whoever then misses the server's SYN-ACK
+/// is answered as the SYN is repeated, and the repetition looks like a new flow to the node.
+#[test]
+fn nobody_notices_a_node_that_reloads_and_ends() {
+    for mode in MODES {
+        let network = line();
+        let storm = Storm::default();
+        let mut starts = vec![];
+        in_a_storm(&network, &storm, || {
+            for _ in 0..3 {
+                let starting = Instant::now();
+                let mut node = start(&network, &accepting(mode));
+                starts.push(starting..Instant::now());
+                relay_for_a_while(&storm, &node);
+                node.process().signal(Signal::SIGHUP).unwrap();
+                relay_for_a_while(&storm, &node);
+                assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
+                storm.wait();
+            }
+        });
+        let failures = storm.failures(|began| !starts.iter().any(|start| start.contains(&began)));
+        assert!(failures.is_empty(), "{mode}: {failures:#?}");
+    }
+}
+
+fn relay_for_a_while(storm: &Storm, node: &Node) {
+    let before = counter(node, "relays_opened");
+    storm.wait();
+    assert!(counter(node, "relays_opened") > before);
+}
+
+#[test]
+fn whoever_connects_after_a_kill_does_not_notice_it() {
+    for mode in MODES {
+        let network = line();
+        let storm = Storm::default();
+        in_a_storm(&network, &storm, || {
+            for _ in 0..3 {
+                let mut node = start(&network, &accepting(mode));
+                relay_for_a_while(&storm, &node);
+                node.kill().unwrap();
+                let killed = Instant::now();
+                storm.wait();
+                let failures = storm.failures(|began| began > killed);
+                assert!(failures.is_empty(), "{mode}: {failures:#?}");
+            }
+        });
+    }
+}
