@@ -48,7 +48,7 @@ pub(crate) fn send_piece(
     most: u64,
 ) -> io::Result<u64> {
     let most = usize::try_from(most).unwrap_or(CHUNK);
-    let sent = stream.write(content(seed, offset, most))?;
+    let sent = uninterrupted(|| stream.write(content(seed, offset, most)))?;
     Ok(sent as u64)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn receive_all(stream: &mut impl Read, seed: u64) -> io::Result<u64> 
     let mut buffer = vec![0; CHUNK];
     let mut received = 0;
     loop {
-        let length = stream.read(&mut buffer)?;
+        let length = uninterrupted(|| stream.read(&mut buffer))?;
         if length == 0 {
             return Ok(received);
         }
@@ -80,6 +80,16 @@ pub(crate) fn receive_all(stream: &mut impl Read, seed: u64) -> io::Result<u64> 
             received + length as u64
         );
         received += length as u64;
+    }
+}
+
+/// Tries again what a stop of the whole test interrupted, which ends calls on sockets with time-outs.
+fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 
