@@ -15,6 +15,7 @@ mod report;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Barrier;
@@ -165,7 +166,10 @@ fn boot(
     target: SocketAddr,
 ) -> Result<(Duration, Duration)> {
     let files = Scratch::new()?;
+    let notices = files.path().join("notify.sock");
+    let ready = UnixDatagram::bind(&notices).context("make a notification socket")?;
     let mut command = launch(network.node(0), binary, workers, &files)?;
+    command.env("NOTIFY_SOCKET", &notices);
     let (mut noted, note) = io::pipe().context("make a pipe")?;
     let (go, over) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -184,6 +188,9 @@ fn boot(
         let first = prober
             .join()
             .map_err(|_| anyhow!("the probing thread panicked"))?;
+        // A node that is stopped before it is ready dies, and the next waits
+        // for what its guard cleans up.
+        await_ready(&ready)?;
         node.with_context(|| format!("the node said: {}", said(&files)))?
             .stop()?;
         let mut nanoseconds = [0; 8];
@@ -193,6 +200,20 @@ fn boot(
         let forked = Duration::from_nanos(u64::from_ne_bytes(nanoseconds));
         Ok((first?.duration_since(start) - forked, forked))
     })
+}
+
+/// Waits until the node says that it has started.
+fn await_ready(notices: &UnixDatagram) -> Result<()> {
+    notices.set_read_timeout(Some(PATIENCE))?;
+    let mut notice = [0; 256];
+    loop {
+        let length = notices
+            .recv(&mut notice)
+            .context("wait until the node is ready")?;
+        if notice[..length].starts_with(b"READY=1") {
+            return Ok(());
+        }
+    }
 }
 
 fn said(files: &Scratch) -> String {
@@ -250,14 +271,17 @@ impl Running {
         let pid = i32::try_from(self.0.id()).context("process id out of range")?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).context("send SIGTERM to the node")?;
         let until = Instant::now() + PATIENCE;
-        while self.0.try_wait().context("wait for the node")?.is_none() {
+        loop {
+            if let Some(status) = self.0.try_wait().context("wait for the node")? {
+                ensure!(status.success(), "the node ended with {status}");
+                return Ok(());
+            }
             ensure!(
                 Instant::now() < until,
                 "the node still runs {PATIENCE:?} after SIGTERM"
             );
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
     }
 }
 
