@@ -16,6 +16,7 @@ use anyhow::Context;
 use posthaste_relay::control::{Ended, Journal};
 
 use crate::config::accept_word;
+use crate::privileges;
 
 /// Records that may wait to be written.
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
@@ -117,6 +118,8 @@ pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
         .name("posthaste-log".into())
         .stack_size(256 << 10)
         .spawn(move || {
+            // What it writes comes from the network. It writes without, too.
+            let _ = privileges::keep_only(&[]);
             let _writing: Sender<()> = writing;
             write_all(&entries, &theirs, std::io::stdout());
         })

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -60,21 +60,22 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
 }
 
 fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
-    // Loading takes as long as all the rest of a start, and needs capabilities
-    // that no other thread keeps: they belong to threads.
-    let (redirect, listeners) = thread::scope(|scope| {
+    // Loading takes as long as all the rest, so the rest is done beside it.
+    let (loaded, prepared) = thread::scope(|scope| {
         let loading = scope.spawn(|| load(&config));
-        let listeners = admin::Listeners::bind(&config)?;
-        host::install(&config.transparent)?;
-        privileges::keep_only(&privileges::RUNNING)?;
-        let redirect = loading.join().map_err(|_| anyhow!("the loader panicked"))?;
-        anyhow::Ok((redirect?, listeners))
+        let prepared = Prepared::new(&config);
+        let loaded = loading.join().map_err(|_| anyhow!("the loader panicked"))?;
+        anyhow::Ok((loaded?, prepared?))
     })?;
-    let (log, writer) = journal::start(config.node.log_connections)?;
-    for warning in &config.warnings {
-        log.warn(warning, &[]);
-    }
-    let (node, threads) = Node::start(path, config, redirect, log)?;
+    let Prepared {
+        listeners,
+        log,
+        writer,
+        workers,
+    } = prepared;
+    let (node, threads) = Node::start(path, config, loaded, log, workers)?;
+    // Loading, which is over, needed what nothing else needs.
+    privileges::keep_only(&privileges::RUNNING)?;
     let node = Arc::new(node);
     let ended = admin::serve(&node, listeners);
     for thread in threads {
@@ -89,40 +90,84 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     ended
 }
 
+/// The redirect programs with their rules, and the generation of those.
+type Loaded = (Redirect, u8);
+
 /// Loads the redirect programs with what they cannot be told later.
-fn load(config: &Config) -> anyhow::Result<Redirect> {
+fn load(config: &Config) -> anyhow::Result<Loaded> {
     let half_open = &config.policy.half_open;
-    Ok(Redirect::load(Settings {
+    let mut redirect = Redirect::load(Settings {
         workers: u32::try_from(config.node.workers)?,
         redirect_mark: config.transparent.mark,
         socket_mark: config.transparent.socket_mark,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: sets_windows(&config.policy),
-    })?)
+    })?;
+    let generation = redirect.set_rules(&intercept::rules(&config.policy))?;
+    Ok((redirect, generation))
+}
+
+/// A worker that waits for its share of the redirect programs.
+struct Waiting {
+    worker: worker::Starting,
+    lane: mpsc::Sender<(posthaste_bpf::Lane, u8)>,
+}
+
+/// What a node needs besides the redirect programs.
+struct Prepared {
+    listeners: admin::Listeners,
+    log: Log,
+    writer: journal::Writer,
+    workers: Vec<Waiting>,
+}
+
+impl Prepared {
+    fn new(config: &Config) -> anyhow::Result<Self> {
+        let listeners = admin::Listeners::bind(config)?;
+        host::install(&config.transparent)?;
+        let (log, writer) = journal::start(config.node.log_connections)?;
+        for warning in &config.warnings {
+            log.warn(warning, &[]);
+        }
+        let policy = Arc::new(config.policy.clone());
+        let workers = (0..u16::try_from(config.node.workers)?)
+            .map(|index| start_worker(index, config, &log, &policy))
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self {
+            listeners,
+            log,
+            writer,
+            workers,
+        })
+    }
 }
 
 impl Node {
-    /// Starts the workers and attaches to the interfaces.
+    /// Gives the workers their shares of the programs, and attaches to the
+    /// interfaces.
     fn start(
         path: Option<PathBuf>,
         config: Config,
-        mut redirect: Redirect,
+        (redirect, generation): Loaded,
         log: Log,
+        waiting: Vec<Waiting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
-        let generation = redirect.set_rules(&intercept::rules(&config.policy))?;
-        let policy = Arc::new(config.policy.clone());
-        let started = (0..u16::try_from(config.node.workers)?)
-            .map(|index| start_worker(index, &config, &redirect, &log, (&policy, generation)))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        for (index, Waiting { lane, .. }) in (0..).zip(&waiting) {
+            // A worker that is gone says why below.
+            let _ = lane.send((redirect.lane(index)?, generation));
+        }
         let node = Self {
             path,
             config: Mutex::new(config),
             redirect: Mutex::new(redirect),
-            workers: started.iter().map(worker::Starting::handle).collect(),
+            workers: waiting
+                .iter()
+                .map(|waiting| waiting.worker.handle())
+                .collect(),
             log,
         };
-        let threads = started.into_iter().map(worker::Starting::wait);
+        let threads = waiting.into_iter().map(|waiting| waiting.worker.wait());
         let threads = threads
             .collect::<io::Result<Vec<_>>>()
             .context("start the workers")?;
@@ -213,10 +258,9 @@ fn sets_windows(policy: &Policy) -> bool {
 fn start_worker(
     index: u16,
     config: &Config,
-    redirect: &Redirect,
     log: &Log,
-    (policy, generation): (&Arc<Policy>, u8),
-) -> anyhow::Result<worker::Starting> {
+    policy: &Arc<Policy>,
+) -> anyhow::Result<Waiting> {
     let settings = sys::SocketSettings {
         mark: config.transparent.socket_mark,
         backlog: BACKLOG,
@@ -234,17 +278,21 @@ fn start_worker(
             Err(error) => return Err(error).context("open a transparent listener"),
         }
     }
-    let lane = redirect.lane(index)?;
     let settings = worker::Settings {
         index,
         listeners,
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),
-        generation,
     };
-    let open = move || Lane::open(lane, duplicates);
-    worker::spawn(settings, Box::new(log.clone()), open)
-        .with_context(|| format!("start worker {index}"))
+    let (lane, share) = mpsc::channel();
+    let open = move || {
+        privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
+        let (lane, generation) = share.recv().map_err(io::Error::other)?;
+        Ok((Lane::open(lane, duplicates)?, generation))
+    };
+    let worker = worker::spawn(settings, Box::new(log.clone()), open)
+        .with_context(|| format!("start worker {index}"))?;
+    Ok(Waiting { worker, lane })
 }
 
 /// A panic in another thread ends the process, so no lock stays poisoned.

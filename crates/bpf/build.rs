@@ -10,7 +10,7 @@ fn main() {
     for name in ["redirect", "later"] {
         compile(name);
     }
-    for header in ["types.h", "maps.h"] {
+    for header in ["types.h", "maps.h", "packet.h"] {
         println!("cargo:rerun-if-changed=src/{header}");
     }
     link_zstd();

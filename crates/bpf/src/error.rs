@@ -81,6 +81,9 @@ pub enum Error {
         /// How many may.
         most: usize,
     },
+    /// Asking for what is there once the node has settled.
+    #[error("the programs of this node are not all loaded yet")]
+    Unsettled,
     /// Sending a frame by running the inject program.
     #[error("could not put a frame on interface {ifindex}: {source}")]
     Inject {

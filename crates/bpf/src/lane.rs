@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,9 +13,10 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::error::Error;
+use crate::later::Tools;
+use crate::later_skel::types;
 use crate::redirect::bytes;
-use crate::rules::address;
-use crate::skel::types;
+use crate::rules::words;
 
 const BPF_F_INGRESS: u32 = 1;
 /// Events taken from the ring in one go.
@@ -109,10 +110,8 @@ pub struct Lane {
     pub(crate) ring: MapHandle,
     pub(crate) withdrawn: MapHandle,
     pub(crate) listeners: MapHandle,
-    pub(crate) gates: [MapHandle; 2],
-    pub(crate) known: MapHandle,
-    pub(crate) suspects: MapHandle,
-    pub(crate) inject: Arc<OnceLock<OwnedFd>>,
+    /// There once the node has settled. Before, flows have no gates.
+    pub(crate) tools: Arc<OnceLock<Tools>>,
 }
 
 impl Lane {
@@ -204,14 +203,18 @@ impl OpenLane {
 
     /// Removes a flow's gate: its server's SYN-ACK passes from now on.
     pub fn open_gate(&self, gate: &GateKey) {
-        // ENOENT: it was never made.
-        let _ = self.lane.gates[usize::from(gate.kept)].delete(bytes(&key(&gate.flow)));
+        if let Some(gates) = self.gates(gate) {
+            // ENOENT: it was never made.
+            let _ = gates.delete(bytes(&key(&gate.flow)));
+        }
     }
 
     /// Removes a gate unless another SYN has made it anew since.
     pub fn drop_gate(&self, gate: &GateKey) {
-        let map = &self.lane.gates[usize::from(gate.kept)];
-        let found = map.lookup(bytes(&key(&gate.flow)), MapFlags::ANY);
+        let Some(gates) = self.gates(gate) else {
+            return;
+        };
+        let found = gates.lookup(bytes(&key(&gate.flow)), MapFlags::ANY);
         let ours = self.value(gate, GateSyn::Admitted);
         // All but what may happen to the SYN, which is last.
         let same = offset_of!(types::gate, syn);
@@ -253,10 +256,19 @@ impl OpenLane {
     }
 
     fn write_gate(&self, gate: &GateKey, syn: GateSyn) -> Result<(), Error> {
+        let Some(gates) = self.gates(gate) else {
+            return Err(Error::Unsettled);
+        };
         let value = self.value(gate, syn);
-        self.lane.gates[usize::from(gate.kept)]
+        gates
             .update(bytes(&key(&gate.flow)), bytes(&value), MapFlags::ANY)
             .map_err(Error::map("write", "gates"))
+    }
+
+    /// Where a gate is kept; nowhere before the node has settled.
+    fn gates(&self, gate: &GateKey) -> Option<&MapHandle> {
+        let tools = self.lane.tools.get()?;
+        Some(&tools.gates[usize::from(gate.kept)])
     }
 
     fn value(&self, gate: &GateKey, syn: GateSyn) -> types::gate {
@@ -270,27 +282,31 @@ impl OpenLane {
 
     /// Remembers that a client prefix completed a handshake.
     pub fn know(&self, client_ip: [u8; 16]) {
-        // Best effort: a full LRU map makes room by itself.
-        let _ = self
-            .lane
-            .known
-            .update(&client_prefix(client_ip), &[1], MapFlags::ANY);
+        if let Some(tools) = self.lane.tools.get() {
+            // A full LRU map makes room by itself.
+            let _ = tools
+                .known
+                .update(&client_prefix(client_ip), &[1], MapFlags::ANY);
+        }
     }
 
     /// Has flows to a destination opened strictly until `until`
     /// (CLOCK_MONOTONIC).
     pub fn suspect(&self, flow: &FlowKey, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        let _ = self.lane.suspects.update(
-            bytes(&destination(flow)),
-            &until.to_ne_bytes(),
-            MapFlags::ANY,
-        );
+        if let Some(tools) = self.lane.tools.get() {
+            let key = destination(flow);
+            let _ = tools
+                .suspects
+                .update(bytes(&key), &until.to_ne_bytes(), MapFlags::ANY);
+        }
     }
 
     /// Takes that back.
     pub fn acquit(&self, flow: &FlowKey) {
-        let _ = self.lane.suspects.delete(bytes(&destination(flow)));
+        if let Some(tools) = self.lane.tools.get() {
+            let _ = tools.suspects.delete(bytes(&destination(flow)));
+        }
     }
 
     /// Puts a frame (link layer header of 14 bytes, real or not, then IP) on a
@@ -316,10 +332,10 @@ impl OpenLane {
             repeat: 1,
             ..Default::default()
         };
-        let Some(program) = self.lane.inject.get() else {
-            return Err(failed(io::ErrorKind::NotConnected.into()));
+        let Some(tools) = self.lane.tools.get() else {
+            return Err(Error::Unsettled);
         };
-        let program = program.as_raw_fd();
+        let program = tools.inject.as_raw_fd();
         // SAFETY: the buffers named in `options` live through the call.
         let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
         if result < 0 {
@@ -330,6 +346,11 @@ impl OpenLane {
             code => Err(failed(io::Error::from_raw_os_error(-code))),
         }
     }
+}
+
+/// An address as the programs hold it.
+fn address(ip: [u8; 16]) -> types::address {
+    types::address { word: words(ip) }
 }
 
 fn key(flow: &FlowKey) -> types::flow {

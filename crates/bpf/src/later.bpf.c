@@ -1,19 +1,367 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What a node begins to relay without, and is given once it does: a program
- * takes some hundred microseconds to load.
+ * What a node can begin to relay without, and is given once it does: checking
+ * these programs takes the kernel some milliseconds.
  *
+ * open_flow, check_cookie, hold_syn_ack, claim_error
+ *                 called by `redirect`, to go on with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by hand, puts a frame back on a device
  */
-#include <linux/bpf.h>
-#include <linux/in.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-#include "types.h"
-#include "maps.h"
+#include "packet.h"
 
-#define AF_INET 2
+/* Sized to the half-open budget: the bound holds here, whatever user space
+ * does. Not LRU: an evicted gate would be an open one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow);
+	__type(value, struct gate);
+} gates SEC(".maps");
+
+/* The part of the budget kept for clients from `known` prefixes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow);
+	__type(value, struct gate);
+} gates_kept SEC(".maps");
+
+/* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 2048);
+	__type(key, __u64);
+	__type(value, __u8);
+} known SEC(".maps");
+
+/* Destinations that failed in early mode, until when (CLOCK_MONOTONIC, ns). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct destination);
+	__type(value, __u64);
+} suspects SEC(".maps");
+
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32); /* worker */
+	__array(values, struct ring);
+} rings SEC(".maps");
+
+/* Flows whose SYN met a TIME_WAIT socket, and the key in `listeners` of the
+ * listener meant for them. */
+#define NO_LISTENER 0xffffffff
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct flow);
+	__type(value, __u32);
+} renewals SEC(".maps");
+
+/* What becomes of a SYN. FATE_LISTEN carries the listener's key above it. */
+#define FATE_PASS 0   /* on, unrelayed */
+#define FATE_HOLD 1   /* nowhere: the worker has a copy */
+#define FATE_LISTEN 2 /* to a listener */
+#define FATE_BITS 2
+
+/* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
+static __always_inline __u64 client_prefix(const struct packet *pkt)
+{
+	const __u32 *word = pkt->flow.client.word;
+
+	if (pkt->family == AF_INET)
+		return ((__u64)(word[3] & bpf_htonl(0xffffff00)) << 32) | word[2];
+	return ((__u64)word[1] << 32) | word[0];
+}
+
+static __always_inline bool suspected(const struct packet *pkt)
+{
+	struct destination key = {
+		.ip = pkt->flow.server,
+		.port = pkt->flow.server_port,
+	};
+	__u64 *until = bpf_map_lookup_elem(&suspects, &key);
+
+	return until && bpf_ktime_get_ns() < *until;
+}
+
+/* Makes the gate of a new flow. Within the budget anybody may; in the reserve
+ * only clients whose prefix has completed a handshake before. */
+static __always_inline bool make_gate(const struct packet *pkt, const struct gate *gate,
+				      struct event_head *event)
+{
+	__u64 prefix = client_prefix(pkt);
+	struct flow flow = pkt->flow;
+	struct gate made = *gate;
+
+	if (!bpf_map_update_elem(&gates, &flow, &made, BPF_ANY)) {
+		/* An earlier attempt on this tuple may have used the reserve. */
+		bpf_map_delete_elem(&gates_kept, &flow);
+		return true;
+	}
+	if (bpf_map_lookup_elem(&known, &prefix) &&
+	    !bpf_map_update_elem(&gates_kept, &flow, &made, BPF_ANY)) {
+		event->kept = 1;
+		return true;
+	}
+	count(STAT_GATES_FULL);
+	return false;
+}
+
+/* Gives a worker an event with the frame, and the flow its `gate` if there is
+ * one to make. False when there is no room for either: then nothing has changed,
+ * and the gate of an earlier attempt still stands. */
+STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
+		__u32 worker, const struct gate *gate)
+{
+	__u32 bytes = skb->len < FRAME_MAX ? skb->len : FRAME_MAX;
+	struct event *event;
+	void *ring;
+
+	ring = bpf_map_lookup_elem(&rings, &worker);
+	if (!pkt || !head || !ring)
+		return false;
+	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
+	if (!event) {
+		count(STAT_EVENTS_LOST);
+		return false;
+	}
+	event->head = *head;
+	event->head.ifindex = skb->ifindex;
+	event->head.l2_bytes = pkt->l2_bytes;
+	event->head.isn = bpf_ntohl(pkt->tcp.seq);
+	event->head.frame_bytes = bytes;
+	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
+	 * FRAME_MAX; clang must not fold what it knows into it. */
+	asm volatile("" : "+r"(bytes));
+	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||
+	    (gate && !make_gate(pkt, gate, &event->head))) {
+		bpf_ringbuf_discard(event, 0);
+		return false;
+	}
+	bpf_ringbuf_submit(event, 0);
+	return true;
+}
+
+static __always_inline struct gate *find_gate(const struct flow *flow)
+{
+	struct gate *gate = bpf_map_lookup_elem(&gates, flow);
+
+	return gate ? gate : bpf_map_lookup_elem(&gates_kept, flow);
+}
+
+static __always_inline __u32 fate_of_retransmission(const struct gate *gate,
+						    const struct packet *pkt)
+{
+	switch (gate->syn) {
+	case SYN_ADMITTED:
+		return FATE_LISTEN | listener_key(gate->worker, pkt) << FATE_BITS;
+	case SYN_HELD:
+		return FATE_HOLD;
+	}
+	return FATE_PASS;
+}
+
+/* Decides on the SYN of a flow to relay, and tells the worker. */
+STEP __u32 decide(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
+{
+	__u32 worker = this_worker();
+	struct gate made = {};
+	struct gate *gate;
+	struct flow flow;
+	__u32 listen;
+
+	if (!pkt || !event)
+		return FATE_PASS;
+	flow = pkt->flow;
+	gate = find_gate(&flow);
+	if (gate && gate->isn == pkt->tcp.seq)
+		return fate_of_retransmission(gate, pkt);
+	/* The client starts over: whose the former attempt is, ends it. */
+	if (gate)
+		worker = gate->worker;
+	listen = FATE_LISTEN | listener_key(worker, pkt) << FATE_BITS;
+	if (has_withdrawn(worker))
+		return FATE_PASS;
+	if (event->accept == ACCEPT_LATE)
+		return listen;
+	if (event->accept == ACCEPT_EARLY && suspected(pkt)) {
+		count(STAT_SUSPECTS);
+		event->accept = ACCEPT_STRICT;
+	}
+	made.worker = worker;
+	made.isn = pkt->tcp.seq;
+	made.syn = event->accept == ACCEPT_STRICT ? SYN_HELD : SYN_ADMITTED;
+	if (report(skb, pkt, event, worker, &made))
+		return event->accept == ACCEPT_STRICT ? FATE_HOLD : listen;
+	/* No room: early becomes late; strict cannot be kept, so forward. */
+	return event->accept == ACCEPT_STRICT ? FATE_PASS : listen;
+}
+
+/* The packet again, as `redirect` has parsed it; false for what it would not
+ * have sent here. */
+static __always_inline bool resume(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 at;
+
+	pkt->l2_bytes = skb->cb[MESSAGE_L2_BYTES];
+	at = parse_ip(skb, pkt, pkt->l2_bytes);
+	return at && parse_tcp(skb, pkt, at);
+}
+
+static __always_inline __u32 judge(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct event_head event = {
+		.kind = EVENT_SYN,
+		.flow = pkt->flow,
+		.rule = skb->cb[MESSAGE_RULE],
+		.generation = skb->cb[MESSAGE_RULE] >> 16,
+		.accept = skb->cb[MESSAGE_ACCEPT],
+	};
+
+	switch (skb->cb[MESSAGE_ACTION]) {
+	case ACTION_FORWARD:
+		return FATE_PASS;
+	case ACTION_REJECT:
+		event.kind = EVENT_REJECT;
+		report(skb, pkt, &event, this_worker(), NULL);
+		return FATE_HOLD;
+	}
+	return decide(skb, pkt, &event);
+}
+
+/*
+ * A SYN of a flow that this host would forward. With a TIME_WAIT socket of an
+ * earlier connection on the same tuple, the kernel must see the SYN itself (it
+ * checks sequence number and timestamp, RFC 6191) and then asks find_listener;
+ * a listener assigned here would leave the TIME_WAIT socket to swallow the
+ * client's ACK. A SYN to be forwarded goes to that socket too, and to no
+ * listener, since forwarding drops what meets a socket: it answers with an ACK,
+ * the client resets it, and the repeated SYN finds the way free.
+ */
+SEC("tcx/ingress")
+int open_flow(struct __sk_buff *skb)
+{
+	bool waiting = skb->cb[MESSAGE_WAITING];
+	__u32 fate, key = NO_LISTENER;
+	struct packet pkt = {};
+
+	if (!resume(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	fate = judge(skb, &pkt);
+	if (fate == FATE_HOLD)
+		return TC_ACT_SHOT;
+	if (fate != FATE_PASS) {
+		key = fate >> FATE_BITS;
+		count(STAT_REDIRECTED);
+	}
+	if (!waiting)
+		return fate == FATE_PASS ? TC_ACT_UNSPEC : give(skb, key);
+	if (fate != FATE_PASS)
+		count(STAT_RENEWALS);
+	bpf_map_update_elem(&renewals, &pkt.flow, &key, BPF_ANY);
+	return deliver(skb);
+}
+
+/* The last ACK of a handshake that the listener answered with a SYN cookie has
+ * no socket yet. Only our listener can have made the cookie. */
+SEC("tcx/ingress")
+int check_cookie(struct __sk_buff *skb)
+{
+	struct bpf_sock *listener;
+	struct packet pkt = {};
+	struct gate *gate;
+	struct flow flow;
+	__u32 key;
+	long valid;
+
+	if (!resume(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	flow = pkt.flow;
+	gate = find_gate(&flow);
+	key = listener_key(gate ? gate->worker : this_worker(), &pkt);
+	listener = bpf_map_lookup_elem(&listeners, &key);
+	if (!listener)
+		return TC_ACT_UNSPEC;
+	if (pkt.family == AF_INET)
+		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v4, sizeof(pkt.ip.v4), &pkt.tcp,
+						sizeof(pkt.tcp));
+	else
+		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v6, sizeof(pkt.ip.v6), &pkt.tcp,
+						sizeof(pkt.tcp));
+	bpf_sk_release(listener);
+	if (valid != 0 || !forwardable(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	count(STAT_COOKIES);
+	return give(skb, key);
+}
+
+/* A SYN-ACK for one of our upstream sockets. It waits at the worker while the
+ * client's gate stands. */
+SEC("tcx/ingress")
+int hold_syn_ack(struct __sk_buff *skb)
+{
+	struct event_head event = { .kind = EVENT_SYN_ACK };
+	struct packet pkt = {};
+	struct gate *gate;
+
+	if (!resume(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	event.flow = reversed(&pkt.flow);
+	gate = find_gate(&event.flow);
+	if (!gate)
+		return deliver(skb);
+	/* A full ring loses the copy; the server repeats its SYN-ACK. */
+	report(skb, &pkt, &event, gate->worker, NULL);
+	return TC_ACT_SHOT;
+}
+
+/* An ICMP error quotes a segment that one of our sockets sent under another
+ * host's address; without the mark it would be forwarded to that host, and
+ * path MTU discovery with it. */
+SEC("tcx/ingress")
+int claim_error(struct __sk_buff *skb)
+{
+	struct packet pkt = {}, quoted = {};
+	struct bpf_sock *sk, *full;
+	bool ours = false;
+	__be16 ports[2];
+	__u32 at;
+
+	at = parse_ip(skb, &pkt, skb->cb[MESSAGE_L2_BYTES]);
+	if (!at)
+		return TC_ACT_UNSPEC;
+	at = parse_ip(skb, &quoted, at + 8);
+	if (!at || quoted.protocol != IPPROTO_TCP ||
+	    bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return TC_ACT_UNSPEC;
+	quoted.flow.client_port = ports[0];
+	quoted.flow.server_port = ports[1];
+	quoted.flow = reversed(&quoted.flow);
+	fill_tuple(&quoted);
+	sk = bpf_skc_lookup_tcp(skb, &quoted.tuple, quoted.tuple_bytes, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return TC_ACT_UNSPEC;
+	full = bpf_sk_fullsock(sk);
+	if (full && full->state != BPF_TCP_LISTEN)
+		ours = full->mark & socket_mark;
+	bpf_sk_release(sk);
+	if (!ours)
+		return TC_ACT_UNSPEC;
+	count(STAT_ICMP);
+	return deliver(skb);
+}
 
 /*
  * A `struct flow` in pieces that are written once each. A node has given up

@@ -2,6 +2,15 @@
 /* The maps that both objects use. The loader makes them once. */
 #pragma once
 
+/* Bytes of link layer header on each interface the program is attached to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u32);
+} devices SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, 2);
@@ -9,19 +18,18 @@ struct {
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Flows whose SYN met a TIME_WAIT socket, and the key in `listeners` of the
- * listener meant for them. */
-#define NO_LISTENER 0xffffffff
+/* Workers that take no new flows. What they have begun goes on, and needs
+ * their listeners for that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32); /* worker */
+	__type(value, __u32);
+} withdrawn SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct flow);
-	__type(value, __u32);
-} renewals SEC(".maps");
-
-/* An IPv4 address as the maps hold it. */
-static __always_inline struct address mapped(__be32 ip)
-{
-	return (struct address){ .word = { 0, 0, bpf_htonl(0xffff), ip } };
-}
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, STAT_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} stats SEC(".maps");

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -14,7 +14,7 @@ use crate::attach::Hold;
 use crate::cgroup;
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::later::Later;
+use crate::later::{Later, Tools};
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::skel::{RedirectSkel, RedirectSkelBuilder, types};
 
@@ -51,10 +51,10 @@ pub enum LinkLayer {
 pub struct Redirect {
     skel: RedirectSkel<'static>,
     holds: HashMap<u32, Hold>,
-    settled: bool,
+    settings: Settings,
+    /// The other programs, once the node has settled.
     later: Option<Later>,
-    /// The program that puts frames on devices, once it is loaded.
-    inject: Arc<OnceLock<OwnedFd>>,
+    tools: Arc<OnceLock<Tools>>,
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<Link>,
@@ -98,13 +98,10 @@ impl Redirect {
         rodata.socket_mark = settings.socket_mark;
         let sized = [
             (&mut open.maps.listeners, 2 * settings.workers),
-            (&mut open.maps.rings, settings.workers),
             (&mut open.maps.withdrawn, settings.workers),
-            (&mut open.maps.gates, settings.half_open),
-            (&mut open.maps.gates_kept, settings.half_open_reserve),
         ];
         for (map, entries) in sized {
-            map.set_max_entries(entries.max(1))
+            map.set_max_entries(entries)
                 .map_err(Error::load("size maps"))?;
         }
         open.progs.widen_window.set_autoload(settings.windows);
@@ -115,9 +112,9 @@ impl Redirect {
         Ok(Self {
             skel,
             holds: HashMap::new(),
-            settled: false,
+            settings,
             later: None,
-            inject: Arc::default(),
+            tools: Arc::default(),
             cgroup: settings.windows.then(cgroup::own),
             windows: None,
             rings,
@@ -138,13 +135,7 @@ impl Redirect {
                 .map_err(Error::map("hold", "rings"))?,
             withdrawn: hold(&maps.withdrawn, "withdrawn")?,
             listeners: hold(&maps.listeners, "listeners")?,
-            gates: [
-                hold(&maps.gates, "gates")?,
-                hold(&maps.gates_kept, "gates_kept")?,
-            ],
-            known: hold(&maps.known, "known")?,
-            suspects: hold(&maps.suspects, "suspects")?,
-            inject: Arc::clone(&self.inject),
+            tools: Arc::clone(&self.tools),
         })
     }
 
@@ -234,7 +225,7 @@ impl Redirect {
             )
             .map_err(Error::map("write", "devices"))?;
         let program = &self.skel.progs.redirect;
-        let hold = if self.settled {
+        let hold = if self.later.is_some() {
             Hold::lasting(program, ifindex)
         } else {
             Hold::quick(program, ifindex)
@@ -245,30 +236,21 @@ impl Redirect {
     }
 
     /// Does what takes long and what relaying can begin without: loads the
-    /// other programs, gives the workers their events (until then flows are
-    /// opened late), and has the kernel let go of the interfaces when this
-    /// process ends.
+    /// other programs (until then flows are opened late), and has the kernel let
+    /// go of the interfaces when this process ends.
     ///
     /// # Errors
     /// [`Error::Load`], [`Error::AttachLookup`], [`Error::Map`].
     pub fn settle(&mut self) -> Result<(), Error> {
         let maps = &self.skel.maps;
-        let later = Later::load(&maps.listeners, &maps.renewals)?;
-        // Before the rings: what a worker injects, an event has asked for.
-        let inject = later.inject()?;
-        self.inject.get_or_init(|| inject);
+        let later = Later::load(&self.settings, maps, &self.rings)?;
+        let tools = later.tools()?;
+        self.tools.get_or_init(|| tools);
+        later.step_into(&maps.steps)?;
         self.later = Some(later);
-        for (worker, ring) in (0_u32..).zip(&self.rings) {
-            let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
-            let rings = &self.skel.maps.rings;
-            rings
-                .update(&worker.to_ne_bytes(), &fd, MapFlags::ANY)
-                .map_err(Error::map("write", "rings"))?;
-        }
         for hold in self.holds.values_mut() {
             hold.settle(&self.skel.progs.redirect);
         }
-        self.settled = true;
         Ok(())
     }
 

@@ -225,13 +225,17 @@ fn collect(prefix: PrefixSpec, candidates: &[Candidate]) -> Result<types::candid
     Ok(value)
 }
 
-/// The 16 bytes as the program's four words.
 pub(crate) fn address(ip: [u8; 16]) -> types::address {
-    let mut word = [0; 4];
-    for (word, bytes) in word.iter_mut().zip(ip.chunks_exact(4)) {
+    types::address { word: words(ip) }
+}
+
+/// The 16 bytes of an address as the programs' four words.
+pub(crate) fn words(ip: [u8; 16]) -> [u32; 4] {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(ip.chunks_exact(4)) {
         *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
-    types::address { word }
+    words
 }
 
 #[cfg(test)]

@@ -118,6 +118,15 @@ struct event {
 	__u8 frame[FRAME_MAX];
 };
 
+/* The programs that `redirect` calls to go on with a packet. */
+enum step {
+	STEP_OPEN_FLOW,	   /* a SYN */
+	STEP_CHECK_COOKIE, /* an ACK that no socket knows */
+	STEP_HOLD_SYN_ACK, /* a SYN-ACK for one of our sockets */
+	STEP_CLAIM_ERROR,  /* an ICMP error */
+	STEP_MAX,
+};
+
 enum stat {
 	STAT_REDIRECTED,    /* SYNs given to a listener */
 	STAT_GATES_FULL,    /* no room for a gate: late, or forwarded if strict */

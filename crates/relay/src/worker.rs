@@ -74,8 +74,6 @@ pub struct Settings {
     pub socket_mark: u32,
     /// The policy to start with.
     pub policy: Arc<Policy>,
-    /// Its generation, as events carry it.
-    pub generation: u8,
 }
 
 /// A worker, in its thread.
@@ -146,7 +144,8 @@ impl Starting {
 }
 
 /// Starts a worker. `intercept` is called in the worker's thread, since what it
-/// makes may belong to a thread.
+/// makes may belong to a thread; it may wait for what it needs. With it comes
+/// the generation of the policy to start with, as events carry it.
 ///
 /// # Errors
 /// There can be no thread.
@@ -157,7 +156,7 @@ pub fn spawn<I, F>(
 ) -> io::Result<Starting>
 where
     I: Intercept,
-    F: FnOnce() -> io::Result<I> + Send + 'static,
+    F: FnOnce() -> io::Result<(I, u8)> + Send + 'static,
 {
     let (sender, commands) = mpsc::channel();
     let handle = Handle {
@@ -193,7 +192,7 @@ where
 impl<I: Intercept> Worker<I> {
     fn new(
         settings: Settings,
-        mut intercept: I,
+        (mut intercept, generation): (I, u8),
         commands: Receiver<Command>,
         waker: Arc<Waker>,
         counters: Arc<Counters>,
@@ -206,7 +205,7 @@ impl<I: Intercept> Worker<I> {
         for (number, listener) in (0..).zip(&settings.listeners) {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER + number))?;
         }
-        let rules = Rules::new(&settings.policy, settings.generation);
+        let rules = Rules::new(&settings.policy, generation);
         for listener in &settings.listeners {
             sys::apply(listener, rules.inherited())?;
         }

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * A packet as both objects see it, and what they do with one.
+ *
+ * The functions marked STEP are global to the verifier: it checks each once,
+ * on its own, which keeps a node's start under its time bound. They take a
+ * pointer that the verifier believes may be NULL.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "types.h"
+#include "maps.h"
+
+/* From headers that drag in the C library. */
+#define AF_INET 2
+#define AF_INET6 10
+#define STEP __attribute__((noinline))
+#define IP_OFFSET 0x1fff
+#define IP_MF 0x2000
+
+/* Set before load: workers, and the two fwmark bits that are ours. */
+const volatile __u32 workers = 1;
+const volatile __u32 redirect_mark;
+const volatile __u32 socket_mark;
+
+/* A TCP segment on its way in. */
+struct packet {
+	struct flow flow; /* its source is the `client` */
+	struct bpf_sock_tuple tuple;
+	__u32 tuple_bytes;
+	__u32 family;
+	__u32 l2_bytes;
+	__u32 protocol;
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip;
+	struct tcphdr tcp;
+};
+
+/* What `redirect` tells the programs it calls, in the words of skb->cb. */
+enum message {
+	MESSAGE_L2_BYTES,
+	MESSAGE_RULE,    /* and above its 16 bits the generation it is of */
+	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches */
+	MESSAGE_ACCEPT,
+	MESSAGE_WAITING, /* the SYN met a TIME_WAIT socket */
+};
+
+STEP int count(__u32 stat)
+{
+	__u64 *value = bpf_map_lookup_elem(&stats, &stat);
+
+	if (value)
+		*value += 1;
+	return 0;
+}
+
+/* An IPv4 address as the maps hold it. */
+static __always_inline struct address mapped(__be32 ip)
+{
+	return (struct address){ .word = { 0, 0, bpf_htonl(0xffff), ip } };
+}
+
+static __always_inline struct address address_of(const struct in6_addr *ip)
+{
+	struct address address;
+
+	__builtin_memcpy(&address, ip, sizeof(address));
+	return address;
+}
+
+static __always_inline struct flow reversed(const struct flow *flow)
+{
+	return (struct flow){
+		.client = flow->server,
+		.server = flow->client,
+		.client_port = flow->server_port,
+		.server_port = flow->client_port,
+	};
+}
+
+/* The tuple by which the kernel finds the socket that would receive a segment
+ * of this flow from its client. */
+static __always_inline void fill_tuple(struct packet *pkt)
+{
+	const struct flow *flow = &pkt->flow;
+
+	if (pkt->family == AF_INET) {
+		pkt->tuple.ipv4.saddr = flow->client.word[3];
+		pkt->tuple.ipv4.daddr = flow->server.word[3];
+		pkt->tuple.ipv4.sport = flow->client_port;
+		pkt->tuple.ipv4.dport = flow->server_port;
+		pkt->tuple_bytes = sizeof(pkt->tuple.ipv4);
+		return;
+	}
+	__builtin_memcpy(pkt->tuple.ipv6.saddr, &flow->client, sizeof(flow->client));
+	__builtin_memcpy(pkt->tuple.ipv6.daddr, &flow->server, sizeof(flow->server));
+	pkt->tuple.ipv6.sport = flow->client_port;
+	pkt->tuple.ipv6.dport = flow->server_port;
+	pkt->tuple_bytes = sizeof(pkt->tuple.ipv6);
+}
+
+/* IPv6 has no use for these on the wire (RFC 4942 section 2.2), and here they
+ * would pass for IPv4. */
+static __always_inline bool is_mapped(const struct address *ip)
+{
+	return !ip->word[0] && !ip->word[1] && ip->word[2] == bpf_htonl(0xffff);
+}
+
+/* Reads the IP header at `at`. Returns the offset of what follows it; 0 for
+ * what is never ours: other protocols, fragments, IPv6 extension headers (no
+ * TCP stack sends them with a SYN). */
+STEP __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
+{
+	if (!pkt)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, at, &pkt->ip.v4, sizeof(pkt->ip.v4)))
+			return 0;
+		if (pkt->ip.v4.frag_off & bpf_htons(IP_OFFSET | IP_MF))
+			return 0;
+		pkt->family = AF_INET;
+		pkt->flow.client = mapped(pkt->ip.v4.saddr);
+		pkt->flow.server = mapped(pkt->ip.v4.daddr);
+		pkt->protocol = pkt->ip.v4.protocol;
+		return at + pkt->ip.v4.ihl * 4;
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, at, &pkt->ip.v6, sizeof(pkt->ip.v6)))
+			return 0;
+		pkt->family = AF_INET6;
+		pkt->flow.client = address_of(&pkt->ip.v6.saddr);
+		pkt->flow.server = address_of(&pkt->ip.v6.daddr);
+		pkt->protocol = pkt->ip.v6.nexthdr;
+		if (is_mapped(&pkt->flow.client) || is_mapped(&pkt->flow.server))
+			return 0;
+		return at + sizeof(pkt->ip.v6);
+	}
+	return 0;
+}
+
+/* Reads the TCP header at `at`; false if the packet ends before. */
+static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *pkt, __u32 at)
+{
+	if (bpf_skb_load_bytes(skb, at, &pkt->tcp, sizeof(pkt->tcp)))
+		return false;
+	pkt->flow.client_port = pkt->tcp.source;
+	pkt->flow.server_port = pkt->tcp.dest;
+	return true;
+}
+
+/* Whether this host would forward the packet: the destination is not ours,
+ * there is a route, and forwarding is on. And whether it would leave where the
+ * program sees the answer come back: elsewhere the answer would meet a socket
+ * of ours unmarked, and be lost. */
+STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct bpf_fib_lookup fib = {
+		.l4_protocol = IPPROTO_TCP,
+		.ifindex = skb->ifindex,
+	};
+	__u32 out;
+
+	if (!pkt)
+		return false;
+	fib.family = pkt->family;
+	fib.sport = pkt->flow.client_port;
+	fib.dport = pkt->flow.server_port;
+	if (pkt->family == AF_INET) {
+		fib.tos = pkt->ip.v4.tos;
+		fib.ipv4_src = pkt->flow.client.word[3];
+		fib.ipv4_dst = pkt->flow.server.word[3];
+	} else {
+		__builtin_memcpy(fib.ipv6_src, &pkt->flow.client, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &pkt->flow.server, sizeof(fib.ipv6_dst));
+	}
+	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		break;
+	default:
+		return false;
+	}
+	out = fib.ifindex;
+	return bpf_map_lookup_elem(&devices, &out) != NULL;
+}
+
+static __always_inline __u32 this_worker(void)
+{
+	return bpf_get_smp_processor_id() % workers;
+}
+
+static __always_inline __u32 listener_key(__u32 worker, const struct packet *pkt)
+{
+	return worker * 2 + (pkt->family == AF_INET6);
+}
+
+static __always_inline bool has_withdrawn(__u32 worker)
+{
+	__u32 *set = bpf_map_lookup_elem(&withdrawn, &worker);
+
+	return set && *set;
+}
+
+/* Has routing deliver the packet locally. The kernel finds its socket by
+ * tuple. */
+static __always_inline int deliver(struct __sk_buff *skb)
+{
+	skb->mark |= redirect_mark;
+	return TC_ACT_UNSPEC;
+}
+
+/* Gives the packet to a listener, which no tuple leads to. Where there is none
+ * it is forwarded. */
+static __always_inline int give(struct __sk_buff *skb, __u32 key)
+{
+	struct bpf_sock *listener = bpf_map_lookup_elem(&listeners, &key);
+
+	if (!listener)
+		return TC_ACT_UNSPEC;
+	bpf_sk_assign(skb, listener, 0);
+	bpf_sk_release(listener);
+	return deliver(skb);
+}
