@@ -10,6 +10,7 @@ mod capture;
 mod churn;
 mod clients;
 mod configuration;
+mod fragments;
 mod neighbour;
 mod odd_clients;
 mod operations;

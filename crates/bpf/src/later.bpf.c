@@ -3,7 +3,7 @@
  * What a node can begin to relay without, and is given once it does: checking
  * these programs takes the kernel some milliseconds.
  *
- * open_flow, check_cookie, hold_syn_ack, claim_error
+ * open_flow, check_cookie, hold_syn_ack, claim_error, claim_fragment
  *                 called by `redirect`, to go on with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by hand, puts a frame back on a device
@@ -67,6 +67,27 @@ struct {
 	__type(key, struct flow);
 	__type(value, __u32);
 } renewals SEC(".maps");
+
+/* What the fragments of one packet have in common. */
+struct whole {
+	struct address source;
+	struct address destination;
+	__u32 id;
+};
+
+/* Segments of ours whose first fragment has come, until when their others are
+ * expected (CLOCK_MONOTONIC, ns). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct whole);
+	__type(value, __u64);
+} fragments SEC(".maps");
+
+/* How long: more than it takes fragments to come that were sent together. After
+ * that the identification is another packet's, as a first fragment may say
+ * sooner. */
+#define FRAGMENTS_NS 5000000000ull
 
 /* What becomes of a SYN. FATE_LISTEN carries the listener's key above it. */
 #define FATE_PASS 0   /* on, unrelayed */
@@ -327,6 +348,53 @@ int hold_syn_ack(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
+/* Whether the first fragment of a segment goes to a socket of ours. One that
+ * opens a connection does not: nothing holds it in fragments. */
+static __always_inline bool first_is_ours(struct __sk_buff *skb, struct packet *pkt, __u32 at)
+{
+	if (!parse_tcp(skb, pkt, at) || pkt->tcp.syn)
+		return false;
+	switch (owner_of(skb, pkt)) {
+	case OWNER_CONNECTING:
+	case OWNER_OURS:
+		return true;
+	case OWNER_REQUEST:
+	case OWNER_WAITING:
+		return forwardable(skb, pkt);
+	default:
+		return false;
+	}
+}
+
+/* A fragment of a TCP segment. The first has the ports, and decides for those
+ * that come after it; any that came before it are on their way past us. */
+SEC("tcx/ingress")
+int claim_fragment(struct __sk_buff *skb)
+{
+	struct packet pkt = {};
+	struct whole whole;
+	__u64 now, *until;
+	__u32 at;
+
+	at = parse_ip(skb, &pkt, skb->cb[MESSAGE_L2_BYTES]);
+	if (!at)
+		return TC_ACT_UNSPEC;
+	whole = (struct whole){ pkt.flow.client, pkt.flow.server, pkt.fragment_id };
+	now = bpf_ktime_get_ns();
+	if (pkt.fragment == FRAGMENT_LATER) {
+		until = bpf_map_lookup_elem(&fragments, &whole);
+		return until && now < *until ? deliver(skb) : TC_ACT_UNSPEC;
+	}
+	if (!first_is_ours(skb, &pkt, at)) {
+		/* The identification was that of a segment of ours before. */
+		bpf_map_delete_elem(&fragments, &whole);
+		return TC_ACT_UNSPEC;
+	}
+	now += FRAGMENTS_NS;
+	bpf_map_update_elem(&fragments, &whole, &now, BPF_ANY);
+	return deliver(skb);
+}
+
 /* An ICMP error quotes a segment that one of our sockets sent under another
  * host's address; without the mark it would be forwarded to that host, and
  * path MTU discovery with it. */
@@ -343,7 +411,7 @@ int claim_error(struct __sk_buff *skb)
 	if (!at)
 		return TC_ACT_UNSPEC;
 	at = parse_ip(skb, &quoted, at + 8);
-	if (!at || quoted.protocol != IPPROTO_TCP ||
+	if (!at || quoted.protocol != IPPROTO_TCP || quoted.fragment == FRAGMENT_LATER ||
 	    bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
 		return TC_ACT_UNSPEC;
 	quoted.flow.client_port = ports[0];

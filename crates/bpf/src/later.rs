@@ -113,6 +113,7 @@ impl Later {
             &programs.check_cookie,
             &programs.hold_syn_ack,
             &programs.claim_error,
+            &programs.claim_fragment,
         ];
         fill(steps, "steps", in_order.into_iter().map(AsFd::as_fd))
     }

@@ -27,11 +27,28 @@
 #define STEP __attribute__((noinline))
 #define IP_OFFSET 0x1fff
 #define IP_MF 0x2000
+#define IP6_OFFSET 0xfff8
+#define NEXTHDR_FRAGMENT 44
 
 /* Set before load: workers, and the two fwmark bits that are ours. */
 const volatile __u32 workers = 1;
 const volatile __u32 redirect_mark;
 const volatile __u32 socket_mark;
+
+/* After the IPv6 header of a fragment (RFC 8200 section 4.5). */
+struct fragment_header {
+	__u8 nexthdr;
+	__u8 reserved;
+	__be16 frag_off;
+	__be32 id;
+};
+
+/* Which part of a packet it is. */
+enum fragment {
+	FRAGMENT_NONE, /* the whole */
+	FRAGMENT_FIRST,
+	FRAGMENT_LATER, /* without ports */
+};
 
 /* A TCP segment on its way in. */
 struct packet {
@@ -41,6 +58,8 @@ struct packet {
 	__u32 family;
 	__u32 l2_bytes;
 	__u32 protocol;
+	__u32 fragment; /* enum fragment */
+	__u32 fragment_id;
 	union {
 		struct iphdr v4;
 		struct ipv6hdr v6;
@@ -118,18 +137,27 @@ static __always_inline bool is_mapped(const struct address *ip)
 	return !ip->word[0] && !ip->word[1] && ip->word[2] == bpf_htonl(0xffff);
 }
 
+static __always_inline void note_fragment(struct packet *pkt, bool later, __u32 id)
+{
+	pkt->fragment = later ? FRAGMENT_LATER : FRAGMENT_FIRST;
+	pkt->fragment_id = id;
+}
+
 /* Reads the IP header at `at`. Returns the offset of what follows it; 0 for
- * what is never ours: other protocols, fragments, IPv6 extension headers (no
- * TCP stack sends them with a SYN). */
+ * what is never ours: other protocols, IPv6 extension headers (no TCP stack
+ * sends them with a SYN) but that of a fragment. */
 STEP __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
+	struct fragment_header part;
+
 	if (!pkt)
 		return 0;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (bpf_skb_load_bytes(skb, at, &pkt->ip.v4, sizeof(pkt->ip.v4)))
 			return 0;
 		if (pkt->ip.v4.frag_off & bpf_htons(IP_OFFSET | IP_MF))
-			return 0;
+			note_fragment(pkt, pkt->ip.v4.frag_off & bpf_htons(IP_OFFSET),
+				      pkt->ip.v4.id);
 		pkt->family = AF_INET;
 		pkt->flow.client = mapped(pkt->ip.v4.saddr);
 		pkt->flow.server = mapped(pkt->ip.v4.daddr);
@@ -145,7 +173,14 @@ STEP __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		pkt->protocol = pkt->ip.v6.nexthdr;
 		if (is_mapped(&pkt->flow.client) || is_mapped(&pkt->flow.server))
 			return 0;
-		return at + sizeof(pkt->ip.v6);
+		at += sizeof(pkt->ip.v6);
+		if (pkt->protocol != NEXTHDR_FRAGMENT)
+			return at;
+		if (bpf_skb_load_bytes(skb, at, &part, sizeof(part)))
+			return 0;
+		pkt->protocol = part.nexthdr;
+		note_fragment(pkt, part.frag_off & bpf_htons(IP6_OFFSET), part.id);
+		return at + sizeof(part);
 	}
 	return 0;
 }
@@ -194,6 +229,53 @@ STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	out = fib.ifindex;
 	return bpf_map_lookup_elem(&devices, &out) != NULL;
+}
+
+/* Whose a segment is. */
+enum owner {
+	OWNER_NONE,
+	OWNER_HOST,       /* a socket of the host's own */
+	OWNER_OURS,
+	OWNER_CONNECTING, /* a socket of ours that waits for its SYN-ACK */
+	OWNER_REQUEST,    /* a handshake, ours or the host's */
+	OWNER_WAITING,    /* a TIME_WAIT socket, ours or the host's */
+};
+
+/* A socket of ours carries our mark. Of request and TIME_WAIT sockets BPF can
+ * read none. */
+static __always_inline enum owner owner_by(struct bpf_sock *sk)
+{
+	struct bpf_sock *full;
+
+	switch (sk->state) {
+	case BPF_TCP_LISTEN:
+		/* A wildcard listener of the host, which transit must not reach. */
+		return OWNER_NONE;
+	case BPF_TCP_NEW_SYN_RECV:
+		return OWNER_REQUEST;
+	case BPF_TCP_TIME_WAIT:
+		return OWNER_WAITING;
+	}
+	full = bpf_sk_fullsock(sk);
+	if (!full || !(full->mark & socket_mark))
+		return OWNER_HOST;
+	return full->state == BPF_TCP_SYN_SENT ? OWNER_CONNECTING : OWNER_OURS;
+}
+
+STEP int owner_of(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct bpf_sock *sk;
+	enum owner owner;
+
+	if (!pkt)
+		return OWNER_HOST;
+	fill_tuple(pkt);
+	sk = bpf_skc_lookup_tcp(skb, &pkt->tuple, pkt->tuple_bytes, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return OWNER_NONE;
+	owner = owner_by(sk);
+	bpf_sk_release(sk);
+	return owner;
 }
 
 static __always_inline __u32 this_worker(void)

@@ -186,53 +186,6 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	return give(skb, listener_key(worker, pkt));
 }
 
-/* Whose a segment is. */
-enum owner {
-	OWNER_NONE,
-	OWNER_HOST,       /* a socket of the host's own */
-	OWNER_OURS,
-	OWNER_CONNECTING, /* a socket of ours that waits for its SYN-ACK */
-	OWNER_REQUEST,    /* a handshake, ours or the host's */
-	OWNER_WAITING,    /* a TIME_WAIT socket, ours or the host's */
-};
-
-/* A socket of ours carries our mark. Of request and TIME_WAIT sockets BPF can
- * read none. */
-static __always_inline enum owner owner_by(struct bpf_sock *sk)
-{
-	struct bpf_sock *full;
-
-	switch (sk->state) {
-	case BPF_TCP_LISTEN:
-		/* A wildcard listener of the host, which transit must not reach. */
-		return OWNER_NONE;
-	case BPF_TCP_NEW_SYN_RECV:
-		return OWNER_REQUEST;
-	case BPF_TCP_TIME_WAIT:
-		return OWNER_WAITING;
-	}
-	full = bpf_sk_fullsock(sk);
-	if (!full || !(full->mark & socket_mark))
-		return OWNER_HOST;
-	return full->state == BPF_TCP_SYN_SENT ? OWNER_CONNECTING : OWNER_OURS;
-}
-
-STEP int owner_of(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct bpf_sock *sk;
-	enum owner owner;
-
-	if (!pkt)
-		return OWNER_HOST;
-	fill_tuple(pkt);
-	sk = bpf_skc_lookup_tcp(skb, &pkt->tuple, pkt->tuple_bytes, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return OWNER_NONE;
-	owner = owner_by(sk);
-	bpf_sk_release(sk);
-	return owner;
-}
-
 static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	enum owner owner;
@@ -290,6 +243,11 @@ int redirect(struct __sk_buff *skb)
 	if (!at)
 		return TC_ACT_UNSPEC;
 	skb->cb[MESSAGE_L2_BYTES] = *l2_bytes;
+	if (pkt.fragment) {
+		if (pkt.protocol == IPPROTO_TCP)
+			bpf_tail_call(skb, &steps, STEP_CLAIM_FRAGMENT);
+		return TC_ACT_UNSPEC;
+	}
 	if (pkt.protocol == IPPROTO_TCP)
 		return on_tcp(skb, &pkt, at);
 	if (pkt.protocol == (pkt.family == AF_INET ? IPPROTO_ICMP : IPPROTO_ICMPV6) &&

@@ -120,10 +120,11 @@ struct event {
 
 /* The programs that `redirect` calls to go on with a packet. */
 enum step {
-	STEP_OPEN_FLOW,	   /* a SYN */
-	STEP_CHECK_COOKIE, /* an ACK that no socket knows */
-	STEP_HOLD_SYN_ACK, /* a SYN-ACK for one of our sockets */
-	STEP_CLAIM_ERROR,  /* an ICMP error */
+	STEP_OPEN_FLOW,      /* a SYN */
+	STEP_CHECK_COOKIE,   /* an ACK that no socket knows */
+	STEP_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
+	STEP_CLAIM_ERROR,    /* an ICMP error */
+	STEP_CLAIM_FRAGMENT, /* part of a segment */
 	STEP_MAX,
 };
 

@@ -12,6 +12,7 @@
 
 mod answers;
 mod cost;
+mod fragments;
 mod gates;
 mod host;
 mod policy;

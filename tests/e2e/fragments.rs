@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections whose segments come to the node in fragments: from a router with a small link whose
+//! senders do not forbid it (IPv4), and from translators between the families (IPv6).
+
+use std::thread;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network, TO_CLIENT, TO_SERVER};
+use posthaste_lab::node::Node;
+
+use crate::payload;
+use crate::support::{
+    MODES, PORT, Pair, accepting, counter, kernel_counter, listen, network, start, start_in,
+    until_ended,
+};
+
+/// Bytes sent each way.
+const BYTES: u64 = 1_000_000;
+
+/// Sends much in both directions at once, checks every byte of it, and closes.
+fn exchange(network: &Network, family: Family) {
+    let listener = listen(network.server(), PORT);
+    let pair = Pair::open(network, family, &listener);
+    thread::scope(|scope| {
+        for (mut from, mut to, seed) in [
+            (&pair.client, &pair.server, 1),
+            (&pair.server, &pair.client, 2),
+        ] {
+            scope.spawn(move || payload::send(&mut from, seed, BYTES).expect("bytes leave"));
+            scope.spawn(move || payload::receive(&mut to, seed, BYTES).expect("bytes arrive"));
+        }
+    });
+    pair.close_client_first();
+}
+
+/// How many packets a host has put together from fragments.
+fn reassembled(host: &Namespace, family: Family) -> u64 {
+    if family == Family::V4 {
+        return kernel_counter(host, "Ip", "ReasmOKs");
+    }
+    let read = || std::fs::read_to_string("/proc/thread-self/net/snmp6");
+    let text = host.run_in(read).expect("the kernel shows its counters");
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix("Ip6ReasmOKs"));
+    value
+        .expect("it is counted")
+        .trim()
+        .parse()
+        .expect("a number")
+}
+
+/// Exchanges much by way of the node's host, which gets it in fragments from both sides.
+fn exchange_in_fragments(network: &Network, host: &Namespace, family: Family) {
+    let before = reassembled(host, family);
+    exchange(network, family);
+    let count = reassembled(host, family) - before;
+    assert!(
+        u128::from(count) > u128::from(BYTES) / 1500,
+        "{family}: {count}"
+    );
+}
+
+fn expect_relayed(node: &Node, count: u64) {
+    until_ended(node, "finished", count);
+    assert_eq!(counter(node, "relays_opened"), count);
+}
+
+#[test]
+fn fragments_of_a_relayed_flow_are_relayed() {
+    let small = Link::Veth.fragments(576);
+    let network = network([small.clone(), small]);
+    for mode in MODES {
+        let node = start(&network, &accepting(mode));
+        for (count, family) in (1..).zip(Family::ALL) {
+            exchange_in_fragments(&network, network.node(0), family);
+            expect_relayed(&node, count);
+        }
+    }
+}
+
+#[test]
+fn senders_that_let_routers_fragment_are_relayed() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth, Link::Veth]);
+    for host in [network.client(), network.server()] {
+        host.sysctl("net.ipv4.ip_no_pmtu_disc", "1")
+            .expect("a namespace has its own way");
+    }
+    for (router, route) in [
+        (0, format!("10.0.3.2 via 10.0.1.2 dev {TO_SERVER}")),
+        (2, format!("10.0.0.1 via 10.0.2.1 dev {TO_CLIENT}")),
+    ] {
+        let host = network.node(router);
+        host.ip(&format!("route add {route} mtu lock 700"))
+            .expect("a route can be added");
+    }
+    let node = start_in(network.node(1), "");
+    exchange_in_fragments(&network, network.node(1), Family::V4);
+    expect_relayed(&node, 1);
+}
