@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use posthaste_relay::access::Access;
+use posthaste_relay::chain::Chains;
 use posthaste_relay::policy::{
     AcceptMode, Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
@@ -271,6 +273,8 @@ impl Reader {
                 |v| value::duration(v, Duration::ZERO..=MONTH),
             ),
             relays_max: share(node.relays_max, node.workers),
+            chains: Chains::default(),
+            access: Access::default(),
         }
     }
 

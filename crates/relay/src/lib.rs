@@ -11,6 +11,8 @@
 //! How flows are redirected to the listeners is not known here: the worker
 //! speaks to an [`Intercept`](intercept::Intercept).
 
+pub mod access;
+pub mod chain;
 pub mod control;
 pub mod counters;
 pub mod flow;

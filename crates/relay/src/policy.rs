@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::access::Access;
+use crate::chain::Chains;
 use crate::flow::Flow;
 
 /// When the client is answered, relative to the server.
@@ -234,6 +236,10 @@ pub struct Policy {
     pub suspect_for: Duration,
     /// Relays per worker; beyond it, new flows are forwarded.
     pub relays_max: u32,
+    /// Other nodes, and which flows go by way of them.
+    pub chains: Chains,
+    /// Who may use the explicit listeners, and for what.
+    pub access: Access,
 }
 
 impl Policy {
@@ -241,18 +247,7 @@ impl Policy {
     /// longest source prefix, then the narrowest port range, then the order
     /// of the configuration. `None` when no rule matches.
     pub fn classify(&self, flow: &Flow) -> Option<usize> {
-        let (client, server) = flow.addresses();
-        let port = flow.server().port();
-        let mut best: Option<(Specificity, usize)> = None;
-        for (index, rule) in self.rules.iter().enumerate() {
-            let Some(specificity) = rule.matches.specificity(client, server, port) else {
-                continue;
-            };
-            if best.is_none_or(|(most, _)| specificity > most) {
-                best = Some((specificity, index));
-            }
-        }
-        best.map(|(_, index)| index)
+        Match::best(self.rules.iter().map(|rule| &rule.matches), flow)
     }
 }
 
@@ -261,6 +256,22 @@ impl Policy {
 type Specificity = (u8, u8, u16);
 
 impl Match {
+    /// Which of several matches a flow most narrowly: see [`Policy::classify`].
+    pub(crate) fn best<'a>(matches: impl Iterator<Item = &'a Self>, flow: &Flow) -> Option<usize> {
+        let (client, server) = flow.addresses();
+        let port = flow.server().port();
+        let mut best: Option<(Specificity, usize)> = None;
+        for (index, matches) in matches.enumerate() {
+            let Some(specificity) = matches.specificity(client, server, port) else {
+                continue;
+            };
+            if best.is_none_or(|(most, _)| specificity > most) {
+                best = Some((specificity, index));
+            }
+        }
+        best.map(|(_, index)| index)
+    }
+
     fn specificity(&self, client: [u8; 16], server: [u8; 16], port: u16) -> Option<Specificity> {
         let ports = if self.ports.is_empty() {
             Some(0)

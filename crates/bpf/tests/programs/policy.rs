@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use posthaste_bpf::{self as bpf, EventKind, PrefixSpec, RuleSpec};
+use posthaste_relay::access::Access;
+use posthaste_relay::chain::Chains;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{
     AcceptMode, Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress,
@@ -166,6 +168,8 @@ impl Random {
             half_open: HalfOpenLimits::default(),
             suspect_for: std::time::Duration::ZERO,
             relays_max: 1,
+            chains: Chains::default(),
+            access: Access::default(),
         }
     }
 

@@ -47,6 +47,8 @@ fn policy(matches: &[Match]) -> Policy {
         half_open: HalfOpenLimits::default(),
         suspect_for: Duration::ZERO,
         relays_max: 1,
+        chains: Chains::default(),
+        access: Access::default(),
     }
 }
 
