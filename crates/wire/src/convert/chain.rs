@@ -4,7 +4,7 @@
 //! Every field has its place, whether it is used or not; what is not used is
 //! zero. With a seal the TLV is longer.
 
-use super::WORD;
+use super::{Connect, WORD};
 use crate::bytes::Bytes;
 use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use crate::seal::{Claim, MAC_BYTES, Nonce};
@@ -17,6 +17,7 @@ const BYTES: usize = 9 * WORD;
 const BYTES_SEALED: usize = 20 * WORD;
 const FLAG_SOURCE: u8 = 1;
 const FLAG_GUARD: u8 = 2;
+const FLAG_UNPROVED: u8 = 4;
 /// Where the code is in the TLV.
 pub(super) const MAC_AT: usize = BYTES_SEALED - MAC_BYTES;
 
@@ -26,23 +27,26 @@ pub(super) struct Chain {
     pub(super) source: Option<Endpoint>,
     pub(super) label: Option<Label>,
     pub(super) guard: Option<LoopGuard>,
+    pub(super) proved: bool,
     pub(super) claim: Option<Claim>,
 }
 
 impl Chain {
     /// `None` when there is nothing that needs it.
-    pub(super) fn of(header: &ChainHeader, claim: Option<Claim>) -> Option<Self> {
+    pub(super) fn of(connect: &Connect, claim: Option<Claim>) -> Option<Self> {
         let &ChainHeader {
             source,
             label,
             guard,
             ..
-        } = header;
-        let needed = source.is_some() || label.is_some() || guard.is_some() || claim.is_some();
+        } = &connect.header;
+        let said = source.is_some() || label.is_some() || guard.is_some();
+        let needed = said || claim.is_some() || !connect.proved;
         needed.then_some(Self {
             source,
             label,
             guard,
+            proved: connect.proved,
             claim,
         })
     }
@@ -56,6 +60,7 @@ impl Chain {
             0
         };
         flags |= if self.guard.is_some() { FLAG_GUARD } else { 0 };
+        flags |= if self.proved { 0 } else { FLAG_UNPROVED };
         let mut value = vec![VERSION, flags];
         value.extend(self.label.map_or(0, Label::to_bits).to_be_bytes());
         value.extend(self.guard.map_or([0; 8], |guard| guard.origin.to_bytes()));
@@ -84,7 +89,7 @@ impl Chain {
             return Err("a chain TLV of an unknown version");
         }
         let flags = bytes.u8().ok_or(SHORT)?;
-        if flags & !(FLAG_SOURCE | FLAG_GUARD) != 0 {
+        if flags & !(FLAG_SOURCE | FLAG_GUARD | FLAG_UNPROVED) != 0 {
             return Err("a chain TLV with unknown flags");
         }
         let label = label(bytes.u32().ok_or(SHORT)?)?;
@@ -97,6 +102,7 @@ impl Chain {
             source: read_source(flags & FLAG_SOURCE != 0, source)?,
             label,
             guard: read_guard(flags & FLAG_GUARD != 0, guard)?,
+            proved: flags & FLAG_UNPROVED == 0,
             claim: if sealed {
                 Some(claim(&mut bytes).ok_or(SHORT)?)
             } else {

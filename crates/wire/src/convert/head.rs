@@ -90,6 +90,7 @@ impl Head {
             let header = &mut connect.header;
             (header.source, header.label) = (chain.source, chain.label);
             header.guard = chain.guard;
+            connect.proved = chain.proved;
             self.claim = chain.claim;
         }
         Ok(())

@@ -40,14 +40,19 @@ pub struct Connect {
     /// TCP options for the SYN to the server. Whether it is able to send them
     /// is for the converter to say: see [`Connect::unsupported`].
     pub options: Vec<TcpRequest>,
+    /// The client is known to exist: what follows the request are the flow's
+    /// bytes. If not, [`PROVED`](crate::hop::PROVED) comes before them, and the
+    /// handshake with the server must not be completed sooner.
+    pub proved: bool,
 }
 
 impl Connect {
-    /// A request without options.
+    /// A request without options, for a client that exists.
     pub fn new(header: ChainHeader) -> Self {
         Self {
             header,
             options: Vec::new(),
+            proved: true,
         }
     }
 
@@ -124,7 +129,7 @@ impl Request {
         if let Some(connect) = &self.connect {
             connect.write(&mut message)?;
             let claim = seal.map(claim_of);
-            if let Some(chain) = Chain::of(&connect.header, claim) {
+            if let Some(chain) = Chain::of(connect, claim) {
                 mac_at = claim.map(|_| message.len() + chain::MAC_AT);
                 message.tlv(chain::KIND, &[&chain.value()])?;
             }

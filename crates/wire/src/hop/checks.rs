@@ -96,7 +96,7 @@ pub(crate) fn samples(rng: &mut crate::rng::Rng) -> Vec<Vec<u8>> {
         panic!("{challenged:?}");
     };
     let connect = Connect::new(rng.header());
-    let open = Dialer::new(session()).open(&connect, false, 5, nonce);
+    let open = Dialer::new(session()).open(&connect, 5, nonce);
     let icmp = Icmp {
         kind: 3,
         code: 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What both ends say after the handshake: a type, flags and a length, and so
+//! What both ends say after the handshake: a type, a zero and a length, and so
 //! many bytes.
 
 use crate::Progress;
@@ -11,19 +11,16 @@ pub(super) const PONG: u8 = 2;
 pub(super) const OPEN: u8 = 3;
 pub(super) const REPLY: u8 = 4;
 pub(super) const PROVED: u8 = 5;
-/// Of [`OPEN`]: the client has proved that it exists.
-pub(super) const FLAG_PROVED: u8 = 1;
 
-/// Bytes of type, flags and length.
+/// Bytes of type, zero and length.
 pub(super) const HEAD_BYTES: usize = 4;
 /// Bytes of the number that a ping carries and its pong returns.
 pub(super) const TOKEN_BYTES: usize = 4;
 
-/// One frame, its length and flags checked.
+/// One frame, its length checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) kind: u8,
-    pub(super) flags: u8,
     pub(super) payload: Vec<u8>,
 }
 
@@ -32,22 +29,22 @@ impl Frame {
     /// by its first four bytes.
     pub(super) fn parse(bytes: &[u8]) -> Result<Progress<Self>, FrameError> {
         let mut head = Bytes::new(bytes);
-        let (Some(kind), Some(flags), Some(length)) = (head.u8(), head.u8(), head.u16()) else {
+        let (Some(kind), Some(zero), Some(length)) = (head.u8(), head.u8(), head.u16()) else {
             return Ok(Progress::NeedMore(HEAD_BYTES - bytes.len()));
         };
         let length = usize::from(length);
-        let (lengths, known) = match kind {
-            PING | PONG => (TOKEN_BYTES..=TOKEN_BYTES, 0),
-            OPEN => (convert::HEADER_BYTES..=convert::BYTES_MAX, FLAG_PROVED),
-            REPLY => (super::reply::BYTES..=super::reply::BYTES, 0),
-            PROVED => (0..=0, 0),
+        let lengths = match kind {
+            PING | PONG => TOKEN_BYTES..=TOKEN_BYTES,
+            OPEN => convert::HEADER_BYTES..=convert::BYTES_MAX,
+            REPLY => super::reply::BYTES..=super::reply::BYTES,
+            PROVED => 0..=0,
             kind => return Err(FrameError::Kind(kind)),
         };
         if !lengths.contains(&length) {
             return Err(FrameError::Length { kind, length });
         }
-        if flags & !known != 0 {
-            return Err(FrameError::Flags { kind, flags });
+        if zero != 0 {
+            return Err(FrameError::NotZero { kind });
         }
         let consumed = HEAD_BYTES + length;
         Ok(match bytes.get(HEAD_BYTES..consumed) {
@@ -55,7 +52,6 @@ impl Frame {
             Some(payload) => Progress::Done {
                 value: Self {
                     kind,
-                    flags,
                     payload: payload.to_vec(),
                 },
                 consumed,
@@ -78,12 +74,10 @@ pub enum FrameError {
         /// Bytes behind the first four.
         length: usize,
     },
-    /// With flags that its type does not have.
-    #[error("a frame of type {kind} with flags {flags:#x}")]
-    Flags {
+    /// With something where zero should be.
+    #[error("a frame of type {kind} with something where zero should be")]
+    NotZero {
         /// Its type.
         kind: u8,
-        /// Its flags.
-        flags: u8,
     },
 }

@@ -2,15 +2,15 @@
 //! Who may say what, and when: the two ends of a hop after the handshake,
 //! until the flow's own bytes begin.
 
-use super::frame::{self, FLAG_PROVED, Frame, FrameError};
+use super::frame::{self, Frame, FrameError};
 use super::{Reply, Session};
 use crate::Progress;
 use crate::convert::{Connect, Head, Problem, Request, TooLong};
 use crate::gather::Gather;
 use crate::seal::{Nonce, Seal, SealError};
 
-/// What the dialer sends when the client has proved that it exists, unless
-/// [`Dialer::open`] said so. The flow's bytes follow.
+/// What is sent when the client has proved that it exists, unless the request
+/// [said so](Connect::proved). The flow's bytes follow.
 pub const PROVED: [u8; 4] = [frame::PROVED, 0, 0, 0];
 
 /// What the dialer sends now and then while there is no flow. A dialer has no
@@ -68,17 +68,13 @@ impl Dialer {
         }
     }
 
-    /// What opens the one flow of this hop. With `proved` the client is known
-    /// to exist, and the flow's bytes may follow; else [`PROVED`] goes before
-    /// them, and the last node completes no handshake with the server until
-    /// then. `now_ms` is in milliseconds since 1970; `nonce` is fresh.
+    /// What opens the one flow of this hop. `now_ms` is in milliseconds since 1970; `nonce` is fresh.
     ///
     /// # Errors
     /// There was a flow already, or `connect` does not fit.
     pub fn open(
         &mut self,
         connect: &Connect,
-        proved: bool,
         now_ms: u64,
         nonce: Nonce,
     ) -> Result<Vec<u8>, OpenError> {
@@ -97,7 +93,7 @@ impl Dialer {
             nonce,
         }))?;
         let length = u16::try_from(head.len()).map_err(|_| TooLong)?;
-        let mut bytes = vec![frame::OPEN, u8::from(proved) * FLAG_PROVED];
+        let mut bytes = vec![frame::OPEN, 0];
         bytes.extend_from_slice(&length.to_be_bytes());
         bytes.extend_from_slice(&head);
         self.state = State::Opened;
@@ -149,14 +145,9 @@ pub enum FromDialer {
     /// [`pong`] with this number is to be sent.
     Ping(u32),
     /// A flow is to be opened, and one [`Acceptor::reply`] to be sent.
-    Open {
-        /// Where to, from whom, and by which way.
-        connect: Connect,
-        /// Whether the client is known to exist. If so, what follows are the
-        /// flow's bytes. If not, the handshake with the server must not be
-        /// completed before [`FromDialer::Proved`].
-        proved: bool,
-    },
+    /// If the client is not [proved](Connect::proved), [`FromDialer::Proved`]
+    /// comes before the flow's bytes.
+    Open(Connect),
     /// The client exists. What follows are the flow's bytes.
     Proved,
 }
@@ -222,13 +213,12 @@ impl Acceptor {
             .request
             .connect
             .ok_or(HopError::Head(Problem::NothingAsked))?;
-        let proved = frame.flags & FLAG_PROVED != 0;
-        self.state = if proved {
+        self.state = if connect.proved {
             State::Flowing
         } else {
             State::Opened
         };
-        Ok(FromDialer::Open { connect, proved })
+        Ok(FromDialer::Open(connect))
     }
 }
 

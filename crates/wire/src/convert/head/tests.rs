@@ -33,6 +33,7 @@ fn option(rng: &mut Rng) -> Option<TcpRequest> {
 fn request(rng: &mut Rng) -> Request {
     let mut connect = Connect::new(rng.header());
     connect.options = (0..rng.below(4)).filter_map(|_| option(rng)).collect();
+    connect.proved = rng.below(2) == 0;
     Request {
         wants_extensions: rng.below(2) == 0,
         connect: Some(connect),
@@ -264,7 +265,7 @@ fn every_field_of_the_chain_tlv_is_checked() {
     let whole = chain_tlv();
     for (at, bytes, what) in [
         (2, &[2][..], "a chain TLV of an unknown version"),
-        (3, &[7], "a chain TLV with unknown flags"),
+        (3, &[11], "a chain TLV with unknown flags"),
         (4, &[0; 3], "a label without a chain"),
         (8, &[0; 8], "a loop guard without a node"),
         (3, &[1], "a loop guard that is not announced"),

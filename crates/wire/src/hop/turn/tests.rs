@@ -27,9 +27,9 @@ fn connect() -> Connect {
 }
 
 fn open(dialer: &mut Dialer, proved: bool) -> Vec<u8> {
-    dialer
-        .open(&connect(), proved, 1_000, Nonce([1; 16]))
-        .unwrap()
+    let mut connect = connect();
+    connect.proved = proved;
+    dialer.open(&connect, 1_000, Nonce([1; 16])).unwrap()
 }
 
 fn whole<T>(value: T, consumed: usize) -> Result<Progress<T>, HopError> {
@@ -42,12 +42,13 @@ fn a_flow_is_opened_and_answered() {
         let (mut dialer, mut acceptor) = ends();
         let mut connect = Connect::new(rng.header());
         connect.options.extend(TcpRequest::new(34, rng.bytes(8)));
-        let proved = rng.below(2) == 0;
+        connect.proved = rng.below(2) == 0;
         let nonce = Nonce(rng.array());
-        let mut stream = dialer.open(&connect, proved, rng.next(), nonce).unwrap();
+        let mut stream = dialer.open(&connect, rng.next(), nonce).unwrap();
         let length = stream.len();
         stream.extend_from_slice(b"\x05\0\0\0first bytes");
-        let said = FromDialer::Open { connect, proved };
+        let proved = connect.proved;
+        let said = FromDialer::Open(connect);
         assert_eq!(acceptor.feed(&stream), whole(said, length));
         let next = acceptor.feed(&stream[length..]);
         if proved {
@@ -81,7 +82,7 @@ fn a_hop_carries_one_flow() {
     let (mut dialer, mut acceptor) = ends();
     let first = open(&mut dialer, false);
     assert!(acceptor.feed(&first).is_ok());
-    let second = dialer.open(&connect(), false, 1, Nonce([2; 16]));
+    let second = dialer.open(&connect(), 1, Nonce([2; 16]));
     assert_eq!(second, Err(OpenError::Used));
     assert_eq!(acceptor.feed(&first), Err(HopError::OutOfTurn(frame::OPEN)));
 }
@@ -131,7 +132,7 @@ fn a_chain_header_fills_its_frame() {
 fn what_is_no_frame_is_refused_by_its_head() {
     let kind = |kind| Err(HopError::Frame(FrameError::Kind(kind)));
     let length = |kind, length| Err(HopError::Frame(FrameError::Length { kind, length }));
-    let flags = |kind, flags| Err(HopError::Frame(FrameError::Flags { kind, flags }));
+    let not_zero = |kind| Err(HopError::Frame(FrameError::NotZero { kind }));
     for (bytes, error) in [
         ([0, 0, 0, 0], kind(0)),
         ([6, 0, 0, 0], kind(6)),
@@ -139,8 +140,8 @@ fn what_is_no_frame_is_refused_by_its_head() {
         ([3, 0, 0xff, 0xff], length(3, 0xffff)),
         ([3, 0, 0, 3], length(3, 3)),
         ([5, 0, 0, 1], length(5, 1)),
-        ([3, 2, 0, 24], flags(3, 2)),
-        ([1, 1, 0, 4], flags(1, 1)),
+        ([3, 2, 0, 24], not_zero(3)),
+        ([1, 1, 0, 4], not_zero(1)),
     ] {
         assert_eq!(ends().1.feed(&bytes), error);
     }
