@@ -129,6 +129,42 @@ impl Dialer {
     pub fn session(&self) -> &Session {
         &self.session
     }
+
+    /// What reads the reply of the flow that was opened.
+    pub fn into_reply_reader(self) -> ReplyReader {
+        ReplyReader(self.gather)
+    }
+}
+
+/// Reads the reply to a request with a seal, over a hop that was open before or
+/// one that was made for the flow.
+#[derive(Clone, Debug, Default)]
+pub struct ReplyReader(Gather);
+
+impl ReplyReader {
+    /// Takes the reply from the front of `input`, and not a byte more. A pong
+    /// that was under way when the flow was opened is passed over.
+    ///
+    /// # Errors
+    /// Something else came.
+    pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Reply>, HopError> {
+        let mut before = 0;
+        loop {
+            let (frame, consumed) = match self.0.feed(&input[before..], Frame::parse)? {
+                Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
+                Progress::Done { value, consumed } => (value, before + consumed),
+            };
+            before = consumed;
+            match frame.kind {
+                frame::PONG => {}
+                frame::REPLY => {
+                    let value = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
+                    return Ok(Progress::Done { value, consumed });
+                }
+                kind => return Err(HopError::OutOfTurn(kind)),
+            }
+        }
+    }
 }
 
 /// The acceptor's end.

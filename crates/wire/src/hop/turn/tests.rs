@@ -199,3 +199,18 @@ fn a_reply_that_says_nothing_is_refused() {
         assert_eq!(dialer.feed(&bytes), Err(HopError::Reply));
     }
 }
+
+#[test]
+fn a_reply_is_read_alone_and_a_late_pong_before_it() {
+    let (mut dialer, _) = ends();
+    // A part of the pong has come when the flow is opened.
+    assert_eq!(dialer.feed(&pong(7)[..3]), Ok(Progress::NeedMore(1)));
+    open(&mut dialer, true);
+    let mut reader = dialer.into_reply_reader();
+    let reply = Acceptor::reply(Reply::Overloaded);
+    let stream = [&pong(7)[3..], &reply, b"bytes"].concat();
+    assert_eq!(reader.feed(&stream), whole(Reply::Overloaded, 29));
+    for stream in [&ping(1)[..], &PROVED, b"HTTP/1.1"] {
+        assert!(ReplyReader::default().feed(stream).is_err(), "{stream:?}");
+    }
+}
