@@ -42,8 +42,12 @@ pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
     /// How flows are intercepted.
     pub(crate) transparent: Transparent,
-    /// What is done with them.
+    /// Where clients and peers ask for a relay (RFC 8803), besides.
+    pub(crate) explicit: Vec<SocketAddr>,
+    /// What is done with flows.
     pub(crate) policy: Policy,
+    /// What the file says and the policy has no need of.
+    pub(crate) spelling: Spelling,
     /// What is allowed but probably not meant, one sentence each.
     pub(crate) warnings: Vec<String>,
 }
@@ -61,9 +65,22 @@ pub(crate) struct Node {
     pub(crate) log_connections: bool,
 }
 
+/// What the file says of other nodes and the policy has no need of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spelling {
+    /// By peer: the file that its key is in; `None` when the key is in the
+    /// configuration itself.
+    pub(crate) key_files: Vec<Option<PathBuf>>,
+    /// By chain: the names of its nodes after the first, known or not.
+    pub(crate) nodes: Vec<Vec<String>>,
+}
+
 /// The `[transparent]` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transparent {
+    /// Whether anything is intercepted. Otherwise the node serves its explicit
+    /// listeners alone.
+    pub(crate) enabled: bool,
     /// Interfaces to intercept on; empty means every interface except `lo`.
     pub(crate) interfaces: Vec<String>,
     /// The one fwmark bit of redirected packets.
@@ -78,6 +95,7 @@ impl Transparent {
     /// Whether to intercept on the interface of this name.
     pub(crate) fn wants(&self, interface: &str) -> bool {
         match self.interfaces.as_slice() {
+            _ if !self.enabled => false,
             [] => interface != "lo",
             names => names.iter().any(|name| name == interface),
         }
@@ -87,6 +105,7 @@ impl Transparent {
 impl Default for Transparent {
     fn default() -> Self {
         Self {
+            enabled: true,
             interfaces: Vec::new(),
             mark: 0x1000_0000,
             socket_mark: 0x2000_0000,
@@ -132,8 +151,12 @@ impl Config {
         let (now, then) = (&self.transparent, &next.transparent);
         let (limits, wanted) = (&self.policy.half_open, &next.policy.half_open);
         keep("node.workers", self.node.workers == next.node.workers);
+        let same_node = self.policy.chains.me == next.policy.chains.me;
+        keep("node.id", same_node);
         keep("admin.socket", self.admin_socket == next.admin_socket);
         keep("metrics.listen", self.metrics == next.metrics);
+        keep("listener", self.explicit == next.explicit);
+        keep("transparent.enabled", now.enabled == then.enabled);
         keep("transparent.interfaces", now.interfaces == then.interfaces);
         keep("transparent.mark", now.mark == then.mark);
         keep(
@@ -149,6 +172,12 @@ impl Config {
         next.admin_socket.clone_from(&self.admin_socket);
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
+        next.explicit.clone_from(&self.explicit);
+        if !same_node {
+            // Peers know this node by the former number.
+            next.policy.chains.clone_from(&self.policy.chains);
+            next.spelling.clone_from(&self.spelling);
+        }
         next.policy.half_open.total = limits.total;
         next.policy.half_open.reserve = limits.reserve;
         (next, waiting)

@@ -41,10 +41,13 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// Installs the routing rule and the local route of both families.
+/// Installs the routing rule and the local route of both families; nothing
+/// where nothing is intercepted.
 pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    routing::install(wanted, &mut report)?;
+    if wanted.enabled {
+        routing::install(wanted, &mut report)?;
+    }
     Ok(report)
 }
 

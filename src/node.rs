@@ -47,6 +47,9 @@ pub(crate) struct Node {
 
 /// Runs a node until it is told to stop and has drained.
 pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
+    if !config.transparent.enabled {
+        bail!("transparent.enabled = false: a node without interception cannot run yet");
+    }
     privileges::require(&privileges::NODE)?;
     admin::ensure_alone(&config.admin_socket)?;
     privileges::raise_open_files()?;

@@ -5,13 +5,13 @@
 //! every mistake; the result is used only when there was none.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_relay::access::Access;
 use posthaste_relay::chain::Chains;
-use posthaste_relay::policy::{
-    AcceptMode, Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
-};
+use posthaste_relay::policy::{HalfOpenLimits, Match, Policy};
 use toml::{Spanned, Value};
 
 use super::host::Capacity;
@@ -19,10 +19,13 @@ use super::problem::{self, Problem};
 use super::value::{self, Reading};
 use super::{ADMIN_SOCKET, Config, Node, Transparent, file};
 
+mod chains;
+mod explicit;
+mod peers;
+mod rules;
+
 /// Only this version of the file format exists.
 const VERSION: u32 = 1;
-/// Bound on `[[rule]]` sections; the redirect program's table has that many.
-const RULES_MAX: usize = 1024;
 /// Bound on worker threads.
 const WORKERS_MAX: u32 = 256;
 /// Bound on relays of a node; one worker's table has 2^24 slots.
@@ -32,13 +35,7 @@ const FILES_APART: u64 = 512;
 /// A relay holds two sockets.
 const FILES_PER_RELAY: u64 = 2;
 const SECOND: Duration = Duration::from_secs(1);
-const MILLISECOND: Duration = Duration::from_millis(1);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
-/// The kernel's bound on TCP_KEEPIDLE and TCP_KEEPINTVL.
-const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
-/// TCP_USER_TIMEOUT is an int of milliseconds.
-const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
-const GIBIBYTE: u32 = 1 << 30;
 
 /// Problems with line and column.
 pub(super) type Located = Vec<(Option<(usize, usize)>, String)>;
@@ -62,15 +59,6 @@ pub(super) fn without_file(capacity: &Capacity) -> Config {
         version,
         ..file::File::default()
     })
-}
-
-/// Defaults that rules start from.
-struct Defaults {
-    accept: AcceptMode,
-    source_address: SourceAddress,
-    downstream: SideOptions,
-    upstream: SideOptions,
-    timeouts: Timeouts,
 }
 
 /// Reads values and notes what is wrong with them.
@@ -120,6 +108,90 @@ impl Reader {
         values
     }
 
+    /// Rejects what a list has twice.
+    fn named_once(&mut self, key: &str, field: &file::List) {
+        let items = || field.iter().flatten();
+        for (index, item) in items().enumerate() {
+            let mut earlier = items().take(index);
+            if earlier.any(|other| other.get_ref() == item.get_ref()) {
+                self.reject(key, item, "is named twice");
+            }
+        }
+    }
+
+    /// Rejects values of `key` that an earlier section of this kind has too.
+    /// Values that cannot be read are rejected elsewhere.
+    fn unique<'a, T: Eq + Hash>(
+        &mut self,
+        kind: &str,
+        key: &str,
+        fields: impl Iterator<Item = &'a file::Scalar>,
+        read: impl Fn(&Value) -> Reading<T>,
+    ) {
+        let mut seen = HashMap::new();
+        for (index, field) in fields.enumerate() {
+            let Some(field) = field else { continue };
+            let Ok(value) = read(field.get_ref()) else {
+                continue;
+            };
+            match seen.entry(value) {
+                Entry::Vacant(entry) => drop(entry.insert(index)),
+                Entry::Occupied(first) => {
+                    let first = first.get() + 1;
+                    let form = format!(
+                        "is the {key} of {kind} {first} already: expected a different {key}"
+                    );
+                    self.reject(&format!("{kind}.{key}"), field, &form);
+                }
+            }
+        }
+    }
+
+    /// The name of a section of this kind, which it must have, and the words
+    /// for it in what is said of its other keys.
+    fn name(
+        &mut self,
+        kind: &str,
+        section: Range<usize>,
+        field: &file::Scalar,
+    ) -> (String, String) {
+        let key = format!("{kind}.name");
+        self.require(&key, section, field, "a name such as name = \"web\"");
+        let name = self.get(&key, field, String::new(), value::name);
+        let path = if name.is_empty() {
+            kind.to_owned()
+        } else {
+            format!("{kind} \"{name}\"")
+        };
+        (name, path)
+    }
+
+    /// Notes that the section lacks a key without a default.
+    fn require(&mut self, key: &str, section: Range<usize>, field: &file::Scalar, form: &str) {
+        if field.is_none() {
+            let what = format!("{key} is missing: expected {form}");
+            self.note(Some(section.start), what);
+        }
+    }
+
+    /// Notes that there are more sections of a kind than there may be.
+    fn at_most<T>(&mut self, most: usize, kind: &str, sections: &[Spanned<T>]) {
+        if let Some(first_over) = sections.get(most) {
+            let what = format!("{} {kind}s: expected at most {most}", sections.len());
+            self.note(Some(first_over.span().start), what);
+        }
+    }
+
+    /// What a rule or a route is for. `path` are the words for it.
+    fn matches(&mut self, path: &str, [destinations, sources, ports]: [&file::List; 3]) -> Match {
+        let key = |name: &str| format!("{path}: {name}");
+        Match {
+            destinations: self.list(&key("destinations"), destinations, value::prefix),
+            sources: self.list(&key("sources"), sources, value::prefix),
+            ports: self.list(&key("ports"), ports, value::ports),
+        }
+    }
+
     fn reject(&mut self, key: &str, value: &Spanned<Value>, form: &str) {
         self.note(
             Some(value.span().start),
@@ -138,13 +210,24 @@ impl Reader {
         );
         let metrics = self.metrics(&file.metrics);
         let transparent = self.transparent(&file.transparent);
-        let policy = self.policy(file, &node);
+        let explicit = self.listeners(&file.listener);
+        if !transparent.enabled && explicit.is_empty() {
+            let at = file.transparent.enabled.as_ref();
+            let what = "transparent.enabled = false: expected a [[listener]] as well, or the node has nothing to relay";
+            self.note(at.map(|value| value.span().start), what.into());
+        }
+        let (chains, spelling) = self.chains(file);
+        let mut policy = self.policy(file, &node);
+        policy.chains = chains;
+        self.lonely_listeners(&explicit, &policy);
         Config {
             node,
             admin_socket,
             metrics,
             transparent,
+            explicit,
             policy,
+            spelling,
             warnings: std::mem::take(&mut self.warnings),
         }
     }
@@ -214,6 +297,12 @@ impl Reader {
     fn transparent(&mut self, section: &file::Transparent) -> Transparent {
         let default = Transparent::default();
         let read = Transparent {
+            enabled: self.get(
+                "transparent.enabled",
+                &section.enabled,
+                default.enabled,
+                value::switch,
+            ),
             interfaces: self.interfaces(&section.interfaces),
             mark: self.get("transparent.mark", &section.mark, default.mark, value::mark),
             socket_mark: self.get(
@@ -243,15 +332,7 @@ impl Reader {
     fn interfaces(&mut self, field: &file::List) -> Vec<String> {
         let key = "transparent.interfaces";
         let names = self.list(key, field, value::interface);
-        for (index, item) in field.iter().flatten().enumerate() {
-            let earlier = field.iter().flatten().take(index);
-            if earlier
-                .into_iter()
-                .any(|other| other.get_ref() == item.get_ref())
-            {
-                self.reject(key, item, "is named twice");
-            }
-        }
+        self.named_once(key, field);
         if field.as_ref().is_some_and(Vec::is_empty) {
             self.note(
                 None,
@@ -274,7 +355,7 @@ impl Reader {
             ),
             relays_max: share(node.relays_max, node.workers),
             chains: Chains::default(),
-            access: Access::default(),
+            access: self.access(&file.access),
         }
     }
 
@@ -302,224 +383,9 @@ impl Reader {
             }),
         }
     }
-
-    fn defaults(&mut self, section: &file::Defaults) -> Defaults {
-        let side = SideOptions::default();
-        Defaults {
-            accept: self.get(
-                "defaults.accept",
-                &section.accept,
-                AcceptMode::Early,
-                value::accept,
-            ),
-            source_address: self.get(
-                "defaults.source_address",
-                &section.source_address,
-                SourceAddress::Client,
-                value::source_address,
-            ),
-            downstream: self.side("defaults.downstream", &section.downstream, &side),
-            upstream: self.side("defaults.upstream", &section.upstream, &side),
-            timeouts: self.timeouts("defaults.timeouts", &section.timeouts, Timeouts::default()),
-        }
-    }
-
-    fn side(&mut self, path: &str, section: &file::Side, base: &SideOptions) -> SideOptions {
-        let key = |name: &str| format!("{path}.{name}");
-        let buffer = |v: &Value| value::or_auto(v, |v| value::size(v, 4096..=GIBIBYTE));
-        let window = |v: &Value| value::or_auto(v, |v| value::number(v, 1..=1000));
-        SideOptions {
-            congestion: self.congestion(&key("congestion"), &section.congestion, &base.congestion),
-            initial_window: self.get(
-                &key("initial_window"),
-                &section.initial_window,
-                base.initial_window,
-                window,
-            ),
-            send_buffer_bytes: self.get(
-                &key("send_buffer"),
-                &section.send_buffer,
-                base.send_buffer_bytes,
-                buffer,
-            ),
-            receive_buffer_bytes: self.get(
-                &key("receive_buffer"),
-                &section.receive_buffer,
-                base.receive_buffer_bytes,
-                buffer,
-            ),
-            notsent_lowat_bytes: self.get(
-                &key("notsent_lowat"),
-                &section.notsent_lowat,
-                base.notsent_lowat_bytes,
-                |v| value::size(v, 1..=GIBIBYTE),
-            ),
-            keepalive_idle: self.get(
-                &key("keepalive_idle"),
-                &section.keepalive_idle,
-                base.keepalive_idle,
-                |v| zero_or(v, SECOND, KEEPALIVE_MAX),
-            ),
-            keepalive_interval: self.get(
-                &key("keepalive_interval"),
-                &section.keepalive_interval,
-                base.keepalive_interval,
-                |v| value::duration(v, SECOND..=KEEPALIVE_MAX),
-            ),
-            user_timeout: self.get(
-                &key("user_timeout"),
-                &section.user_timeout,
-                base.user_timeout,
-                |v| zero_or(v, SECOND, USER_TIMEOUT_MAX),
-            ),
-        }
-    }
-
-    fn congestion(
-        &mut self,
-        key: &str,
-        field: &file::Scalar,
-        base: &Option<String>,
-    ) -> Option<String> {
-        let list = self.capacity.congestion;
-        self.get(key, field, base.clone(), |v| {
-            let name = v.as_str().unwrap_or_default();
-            let known = if name == "auto" { Vec::new() } else { list() };
-            if name == "auto" {
-                Ok(None)
-            } else if known.iter().any(|known| known == name) {
-                Ok(Some(name.into()))
-            } else {
-                Err(format!(
-                    "expected \"auto\" or a congestion control of this host: {}",
-                    known.join(", ")
-                ))
-            }
-        })
-    }
-
-    fn timeouts(&mut self, path: &str, section: &file::Timeouts, base: Timeouts) -> Timeouts {
-        let mut get = |name: &str, field: &file::Scalar, base: Duration, most: Duration| {
-            let key = format!("{path}.{name}");
-            self.get(&key, field, base, |v| {
-                value::duration(v, MILLISECOND * 10..=most)
-            })
-        };
-        Timeouts {
-            connect: get("connect", &section.connect, base.connect, SECOND * 600),
-            idle: get("idle", &section.idle, base.idle, MONTH),
-            client_fin: get("client-fin", &section.client_fin, base.client_fin, MONTH),
-            server_fin: get("server-fin", &section.server_fin, base.server_fin, MONTH),
-        }
-    }
-
-    fn rules(&mut self, sections: &[Spanned<file::Rule>], defaults: &Defaults) -> Vec<Rule> {
-        if sections.is_empty() {
-            return vec![relay_all(defaults)];
-        }
-        if let Some(first_over) = sections.get(RULES_MAX) {
-            let at = first_over.span().start;
-            self.note(
-                Some(at),
-                format!("{} rules: expected at most {RULES_MAX}", sections.len()),
-            );
-        }
-        let rules: Vec<Rule> = sections
-            .iter()
-            .map(|section| self.rule(section, defaults))
-            .collect();
-        self.duplicate_names(sections, &rules);
-        rules
-    }
-
-    fn duplicate_names(&mut self, sections: &[Spanned<file::Rule>], rules: &[Rule]) {
-        let mut seen: HashMap<&str, usize> = HashMap::new();
-        for (index, (section, rule)) in sections.iter().zip(rules).enumerate() {
-            let Some(field) = &section.get_ref().name else {
-                continue;
-            };
-            if let Some(first) = seen.insert(&rule.name, index) {
-                let form = format!(
-                    "is the name of rule {} already: expected a different name",
-                    first + 1
-                );
-                self.reject("rule.name", field, &form);
-            }
-        }
-    }
-
-    fn rule(&mut self, spanned: &Spanned<file::Rule>, defaults: &Defaults) -> Rule {
-        let section = spanned.get_ref();
-        if section.name.is_none() {
-            let what = "rule.name is missing: expected a name such as name = \"web\"";
-            self.note(Some(spanned.span().start), what.into());
-        }
-        let name = self.get("rule.name", &section.name, String::new(), value::rule_name);
-        let path = if name.is_empty() {
-            "rule".to_owned()
-        } else {
-            format!("rule \"{name}\"")
-        };
-        let key = |name: &str| format!("{path}: {name}");
-        Rule {
-            matches: Match {
-                destinations: self.list(&key("destinations"), &section.destinations, value::prefix),
-                sources: self.list(&key("sources"), &section.sources, value::prefix),
-                ports: self.list(&key("ports"), &section.ports, value::ports),
-            },
-            action: self.get(
-                &key("action"),
-                &section.action,
-                Action::Relay,
-                value::action,
-            ),
-            accept: self.get(
-                &key("accept"),
-                &section.accept,
-                defaults.accept,
-                value::accept,
-            ),
-            source_address: self.get(
-                &key("source_address"),
-                &section.source_address,
-                defaults.source_address,
-                value::source_address,
-            ),
-            downstream: self.side(
-                &key("downstream"),
-                &section.downstream,
-                &defaults.downstream,
-            ),
-            upstream: self.side(&key("upstream"), &section.upstream, &defaults.upstream),
-            timeouts: self.timeouts(&key("timeouts"), &section.timeouts, defaults.timeouts),
-            name,
-        }
-    }
 }
 
 /// One worker's share of the relays.
 pub(super) fn share(relays_max: u32, workers: usize) -> u32 {
     relays_max.div_ceil(u32::try_from(workers).unwrap_or(WORKERS_MAX))
-}
-
-/// Zero (off), or a duration within bounds.
-fn zero_or(value: &Value, least: Duration, most: Duration) -> Reading<Duration> {
-    if value.as_str() == Some("0s") {
-        return Ok(Duration::ZERO);
-    }
-    value::duration(value, least..=most).map_err(|form| format!("{form}, or \"0s\" for off"))
-}
-
-/// The rule of a file without rules.
-fn relay_all(defaults: &Defaults) -> Rule {
-    Rule {
-        name: "all".into(),
-        matches: Match::default(),
-        action: Action::Relay,
-        accept: defaults.accept,
-        source_address: defaults.source_address,
-        downstream: defaults.downstream.clone(),
-        upstream: defaults.upstream.clone(),
-        timeouts: defaults.timeouts,
-    }
 }

@@ -2,6 +2,8 @@
 //! The configuration file as written: every key optional, every value with its
 //! place in the text. `build` decides what the values mean.
 
+use std::fmt;
+
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
@@ -22,6 +24,11 @@ pub(super) struct File {
     pub(super) half_open: HalfOpen,
     pub(super) defaults: Defaults,
     pub(super) rule: Vec<Spanned<Rule>>,
+    pub(super) access: Access,
+    pub(super) listener: Vec<Spanned<Listener>>,
+    pub(super) peer: Vec<Spanned<Peer>>,
+    pub(super) chain: Vec<Spanned<Chain>>,
+    pub(super) route: Vec<Spanned<Route>>,
 }
 
 /// `[node]`
@@ -32,6 +39,7 @@ pub(super) struct Node {
     pub(super) relays_max: Scalar,
     pub(super) drain_timeout: Scalar,
     pub(super) log_connections: Scalar,
+    pub(super) id: Scalar,
 }
 
 /// `[admin]`
@@ -56,6 +64,7 @@ pub(super) struct Transparent {
     pub(super) mark: Scalar,
     pub(super) socket_mark: Scalar,
     pub(super) table: Scalar,
+    pub(super) enabled: Scalar,
 }
 
 /// `[half_open]`
@@ -120,4 +129,64 @@ pub(super) struct Rule {
     pub(super) downstream: Side,
     pub(super) upstream: Side,
     pub(super) timeouts: Timeouts,
+}
+
+/// `[access]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Access {
+    pub(super) clients: List,
+    pub(super) destinations: List,
+    pub(super) cookies: Scalar,
+}
+
+/// One `[[listener]]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Listener {
+    pub(super) mode: Scalar,
+    pub(super) address: Scalar,
+}
+
+/// One `[[peer]]`. Not to be shown: it may have a key in it.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Peer {
+    pub(super) name: Scalar,
+    pub(super) id: Scalar,
+    pub(super) address: Scalar,
+    pub(super) key: Scalar,
+    pub(super) key_file: Scalar,
+    pub(super) key_id: Scalar,
+    pub(super) carrier: Scalar,
+    pub(super) pool_min: Scalar,
+    pub(super) pool_max: Scalar,
+    pub(super) socket: Side,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Peer");
+        shown.field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// One `[[chain]]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Chain {
+    pub(super) name: Scalar,
+    pub(super) number: Scalar,
+    pub(super) nodes: List,
+}
+
+/// One `[[route]]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Route {
+    pub(super) destinations: List,
+    pub(super) sources: List,
+    pub(super) ports: List,
+    pub(super) chains: List,
+    pub(super) direct: Scalar,
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the host offers, as far as the configuration depends on it.
 
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
@@ -16,6 +20,17 @@ pub(crate) struct Capacity {
     /// unknown. A function, because only files that name one need the list
     /// and a node must boot in milliseconds.
     pub(crate) congestion: fn() -> Vec<String>,
+    /// Reads a file that has a key in it.
+    pub(crate) key_file: fn(&Path) -> io::Result<KeyFile>,
+}
+
+/// A file that has a key in it.
+pub(crate) struct KeyFile {
+    /// Its text, or the beginning of a text that is too long for a key.
+    pub(crate) text: String,
+    /// Whether users who are neither its owner nor of its group may read or
+    /// write it.
+    pub(crate) for_all: bool,
 }
 
 impl Capacity {
@@ -25,6 +40,7 @@ impl Capacity {
             cpus: cpus(),
             files: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard),
             congestion: congestion_controls,
+            key_file: read_key_file,
         }
     }
 }
@@ -39,6 +55,28 @@ fn cpus() -> usize {
         each.count()
     });
     counted.max(1)
+}
+
+/// Bytes read of a file with a key: a key and white space.
+const KEY_FILE_BYTES_MAX: u64 = 256;
+
+fn read_key_file(path: &Path) -> io::Result<KeyFile> {
+    // A pipe must not make a node wait.
+    let mut options = std::fs::File::options();
+    let file = options
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut text = String::new();
+    file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(KeyFile {
+        text,
+        for_all: metadata.mode() & 0o007 != 0,
+    })
 }
 
 /// The loaded ones, and those a `setsockopt` with CAP_NET_ADMIN would load.

@@ -2,8 +2,10 @@
 //! What holds for every text that is given as a configuration file. For the
 //! tests and for fuzzing; not part of the product.
 
+use std::io;
 use std::path::Path;
 
+use super::host::KeyFile;
 use super::{Capacity, Config, Error};
 
 /// A host on which files are checked, always the same.
@@ -11,7 +13,21 @@ pub(crate) const HOST: Capacity = Capacity {
     cpus: 2,
     files: 20_512,
     congestion: || vec!["cubic".into(), "bbr".into()],
+    key_file,
 };
+
+/// The one file with a key on that host.
+const KEY_FILE: &str = "/etc/posthaste/rome.key";
+
+fn key_file(path: &Path) -> io::Result<KeyFile> {
+    if path != Path::new(KEY_FILE) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(KeyFile {
+        text: "5a".repeat(32) + "\n",
+        for_all: false,
+    })
+}
 
 const FILE: &str = "node.toml";
 
@@ -30,12 +46,30 @@ pub(crate) fn check(text: &str) -> bool {
     };
     config.to_json().expect("a configuration can be shown");
     let shown = config.to_string();
-    let mut again = parse(&shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
-    // What was corrected with a warning is shown as corrected.
-    again.warnings.clone_from(&config.warnings);
+    let again = read_again(&config, &shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
     assert_eq!(again, config, "{shown}");
     assert_eq!(config.adopt(config.clone()), (config, vec![]));
     true
+}
+
+/// Reads what is shown of a configuration, with the keys that are not shown.
+pub(super) fn read_again(config: &Config, shown: &str) -> Result<Config, Error> {
+    let mut again = parse(&shown.replace("(hidden)", &"0".repeat(64)))?;
+    let peers = again.policy.chains.peers.iter_mut();
+    let of_peers = config
+        .policy
+        .chains
+        .peers
+        .iter()
+        .zip(&config.spelling.key_files);
+    for (peer, (original, key_file)) in peers.zip(of_peers) {
+        if key_file.is_none() {
+            peer.key.clone_from(&original.key);
+        }
+    }
+    // What was corrected with a warning is shown as corrected.
+    again.warnings.clone_from(&config.warnings);
+    Ok(again)
 }
 
 fn parse(text: &str) -> Result<Config, Error> {

@@ -5,12 +5,16 @@
 use std::ops::RangeInclusive;
 
 use posthaste_relay::policy::{
-    AcceptMode, Action, HalfOpenLimits, Rule, SideOptions, SourceAddress, Timeouts,
+    AcceptMode, Action, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
+use posthaste_wire::header::NodeId;
 use serde::Serialize;
 
 use super::value::{show_duration, show_size};
 use super::{Config, Transparent};
+
+mod chains;
+use chains::{Access, Chain, Listener, Peer, Route};
 
 /// A [`Config`] in the shape of its file.
 #[derive(Debug, Serialize)]
@@ -22,11 +26,22 @@ pub(super) struct Effective {
     transparent: Interception,
     half_open: HalfOpen,
     defaults: Defaults,
+    access: Access,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listener: Vec<Listener>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    peer: Vec<Peer>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    chain: Vec<Chain>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    route: Vec<Route>,
     rule: Vec<EffectiveRule>,
 }
 
 #[derive(Debug, Serialize)]
 struct Node {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
     workers: usize,
     relays_max: u32,
     drain_timeout: String,
@@ -45,6 +60,7 @@ struct Metrics {
 
 #[derive(Debug, Serialize)]
 struct Interception {
+    enabled: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     interfaces: Vec<String>,
     mark: u32,
@@ -66,15 +82,33 @@ struct Defaults {
     suspect_for: String,
 }
 
+/// What a rule or a route matches.
+#[derive(Debug, Serialize)]
+struct Matches {
+    destinations: Vec<String>,
+    sources: Vec<String>,
+    ports: Vec<String>,
+}
+
+impl Matches {
+    fn of(matches: &Match) -> Self {
+        let prefixes = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect();
+        Self {
+            destinations: prefixes(&matches.destinations),
+            sources: prefixes(&matches.sources),
+            ports: matches.ports.iter().map(ports).collect(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct EffectiveRule {
     name: String,
     action: &'static str,
     accept: &'static str,
     source_address: &'static str,
-    destinations: Vec<String>,
-    sources: Vec<String>,
-    ports: Vec<String>,
+    #[serde(flatten)]
+    matches: Matches,
     downstream: Side,
     upstream: Side,
     timeouts: Limits,
@@ -114,6 +148,7 @@ impl Effective {
         Self {
             version: 1,
             node: Node {
+                id: config.policy.chains.me.map(NodeId::to_bits),
                 workers: config.node.workers,
                 relays_max: config.node.relays_max,
                 drain_timeout: show_duration(config.node.drain_timeout),
@@ -132,6 +167,11 @@ impl Effective {
             defaults: Defaults {
                 suspect_for: show_duration(config.policy.suspect_for),
             },
+            access: Access::of(&config.policy.access),
+            listener: config.explicit.iter().map(Listener::of).collect(),
+            peer: chains::peers(config),
+            chain: chains::chains(config),
+            route: chains::routes(config),
             rule: config.policy.rules.iter().map(rule).collect(),
         }
     }
@@ -139,6 +179,7 @@ impl Effective {
 
 fn interception(transparent: &Transparent) -> Interception {
     Interception {
+        enabled: transparent.enabled,
         interfaces: transparent.interfaces.clone(),
         mark: transparent.mark,
         socket_mark: transparent.socket_mark,
@@ -156,19 +197,12 @@ fn half_open(limits: &HalfOpenLimits) -> HalfOpen {
 }
 
 fn rule(rule: &Rule) -> EffectiveRule {
-    let matches = &rule.matches;
     EffectiveRule {
         name: rule.name.clone(),
         action: action(rule.action),
         accept: accept(rule.accept),
         source_address: source_address(rule.source_address),
-        destinations: matches
-            .destinations
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        sources: matches.sources.iter().map(ToString::to_string).collect(),
-        ports: matches.ports.iter().map(ports).collect(),
+        matches: Matches::of(&rule.matches),
         downstream: side(&rule.downstream),
         upstream: side(&rule.upstream),
         timeouts: limits(&rule.timeouts),

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use posthaste_relay::policy::{AcceptMode, Action, SourceAddress};
 
-use super::invariants::HOST;
+use super::invariants::{HOST, read_again};
 use super::{Capacity, Config};
+
+mod chains;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("node.toml"), text, &HOST).map_err(|error| error.to_string())
@@ -75,7 +77,7 @@ fn every_key_is_read() {
 fn what_is_shown_reads_back_the_same() {
     for text in ["version = 1", FULL] {
         let config = parse(text).unwrap();
-        assert_eq!(parse(&config.to_string()).unwrap(), config);
+        assert_eq!(read_again(&config, &config.to_string()).unwrap(), config);
         let json: serde_json::Value = serde_json::from_str(&config.to_json().unwrap()).unwrap();
         assert_eq!(json["node"]["workers"], config.node.workers);
     }
@@ -304,8 +306,11 @@ fn a_running_node_adopts_what_it_can() {
         waiting,
         [
             "node.workers",
+            "node.id",
             "admin.socket",
             "metrics.listen",
+            "listener",
+            "transparent.enabled",
             "transparent.interfaces",
             "transparent.mark",
             "transparent.socket_mark",
@@ -316,6 +321,9 @@ fn a_running_node_adopts_what_it_can() {
     );
     assert_eq!(adopted.transparent, now.transparent);
     assert_eq!(adopted.policy.rules, next.policy.rules);
+    // The chains wait for the number of the node.
+    assert_eq!(adopted.policy.chains, now.policy.chains);
+    assert_eq!(adopted.policy.access, next.policy.access);
     assert_eq!(adopted.node.drain_timeout, next.node.drain_timeout);
     assert_eq!(
         (adopted.node.relays_max, adopted.policy.relays_max),

@@ -12,6 +12,10 @@ use std::time::Duration;
 use posthaste_relay::policy::{AcceptMode, Action, Prefix, SourceAddress};
 use toml::Value;
 
+mod nodes;
+
+pub(super) use nodes::*;
+
 /// A meaning, or the accepted form.
 pub(super) type Reading<T> = Result<T, String>;
 
@@ -199,8 +203,8 @@ pub(super) fn listen(value: &Value) -> Reading<Option<SocketAddr>> {
     address.map(Some).ok_or_else(|| form.into())
 }
 
-/// The name of a rule.
-pub(super) fn rule_name(value: &Value) -> Reading<String> {
+/// The name of a rule, a peer or a chain.
+pub(super) fn name(value: &Value) -> Reading<String> {
     let name = value.as_str().unwrap_or_default();
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(allowed) {

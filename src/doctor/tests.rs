@@ -75,6 +75,7 @@ fn rule(protocol: u8, mark: u32, table: u32) -> Rule {
 
 fn config() -> Config {
     let capacity = crate::config::Capacity {
+        key_file: |_| Err(std::io::ErrorKind::NotFound.into()),
         cpus: 1,
         files: 1 << 20,
         congestion: || vec!["bbr".into()],

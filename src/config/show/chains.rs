@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Other nodes and what concerns them, back in the shape of the file. Keys are
+//! not shown.
+
+use std::net::SocketAddr;
+
+use posthaste_relay::access;
+use posthaste_relay::chain::{self, Carrier};
+use serde::Serialize;
+
+use super::super::Config;
+use super::super::value::HIDDEN;
+use super::{Matches, Side, side};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Access {
+    clients: Vec<String>,
+    destinations: Vec<String>,
+    cookies: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Listener {
+    mode: &'static str,
+    address: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Peer {
+    name: String,
+    id: u64,
+    address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<String>,
+    key_id: u32,
+    carrier: &'static str,
+    pool_min: u16,
+    pool_max: u16,
+    socket: Side,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Chain {
+    name: String,
+    number: u32,
+    nodes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Route {
+    #[serde(flatten)]
+    matches: Matches,
+    chains: Vec<String>,
+    direct: bool,
+}
+
+impl Access {
+    pub(super) fn of(access: &access::Access) -> Self {
+        Self {
+            clients: access.clients.iter().map(ToString::to_string).collect(),
+            destinations: access
+                .destinations
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            cookies: access.cookies,
+        }
+    }
+}
+
+impl Listener {
+    pub(super) fn of(address: &SocketAddr) -> Self {
+        Self {
+            mode: "explicit",
+            address: address.to_string(),
+        }
+    }
+}
+
+pub(super) fn peers(config: &Config) -> Vec<Peer> {
+    let peers = config.policy.chains.peers.iter();
+    let peers = peers.zip(&config.spelling.key_files);
+    let shown = peers.map(|(peer, key_file)| Peer {
+        name: peer.name.to_string(),
+        id: peer.id.to_bits(),
+        address: peer.address.to_string(),
+        key: key_file.is_none().then_some(HIDDEN),
+        key_file: key_file.as_ref().map(|path| path.display().to_string()),
+        key_id: peer.key_id,
+        carrier: carrier(peer.carrier),
+        pool_min: peer.pool.min,
+        pool_max: peer.pool.max,
+        socket: side(&peer.socket),
+    });
+    shown.collect()
+}
+
+/// The word of the configuration for a carrier.
+fn carrier(carrier: Carrier) -> &'static str {
+    match carrier {
+        Carrier::Auto => "auto",
+        Carrier::Option => "option",
+        Carrier::Convert => "convert",
+    }
+}
+
+pub(super) fn chains(config: &Config) -> Vec<Chain> {
+    let chains = config.policy.chains.chains.iter();
+    let shown = chains
+        .zip(&config.spelling.nodes)
+        .map(|(chain, nodes)| Chain {
+            name: chain.name.to_string(),
+            number: chain.number,
+            nodes: nodes.clone(),
+        });
+    shown.collect()
+}
+
+pub(super) fn routes(config: &Config) -> Vec<Route> {
+    let chains = &config.policy.chains;
+    let name = |index: &usize| chains.chains[*index].name.to_string();
+    let shown = |route: &chain::Route| Route {
+        matches: Matches::of(&route.matches),
+        chains: route.chains.iter().map(name).collect(),
+        direct: route.direct,
+    };
+    chains.routes.iter().map(shown).collect()
+}

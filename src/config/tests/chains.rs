@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Peers, chains, routes, listeners and access.
+
+use posthaste_relay::chain::{Carrier, PoolLimits};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::seal::Key;
+
+use super::super::host::KeyFile;
+use super::*;
+
+#[test]
+fn what_is_said_of_other_nodes_is_read() {
+    let config = parse(FULL).unwrap();
+    let chains = &config.policy.chains;
+    assert!(!config.transparent.enabled && !config.transparent.wants("c0"));
+    let listeners = ["127.0.0.1:4480", "[::1]:4480"].map(|text| text.parse().unwrap());
+    assert_eq!(config.explicit, listeners);
+    assert_eq!(chains.me, NodeId::new(7));
+    let access = &config.policy.access;
+    assert!(access.admits("203.0.113.9".parse().unwrap()) && access.cookies);
+    let [paris, rome] = chains.peers.as_slice() else {
+        panic!("{:?}", chains.peers)
+    };
+    assert_eq!((&*paris.name, paris.id), ("paris", NodeId::new(8).unwrap()));
+    assert_eq!(
+        paris.key,
+        Key::new(std::array::from_fn(|at| u8::try_from(at).unwrap()))
+    );
+    assert_eq!((paris.key_id, paris.carrier), (3, Carrier::Option));
+    assert_eq!(paris.pool, PoolLimits { min: 4, max: 8 });
+    assert_eq!(paris.socket.congestion.as_deref(), Some("cubic"));
+    assert_eq!(rome.key, Key::new([0x5a; 32]));
+    assert_eq!((rome.key_id, rome.carrier), (1, Carrier::Auto));
+    assert_eq!(rome.pool, PoolLimits { min: 0, max: 0 });
+    assert_eq!(rome.socket.congestion.as_deref(), Some("bbr"));
+    assert_eq!(chains.chains[0].nodes, [Some(0), Some(1), None]);
+    assert_eq!(config.spelling.nodes[0], ["paris", "rome", "tunis"]);
+    assert_eq!(
+        config.spelling.key_files[1].as_deref(),
+        Some(Path::new("/etc/posthaste/rome.key"))
+    );
+    assert_eq!(
+        (&chains.routes[0].chains[..], chains.routes[0].direct),
+        (&[0, 1][..], false)
+    );
+    assert_eq!(
+        (&chains.routes[1].chains[..], chains.routes[1].direct),
+        (&[1][..], true)
+    );
+}
+
+#[test]
+fn a_host_without_bbr_has_hops_without_it() {
+    let poor = Capacity {
+        congestion: || vec!["cubic".into()],
+        ..HOST
+    };
+    let text = format!("version = 1\n{NODE}{PEER}");
+    let config = Config::parse(Path::new("node.toml"), &text, &poor).unwrap();
+    assert_eq!(config.policy.chains.peers[0].socket.congestion, None);
+}
+
+/// A node that may have peers, and a peer.
+const NODE: &str = "[node]\nid = 7\n";
+const PEER: &str = "[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey = \"0101010101010101010101010101010101010101010101010101010101010101\"\n";
+
+/// Likewise, below [`NODE`] and [`PEER`] on lines 2 to 8.
+const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
+    (
+        "pool_min = 65",
+        ":9:12",
+        &["peer \"a\": pool_min = 65", "at most pool_max, which is 64"],
+    ),
+    ("pool_max = 5000", ":9:12", &["from 0 to 4096"]),
+    (
+        "key_id = -1",
+        ":9:10",
+        &["peer \"a\": key_id = -1", "from 0 to 4294967295"],
+    ),
+    (
+        "carrier = \"pigeon\"",
+        ":9:11",
+        &["\"auto\", \"option\" or \"convert\""],
+    ),
+    (
+        "key_file = \"/x\"",
+        ":9:12",
+        &["key and key_file", "one of them"],
+    ),
+    (
+        "[peer.socket]\ncongestion = \"bbq\"",
+        ":10:14",
+        &["peer \"a\": socket.congestion = \"bbq\"", "cubic, bbr"],
+    ),
+    (
+        "[[peer]]",
+        ":9:1",
+        &[
+            "peer.name is missing",
+            "peer: id is missing",
+            "peer: address is missing",
+            "peer: key is missing",
+        ],
+    ),
+    (
+        "[[peer]]\nname = \"a\"",
+        ":9:1",
+        &["peer.name = \"a\": is the name of peer 1 already: expected a different name"],
+    ),
+    (
+        "[[peer]]\nid = 8",
+        ":9:1",
+        &["peer.id = 8: is the id of peer 1 already: expected a different id"],
+    ),
+    (
+        "[[peer]]\nname = \"b\"\nid = 7",
+        ":9:1",
+        &["peer \"b\": id = 7: is this node's own number"],
+    ),
+    (
+        "[[peer]]\nid = 0",
+        ":9:1",
+        &["peer: id = 0: expected a whole number from 1 to 9223372036854775807"],
+    ),
+    (
+        "[[peer]]\naddress = \"0.0.0.0:4480\"",
+        ":9:1",
+        &["peer: address = \"0.0.0.0:4480\"", "\"192.0.2.1:4480\""],
+    ),
+    (
+        "[[peer]]\naddress = \"rome:4480\"",
+        ":9:1",
+        &["peer: address = \"rome:4480\""],
+    ),
+    (
+        "[[peer]]\nkey_file = \"rome.key\"",
+        ":9:1",
+        &["key_file = \"rome.key\": expected an absolute path"],
+    ),
+    (
+        "[[peer]]\nkey_file = \"/nowhere\"",
+        ":9:1",
+        &["peer: key_file = \"/nowhere\": cannot be read"],
+    ),
+    (
+        "[[chain]]\nname = \"c\"",
+        ":9:1",
+        &[
+            "chain \"c\": number is missing",
+            "chain \"c\": nodes has 0 names",
+            "1 to 254",
+        ],
+    ),
+    (
+        "[[chain]]\nnumber = 16777216\nnodes = [\"a\"]",
+        ":9:1",
+        &["chain.name is missing", "from 1 to 16777215"],
+    ),
+    (
+        "[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\", \"b\", \"a\"]",
+        ":12:20",
+        &["chain \"c\": nodes = \"a\": is named twice"],
+    ),
+    (
+        "[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a b\"]",
+        ":12:10",
+        &["chain \"c\": nodes = \"a b\": expected a name"],
+    ),
+    (
+        "[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\"]\n[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\"]",
+        ":14:8",
+        &[
+            "chain.name = \"c\": is the name of chain 1 already",
+            "chain.number = 1: is the number of chain 1 already: expected a different number",
+        ],
+    ),
+    (
+        "[[route]]\nchains = [\"c\"]",
+        ":10:11",
+        &["route 1: chains = \"c\": expected the name of a [[chain]], and there is none"],
+    ),
+    (
+        "[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\"]\n[[route]]\nchains = [\"c\", \"d\", \"c\"]",
+        ":14:16",
+        &[
+            "route 1: chains = \"d\": expected the name of a chain: c",
+            ":14:21: route 1: chains = \"c\": is named twice",
+        ],
+    ),
+    (
+        "[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"b\", \"a\"]\n[[route]]\nchains = [\"c\"]",
+        ":14:11",
+        &["route 1: chains = \"c\": begins with \"b\", which is no peer"],
+    ),
+    (
+        "[[route]]\ndirect = false",
+        ":9:1",
+        &["route 1 leads nowhere"],
+    ),
+    (
+        "[[route]]\n[[route]]\nsources = [\"10.0.0.1/8\"]\nports = [0]\ndirect = \"no\"",
+        ":11:12",
+        &[
+            "route 2: sources = \"10.0.0.1/8\"",
+            "route 2: ports = 0",
+            "route 2: direct = \"no\": expected true or false",
+        ],
+    ),
+    (
+        "[[listener]]\nmode = \"open\"",
+        ":10:8",
+        &["listener.mode = \"open\": expected \"explicit\""],
+    ),
+    (
+        "[[listener]]\naddress = \"4480\"",
+        ":10:11",
+        &[
+            "listener.address = \"4480\"",
+            "\"127.0.0.1:4480\" or \"[::1]:4480\"",
+        ],
+    ),
+    (
+        "[[listener]]\n[[listener]]\naddress = \"127.0.0.1:4480\"",
+        ":11:11",
+        &["is the address of listener 1 already"],
+    ),
+    (
+        "[[listener]]\n[[listener]]",
+        ":10:1",
+        &["is the address of listener 1 already"],
+    ),
+    (
+        "[access]\nclients = [\"10.0.0.1/8\"]\ndestinations = [5]\ncookies = 1",
+        ":10:12",
+        &[
+            "access.clients = \"10.0.0.1/8\"",
+            "access.destinations = 5",
+            "access.cookies = 1",
+        ],
+    ),
+    (
+        "[transparent]\nenabled = false",
+        ":10:11",
+        &["transparent.enabled = false: expected a [[listener]] as well"],
+    ),
+    (
+        "[access]\nclient = []",
+        ":10:1",
+        &["access.client", "did you mean \"clients\"?"],
+    ),
+    ("[[peers]]", ":9:3", &["peers", "did you mean \"peer\"?"]),
+];
+
+#[test]
+fn every_mistake_about_other_nodes_is_named() {
+    for (body, place, said) in INVALID_CHAINS {
+        let error = error_of(&format!("{NODE}{PEER}{body}"));
+        let start = format!("node.toml{place}: ");
+        assert!(
+            error.starts_with(&start),
+            "{body}\ngives {error}\nnot at {start}"
+        );
+        for words in *said {
+            assert!(
+                error.contains(words),
+                "{body}\ngives {error}\nwithout {words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_node_with_peers_or_listeners_needs_a_number() {
+    let error = error_of(PEER);
+    assert!(
+        error.starts_with("node.toml:2:1: node.id is missing: a node with peers"),
+        "{error}"
+    );
+    let error = error_of("[[listener]]");
+    assert!(
+        error.contains("a node with explicit listeners needs a number"),
+        "{error}"
+    );
+    for wrong in ["0", "-1", "\"7\"", "9223372036854775808"] {
+        let error = error_of(&format!("[node]\nid = {wrong}\n{PEER}"));
+        assert!(error.starts_with("node.toml:3:6: "), "{wrong}: {error}");
+        assert!(!error.contains("missing"), "{error}");
+    }
+}
+
+/// Whatever is wrong with a key, what is said of it does not give it away.
+#[test]
+fn no_message_has_a_key_in_it() {
+    let digits = "c0ffee".repeat(10);
+    let key = format!("{digits}dead");
+    let (short, other) = (&key[..63], format!("{key}x"));
+    for line in [
+        format!("key = \"{short}\""),
+        format!("key = \"{other}\""),
+        format!("key = [\"{key}\"]"),
+        format!("key = {key}"),
+        format!("key = \"{key}\"\nkey_file = \"/x\""),
+        format!("key_file = \"{key}\""),
+        format!("key = \"{key}\"\nkey = \"{key}\""),
+        format!("key = \"{key}"),
+        format!("ky = \"{key}\""),
+    ] {
+        let error = error_of(&format!("{NODE}[[peer]]\nname = \"a\"\n{line}"));
+        assert!(!error.contains("c0ffee"), "{line}: {error}");
+        assert!(error.starts_with("node.toml:"), "{error}");
+    }
+    let config = parse(&format!("version = 1\n{NODE}{PEER}")).unwrap();
+    for shown in [
+        config.to_string(),
+        config.to_json().unwrap(),
+        format!("{config:?}"),
+    ] {
+        assert!(!shown.contains("0101010101"), "{shown}");
+    }
+    assert!(config.to_string().contains("key = \"(hidden)\""));
+}
+
+#[test]
+fn a_file_with_a_key_may_be_wrong() {
+    type Read = fn(&Path) -> std::io::Result<KeyFile>;
+    let files: [(Read, &str); 2] = [
+        (
+            |_| {
+                Ok(KeyFile {
+                    text: "5a".into(),
+                    for_all: false,
+                })
+            },
+            "64 hexadecimal digits in it",
+        ),
+        (
+            |_| Err(std::io::ErrorKind::PermissionDenied.into()),
+            "cannot be read: permission denied",
+        ),
+    ];
+    let file = PEER.replace("key = \"", "key_file = \"/");
+    let parse = |key_file| {
+        let host = Capacity { key_file, ..HOST };
+        Config::parse(
+            Path::new("node.toml"),
+            &format!("version = 1\n{NODE}{file}"),
+            &host,
+        )
+    };
+    for (key_file, said) in files {
+        let error = parse(key_file).unwrap_err().to_string();
+        assert!(
+            error.starts_with("node.toml:8:12: peer \"a\": key_file = \"/01")
+                && error.contains(said),
+            "{error}"
+        );
+    }
+    let open = |_: &Path| {
+        Ok(KeyFile {
+            text: "5a".repeat(32),
+            for_all: true,
+        })
+    };
+    let warnings = parse(open).unwrap().warnings;
+    assert!(
+        warnings[0].contains("others may read or write it: chmod o= /01"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn what_is_doubtful_about_other_nodes_is_warned_about() {
+    let nodes = (0..18)
+        .map(|node| format!("\"n{node}\""))
+        .collect::<Vec<_>>()
+        .join(",");
+    let text = format!(
+        "version = 1\n{NODE}[[listener]]\n[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [{nodes}]"
+    );
+    let said = parse(&text).unwrap().warnings.join("\n");
+    assert!(
+        said.contains("nobody may use the explicit listeners")
+            && said.contains("of its 18 nodes a flow reaches 17 at the most"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_running_node_adopts_peers_chains_and_routes() {
+    let now = parse(FULL).unwrap();
+    let changed = FULL.replace("pool_min = 4", "pool_min = 5");
+    let changed = changed.replace("chains = [\"east\"]", "chains = [\"south\"]");
+    let changed = changed.replace("cookies = true", "cookies = false");
+    let changed = changed.replace("\"tunis\"", "\"lagos\"");
+    let next = parse(&changed).unwrap();
+    let (adopted, waiting) = now.adopt(next.clone());
+    assert_eq!((adopted, waiting.len()), (next, 0));
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Readings of what concerns other nodes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use posthaste_relay::chain::Carrier;
+use posthaste_wire::header::NodeId;
+use posthaste_wire::seal::KEY_BYTES;
+use toml::Value;
+
+use super::Reading;
+
+/// The address and port of an explicit listener.
+pub(in super::super) fn listener(value: &Value) -> Reading<SocketAddr> {
+    let form = "expected an address and port such as \"127.0.0.1:4480\" or \"[::1]:4480\"";
+    endpoint(value, form)
+}
+
+/// The address and port of another node.
+pub(in super::super) fn remote(value: &Value) -> Reading<SocketAddr> {
+    let form = "expected an address and port such as \"192.0.2.1:4480\" or \"[2001:db8::1]:4480\"";
+    let address = endpoint(value, form)?;
+    if address.ip().is_unspecified() || address.ip().is_multicast() {
+        return Err(form.into());
+    }
+    Ok(address)
+}
+
+fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
+    let text = value.as_str().unwrap_or_default();
+    let address = text.parse::<SocketAddr>().ok();
+    address
+        .filter(|address| address.port() != 0)
+        .ok_or_else(|| form.into())
+}
+
+/// What a listener is for.
+pub(in super::super) fn listener_mode(value: &Value) -> Reading<()> {
+    match value.as_str() {
+        Some("explicit") => Ok(()),
+        _ => Err("expected \"explicit\"; transparent listeners need no section".into()),
+    }
+}
+
+/// The number of a node.
+pub(in super::super) fn node_id(value: &Value) -> Reading<NodeId> {
+    let number = value.as_integer().and_then(|n| u64::try_from(n).ok());
+    let id = number.and_then(NodeId::new);
+    id.ok_or_else(|| format!("expected a whole number from 1 to {}", i64::MAX))
+}
+
+/// What stands for a number that is missing or wrong until the problems are
+/// told.
+pub(in super::super) fn any_node_id() -> NodeId {
+    NodeId::new(u64::MAX).expect("it is not zero")
+}
+
+/// `auto`, `option` or `convert`.
+pub(in super::super) fn carrier(value: &Value) -> Reading<Carrier> {
+    match value.as_str() {
+        Some("auto") => Ok(Carrier::Auto),
+        Some("option") => Ok(Carrier::Option),
+        Some("convert") => Ok(Carrier::Convert),
+        _ => Err("expected \"auto\", \"option\" or \"convert\"".into()),
+    }
+}
+
+/// What is shown in place of a key.
+pub(in super::super) const HIDDEN: &str = "(hidden)";
+
+/// A key. `None` for anything else, of which nothing must be shown.
+pub(in super::super) fn key(value: &Value) -> Option<[u8; KEY_BYTES]> {
+    key_text(value.as_str()?)
+}
+
+/// A key as two hexadecimal digits for each byte.
+pub(in super::super) fn key_text(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<_>>()?;
+    let mut key = [0; KEY_BYTES];
+    if digits.len() != 2 * KEY_BYTES {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    Some(key)
+}
+
+/// The path of a file with a key.
+pub(in super::super) fn key_path(value: &Value) -> Reading<PathBuf> {
+    let text = value.as_str().unwrap_or_default();
+    if text.starts_with('/') && !text.ends_with('/') {
+        return Ok(text.into());
+    }
+    Err("expected an absolute path such as \"/etc/posthaste/paris.key\"".into())
+}
