@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use posthaste_wire::header::NodeId;
+
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::policy::{AcceptMode, Policy};
@@ -59,6 +61,11 @@ pub enum Command {
         id: RelayId,
         /// Receives the result, once.
         answer: Sender<bool>,
+    },
+    /// Describe what is known of other nodes.
+    Peers {
+        /// Receives the description, once.
+        answer: Sender<Known>,
     },
     /// Use this policy for relays from now on.
     Policy {
@@ -118,6 +125,40 @@ pub struct RelayDetail {
     pub downstream: Option<TcpInfo>,
     /// The connection to the server, once begun.
     pub upstream: Option<TcpInfo>,
+}
+
+/// What a worker knows of other nodes. Of those that are not in it, it knows
+/// nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Peers, in any order.
+    pub peers: Vec<PeerState>,
+    /// Chains, in any order.
+    pub chains: Vec<ChainState>,
+}
+
+/// A peer as one worker knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerState {
+    /// Which. Not by index: a reload may be on its way.
+    pub peer: NodeId,
+    /// Warm hops to it that wait for a flow.
+    pub waiting: u32,
+    /// Warm hops to it that are being opened.
+    pub dialing: u32,
+    /// For how much longer no flow is sent to it, since it failed; `None` while
+    /// flows are.
+    pub down_for: Option<Duration>,
+}
+
+/// A chain as one worker knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainState {
+    /// Which, by its number in labels.
+    pub chain: u32,
+    /// For how much longer no flow takes it, since a node beyond the first hop
+    /// failed; `None` while flows do.
+    pub down_for: Option<Duration>,
 }
 
 /// What is known of a relay when it ended: one log line.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::control::{Command, Ended, Phase, RelayDetail, RelayInfo};
+use crate::control::{Command, Ended, Known, Phase, RelayDetail, RelayInfo};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
@@ -146,6 +146,9 @@ impl<I: Intercept> Worker<I> {
                         self.end(key, Outcome::Killed);
                     }
                     let _ = answer.send(there);
+                }
+                Command::Peers { answer } => {
+                    let _ = answer.send(Known::default());
                 }
                 Command::Policy { policy, generation } => {
                     self.rules.replace(policy, generation);
