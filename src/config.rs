@@ -126,7 +126,16 @@ impl Config {
     pub(crate) fn load(path: &Path) -> Result<Self, Error> {
         let text =
             std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
-        Self::parse(path, &text, &Capacity::of_host())
+        let mut config = Self::parse(path, &text, &Capacity::of_host())?;
+        let has_keys = config.spelling.key_files.contains(&None);
+        if has_keys && std::fs::metadata(path).is_ok_and(|file| host::is_for_all(&file)) {
+            let what = format!(
+                "there are keys in it and others may read or write it: chmod o= {}",
+                path.display()
+            );
+            config.warnings.push(what);
+        }
+        Ok(config)
     }
 
     /// Reads and checks the file, or takes the defaults when there is none.

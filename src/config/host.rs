@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the host offers, as far as the configuration depends on it.
 
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -75,8 +76,13 @@ fn read_key_file(path: &Path) -> io::Result<KeyFile> {
     file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text)?;
     Ok(KeyFile {
         text,
-        for_all: metadata.mode() & 0o007 != 0,
+        for_all: is_for_all(&metadata),
     })
+}
+
+/// Whether users who are neither the owner nor of the group may use a file.
+pub(super) fn is_for_all(file: &Metadata) -> bool {
+    file.mode() & 0o007 != 0
 }
 
 /// The loaded ones, and those a `setsockopt` with CAP_NET_ADMIN would load.
