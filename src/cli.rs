@@ -22,6 +22,7 @@ Examples:
   posthaste node -c /etc/posthaste/node.toml
   posthaste status                     of the node that runs here
   posthaste relays list
+  posthaste chains explain 198.51.100.7:443
   posthaste teardown                   remove what a killed node left behind
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
@@ -77,6 +78,8 @@ enum Verb {
     /// Show or end relays of the running node
     #[command(subcommand)]
     Relays(client::RelaysVerb),
+    /// List peers, chains and routes of the running node, or explain a flow's way
+    Chains(client::ChainsArgs),
     /// Let the running node finish its relays, accept none, and end
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
@@ -126,6 +129,7 @@ impl Cli {
             Verb::Status(args) => client::status(&args)?,
             Verb::Top(args) => client::top(&args)?,
             Verb::Relays(verb) => client::relays(&verb)?,
+            Verb::Chains(args) => client::chains(&args)?,
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
         }

@@ -14,11 +14,14 @@ use serde::de::DeserializeOwned;
 use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, Status};
 use crate::cli::{self, AdminArgs};
 
+mod chains;
 mod http;
 mod show;
 
 /// Relays that `top` asks for; a busier node shows a selection.
 const TOP_RELAYS_MAX: usize = 20_000;
+
+pub(crate) use chains::{ChainsArgs, chains};
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {

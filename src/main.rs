@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod admin;
+mod chains;
 mod cli;
 mod client;
 mod config;

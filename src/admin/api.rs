@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::accept_word;
 
+pub(crate) mod chains;
+
 /// Where the node is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

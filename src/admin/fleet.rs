@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use posthaste_relay::control::{Command, Handle, RelayId, RelayInfo};
 
 use super::api::{Detail, Relay, Relays};
+use crate::chains::Workers;
 
 /// How long a worker may take to answer; one that does not is stuck.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
@@ -74,6 +75,15 @@ pub(super) fn show(workers: &[Handle], id: RelayId) -> Option<Detail> {
 /// Resets both sides of a relay; whether it existed.
 pub(super) fn kill(workers: &[Handle], id: RelayId) -> bool {
     ask_owner(workers, id, |answer| Command::Kill { id, answer }) == Some(true)
+}
+
+/// What the workers know of other nodes.
+pub(super) fn known(workers: &[Handle]) -> Workers {
+    let answers = ask_all(workers, |answer| Command::Peers { answer });
+    Workers {
+        incomplete: answers.iter().any(Result::is_err),
+        known: answers.into_iter().flatten().collect(),
+    }
 }
 
 /// Whether every worker turns.

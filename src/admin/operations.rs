@@ -6,6 +6,7 @@ use std::time::Duration;
 use posthaste_relay::control::Handle;
 
 use super::api::{Interface, ReloadReport};
+use crate::config::Config;
 use crate::host::{self, LinkEvent};
 use crate::journal::Log;
 use crate::node::Node;
@@ -22,6 +23,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn interfaces(&self) -> Vec<Interface>;
     /// The redirect program's counters: name, documentation, value.
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
+    /// The configuration in force.
+    fn configuration(&self) -> Config;
     /// How long a drain lasts when nobody says.
     fn drain_timeout(&self) -> Duration;
     /// Reads the configuration again. On an error everything stays.
@@ -69,6 +72,10 @@ impl Operations for Node {
 
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         self.redirect_stats()
+    }
+
+    fn configuration(&self) -> Config {
+        self.config().clone()
     }
 
     fn drain_timeout(&self) -> Duration {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The routes of the admin API and of the metrics address.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use super::api::{Draining, Refusal, State};
 use super::control::Control;
 use super::fleet;
+use crate::chains::{self, Question};
 use crate::metrics;
 
 /// Relays listed when the client names no limit.
@@ -28,6 +30,8 @@ pub(super) fn admin(control: Arc<Control>) -> Router {
         .route("/status", get(show_status))
         .route("/relays", get(list_relays))
         .route("/relays/{id}", get(show_relay).delete(kill_relay))
+        .route("/chains", get(list_chains))
+        .route("/chains/explain", get(explain_chains))
         .route("/drain", post(drain))
         .route("/reload", post(reload))
         .fallback(nothing)
@@ -48,6 +52,13 @@ pub(super) fn observation(control: Arc<Control>) -> Router {
 #[serde(deny_unknown_fields)]
 struct ListQuery {
     limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    destination: SocketAddr,
+    from: Option<IpAddr>,
 }
 
 #[derive(Deserialize)]
@@ -86,6 +97,26 @@ async fn kill_relay(Shared(control): Node, Path(id): Path<String>) -> Response {
             StatusCode::NO_CONTENT.into_response()
         }
         _ => no_such_relay(&id),
+    })
+    .await
+}
+
+async fn list_chains(Shared(control): Node) -> Response {
+    answer(move || {
+        let known = fleet::known(control.workers());
+        Json(chains::list(&control.node.configuration(), &known))
+    })
+    .await
+}
+
+async fn explain_chains(Shared(control): Node, Query(query): Query<ExplainQuery>) -> Response {
+    answer(move || match Question::new(query.destination, query.from) {
+        Ok(question) => {
+            let known = fleet::known(control.workers());
+            let config = control.node.configuration();
+            Json(chains::explain(&config, &question, Some(&known))).into_response()
+        }
+        Err(error) => refuse(StatusCode::BAD_REQUEST, error),
     })
     .await
 }

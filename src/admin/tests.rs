@@ -39,6 +39,10 @@ impl Operations for Fake {
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![("events_lost", "Lost.", 4)]
     }
+    fn configuration(&self) -> Config {
+        let text = include_str!("../../fuzz/seeds/config/full.toml");
+        Config::parse("node.toml".as_ref(), text, &crate::config::invariants::HOST).unwrap()
+    }
     fn drain_timeout(&self) -> Duration {
         Duration::from_secs(30)
     }
@@ -176,6 +180,27 @@ fn relays_that_are_not_there_are_refused() {
     assert_eq!(served.ask("GET /relays?limit=x").0, 400);
     assert_eq!(served.ask("GET /nonsense").0, 404);
     assert_eq!(served.ask("GET /reload").0, 405);
+}
+
+#[test]
+fn chains_are_listed_and_explained() {
+    let served = Served::start("chains");
+    let (code, list) = served.ask("GET /chains");
+    assert_eq!((code, &list["id"]), (200, &7.into()));
+    assert_eq!(list["peers"][0]["name"], "paris");
+    assert_eq!(list["routes"][0]["ways"]["candidates"][0]["chain"], "south");
+    assert_eq!(list["incomplete"], false);
+    let question = "destination=198.51.100.7:443&from=10.1.0.1";
+    let (code, answer) = served.ask(&format!("GET /chains/explain?{question}"));
+    assert_eq!((code, &answer["routes"][0]["number"]), (200, &1.into()));
+    let (code, answer) = served.ask("GET /chains/explain?destination=[2001:db8::7]:443");
+    assert_eq!((code, &answer["ways"]["taken"]), (200, &0.into()));
+    let families = "destination=[2001:db8::7]:443&from=10.1.0.1";
+    let (code, refusal) = served.ask(&format!("GET /chains/explain?{families}"));
+    assert_eq!(code, 400);
+    assert!(refusal["error"].as_str().unwrap().contains("one family"));
+    assert_eq!(served.ask("GET /chains/explain").0, 400);
+    assert_eq!(served.ask("GET /chains/explain?destination=x:1").0, 400);
 }
 
 #[test]

@@ -103,23 +103,24 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
             down,
         ]
     }));
-    table(&rows)
+    table(&rows, 5)
 }
 
-/// Columns as wide as their widest cell; the last three to the right.
-fn table(rows: &[[String; 8]]) -> String {
+/// Columns as wide as their widest cell; those after the first `left` to the
+/// right.
+pub(super) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     let width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
     };
-    let widths: [usize; 8] = std::array::from_fn(width);
+    let widths: [usize; N] = std::array::from_fn(width);
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let _ = if column < 5 {
+            let _ = if column < left {
                 write!(line, "{cell:<width$}  ")
             } else {
                 write!(line, "{cell:>width$}  ")
@@ -238,7 +239,7 @@ fn millis(seconds: f64) -> u64 {
 }
 
 /// Milliseconds in the two largest units that fit.
-fn span(ms: u64) -> String {
+pub(super) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..10 => format!("{}.{}s", seconds, ms % 1000 / 100),

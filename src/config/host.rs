@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::libc::O_NONBLOCK;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
@@ -64,10 +65,7 @@ const KEY_FILE_BYTES_MAX: u64 = 256;
 fn read_key_file(path: &Path) -> io::Result<KeyFile> {
     // A pipe must not make a node wait.
     let mut options = std::fs::File::options();
-    let file = options
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(path)?;
+    let file = options.read(true).custom_flags(O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a file"));

@@ -14,6 +14,7 @@ use super::value::{show_duration, show_size};
 use super::{Config, Transparent};
 
 mod chains;
+pub(crate) use chains::carrier;
 use chains::{Access, Chain, Listener, Peer, Route};
 
 /// A [`Config`] in the shape of its file.
@@ -84,14 +85,14 @@ struct Defaults {
 
 /// What a rule or a route matches.
 #[derive(Debug, Serialize)]
-struct Matches {
-    destinations: Vec<String>,
-    sources: Vec<String>,
-    ports: Vec<String>,
+pub(crate) struct Matches {
+    pub(crate) destinations: Vec<String>,
+    pub(crate) sources: Vec<String>,
+    pub(crate) ports: Vec<String>,
 }
 
 impl Matches {
-    fn of(matches: &Match) -> Self {
+    pub(crate) fn of(matches: &Match) -> Self {
         let prefixes = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect();
         Self {
             destinations: prefixes(&matches.destinations),
@@ -209,7 +210,8 @@ fn rule(rule: &Rule) -> EffectiveRule {
     }
 }
 
-fn action(action: Action) -> &'static str {
+/// The word of the configuration for an action.
+pub(crate) fn action(action: Action) -> &'static str {
     match action {
         Action::Relay => "relay",
         Action::Forward => "forward",
@@ -233,7 +235,8 @@ fn source_address(source: SourceAddress) -> &'static str {
     }
 }
 
-fn ports(range: &RangeInclusive<u16>) -> String {
+/// A range of ports in the form of the configuration.
+pub(crate) fn ports(range: &RangeInclusive<u16>) -> String {
     if range.start() == range.end() {
         range.start().to_string()
     } else {

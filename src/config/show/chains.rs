@@ -98,7 +98,7 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
 }
 
 /// The word of the configuration for a carrier.
-fn carrier(carrier: Carrier) -> &'static str {
+pub(crate) fn carrier(carrier: Carrier) -> &'static str {
     match carrier {
         Carrier::Auto => "auto",
         Carrier::Option => "option",

@@ -88,6 +88,11 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         &["key and key_file", "one of them"],
     ),
     (
+        "[peer.socket]\ninitial_window = 20",
+        ":10:18",
+        &["peer \"a\": socket.initial_window = 20: expected \"auto\""],
+    ),
+    (
         "[peer.socket]\ncongestion = \"bbq\"",
         ":10:14",
         &["peer \"a\": socket.congestion = \"bbq\"", "cubic, bbr"],

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The documents of the admin API about other nodes.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /chains`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chains {
+    /// The number of the node that answers.
+    pub(crate) id: Option<u64>,
+    /// Its explicit listeners.
+    pub(crate) listeners: Vec<String>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) chains: Vec<Chain>,
+    pub(crate) routes: Vec<Route>,
+    /// Whether a worker was too busy to say what it knows.
+    pub(crate) incomplete: bool,
+}
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    pub(crate) id: u64,
+    pub(crate) address: String,
+    pub(crate) carrier: String,
+    /// Bounds on warm hops at each worker.
+    pub(crate) pool_min: u16,
+    pub(crate) pool_max: u16,
+    /// Warm hops that wait, of all workers.
+    pub(crate) waiting: u64,
+    /// Warm hops that are being opened, of all workers.
+    pub(crate) dialing: u64,
+    pub(crate) health: Health,
+}
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chain {
+    pub(crate) name: String,
+    pub(crate) number: u32,
+    /// The nodes after the first, by name.
+    pub(crate) nodes: Vec<String>,
+    pub(crate) health: Health,
+}
+
+/// What the workers know of a peer or a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Health {
+    /// Whether there is a worker that sends flows there, or tries.
+    pub(crate) usable: bool,
+    /// Workers that know anything.
+    pub(crate) known_to: usize,
+    /// Workers that send no flow there, because it failed.
+    pub(crate) down_at: usize,
+    /// Until the last of them tries again.
+    pub(crate) down_for_ms: u64,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Route {
+    /// Its place in the configuration, from 1.
+    pub(crate) number: usize,
+    pub(crate) destinations: Vec<String>,
+    pub(crate) sources: Vec<String>,
+    pub(crate) ports: Vec<String>,
+    pub(crate) ways: Ways,
+}
+
+/// The ways that a flow can take, the best first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ways {
+    pub(crate) candidates: Vec<Candidate>,
+    /// Which of them a flow would take now, from 0; none of them when it would
+    /// be refused.
+    pub(crate) taken: Option<usize>,
+}
+
+/// One way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Candidate {
+    /// The chain; none for the way straight to the destination.
+    pub(crate) chain: Option<String>,
+    /// The first of its nodes.
+    pub(crate) peer: Option<String>,
+    pub(crate) usable: bool,
+    /// Warm hops to the peer that wait.
+    pub(crate) waiting: u64,
+}
+
+/// `GET /chains/explain?destination=ADDRESS:PORT&from=ADDRESS`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Explanation {
+    pub(crate) destination: String,
+    /// The client that was asked about.
+    pub(crate) client: Option<String>,
+    /// What is done with the flow where it is intercepted.
+    pub(crate) rule: Option<AppliedRule>,
+    /// Every route that is for the flow, the one that it takes first.
+    pub(crate) routes: Vec<AppliedRoute>,
+    pub(crate) ways: Ways,
+    pub(crate) access: Access,
+    /// Whether workers were asked; otherwise nothing is known of how peers and
+    /// chains are.
+    pub(crate) asked: bool,
+}
+
+/// The rule for a flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AppliedRule {
+    pub(crate) name: String,
+    pub(crate) action: String,
+}
+
+/// A route that is for a flow, and by what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AppliedRoute {
+    /// Its place in the configuration, from 1.
+    pub(crate) number: usize,
+    /// The longest of its prefixes that the destination is in; none when the
+    /// route is for all. Likewise the others.
+    pub(crate) destination: Option<String>,
+    pub(crate) source: Option<String>,
+    /// The narrowest of its ranges that the port is in.
+    pub(crate) ports: Option<String>,
+}
+
+/// Whether the flow would be let in at an explicit listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Access {
+    /// What is special about the destination, for which it is denied.
+    pub(crate) denied: Option<String>,
+    /// Whether the client may ask without a key; unknown when none was named.
+    pub(crate) client_admitted: Option<bool>,
+}

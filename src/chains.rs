@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node knows of other nodes, and which way a flow takes, in the
+//! documents of the admin API. Pure: what the workers know is handed in.
+
+use std::time::Duration;
+
+use posthaste_relay::chain::{self, Chains};
+use posthaste_relay::control::Known;
+
+use posthaste_wire::header::NodeId;
+
+use crate::admin::api::chains as api;
+use crate::config::{Config, Matches, carrier_word};
+
+mod explain;
+
+pub(crate) use explain::{Question, explain};
+
+/// What the workers know, summed up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Workers {
+    /// One for each worker that answered.
+    pub(crate) known: Vec<Known>,
+    /// Whether one did not.
+    pub(crate) incomplete: bool,
+}
+
+/// `GET /chains`
+pub(crate) fn list(config: &Config, workers: &Workers) -> api::Chains {
+    let chains = &config.policy.chains;
+    api::Chains {
+        id: chains.me.map(NodeId::to_bits),
+        listeners: config.explicit.iter().map(ToString::to_string).collect(),
+        peers: chains.peers.iter().map(|peer| workers.peer(peer)).collect(),
+        chains: (chains.chains.iter().zip(&config.spelling.nodes))
+            .map(|(chain, nodes)| api::Chain {
+                name: chain.name.to_string(),
+                number: chain.number,
+                nodes: nodes.clone(),
+                health: workers.chain_health(chain),
+            })
+            .collect(),
+        routes: (1..)
+            .zip(&chains.routes)
+            .map(|(number, route)| list_route(number, route, chains, workers))
+            .collect(),
+        incomplete: workers.incomplete,
+    }
+}
+
+fn list_route(
+    number: usize,
+    route: &chain::Route,
+    chains: &Chains,
+    workers: &Workers,
+) -> api::Route {
+    let Matches {
+        destinations,
+        sources,
+        ports,
+    } = Matches::of(&route.matches);
+    let hops = route.chains.iter().filter_map(|index| {
+        let chain = &chains.chains[*index];
+        Some(workers.hop(chain, &chains.peers[(*chain.nodes.first()?)?]))
+    });
+    api::Route {
+        number,
+        destinations,
+        sources,
+        ports,
+        ways: ways(hops.chain(route.direct.then(direct))),
+    }
+}
+
+/// The candidates, and which of them is taken.
+fn ways(candidates: impl Iterator<Item = api::Candidate>) -> api::Ways {
+    let candidates: Vec<_> = candidates.collect();
+    api::Ways {
+        taken: candidates.iter().position(|candidate| candidate.usable),
+        candidates,
+    }
+}
+
+/// The way straight to the destination.
+fn direct() -> api::Candidate {
+    api::Candidate {
+        chain: None,
+        peer: None,
+        usable: true,
+        waiting: 0,
+    }
+}
+
+impl Workers {
+    fn hop(&self, chain: &chain::Chain, peer: &chain::Peer) -> api::Candidate {
+        let peer = self.peer(peer);
+        api::Candidate {
+            chain: Some(chain.name.to_string()),
+            usable: peer.health.usable && self.chain_health(chain).usable,
+            peer: Some(peer.name),
+            waiting: peer.waiting,
+        }
+    }
+
+    fn peer(&self, peer: &chain::Peer) -> api::Peer {
+        let all = self.known.iter().flat_map(|known| &known.peers);
+        let states: Vec<_> = all.filter(|state| state.peer == peer.id).collect();
+        let each = || states.iter();
+        api::Peer {
+            name: peer.name.to_string(),
+            id: peer.id.to_bits(),
+            address: peer.address.to_string(),
+            carrier: carrier_word(peer.carrier).into(),
+            pool_min: peer.pool.min,
+            pool_max: peer.pool.max,
+            waiting: each().map(|state| u64::from(state.waiting)).sum(),
+            dialing: each().map(|state| u64::from(state.dialing)).sum(),
+            health: self.health(each().map(|state| state.down_for)),
+        }
+    }
+
+    fn chain_health(&self, chain: &chain::Chain) -> api::Health {
+        let all = self.known.iter().flat_map(|known| &known.chains);
+        let states = all.filter(|state| state.chain == chain.number);
+        self.health(states.map(|state| state.down_for))
+    }
+
+    /// From what each worker says that knows anything.
+    fn health(&self, down_for: impl Iterator<Item = Option<Duration>>) -> api::Health {
+        let all: Vec<_> = down_for.collect();
+        let down = || all.iter().flatten();
+        let longest = down().max().copied().unwrap_or_default();
+        api::Health {
+            // A worker that knows nothing tries.
+            usable: down().count() == 0 || down().count() < self.known.len(),
+            known_to: all.len(),
+            down_at: down().count(),
+            down_for_ms: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which way a flow takes, and why.
+
+use std::cmp::Reverse;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use posthaste_relay::chain::{Chains, Route, Way};
+use posthaste_relay::flow::Flow;
+use posthaste_relay::policy::{Match, Prefix};
+
+use super::{Workers, direct, ways};
+use crate::admin::api::chains as api;
+use crate::config::{Config, action_word, ports_word};
+
+/// Which flow is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    destination: SocketAddr,
+    client: Option<IpAddr>,
+}
+
+impl Question {
+    /// About flows to `destination`, from `client` if one is named.
+    ///
+    /// # Errors
+    /// No flow goes from the one address family to the other.
+    pub(crate) fn new(destination: SocketAddr, client: Option<IpAddr>) -> Result<Self, String> {
+        let plain = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+        let client = client.map(|client| client.to_canonical());
+        match client {
+            Some(client) if client.is_ipv4() != plain.is_ipv4() => Err(format!(
+                "no flow goes from {client} to {}: expected addresses of one family",
+                plain.ip()
+            )),
+            _ => Ok(Self {
+                destination: plain,
+                client,
+            }),
+        }
+    }
+
+    /// The flow. When no client is named it comes from an address that only a
+    /// prefix for all holds.
+    fn flow(&self) -> Flow {
+        let nobody: IpAddr = if self.destination.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
+        let client = SocketAddr::new(self.client.unwrap_or(nobody), 0);
+        Flow::new(client, self.destination)
+    }
+}
+
+/// `GET /chains/explain`. `workers` is absent when none were asked.
+pub(crate) fn explain(
+    config: &Config,
+    question: &Question,
+    workers: Option<&Workers>,
+) -> api::Explanation {
+    let flow = question.flow();
+    let policy = &config.policy;
+    let rule = policy.classify(&flow).map(|rule| &policy.rules[rule]);
+    let nothing = Workers::default();
+    let known = workers.unwrap_or(&nothing);
+    api::Explanation {
+        destination: question.destination.to_string(),
+        client: question.client.map(|client| client.to_string()),
+        rule: rule.map(|rule| api::AppliedRule {
+            name: rule.name.clone(),
+            action: action_word(rule.action).into(),
+        }),
+        routes: applied(&policy.chains, &flow),
+        ways: ways(
+            policy
+                .chains
+                .ways(&flow)
+                .into_iter()
+                .map(|way| candidate(&policy.chains, way, known)),
+        ),
+        access: api::Access {
+            denied: policy
+                .access
+                .permits(&flow)
+                .err()
+                .map(|special| special.name().into()),
+            client_admitted: question.client.map(|client| policy.access.admits(client)),
+        },
+        asked: workers.is_some(),
+    }
+}
+
+fn candidate(chains: &Chains, way: Way, workers: &Workers) -> api::Candidate {
+    match way {
+        Way::Direct => direct(),
+        Way::Hop { peer, chain, .. } => workers.hop(&chains.chains[chain], &chains.peers[peer]),
+    }
+}
+
+/// The routes for a flow, the narrowest first.
+fn applied(chains: &Chains, flow: &Flow) -> Vec<api::AppliedRoute> {
+    let taken = chains.route(flow);
+    let is_taken = |route: &Route| taken.is_some_and(|taken| std::ptr::eq(taken, route));
+    let routes = (1..).zip(&chains.routes);
+    let mut all: Vec<_> = routes
+        .filter_map(|(number, route)| Some((is_taken(route), apply(number, &route.matches, flow)?)))
+        .collect();
+    all.sort_by_key(|(taken, _)| Reverse(*taken));
+    all.into_iter().map(|(_, applied)| applied).collect()
+}
+
+/// What of a route a flow matches; `None` when it does not.
+fn apply(number: usize, matches: &Match, flow: &Flow) -> Option<api::AppliedRoute> {
+    let (client, server) = flow.addresses();
+    let port = flow.server().port();
+    let ports = matches.ports.iter().filter(|range| range.contains(&port));
+    let narrowest = ports.min_by_key(|range| range.end() - range.start());
+    if narrowest.is_none() && !matches.ports.is_empty() {
+        return None;
+    }
+    Some(api::AppliedRoute {
+        number,
+        destination: longest(&matches.destinations, server)?,
+        source: longest(&matches.sources, client)?,
+        ports: narrowest.map(ports_word),
+    })
+}
+
+/// The longest prefix that an address is in; nothing when there is none and it
+/// takes none. `None` when there are others only.
+fn longest(prefixes: &[Prefix], address: [u8; 16]) -> Option<Option<String>> {
+    let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
+    match holding.max_by_key(|prefix| prefix.mapped_bits()) {
+        Some(prefix) => Some(Some(prefix.to_string())),
+        None => prefixes.is_empty().then_some(None),
+    }
+}

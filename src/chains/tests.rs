@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lists and explanations of a small configuration.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use posthaste_relay::control::{ChainState, PeerState};
+use posthaste_wire::header::NodeId;
+
+use super::*;
+use crate::config::invariants::HOST;
+
+const FILE: &str = r#"
+version = 1
+[node]
+id = 7
+[access]
+clients = ["192.0.2.0/24"]
+[[peer]]
+name = "paris"
+id = 8
+address = "192.0.2.8:4480"
+key_file = "/etc/posthaste/rome.key"
+[[peer]]
+name = "rome"
+id = 9
+address = "192.0.2.9:4480"
+key_file = "/etc/posthaste/rome.key"
+[[chain]]
+name = "south"
+number = 1
+nodes = ["paris", "tunis"]
+[[chain]]
+name = "east"
+number = 2
+nodes = ["rome"]
+[[route]]
+chains = ["east"]
+[[route]]
+destinations = ["198.51.100.0/24", "198.51.0.0/16", "2001:db8::/32", "10.0.0.0/8"]
+chains = ["south", "east"]
+direct = false
+[[route]]
+destinations = ["198.51.100.0/24"]
+sources = ["192.0.2.0/24"]
+ports = [443, "400-500"]
+chains = ["east", "south"]
+"#;
+
+fn config() -> Config {
+    Config::parse(Path::new("node.toml"), FILE, &HOST).unwrap()
+}
+
+fn id(number: u64) -> NodeId {
+    NodeId::new(number).unwrap()
+}
+
+/// What a worker says that knows paris, and whether paris and south are down.
+fn worker(paris_down: bool, south_down: bool) -> Known {
+    let down = |down: bool| down.then(|| Duration::from_secs(3));
+    Known {
+        peers: vec![PeerState {
+            peer: id(8),
+            waiting: 2,
+            dialing: 1,
+            down_for: down(paris_down),
+        }],
+        chains: vec![ChainState {
+            chain: 1,
+            down_for: down(south_down),
+        }],
+    }
+}
+
+fn workers<const N: usize>(known: [Known; N]) -> Workers {
+    Workers {
+        known: known.into(),
+        incomplete: false,
+    }
+}
+
+fn ask(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> api::Explanation {
+    let client: Option<IpAddr> = client.map(|client| client.parse().unwrap());
+    let question = Question::new(destination.parse().unwrap(), client).unwrap();
+    explain(&config(), &question, workers)
+}
+
+/// The chains of the candidates; a dash for the direct way.
+fn chains_of(ways: &api::Ways) -> Vec<&str> {
+    let candidates = ways.candidates.iter();
+    candidates
+        .map(|candidate| candidate.chain.as_deref().unwrap_or("-"))
+        .collect()
+}
+
+#[test]
+fn everything_is_listed_with_what_the_workers_know() {
+    let known = workers([worker(true, false), worker(false, false)]);
+    let list = list(&config(), &known);
+    assert_eq!(list.id, Some(7));
+    let paris = &list.peers[0];
+    assert_eq!((paris.waiting, paris.dialing), (4, 2));
+    let half_down = api::Health {
+        usable: true,
+        known_to: 2,
+        down_at: 1,
+        down_for_ms: 3000,
+    };
+    assert_eq!(paris.health, half_down);
+    let rome = &list.peers[1];
+    assert_eq!((rome.health.known_to, rome.health.usable), (0, true));
+    assert_eq!(list.chains[0].nodes, ["paris", "tunis"]);
+    assert_eq!(list.routes[1].destinations.len(), 4);
+    assert_eq!(chains_of(&list.routes[0].ways), ["east", "-"]);
+    assert_eq!(chains_of(&list.routes[1].ways), ["south", "east"]);
+}
+
+#[test]
+fn the_route_is_that_of_the_data_plane_and_what_it_matched_is_named() {
+    let asked = ask("198.51.100.7:443", Some("192.0.2.5"), None);
+    let [taken, others @ ..] = asked.routes.as_slice() else {
+        panic!("{asked:?}")
+    };
+    let expected = api::AppliedRoute {
+        number: 3,
+        destination: Some("198.51.100.0/24".into()),
+        source: Some("192.0.2.0/24".into()),
+        ports: Some("443".into()),
+    };
+    assert_eq!(*taken, expected);
+    let numbers: Vec<_> = others.iter().map(|route| route.number).collect();
+    assert_eq!(numbers, [1, 2]);
+    assert_eq!(chains_of(&asked.ways), ["east", "south", "-"]);
+    assert!(!asked.asked);
+
+    // Without a client, routes for some of them do not apply.
+    let asked = ask("198.51.100.7:443", None, None);
+    assert_eq!(asked.routes[0].number, 2);
+    assert_eq!(asked.routes[0].source, None);
+    let asked = ask("203.0.113.1:80", None, None);
+    assert_eq!((asked.routes[0].number, asked.routes.len()), (1, 1));
+    let asked = ask("[2001:db8::7]:80", None, None);
+    assert_eq!(
+        asked.routes[0].destination.as_deref(),
+        Some("2001:db8::/32")
+    );
+}
+
+#[test]
+fn the_first_way_that_is_not_down_is_taken() {
+    let taken = |known: [Known; 1]| {
+        let asked = ask("198.51.9.9:80", None, Some(&workers(known)));
+        assert!(asked.asked);
+        asked
+            .ways
+            .taken
+            .map(|index| asked.ways.candidates[index].chain.clone())
+    };
+    let chain = |name: &str| Some(Some(name.to_owned()));
+    assert_eq!(taken([worker(false, false)]), chain("south"));
+    assert_eq!(taken([worker(true, false)]), chain("east"));
+    assert_eq!(taken([worker(false, true)]), chain("east"));
+    let mut known = worker(true, true);
+    known.peers.push(PeerState {
+        peer: id(9),
+        waiting: 0,
+        dialing: 0,
+        down_for: Some(Duration::from_millis(1)),
+    });
+    // The route does not lead to the destination directly.
+    assert_eq!(taken([known.clone()]), None);
+    // A worker that knows nothing tries.
+    let asked = ask(
+        "198.51.9.9:80",
+        None,
+        Some(&workers([known, Known::default()])),
+    );
+    assert_eq!(asked.ways.taken, Some(0));
+}
+
+#[test]
+fn what_access_denies_is_told() {
+    let asked = ask("10.1.1.1:80", Some("192.0.2.5"), None);
+    assert_eq!(asked.access.denied.as_deref(), Some("private"));
+    assert_eq!(asked.access.client_admitted, Some(true));
+    let asked = ask("198.51.100.7:80", Some("203.0.113.5"), None);
+    assert_eq!(asked.access.denied, None);
+    assert_eq!(asked.access.client_admitted, Some(false));
+    assert_eq!(
+        ask("198.51.100.7:80", None, None).access.client_admitted,
+        None
+    );
+}
+
+#[test]
+fn no_flow_goes_between_families() {
+    let error = Question::new(
+        "[2001:db8::7]:80".parse().unwrap(),
+        Some("192.0.2.1".parse().unwrap()),
+    );
+    assert!(error.unwrap_err().contains("one family"));
+    let mapped = "[::ffff:198.51.100.7]:80".parse().unwrap();
+    let client = Some("192.0.2.1".parse().unwrap());
+    let plain = Question::new(mapped, client).unwrap();
+    assert_eq!(
+        plain,
+        Question::new("198.51.100.7:80".parse().unwrap(), client).unwrap()
+    );
+}

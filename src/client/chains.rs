@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `chains` verbs: other nodes, and which way a flow takes.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{ask, present, show};
+use crate::admin::api::chains::{
+    AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, Ways,
+};
+use crate::chains::{Question, explain as explain_config};
+use crate::cli::AdminArgs;
+use crate::config::Config;
+
+/// The port of a destination that is named without one.
+const PORT: u16 = 443;
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ChainsArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+    #[command(subcommand)]
+    verb: Option<ChainsVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ChainsVerb {
+    /// Tell which way a flow takes, and why
+    Explain(ExplainArgs),
+}
+
+#[derive(Args, Debug)]
+struct ExplainArgs {
+    /// ADDRESS[:PORT] of the server, port 443 unless it says otherwise
+    #[arg(value_name = "DESTINATION", value_parser = destination)]
+    destination: SocketAddr,
+    /// Address of the client; without it, routes for some clients do not apply
+    #[arg(long, value_name = "CLIENT")]
+    from: Option<IpAddr>,
+    /// Ask this configuration file and no node: how peers are is not known then
+    #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+fn destination(text: &str) -> Result<SocketAddr, String> {
+    let whole = text.parse::<SocketAddr>().ok();
+    let bare = || text.parse::<IpAddr>().ok().map(|ip| (ip, PORT).into());
+    let address = whole.or_else(bare).filter(|address| address.port() != 0);
+    let form =
+        "expected an address, with or without a port, such as 198.51.100.7:80 or [2001:db8::7]:80";
+    address.ok_or_else(|| form.into())
+}
+
+/// The `chains` verbs.
+pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
+    match &args.verb {
+        None => {
+            let chains: Chains = ask(&args.admin.socket, "GET", "/chains")?;
+            present(&args.admin, &chains, list)
+        }
+        Some(ChainsVerb::Explain(args)) => {
+            let question = Question::new(args.destination, args.from);
+            let question = question.map_err(anyhow::Error::msg)?;
+            let explanation = match &args.config {
+                Some(file) => explain_config(&Config::load(file)?, &question, None),
+                None => ask(&args.admin.socket, "GET", &target(args))?,
+            };
+            present(&args.admin, &explanation, explain)
+        }
+    }
+}
+
+fn target(args: &ExplainArgs) -> String {
+    let from = args.from.map(|from| format!("&from={from}"));
+    let destination = args.destination;
+    format!(
+        "/chains/explain?destination={destination}{}",
+        from.unwrap_or_default()
+    )
+}
+
+fn list(chains: &Chains) -> String {
+    let id = chains
+        .id
+        .map_or_else(|| "without a number".into(), |id| format!("{id}"));
+    let listeners = match chains.listeners.as_slice() {
+        [] => "no explicit listener".to_owned(),
+        some => format!("explicit listeners at {}", some.join(", ")),
+    };
+    let mut text = format!("node {id}, {listeners}\n\n");
+    text += &show::table(&peers(chains), 5);
+    text.push('\n');
+    text += &show::table(&all_chains(chains), 4);
+    text.push('\n');
+    text += &show::table(&routes(chains), 3);
+    if chains.incomplete {
+        text.push_str("(a worker was too busy to say what it knows)\n");
+    }
+    text
+}
+
+fn peers(chains: &Chains) -> Vec<[String; 6]> {
+    let head = ["PEER", "ID", "ADDRESS", "CARRIER", "STATE", "WARM HOPS"];
+    let rows = chains.peers.iter().map(|peer| {
+        let mut warm = peer.waiting.to_string();
+        if peer.dialing > 0 {
+            let _ = write!(warm, " (+{})", peer.dialing);
+        }
+        if peer.pool_max == 0 {
+            "off".clone_into(&mut warm);
+        }
+        [
+            peer.name.clone(),
+            peer.id.to_string(),
+            peer.address.clone(),
+            peer.carrier.clone(),
+            state(&peer.health),
+            warm,
+        ]
+    });
+    std::iter::once(head.map(Into::into)).chain(rows).collect()
+}
+
+fn all_chains(chains: &Chains) -> Vec<[String; 4]> {
+    let head = ["CHAIN", "NUMBER", "STATE", "NODES"];
+    let rows = chains.chains.iter().map(|chain| {
+        [
+            chain.name.clone(),
+            chain.number.to_string(),
+            state(&chain.health),
+            chain.nodes.join(" > "),
+        ]
+    });
+    std::iter::once(head.map(Into::into)).chain(rows).collect()
+}
+
+fn routes(chains: &Chains) -> Vec<[String; 3]> {
+    let head = ["ROUTE", "FOR", "WAYS"];
+    let rows = chains.routes.iter().map(|route| {
+        let parts = [
+            ("to", &route.destinations),
+            ("from", &route.sources),
+            ("ports", &route.ports),
+        ];
+        let parts = parts.into_iter().filter(|(_, list)| !list.is_empty());
+        let parts: Vec<_> = parts
+            .map(|(word, list)| format!("{word} {}", list.join(", ")))
+            .collect();
+        let matched = if parts.is_empty() {
+            "all".into()
+        } else {
+            parts.join(" ")
+        };
+        [route.number.to_string(), matched, in_order(&route.ways)]
+    });
+    std::iter::once(head.map(Into::into)).chain(rows).collect()
+}
+
+/// The candidates in a line, the one that is taken in brackets.
+fn in_order(ways: &Ways) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for (index, candidate) in ways.candidates.iter().enumerate() {
+        let name = candidate.chain.as_deref().unwrap_or("direct");
+        words.push(if ways.taken == Some(index) {
+            format!("[{name}]")
+        } else {
+            name.to_owned()
+        });
+    }
+    if ways.taken.is_none() {
+        words.push("[refuse]".into());
+    }
+    words.join(", ")
+}
+
+fn state(health: &Health) -> String {
+    if health.known_to == 0 {
+        return "unknown".into();
+    }
+    if health.down_at == 0 {
+        return "up".into();
+    }
+    let span = show::span(health.down_for_ms);
+    if health.usable {
+        return format!("down for {} of the workers, for {span}", health.down_at);
+    }
+    format!("down for {span}")
+}
+
+fn explain(explanation: &Explanation) -> String {
+    let from = explanation.client.as_deref().unwrap_or("any client");
+    let mut text = format!("{} from {from}\n", explanation.destination);
+    let mut line = |title: &str, words: &str| {
+        let _ = writeln!(text, "  {title:<8} {words}");
+    };
+    line("rule", &rule(explanation.rule.as_ref()));
+    match explanation.routes.as_slice() {
+        [] => line("route", "none applies"),
+        [taken, others @ ..] => {
+            line("route", &route(taken));
+            for other in others {
+                line(
+                    "",
+                    &format!("before {}, less narrow or later", route(other)),
+                );
+            }
+        }
+    }
+    for (index, candidate) in explanation.ways.candidates.iter().enumerate() {
+        let title = if index == 0 { "ways" } else { "" };
+        let taken = explanation.ways.taken == Some(index);
+        line(title, &way(candidate, taken, explanation.asked));
+    }
+    if explanation.ways.taken.is_none() {
+        let title = if explanation.ways.candidates.is_empty() {
+            "ways"
+        } else {
+            ""
+        };
+        line(title, "refuse the flow  <- taken");
+    }
+    line("access", &access(explanation));
+    text
+}
+
+fn rule(rule: Option<&AppliedRule>) -> String {
+    let Some(AppliedRule { name, action }) = rule else {
+        return "none applies: the flow is forwarded past the node".into();
+    };
+    match action.as_str() {
+        "relay" => format!("\"{name}\": the flow is relayed"),
+        "forward" => format!("\"{name}\": the flow is forwarded past the node"),
+        _ => format!("\"{name}\": the flow is rejected"),
+    }
+}
+
+fn route(route: &AppliedRoute) -> String {
+    let parts = [
+        ("destination in", &route.destination),
+        ("client in", &route.source),
+        ("port", &route.ports),
+    ];
+    let parts = parts.into_iter();
+    let parts: Vec<_> = parts
+        .filter_map(|(words, matched)| Some(format!("{words} {}", matched.as_ref()?)))
+        .collect();
+    let why = if parts.is_empty() {
+        "for all".into()
+    } else {
+        parts.join(", ")
+    };
+    format!("{} ({why})", route.number)
+}
+
+fn way(candidate: &Candidate, taken: bool, asked: bool) -> String {
+    let mut text = match (&candidate.chain, &candidate.peer) {
+        (Some(chain), Some(peer)) => format!("chain {chain} by way of {peer}"),
+        _ => "directly".to_owned(),
+    };
+    if candidate.peer.is_some() {
+        text += match (asked, candidate.usable) {
+            (false, _) => ", state unknown",
+            (true, false) => ", down",
+            (true, true) => ", usable",
+        };
+        if candidate.waiting > 0 {
+            let _ = write!(text, ", {} warm hops wait", candidate.waiting);
+        }
+    }
+    if taken {
+        text += "  <- taken";
+    }
+    text
+}
+
+fn access(explanation: &Explanation) -> String {
+    let access = &explanation.access;
+    let destination = match &access.denied {
+        Some(what) => format!(
+            "denied at explicit listeners: the destination is {what}, and not in access.destinations"
+        ),
+        None => "the destination is allowed at explicit listeners".into(),
+    };
+    match access.client_admitted {
+        Some(true) => destination + "; the client may ask without a key",
+        Some(false) => destination + "; the client may not ask without a key",
+        None => destination,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destinations_have_a_port_or_not() {
+        for (text, address) in [
+            ("198.51.100.7", "198.51.100.7:443"),
+            ("198.51.100.7:80", "198.51.100.7:80"),
+            ("2001:db8::7", "[2001:db8::7]:443"),
+            ("[2001:db8::7]:80", "[2001:db8::7]:80"),
+        ] {
+            assert_eq!(destination(text).unwrap().to_string(), address);
+        }
+        for text in ["example.org", "198.51.100.7:0", "198.51.100.7:x", ""] {
+            assert!(destination(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn health_in_words() {
+        let health = |usable, known_to, down_at| Health {
+            usable,
+            known_to,
+            down_at,
+            down_for_ms: 3000,
+        };
+        assert_eq!(state(&health(true, 0, 0)), "unknown");
+        assert_eq!(state(&health(true, 2, 0)), "up");
+        assert_eq!(
+            state(&health(true, 2, 1)),
+            "down for 1 of the workers, for 3.0s"
+        );
+        assert_eq!(state(&health(false, 2, 2)), "down for 3.0s");
+    }
+}
