@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ADMIN_SOCKET, Config};
-use crate::{client, doctor, host, node};
+use crate::{client, doctor, host, keys, node};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +80,9 @@ enum Verb {
     Relays(client::RelaysVerb),
     /// List peers, chains and routes of the running node, or explain a flow's way
     Chains(client::ChainsArgs),
+    /// Make what two nodes share
+    #[command(subcommand)]
+    Keys(keys::KeysVerb),
     /// Let the running node finish its relays, accept none, and end
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
@@ -130,6 +133,7 @@ impl Cli {
             Verb::Top(args) => client::top(&args)?,
             Verb::Relays(verb) => client::relays(&verb)?,
             Verb::Chains(args) => client::chains(&args)?,
+            Verb::Keys(verb) => keys::run(&verb)?,
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
         }

@@ -15,6 +15,7 @@ mod guard;
 mod host;
 mod intercept;
 mod journal;
+mod keys;
 mod metrics;
 mod node;
 mod notify;

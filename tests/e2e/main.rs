@@ -7,6 +7,7 @@
 mod accept_modes;
 mod bystanders;
 mod capture;
+mod chain_verbs;
 mod churn;
 mod clients;
 mod configuration;
