@@ -9,8 +9,10 @@ use posthaste_bpf as bpf;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept};
-use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix};
+use posthaste_relay::policy::{AcceptMode, Action, Prefix};
 use posthaste_relay::sys;
+
+use crate::config::Config;
 
 /// A worker's [`Intercept`] over its share of the redirect programs.
 pub(crate) struct Lane {
@@ -116,7 +118,13 @@ impl Intercept for Lane {
 }
 
 /// The policy's rules as the redirect programs take them.
-pub(crate) fn rules(policy: &Policy) -> Vec<bpf::RuleSpec> {
+pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
+    if !config.transparent.enabled {
+        // Nothing is taken that was not asked for; SYN-ACKs for what was still
+        // wait for the client's proof.
+        return Vec::new();
+    }
+    let policy = &config.policy;
     let prefix = |prefix: &Prefix| bpf::PrefixSpec {
         ip: prefix.octets(),
         bits: prefix.mapped_bits(),

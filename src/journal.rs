@@ -10,10 +10,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use posthaste_relay::control::{Ended, Journal};
+use posthaste_relay::control::{Denied, Ended, Journal};
 
 use crate::config::accept_word;
 use crate::privileges;
@@ -22,6 +22,9 @@ use crate::privileges;
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
 /// How long the end of the node waits for a reader of its last lines.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(1);
+/// Denied requests that one thread logs within [`DENIALS_PERIOD`].
+const DENIALS_MAX: u32 = 20;
+const DENIALS_PERIOD: Duration = Duration::from_secs(10);
 /// Bytes gathered before one write.
 const WRITE_BYTES: usize = 64 << 10;
 
@@ -79,6 +82,25 @@ struct Shared {
 pub(crate) struct Log {
     queue: Sender<Entry>,
     shared: Arc<Shared>,
+    denials: Quota,
+}
+
+/// Bounds lines that strangers cause.
+#[derive(Clone, Copy, Debug, Default)]
+struct Quota {
+    since: Option<Instant>,
+    lines: u32,
+}
+
+impl Quota {
+    /// Whether one more line may be written now.
+    fn take(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now >= since + DENIALS_PERIOD) {
+            (self.since, self.lines) = (Some(now), 0);
+        }
+        self.lines += 1;
+        self.lines <= DENIALS_MAX
+    }
 }
 
 impl fmt::Debug for Log {
@@ -124,7 +146,12 @@ pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
             write_all(&entries, &theirs, std::io::stdout());
         })
         .context("start the log thread")?;
-    Ok((Log { queue, shared }, Writer { written }))
+    let log = Log {
+        queue,
+        shared,
+        denials: Quota::default(),
+    };
+    Ok((log, Writer { written }))
 }
 
 impl Log {
@@ -190,6 +217,22 @@ impl Journal for Log {
         self.push(Entry::Ended(std::mem::take(ended)))
             .err()
             .unwrap_or(0)
+    }
+
+    fn deny(&mut self, denied: &Denied) {
+        // All are counted; a flood of them is not to be a flood of lines.
+        if !self.denials.take(Instant::now()) {
+            return;
+        }
+        let asked = denied.flow.map(|flow| flow.server().to_string());
+        self.warn(
+            "request denied",
+            &[
+                ("from", &denied.from),
+                ("destination", &asked.as_deref().unwrap_or("-")),
+                ("reason", &denied.denial.label()),
+            ],
+        );
     }
 }
 
@@ -353,7 +396,12 @@ mod tests {
             connections: AtomicBool::new(true),
             events_dropped: AtomicU64::new(0),
         });
-        (Log { queue, shared }, entries)
+        let log = Log {
+            queue,
+            shared,
+            denials: Quota::default(),
+        };
+        (log, entries)
     }
 
     fn written(log: Log, entries: &Receiver<Entry>) -> String {
@@ -392,6 +440,23 @@ mod tests {
             ),
             "{line}"
         );
+    }
+
+    #[test]
+    fn denied_requests_are_lines_but_not_a_flood_of_them() {
+        let (mut log, entries) = queue();
+        let denied = Denied {
+            from: "192.0.2.1:4000".parse().unwrap(),
+            flow: None,
+            denial: posthaste_relay::control::Denial::Stranger,
+        };
+        for _ in 0..1000 {
+            log.deny(&denied);
+        }
+        let text = written(log, &entries);
+        let line = "from=192.0.2.1:4000 destination=- reason=stranger";
+        let count = text.lines().filter(|found| found.ends_with(line)).count();
+        assert_eq!(count, DENIALS_MAX as usize);
     }
 
     #[test]

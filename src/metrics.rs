@@ -25,6 +25,7 @@ pub(crate) fn render(snapshot: &Snapshot) -> String {
     let mut page = Page::default();
     process(&mut page, snapshot);
     workers(&mut page, snapshot);
+    denials(&mut page, snapshot);
     redirect(&mut page, snapshot);
     configuration(&mut page, snapshot);
     page.0
@@ -99,6 +100,18 @@ fn workers(page: &mut Page, snapshot: &Snapshot) {
             &format!("outcome=\"{outcome}\""),
             count,
         );
+    }
+}
+
+fn denials(page: &mut Page, snapshot: &Snapshot) {
+    page.family(
+        "requests_denied_total",
+        "counter",
+        "Requests at explicit listeners that were not granted, by reason.",
+    );
+    for (reason, count) in &snapshot.totals.denied {
+        let labels = format!("reason=\"{reason}\"");
+        page.sample("requests_denied_total", &labels, count);
     }
 }
 
@@ -221,6 +234,7 @@ mod tests {
             totals: Totals {
                 counters: totals.collect(),
                 ended: vec![("finished", 7), ("internal", 0)],
+                denied: vec![("stranger", 3)],
             },
             redirect: vec![("events_lost", "SYNs lost.", 3)],
             interfaces: vec![Interface::absent("a\"b")],

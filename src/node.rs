@@ -7,6 +7,7 @@
 //! first. Everything that can fail at start fails before a flow is touched.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -16,7 +17,8 @@ use anyhow::{Context, anyhow, bail};
 use posthaste_bpf::{Redirect, Settings};
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
-use posthaste_relay::{sys, worker};
+use posthaste_relay::sys;
+use posthaste_relay::worker::{self, Desk};
 
 use crate::config::Config;
 use crate::guard::Guard;
@@ -47,9 +49,6 @@ pub(crate) struct Node {
 
 /// Runs a node until it is told to stop and has drained.
 pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
-    if !config.transparent.enabled {
-        bail!("transparent.enabled = false: a node without interception cannot run yet");
-    }
     privileges::require(&privileges::NODE)?;
     admin::ensure_alone(&config.admin_socket)?;
     privileges::raise_open_files()?;
@@ -107,7 +106,7 @@ fn load(config: &Config) -> anyhow::Result<Loaded> {
         half_open_reserve: half_open.reserve,
         windows: sets_windows(&config.policy),
     })?;
-    let generation = redirect.set_rules(&intercept::rules(&config.policy))?;
+    let generation = redirect.set_rules(&intercept::rules(config))?;
     Ok((redirect, generation))
 }
 
@@ -134,8 +133,9 @@ impl Prepared {
             log.warn(warning, &[]);
         }
         let policy = Arc::new(config.policy.clone());
+        let desk = Arc::default();
         let workers = (0..u16::try_from(config.node.workers)?)
-            .map(|index| start_worker(index, config, &log, &policy))
+            .map(|index| start_worker(index, config, &log, (&policy, &desk)))
             .collect::<anyhow::Result<_>>()?;
         Ok(Self {
             listeners,
@@ -207,7 +207,7 @@ impl Node {
             bail!("there is no configuration file to read: the node was started without one");
         };
         let (next, restart) = self.config().adopt(Config::load(path)?);
-        let generation = self.redirect().set_rules(&intercept::rules(&next.policy))?;
+        let generation = self.redirect().set_rules(&intercept::rules(&next))?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
             worker.send(Command::Policy {
@@ -262,7 +262,7 @@ fn start_worker(
     index: u16,
     config: &Config,
     log: &Log,
-    policy: &Arc<Policy>,
+    (policy, desk): (&Arc<Policy>, &Arc<Desk>),
 ) -> anyhow::Result<Waiting> {
     let settings = sys::SocketSettings {
         mark: config.transparent.socket_mark,
@@ -281,9 +281,20 @@ fn start_worker(
             Err(error) => return Err(error).context("open a transparent listener"),
         }
     }
+    let listen = |address: &SocketAddr| {
+        sys::explicit_listener(*address, settings)
+            .with_context(|| format!("open the explicit listener {address}"))
+    };
+    let explicit = config
+        .explicit
+        .iter()
+        .map(listen)
+        .collect::<Result<_, _>>()?;
     let settings = worker::Settings {
         index,
         listeners,
+        explicit,
+        desk: Arc::clone(desk),
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),
     };

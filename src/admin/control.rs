@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use posthaste_relay::control::Handle;
+use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::Notify;
 
@@ -188,6 +188,8 @@ pub(crate) struct Totals {
     pub(crate) counters: Vec<Total>,
     /// Relays ended, by label of the outcome.
     pub(crate) ended: Vec<(&'static str, u64)>,
+    /// Requests denied, by label of the reason.
+    pub(crate) denied: Vec<(&'static str, u64)>,
 }
 
 /// One counter, summed over the workers.
@@ -207,6 +209,8 @@ impl Totals {
             .iter()
             .map(|outcome| (outcome.label(), 0))
             .collect();
+        let reasons = Denial::ALL.iter();
+        let mut denied: Vec<_> = reasons.map(|denial| (denial.label(), 0)).collect();
         for worker in workers {
             for (index, (name, help, grows, value)) in worker.counters.each().enumerate() {
                 match counters.get_mut(index) {
@@ -222,8 +226,15 @@ impl Totals {
             for (total, counter) in ended.iter_mut().zip(&worker.counters.ended) {
                 total.1 += counter.read();
             }
+            for (total, counter) in denied.iter_mut().zip(&worker.counters.denied) {
+                total.1 += counter.read();
+            }
         }
-        Self { counters, ended }
+        Self {
+            counters,
+            ended,
+            denied,
+        }
     }
 }
 

@@ -123,6 +123,7 @@ pub(super) struct Rule {
     pub(super) action: Scalar,
     pub(super) accept: Scalar,
     pub(super) source_address: Scalar,
+    pub(super) proxy_protocol: Scalar,
     pub(super) destinations: List,
     pub(super) sources: List,
     pub(super) ports: List,

@@ -108,6 +108,7 @@ struct EffectiveRule {
     action: &'static str,
     accept: &'static str,
     source_address: &'static str,
+    proxy_protocol: bool,
     #[serde(flatten)]
     matches: Matches,
     downstream: Side,
@@ -203,6 +204,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
         action: action(rule.action),
         accept: accept(rule.accept),
         source_address: source_address(rule.source_address),
+        proxy_protocol: rule.proxy_protocol,
         matches: Matches::of(&rule.matches),
         downstream: side(&rule.downstream),
         upstream: side(&rule.upstream),
@@ -230,6 +232,7 @@ pub(crate) fn accept(accept: AcceptMode) -> &'static str {
 
 fn source_address(source: SourceAddress) -> &'static str {
     match source {
+        SourceAddress::Auto => "auto",
         SourceAddress::Client => "client",
         SourceAddress::Node => "node",
     }

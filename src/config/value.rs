@@ -233,12 +233,13 @@ pub(super) fn action(value: &Value) -> Reading<Action> {
     }
 }
 
-/// `client` or `node`.
+/// `auto`, `client` or `node`.
 pub(super) fn source_address(value: &Value) -> Reading<SourceAddress> {
     match value.as_str() {
+        Some("auto") => Ok(SourceAddress::Auto),
         Some("client") => Ok(SourceAddress::Client),
         Some("node") => Ok(SourceAddress::Node),
-        _ => Err("expected \"client\" or \"node\"".into()),
+        _ => Err("expected \"auto\", \"client\" or \"node\"".into()),
     }
 }
 

@@ -8,6 +8,7 @@ mod accept_modes;
 mod bystanders;
 mod capture;
 mod chain_verbs;
+mod chains;
 mod churn;
 mod clients;
 mod configuration;

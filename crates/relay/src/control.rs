@@ -2,11 +2,14 @@
 //! How other threads talk to a worker: commands in, answers out.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use posthaste_wire::header::NodeId;
+
+use posthaste_wire::hop::Reply;
 
 use crate::flow::Flow;
 use crate::outcome::Outcome;
@@ -188,11 +191,97 @@ pub struct Ended {
     pub total: Duration,
 }
 
-/// Where a worker reports ended relays. Called with a batch once a turn; must
-/// not block. Returns how many records it had to drop.
+/// Why somebody who asked for a flow at an explicit listener did not get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Denial {
+    /// It has no key, and its address is not listed.
+    Stranger,
+    /// The seal is none of a peer's.
+    Seal,
+    /// The request counts no more: it is a repetition, too old, or from the
+    /// future.
+    Replay,
+    /// The cookie is not the client's.
+    Cookie,
+    /// The destination may not be connected to.
+    Destination,
+    /// A rule rejects the flow, or none is for it.
+    Rule,
+    /// The label leads nowhere.
+    Label,
+    /// The flow has been here before, or has come too far.
+    Loop,
+    /// What was said is none of our protocols.
+    Malformed,
+    /// Nothing was said in time.
+    Slow,
+    /// There is no room, or the node drains.
+    Overload,
+}
+
+impl Denial {
+    /// Every reason, in the order of its discriminant.
+    pub const ALL: [Self; 11] = [
+        Self::Stranger,
+        Self::Seal,
+        Self::Replay,
+        Self::Cookie,
+        Self::Destination,
+        Self::Rule,
+        Self::Label,
+        Self::Loop,
+        Self::Malformed,
+        Self::Slow,
+        Self::Overload,
+    ];
+
+    /// The metric label, `snake_case`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Stranger => "stranger",
+            Self::Seal => "seal",
+            Self::Replay => "replay",
+            Self::Cookie => "cookie",
+            Self::Destination => "destination",
+            Self::Rule => "rule",
+            Self::Label => "label",
+            Self::Loop => "loop",
+            Self::Malformed => "malformed",
+            Self::Slow => "slow",
+            Self::Overload => "overload",
+        }
+    }
+
+    /// What the one who asked is told.
+    pub(crate) fn reply(self) -> Reply {
+        match self {
+            Self::Label => Reply::UnknownLabel,
+            Self::Loop => Reply::TooManyHops,
+            Self::Overload => Reply::Overloaded,
+            _ => Reply::Denied,
+        }
+    }
+}
+
+/// Somebody who asked for a flow and did not get it.
+#[derive(Clone, Copy, Debug)]
+pub struct Denied {
+    /// Its address.
+    pub from: SocketAddr,
+    /// What it asked for, if that was read.
+    pub flow: Option<Flow>,
+    /// Why not.
+    pub denial: Denial,
+}
+
+/// Where a worker reports. Must not block.
 pub trait Journal: Send {
-    /// Takes the records out of `ended`.
+    /// Takes the records of ended relays out of `ended`. Called with a batch once
+    /// a turn; returns how many it had to drop.
     fn record(&mut self, ended: &mut Vec<Ended>) -> u64;
+    /// Takes note of a request that was not granted.
+    fn deny(&mut self, denied: &Denied);
 }
 
 /// The other threads' hold on a running worker.

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::control::Denial;
 use crate::outcome::Outcome;
 
 /// One number that a single thread writes and others read.
@@ -42,6 +43,9 @@ macro_rules! counters {
             $(#[doc = $help] pub $name: Counter,)*
             /// Relays ended, by [`Outcome`] discriminant.
             pub ended: [Counter; Outcome::ALL.len()],
+            /// Requests at explicit listeners that were not granted, by [`Denial`]
+            /// discriminant.
+            pub denied: [Counter; Denial::ALL.len()],
         }
 
         impl Counters {
@@ -91,6 +95,12 @@ counters! {
     bytes_spliced: total,
     #[doc = "Frames that could not be put back on their device."]
     frames_lost: total,
+    #[doc = "Connections to explicit listeners."]
+    explicit: total,
+    #[doc = "Flows that left for another node over a connection of their own."]
+    hops_cold: total,
+    #[doc = "Flows that another node did not carry on."]
+    hops_failed: total,
     #[doc = "Log records dropped because the log could not keep up."]
     log_drops: total,
 }
@@ -116,6 +126,7 @@ mod tests {
         assert_eq!(names.len(), counters.each().count());
         let ended = size_of_val(&counters.ended);
         let single = names.len() * size_of::<Counter>();
+        let ended = ended + size_of_val(&counters.denied);
         let padding = size_of::<Counters>() - ended - single;
         assert!(padding < align_of::<Counters>(), "each leaves some out");
     }

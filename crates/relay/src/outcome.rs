@@ -6,7 +6,7 @@
 /// Each maps one to one to a metric label ([`Outcome::label`]) and to a
 /// two-letter termination code in the log ([`Outcome::code`]): first who ended
 /// it (`C`lient, `S`erver, `c`/`s` = that side timed out, `P` = this node,
-/// `K` = an operator, `N` = the network, `-` = both ends agreed), then the phase (`H`andshake of
+/// `K` = an operator, `N` = the network, `H` = another node, `-` = both ends agreed), then the phase (`H`andshake of
 /// the client, `C`onnecting to the server, `D`ata, `F`in, `-` = all done).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -28,6 +28,8 @@ pub enum Outcome {
     UpstreamUnreachable,
     /// Nothing answered the SYN within the connect timeout.
     ConnectTimeout,
+    /// No node carried the flow on.
+    HopFailed,
     /// The client never completed its handshake.
     ClientAbsent,
     /// No byte moved for the idle timeout.
@@ -46,7 +48,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, in the order of its discriminant.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Finished,
         Self::DownstreamReset,
         Self::UpstreamReset,
@@ -55,6 +57,7 @@ impl Outcome {
         Self::UpstreamRefused,
         Self::UpstreamUnreachable,
         Self::ConnectTimeout,
+        Self::HopFailed,
         Self::ClientAbsent,
         Self::IdleTimeout,
         Self::ClientFinTimeout,
@@ -84,6 +87,7 @@ impl Outcome {
             Self::UpstreamRefused => ("upstream_refused", "SC"),
             Self::UpstreamUnreachable => ("upstream_unreachable", "NC"),
             Self::ConnectTimeout => ("connect_timeout", "sC"),
+            Self::HopFailed => ("hop_failed", "HC"),
             Self::ClientAbsent => ("client_absent", "cH"),
             Self::IdleTimeout => ("idle_timeout", "PD"),
             Self::ClientFinTimeout => ("client_fin_timeout", "sF"),

@@ -35,6 +35,9 @@ pub enum Action {
 /// Which source address the server sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceAddress {
+    /// The client's for flows that cross this node, whose answers come back here;
+    /// the node's for those it was asked for.
+    Auto,
     /// The client's own address and port.
     Client,
     /// An address of this node.
@@ -192,6 +195,8 @@ pub struct Rule {
     pub accept: AcceptMode,
     /// Which source address the server sees.
     pub source_address: SourceAddress,
+    /// The server is told the client's address by the PROXY protocol, version 2.
+    pub proxy_protocol: bool,
     /// Settings of the sockets toward clients.
     pub downstream: SideOptions,
     /// Settings of the sockets toward servers.

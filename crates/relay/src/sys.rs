@@ -20,8 +20,12 @@ const SEND_BUFFER_BYTES: i32 = 512 << 10;
 const SO_BUF_LOCK: i32 = 72;
 /// From linux/tcp.h.
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
+const TCPI_OPT_SACK: u8 = 2;
+const TCPI_OPT_WSCALE: u8 = 4;
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 /// From include/net/tcp_states.h.
 const TCP_SYN_SENT: u8 = 2;
+const TCP_SYN_RECV: u8 = 3;
 /// Numbers that `SO_MEMINFO` tells, and the place of the bytes of packets that the
 /// socket has made and this host still holds (linux/sock_diag.h).
 const MEMINFO_VARS: usize = 9;
@@ -85,6 +89,109 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
     socket.bind(&SocketAddr::new(loopback, 0).into())?;
     socket.listen(settings.backlog)?;
     Ok(socket)
+}
+
+/// Opens a listener on `address` for those who name the destination themselves.
+/// Several may share the address: the kernel spreads connections over them.
+/// A request in a SYN (TCP Fast Open, RFC 7413) is there before the handshake
+/// is complete; no cookie is asked for, since a request has a seal or waits.
+///
+/// # Errors
+/// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
+pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    // Without it requests come one round trip later.
+    let _ = set_option(&socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1);
+    let _ = set_option(
+        &socket,
+        libc::IPPROTO_TCP,
+        libc::TCP_FASTOPEN,
+        settings.backlog,
+    );
+    socket.listen(settings.backlog)?;
+    Ok(socket)
+}
+
+/// Sends the SYN of a connection to `address`, with as much of `bytes` in it as
+/// goes, and returns how many that are: none where the kernel does not offer it.
+pub(crate) fn connect_saying(
+    socket: &Socket,
+    address: SocketAddr,
+    bytes: &[u8],
+) -> io::Result<usize> {
+    let without = || match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(0),
+    };
+    if set_option(socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1).is_err() {
+        return without();
+    }
+    let flags = libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL;
+    match socket.send_to_with_flags(bytes, &address.into(), flags) {
+        Ok(sent) => Ok(sent),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINPROGRESS) => Ok(0),
+            // Switched off by `net.ipv4.tcp_fastopen`.
+            Some(libc::EOPNOTSUPP) => without(),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether a connection was accepted with its SYN, and its handshake is not
+/// complete: who opened it may be anybody.
+pub(crate) fn is_handshaking(socket: &impl AsFd) -> bool {
+    raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_RECV)
+}
+
+/// The options of the SYN-ACK that the peer of an open connection sent (RFC 8803
+/// §6.2.6), as far as the kernel remembers them: timestamps are not.
+pub(crate) fn peer_options(socket: &impl AsFd) -> Vec<u8> {
+    let Ok(info) = raw_tcp_info(socket) else {
+        return Vec::new();
+    };
+    let has = |option: u8| info.tcpi_options & option != 0;
+    let mut options = Vec::new();
+    if let Some(mss) = segment_bytes(socket) {
+        options.extend_from_slice(&[2, 4]);
+        options.extend_from_slice(&mss.to_be_bytes());
+    }
+    if has(TCPI_OPT_SACK) {
+        options.extend_from_slice(&[4, 2]);
+    }
+    if has(TCPI_OPT_WSCALE) {
+        // The kernel packs both shifts into one byte, the peer's low.
+        let scales = info.tcpi_snd_rcv_wscale;
+        options.extend_from_slice(&[3, 3, scales & 0xf]);
+    }
+    options
+}
+
+/// A fresh number of `N` bytes that nobody can foresee.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        // SAFETY: the rest of `bytes` is as long as is said.
+        let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
+        // Fails only until the kernel has gathered enough, or for a signal.
+        filled += usize::try_from(got).unwrap_or(0);
+    }
+    bytes
+}
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A non-blocking TCP socket with our mark that may use foreign addresses.

@@ -10,12 +10,16 @@
 //! its counters and send it [`Command`]s.
 
 mod admit;
+mod ask;
 mod carry;
 mod entry;
+mod greeting;
 mod halves;
 mod hop;
 mod inspect;
+mod prologue;
 mod wait;
+mod ways;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -39,9 +43,13 @@ use crate::side::Side;
 use crate::slots::{KEY_BITS, Slots};
 use crate::sys::{self, Waker};
 
+pub use ask::Desk;
+use ask::TOKEN_GREETING;
 use entry::Entry;
+use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
+use prologue::Via;
 
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -61,7 +69,7 @@ const DESCRIPTORS_SPARE: usize = 16;
 /// Tokens of what is not a relay. A relay's is `key << 1 | side`.
 const TOKEN_EVENTS: u64 = u64::MAX;
 const TOKEN_WAKER: u64 = u64::MAX - 1;
-const TOKEN_LISTENER: u64 = u64::MAX - 8;
+const TOKEN_LISTENER: u64 = 1 << 61;
 
 /// What a worker is made of.
 #[derive(Debug)]
@@ -72,6 +80,10 @@ pub struct Settings {
     pub listeners: Vec<Socket>,
     /// `SO_MARK` of its upstream sockets.
     pub socket_mark: u32,
+    /// Its listeners for those who name the destination themselves.
+    pub explicit: Vec<Socket>,
+    /// What it shares with the node's other workers about them.
+    pub desk: Arc<Desk>,
     /// The policy to start with.
     pub policy: Arc<Policy>,
 }
@@ -80,7 +92,11 @@ pub struct Settings {
 pub(crate) struct Worker<I> {
     index: u16,
     epoll: Epoll,
+    /// The transparent ones, then the explicit ones.
     listeners: Vec<Socket>,
+    /// How many are transparent.
+    transparent: usize,
+    desk: Arc<Desk>,
     socket_mark: u32,
     intercept: I,
     commands: Receiver<Command>,
@@ -99,6 +115,10 @@ pub(crate) struct Worker<I> {
     /// wait in the ring behind one that another CPU still writes, so it may
     /// come yet.
     unannounced: HashSet<Flow>,
+    /// Connections to explicit listeners that have not asked for a flow.
+    greetings: Slots<Greeting>,
+    /// Ways that have failed of late, and until when they are tried last.
+    down: HashMap<Via, Duration>,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: std::collections::VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
@@ -202,18 +222,23 @@ impl<I: Intercept> Worker<I> {
         let input = EpollFlags::EPOLLIN;
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
-        for (number, listener) in (0..).zip(&settings.listeners) {
-            epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER + number))?;
+        let transparent = settings.listeners.len();
+        let mut listeners = settings.listeners;
+        listeners.extend(settings.explicit);
+        for (number, listener) in (0..).zip(&listeners) {
+            epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
         }
         let rules = Rules::new(&settings.policy, generation);
-        for listener in &settings.listeners {
+        for listener in &listeners {
             sys::apply(listener, rules.inherited())?;
         }
         intercept.offer(true)?;
         Ok(Self {
             index: settings.index,
             epoll,
-            listeners: settings.listeners,
+            listeners,
+            transparent,
+            desk: settings.desk,
             socket_mark: settings.socket_mark,
             intercept,
             commands,
@@ -226,6 +251,8 @@ impl<I: Intercept> Worker<I> {
             half_open: HashMap::new(),
             known: HashSet::new(),
             unannounced: HashSet::new(),
+            greetings: Slots::new(),
+            down: HashMap::new(),
             passed: std::collections::VecDeque::new(),
             workspace: Workspace::new(),
             again: Vec::new(),
@@ -276,7 +303,8 @@ impl<I: Intercept> Worker<I> {
             match event.data() {
                 TOKEN_EVENTS => {}
                 TOKEN_WAKER => self.obey(),
-                token if token >= TOKEN_LISTENER => self.accept(token - TOKEN_LISTENER),
+                token if token & TOKEN_LISTENER != 0 => self.accept(token & !TOKEN_LISTENER),
+                token if token & TOKEN_GREETING != 0 => self.on_greeting(token & !TOKEN_GREETING),
                 token => self.on_socket(token, event.events()),
             }
         }
@@ -299,7 +327,10 @@ impl<I: Intercept> Worker<I> {
         if !self.again.is_empty() || self.events_wait {
             return EpollTimeout::ZERO;
         }
-        let waiting = self.entries.len() > 0 || !self.passed.is_empty() || self.withdrawn;
+        let waiting = self.entries.len() > 0
+            || self.greetings.len() > 0
+            || !self.passed.is_empty()
+            || self.withdrawn;
         if !waiting {
             return EpollTimeout::NONE;
         }
@@ -327,7 +358,14 @@ impl<I: Intercept> Worker<I> {
         };
         if entry.is_open() {
             self.advance_with(key, &[(side, ready)]);
-        } else if side == Side::Upstream && ready.writable {
+        } else if side == Side::Downstream {
+            self.on_asker_ready(key);
+        } else if entry
+            .pending()
+            .is_some_and(|pending| pending.hopping.is_some())
+        {
+            self.on_hop_ready(key, ready);
+        } else if ready.writable {
             self.on_upstream_answer(key, ready);
         }
     }
@@ -355,6 +393,7 @@ impl<I: Intercept> Worker<I> {
         if self.starved {
             self.recover();
         }
+        self.sweep_greetings();
         self.drain_or_return();
     }
 
@@ -412,7 +451,7 @@ impl<I: Intercept> Worker<I> {
 
     fn listen_for(&self, interest: EpollFlags) {
         for (number, listener) in (0..).zip(&self.listeners) {
-            let mut event = EpollEvent::new(interest, TOKEN_LISTENER + number);
+            let mut event = EpollEvent::new(interest, TOKEN_LISTENER | number);
             let _ = self.epoll.modify(listener, &mut event);
         }
     }
@@ -426,18 +465,31 @@ impl<I: Intercept> Worker<I> {
 
     /// Watches a side of a relay, once for its whole life.
     fn watch(&self, key: u64, side: Side, fd: &OwnedFd) -> io::Result<()> {
-        let flags = EpollFlags::EPOLLIN
-            | EpollFlags::EPOLLOUT
-            | EpollFlags::EPOLLRDHUP
-            | EpollFlags::EPOLLPRI
-            | EpollFlags::EPOLLET;
-        let token = key << 1 | side as u64;
-        Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
+        Ok(self.epoll.add(fd, interest_of(key, side))?)
+    }
+
+    /// Watches what was watched as something else before.
+    fn rewatch(&self, key: u64, side: Side, fd: &OwnedFd) -> io::Result<()> {
+        Ok(self.epoll.modify(fd, &mut interest_of(key, side))?)
+    }
+
+    /// Whether a listener is for those who name the destination themselves.
+    fn is_explicit(&self, number: u64) -> bool {
+        usize::try_from(number).is_ok_and(|number| number >= self.transparent)
     }
 
     fn id(&self, key: u64) -> RelayId {
         RelayId(u64::from(self.index) << KEY_BITS | key)
     }
+}
+
+fn interest_of(key: u64, side: Side) -> EpollEvent {
+    let flags = EpollFlags::EPOLLIN
+        | EpollFlags::EPOLLOUT
+        | EpollFlags::EPOLLRDHUP
+        | EpollFlags::EPOLLPRI
+        | EpollFlags::EPOLLET;
+    EpollEvent::new(flags, key << 1 | side as u64)
 }
 
 /// Slots kept free in a table of `most`.

@@ -12,12 +12,14 @@
 
 mod answer;
 mod chain;
+mod cookie;
 mod error;
 mod head;
 mod request;
 mod tlv;
 
 pub use answer::{Answer, AnswerReader, BadAnswer};
+pub use cookie::{cookie, is_cookie_of};
 pub use error::ConvertError;
 pub use head::{Head, HeadReader, Problem, Refusal};
 pub use request::{Connect, Request, TcpRequest};

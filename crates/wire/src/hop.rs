@@ -50,8 +50,8 @@ pub use handshake::{
 };
 pub use reply::{Icmp, Reply};
 pub use turn::{
-    Acceptor, Dialer, FromAcceptor, FromDialer, HopError, OpenError, PROVED, ReplyReader, ping,
-    pong,
+    Acceptor, Dialer, FromAcceptor, FromDialer, HopError, OpenError, PROVED, ProofReader,
+    ReplyReader, ping, pong,
 };
 
 /// What a handshake leaves behind: who the other end is, and a key for this

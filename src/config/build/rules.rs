@@ -43,7 +43,7 @@ impl Reader {
             source_address: self.get(
                 "defaults.source_address",
                 &section.source_address,
-                SourceAddress::Client,
+                SourceAddress::Auto,
                 value::source_address,
             ),
             downstream: self.side("defaults.downstream", &section.downstream, &side),
@@ -186,6 +186,12 @@ impl Reader {
                 defaults.source_address,
                 value::source_address,
             ),
+            proxy_protocol: self.get(
+                &key("proxy_protocol"),
+                &section.proxy_protocol,
+                false,
+                value::switch,
+            ),
             downstream: self.side(
                 &key("downstream"),
                 &section.downstream,
@@ -214,6 +220,7 @@ fn relay_all(defaults: &Defaults) -> Rule {
         action: Action::Relay,
         accept: defaults.accept,
         source_address: defaults.source_address,
+        proxy_protocol: false,
         downstream: defaults.downstream.clone(),
         upstream: defaults.upstream.clone(),
         timeouts: defaults.timeouts,

@@ -38,6 +38,7 @@ fn policy(matches: &[Match]) -> Policy {
         action: Action::Relay,
         accept: AcceptMode::Early,
         source_address: SourceAddress::Client,
+        proxy_protocol: false,
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),
         timeouts: Timeouts::default(),

@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use posthaste_wire::hop::{ProofReader, Reply};
+
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Event, EventKind, Gate, Heading, Intercept};
@@ -14,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::policy::AcceptMode;
 use crate::relay::Ready;
 use crate::side::{Side, Sides};
-use crate::sys;
+use crate::sys::{self, IcmpError};
 
 use super::entry::{Entry, LocalRule, Pending, State, Timers, micros};
 use super::hop::{self, Hop, Kept, Wanted};
@@ -91,13 +93,13 @@ impl<I: Intercept> Worker<I> {
         let Some(key) = self.opening.get(flow).copied() else {
             return;
         };
-        if let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) {
+        if let Some(pending) = self.pending(key) {
             pending.gates.retain(|(gated, _)| gated != flow);
         }
         self.end(key, Outcome::ClientAbsent);
     }
 
-    fn within_budget(&self, flow: &Flow) -> bool {
+    pub(super) fn within_budget(&self, flow: &Flow) -> bool {
         let count = self
             .half_open
             .get(&client_prefix(flow))
@@ -117,19 +119,27 @@ impl<I: Intercept> Worker<I> {
         let mss = event.frame.mss();
         let key = self.insert(event.flow, rule, accept, opening, Some(event.frame));
         self.opening.insert(event.flow, key);
-        *self
-            .half_open
-            .entry(client_prefix(&event.flow))
-            .or_insert(0) += 1;
-        self.counters.half_open.add(1);
-        if let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) {
+        self.count_half_open(key);
+        if let Some(pending) = self.pending(key) {
             pending.gates.push((event.flow, event.gate));
-            pending.counted = true;
         }
+        self.choose_ways(key);
         self.open_upstream(key, mss);
     }
 
-    fn insert(
+    /// Counts an opening flow against the budgets until its client is proved.
+    pub(super) fn count_half_open(&mut self, key: u64) {
+        let Some(flow) = self.entries.get(key).map(|entry| entry.flow) else {
+            return;
+        };
+        *self.half_open.entry(client_prefix(&flow)).or_insert(0) += 1;
+        self.counters.half_open.add(1);
+        if let Some(pending) = self.pending(key) {
+            pending.counted = true;
+        }
+    }
+
+    pub(super) fn insert(
         &mut self,
         flow: Flow,
         rule: Rc<LocalRule>,
@@ -148,6 +158,10 @@ impl<I: Intercept> Worker<I> {
             connect_by: self.now + rule.rule.timeouts.connect,
             prove_by: self.now + self.rules.half_open().expiry,
             look_at: self.now + LOOK,
+            ways: Vec::new(),
+            guard: None,
+            proof: ProofReader::default(),
+            hopping: None,
         };
         self.entries.insert(Entry {
             flow,
@@ -157,6 +171,7 @@ impl<I: Intercept> Worker<I> {
             sockets: Sides::default(),
             started: self.now,
             timers: Timers::default(),
+            prologue: None,
             state: State::Opening(Box::new(pending)),
         })
     }
@@ -184,7 +199,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Has the SYN of an opening flow forwarded, and leaves its gate to expire.
     fn forward_held(&mut self, key: u64) {
-        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+        let Some(pending) = self.pending(key) else {
             return;
         };
         if let (Some(syn), false) = (pending.syn.take(), pending.gates.is_empty()) {
@@ -193,18 +208,20 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Opens the upstream side, or treats its failure as the server's.
-    fn open_upstream(&mut self, key: u64, mss: Option<u16>) {
+    /// Opens a connection to the server, or treats its failure as the server's.
+    pub(super) fn open_direct(&mut self, key: u64, mss: Option<u16>) {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
+        let asked = entry.asker().is_some();
         let rule = Rc::clone(&entry.rule);
         let wanted = Wanted {
             flow: entry.flow,
             rule: &rule.rule,
             mark: self.socket_mark,
             mss,
-            strict: entry.accept == AcceptMode::Strict,
+            strict: asked || entry.accept == AcceptMode::Strict,
+            asked,
         };
         let result = Hop::prepare(&wanted, Kept::AddressAndPort);
         let mut result = result.and_then(|hop| self.connect(key, hop));
@@ -223,9 +240,7 @@ impl<I: Intercept> Worker<I> {
             Kept::Address => self.counters.port_fallbacks.add(1),
             Kept::Nothing => self.counters.address_fallbacks.add(1),
         }
-        if hop.kept != Kept::AddressAndPort
-            && let Err(error) = self.gate_other_tuple(key, hop.flow)
-        {
+        if let Err(error) = self.gate_other_tuple(key, hop.flow) {
             return self.put_off(key, error);
         }
         let socket = hop.connect()?;
@@ -236,13 +251,13 @@ impl<I: Intercept> Worker<I> {
         Ok(())
     }
 
-    /// The server's SYN-ACK will come to another tuple than the client's: that
+    /// The server's SYN-ACK may come to another tuple than the client's: that
     /// one needs a gate of its own while the client is unproven.
     fn gate_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
         let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
             return Ok(());
         };
-        if pending.opening.proven() {
+        if pending.opening.proven() || pending.gates.iter().any(|(gated, _)| *gated == flow) {
             return Ok(());
         }
         let gate = self.intercept.close_gate(&flow)?;
@@ -302,16 +317,22 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// The server has answered: let the client's held SYN in.
-    fn admit_client(&mut self, key: u64) {
+    pub(super) fn admit_client(&mut self, key: u64) {
         let expiry = self.rules.half_open().expiry;
+        let now = self.now;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
+        if let Some(pending) = entry.pending() {
+            pending.prove_by = now + expiry;
+        }
+        if entry.asker().is_some() {
+            return self.answer(key);
+        }
         let flow = entry.flow;
         let Some(pending) = entry.pending() else {
             return;
         };
-        pending.prove_by = self.now + expiry;
         let gate = pending
             .gates
             .iter()
@@ -337,7 +358,11 @@ impl<I: Intercept> Worker<I> {
             match sys::accept(listener) {
                 Ok((socket, client, server)) => {
                     self.carry_out();
-                    self.on_accept(Flow::new(client, server), socket);
+                    if self.is_explicit(number) {
+                        self.greet(client, socket);
+                    } else {
+                        self.on_accept(Flow::new(client, server), socket);
+                    }
                 }
                 Err(error) => return self.on_accept_error(&error),
             }
@@ -365,6 +390,13 @@ impl<I: Intercept> Worker<I> {
             return self.begin_late(flow, socket);
         };
         let now = self.now;
+        if self
+            .pending(key)
+            .is_none_or(|pending| pending.syn.is_none())
+        {
+            // The tuple is that of a flow to a server, which has no client here.
+            return;
+        }
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -374,6 +406,14 @@ impl<I: Intercept> Worker<I> {
         }
         entry.timers.accept_us = Some(entry.since_start_us(now));
         entry.sockets[Side::Downstream] = Some(socket);
+        self.on_proof(key);
+    }
+
+    /// The client has completed its handshake.
+    pub(super) fn on_proof(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         let asked = entry.sockets[Side::Upstream].is_some();
         let Some(pending) = entry.pending() else {
             return;
@@ -382,7 +422,10 @@ impl<I: Intercept> Worker<I> {
         self.prove(key);
         match step {
             OnMeeting::Wait(None) if !asked => self.catch_up(key),
-            OnMeeting::Wait(frame) => self.inject(frame.and_then(|f| f.completed()), Heading::In),
+            OnMeeting::Wait(frame) => {
+                self.inject(frame.and_then(|f| f.completed()), Heading::In);
+                self.meet_over_hop(key);
+            }
             OnMeeting::WaitForClient | OnMeeting::Admit => {}
             OnMeeting::Join => self.join(
                 key,
@@ -479,6 +522,7 @@ impl<I: Intercept> Worker<I> {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.timers.accept_us = Some(0);
         }
+        self.choose_ways(key);
         self.open_upstream(key, mss);
     }
 
@@ -494,7 +538,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(error) = hop::connect_error(socket) {
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
-        let strict = entry.accept == AcceptMode::Strict;
+        let strict = entry.accept == AcceptMode::Strict || entry.asker().is_some();
         let flow = entry.flow;
         let Some(pending) = entry.pending() else {
             return;
@@ -510,19 +554,42 @@ impl<I: Intercept> Worker<I> {
             self.intercept.acquit(&flow);
         }
         match step {
-            OnMeeting::Join => self.join(key, ready),
+            OnMeeting::Join => {
+                self.say_who(key);
+                self.join(key, ready);
+            }
             OnMeeting::Admit => self.admit_client(key),
             OnMeeting::Wait(_) | OnMeeting::WaitForClient | OnMeeting::Refuse(_) => {}
         }
     }
 
     pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
-        let outcome = hop::connect_outcome(error);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if entry
+            .pending()
+            .is_some_and(|pending| pending.hopping.is_some())
+        {
+            return self.on_hop_failed(key, Reply::Failed);
+        }
+        let upstream = entry.sockets[Side::Upstream].take();
+        let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
+        self.fail_upstream(key, hop::connect_outcome(error), icmp, blame);
+    }
+
+    /// No server is to be had: the client is told so as it can be.
+    pub(super) fn fail_upstream(
+        &mut self,
+        key: u64,
+        outcome: Outcome,
+        error: Option<IcmpError>,
+        blame: Blame,
+    ) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         let (flow, accept) = (entry.flow, entry.accept);
-        let upstream = entry.sockets[Side::Upstream].take();
         let Some(pending) = entry.pending() else {
             return;
         };
@@ -535,19 +602,25 @@ impl<I: Intercept> Worker<I> {
         }
         match step {
             OnFailure::Remember => {}
-            OnFailure::Refuse => self.end(key, outcome),
-            OnFailure::PassOn => self.refuse_held(key, outcome, upstream),
+            OnFailure::Refuse => self.end_with(key, outcome, error),
+            OnFailure::PassOn => self.refuse_held(key, outcome, error),
         }
     }
 
     /// Answers a held SYN as the client would have been answered without us.
-    fn refuse_held(&mut self, key: u64, outcome: Outcome, upstream: Option<OwnedFd>) {
-        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+    fn refuse_held(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
+        if self
+            .entries
+            .get(key)
+            .is_some_and(|entry| entry.asker().is_some())
+        {
+            return self.end_with(key, outcome, error);
+        }
+        let Some(pending) = self.pending(key) else {
             return;
         };
-        let error = upstream.as_ref().and_then(sys::take_icmp_error);
         let answer = match (outcome, error, &pending.syn) {
-            (Outcome::UpstreamRefused, _, Some(syn)) => syn.reset(),
+            (Outcome::UpstreamRefused | Outcome::HopFailed, _, Some(syn)) => syn.reset(),
             (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
             _ => None,
         };

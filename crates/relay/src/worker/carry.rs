@@ -4,21 +4,39 @@
 
 use std::time::Duration;
 
+use posthaste_wire::hop::{Icmp, Reply};
+use posthaste_wire::proxy_v2;
+
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
 use crate::relay::{Ready, Relay, Verdict};
 use crate::side::Side;
-use crate::sys;
+use crate::sys::{self, IcmpError};
 
 use super::Worker;
 use super::entry::State;
 use super::halves::Halves;
+use super::prologue::{is_of_hop, outcome_of, reply_of, say};
 
 impl<I: Intercept> Worker<I> {
     /// Joins two open connections into a relay. `upstream` is what the upstream
     /// socket is known to be ready for; the downstream one reports when it is
     /// first watched, but most clients have spoken by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
+        let said = self.send_proof(key);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if said.is_err() {
+            return self.end_with(key, Outcome::HopFailed, None);
+        }
+        let expects = entry
+            .prologue
+            .as_ref()
+            .is_some_and(|said| said.expecting.is_some());
+        if entry.asker().is_some() && !expects {
+            self.answer(key);
+        }
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -27,6 +45,8 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let watched = match &entry.sockets[Side::Downstream] {
+            // Since it asked.
+            Some(_) if entry.prologue.as_ref().is_some_and(|said| said.asked) => Ok(()),
             Some(socket) => self.watch(key, Side::Downstream, socket),
             None => Err(std::io::ErrorKind::NotConnected.into()),
         };
@@ -59,6 +79,7 @@ impl<I: Intercept> Worker<I> {
         }
         let mut halves = Halves {
             sockets: &entry.sockets,
+            prologue: entry.prologue.as_deref_mut(),
             workspace: &mut self.workspace,
         };
         let verdict = relay.advance(&mut halves, self.now);
@@ -81,7 +102,81 @@ impl<I: Intercept> Worker<I> {
                 entry.queued = true;
                 self.again.push(key);
             }
-            Verdict::Done(outcome) => self.end(key, outcome),
+            Verdict::Done(outcome) => self.conclude(key, outcome),
+        }
+    }
+
+    /// Ends a relay. If that is the next node's doing, it is called so.
+    fn conclude(&mut self, key: u64, outcome: Outcome) {
+        let prologue = self
+            .entries
+            .get(key)
+            .and_then(|entry| entry.prologue.as_deref());
+        let failed = prologue.and_then(|said| Some((said.failed?, said.via?)));
+        let Some((reply, via)) = failed else {
+            return self.end(key, outcome);
+        };
+        if is_of_hop(reply) {
+            self.counters.hops_failed.add(1);
+            self.mark_down(via);
+        }
+        self.end_with(key, outcome_of(reply), None);
+    }
+
+    /// Tells who asked for a flow that the server has answered.
+    pub(super) fn answer(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let asker = entry.prologue.as_mut().and_then(|said| said.asker.take());
+        let (Some(asker), Some(downstream)) = (asker, &entry.sockets[Side::Downstream]) else {
+            return;
+        };
+        let upstream = entry.sockets[Side::Upstream].as_ref();
+        // If this fails its connection is gone, as the relay will find.
+        let _ = say(downstream, &asker.answer(Reply::Connected, upstream));
+    }
+
+    /// Ends a flow, and tells who asked for it why, unless that was told it is
+    /// open.
+    pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let asker = entry.asker();
+        let failed = entry.prologue.as_ref().and_then(|said| said.failed);
+        if let Some(asker) = asker
+            && let Some(socket) = entry.sockets[Side::Downstream].take()
+        {
+            let icmp = error.map(|error| {
+                Reply::Unreachable(Icmp {
+                    kind: error.kind,
+                    code: error.code,
+                    offender: Some(error.offender),
+                })
+            });
+            let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
+            let from = entry.flow.client();
+            let _ = self.epoll.delete(&socket);
+            self.end(key, outcome);
+            return self.part(socket, from, &asker.answer(reply, None));
+        }
+        self.end(key, outcome);
+    }
+
+    /// Tells the server whose connection it is, before any byte of that.
+    pub(super) fn say_who(&mut self, key: u64) {
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        if let (true, Some(upstream)) = (
+            entry.rule.rule.proxy_protocol,
+            &entry.sockets[Side::Upstream],
+        ) {
+            let mut header = Vec::new();
+            proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
+            // If this fails the connection is gone, as the relay will find.
+            let _ = say(upstream, &header);
         }
     }
 

@@ -5,6 +5,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use posthaste_wire::header::LoopGuard;
+use posthaste_wire::hop::ProofReader;
+
+use crate::chain::Way;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::Gate;
@@ -13,6 +17,9 @@ use crate::pipes::Pipe;
 use crate::policy::{AcceptMode, Rule};
 use crate::relay::{Bounds, Relay};
 use crate::side::Sides;
+
+use super::prologue::{Asker, Prologue};
+use super::ways::Hopping;
 
 /// A rule and what is computed from it once.
 #[derive(Debug)]
@@ -43,6 +50,8 @@ pub(super) struct Entry {
     /// When its SYN or its accept was seen, in the worker's time.
     pub(super) started: Duration,
     pub(super) timers: Timers,
+    /// What is still to be said and heard before its bytes.
+    pub(super) prologue: Option<Box<Prologue>>,
     pub(super) state: State,
 }
 
@@ -71,9 +80,22 @@ pub(super) struct Pending {
     pub(super) prove_by: Duration,
     /// When to look whether the upstream SYN has left this host.
     pub(super) look_at: Duration,
+    /// Ways that are left to try, the best first.
+    pub(super) ways: Vec<Way>,
+    /// What the next node is told against loops.
+    pub(super) guard: Option<LoopGuard>,
+    /// Reads that the client of another node is proved.
+    pub(super) proof: ProofReader,
+    /// The hop to it, if there is one.
+    pub(super) hopping: Option<Hopping>,
 }
 
 impl Pending {
+    /// Says which ways there are.
+    pub(super) fn route(&mut self, ways: Vec<Way>, guard: Option<LoopGuard>) {
+        (self.ways, self.guard) = (ways, guard);
+    }
+
     /// When the opening has failed.
     pub(super) fn limit(&self) -> Duration {
         if self.opening.proven() || self.opening.held() {
@@ -85,11 +107,13 @@ impl Pending {
 
     /// When it wants to be looked at.
     fn deadline(&self) -> Duration {
-        if self.opening.asks() {
+        let limit = if self.opening.asks() {
             self.limit().min(self.look_at)
         } else {
             self.limit()
-        }
+        };
+        let hop = self.hopping.as_ref().and_then(Hopping::deadline);
+        hop.map_or(limit, |hop| hop.min(limit))
     }
 }
 
@@ -105,9 +129,15 @@ impl Entry {
         }
     }
 
+    /// Who waits to be told what became of the flow, if anybody does.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        self.prologue.as_ref().and_then(|prologue| prologue.asker)
+    }
+
     /// Whether the client's SYN is held.
     pub(super) fn holds_syn(&self) -> bool {
-        matches!(&self.state, State::Opening(pending) if pending.opening.held())
+        matches!(&self.state, State::Opening(pending)
+            if pending.opening.held() && pending.syn.is_some())
     }
 
     /// When the entry wants to be looked at.

@@ -12,6 +12,8 @@ use crate::relay::Io;
 use crate::side::{Side, Sides};
 use crate::sys;
 
+use super::prologue::Prologue;
+
 /// Bytes read at once when copying.
 const SCRATCH_BYTES: usize = 64 << 10;
 
@@ -37,6 +39,8 @@ impl Workspace {
 /// Both sockets of a relay, for the length of one turn.
 pub(super) struct Halves<'a> {
     pub(super) sockets: &'a Sides<Option<OwnedFd>>,
+    /// What is still to be heard before the bytes of the upstream side.
+    pub(super) prologue: Option<&'a mut Prologue>,
     pub(super) workspace: &'a mut Workspace,
 }
 
@@ -46,6 +50,18 @@ impl Halves<'_> {
             .as_ref()
             .expect("an open relay has both sockets")
     }
+
+    /// Hears what the next node says before the flow's bytes. The relay reads,
+    /// and does not splice, until some have come.
+    fn hear(&mut self) -> io::Result<()> {
+        let [Some(downstream), Some(upstream)] = &self.sockets.0 else {
+            return Ok(());
+        };
+        match &mut self.prologue {
+            Some(prologue) => prologue.hear(upstream, downstream),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Io for Halves<'_> {
@@ -53,6 +69,9 @@ impl Io for Halves<'_> {
     type Buffer = Box<[u8]>;
 
     fn read(&mut self, side: Side) -> io::Result<usize> {
+        if side == Side::Upstream {
+            self.hear()?;
+        }
         let fd = self.fd(side).as_raw_fd();
         retry(|| recv(fd, &mut self.workspace.scratch, MsgFlags::empty()))
     }
@@ -152,6 +171,7 @@ mod tests {
         let mut workspace = Workspace::new();
         let mut halves = Halves {
             sockets: &sockets,
+            prologue: None,
             workspace: &mut workspace,
         };
         peer.shutdown(Shutdown::Write).unwrap();
@@ -171,6 +191,7 @@ mod tests {
         let mut workspace = Workspace::new();
         let mut halves = Halves {
             sockets: &sockets,
+            prologue: None,
             workspace: &mut workspace,
         };
         halves.workspace.scratch[..3].copy_from_slice(b"abc");
@@ -193,6 +214,7 @@ mod tests {
         let mut workspace = Workspace::new();
         let mut halves = Halves {
             sockets: &sockets,
+            prologue: None,
             workspace: &mut workspace,
         };
         let near = socket2::SockRef::from(halves.fd(Side::Upstream));

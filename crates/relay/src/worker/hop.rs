@@ -31,6 +31,9 @@ pub(super) struct Wanted<'a> {
     pub(super) mss: Option<u16>,
     /// Keep what ICMP errors say, to pass them on.
     pub(super) strict: bool,
+    /// The flow was asked for by whoever it is carried for: answers to the
+    /// client's address may not come back here.
+    pub(super) asked: bool,
 }
 
 impl Wanted<'_> {
@@ -81,7 +84,8 @@ impl Hop {
     /// `keep` says and is free.
     pub(super) fn prepare(wanted: &Wanted<'_>, keep: Kept) -> io::Result<Self> {
         let keep = match wanted.rule.source_address {
-            SourceAddress::Client => keep,
+            SourceAddress::Auto if wanted.asked => Kept::Nothing,
+            SourceAddress::Auto | SourceAddress::Client => keep,
             SourceAddress::Node => Kept::Nothing,
         };
         let socket = wanted.socket()?;

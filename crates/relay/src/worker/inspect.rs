@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Access;
+use crate::chain::Chains;
 use crate::control::{Command, Ended, Known, Phase, RelayDetail, RelayInfo};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
@@ -82,6 +84,16 @@ impl Rules {
 
     pub(super) fn suspect_for(&self) -> Duration {
         self.policy.suspect_for
+    }
+
+    /// Other nodes, as they are known now.
+    pub(super) fn chains(&self) -> &Chains {
+        &self.policy.chains
+    }
+
+    /// Who may use the explicit listeners.
+    pub(super) fn access(&self) -> &Access {
+        &self.policy.access
     }
 
     pub(super) fn relays_max(&self) -> usize {

@@ -4,6 +4,8 @@
 use std::io;
 use std::time::Duration;
 
+use posthaste_wire::hop::Reply;
+
 use crate::intercept::{Heading, Intercept};
 use crate::opening::Opening;
 use crate::side::Side;
@@ -11,7 +13,6 @@ use crate::sys;
 
 use super::Worker;
 use super::admit::Blame;
-use super::entry::Entry;
 
 /// How often to look whether an upstream SYN has left this host.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
@@ -20,6 +21,9 @@ impl<I: Intercept> Worker<I> {
     /// An opening flow wants to be looked at.
     pub(super) fn on_opening_time(&mut self, key: u64) {
         let now = self.now;
+        if self.is_hop_late(key) {
+            return self.on_hop_failed(key, Reply::Failed);
+        }
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -43,6 +47,13 @@ impl<I: Intercept> Worker<I> {
 
     /// The server did not answer, or it was not even reached.
     fn give_up(&mut self, key: u64, unsent: bool) {
+        if !unsent
+            && self
+                .pending(key)
+                .is_some_and(|pending| pending.hopping.is_some())
+        {
+            return self.on_hop_failed(key, Reply::TimedOut);
+        }
         let code = if unsent {
             libc::EHOSTUNREACH
         } else {
@@ -53,7 +64,7 @@ impl<I: Intercept> Worker<I> {
 
     /// The client did not complete its handshake.
     fn expire(&mut self, key: u64) {
-        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+        let Some(pending) = self.pending(key) else {
             return;
         };
         let opening = std::mem::replace(&mut pending.opening, Opening::late());

@@ -167,6 +167,27 @@ impl ReplyReader {
     }
 }
 
+/// Reads that the client of a request is proved, when the request said that it is
+/// not.
+#[derive(Clone, Debug, Default)]
+pub struct ProofReader(Gather);
+
+impl ProofReader {
+    /// Takes [`PROVED`] from the front of `input`, and not a byte more.
+    ///
+    /// # Errors
+    /// Something else came.
+    pub fn feed(&mut self, input: &[u8]) -> Result<Progress<()>, HopError> {
+        let frame = self.0.feed(input, Frame::parse)?;
+        match &frame {
+            Progress::Done { value, .. } if value.kind != frame::PROVED => {
+                Err(HopError::OutOfTurn(value.kind))
+            }
+            _ => Ok(frame.map(|_| ())),
+        }
+    }
+}
+
 /// The acceptor's end.
 #[derive(Clone, Debug)]
 pub struct Acceptor {

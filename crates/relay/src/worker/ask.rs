@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that somebody asks for at an explicit listener: who may, to where, and
+//! by which way.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cookie, is_cookie_of};
+use posthaste_wire::header::{Endpoint, LoopGuard, NodeId};
+use posthaste_wire::replay::ReplayWindow;
+use posthaste_wire::seal::Key;
+
+use crate::chain::{Chains, NoWay, Way};
+use crate::control::{Denial, Denied};
+use crate::flow::Flow;
+use crate::intercept::Intercept;
+use crate::opening::Opening;
+use crate::outcome::Outcome;
+use crate::policy::{AcceptMode, Action};
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::entry::State;
+use super::greeting::{Greeting, Keys, Wish};
+use super::prologue::{Asker, Prologue, Unheard, read_whole};
+
+/// Connections that have not asked for a flow, at one worker.
+const GREETINGS_MAX: usize = 4096;
+/// What the token of a greeting has that no relay's has.
+pub(super) const TOKEN_GREETING: u64 = 1 << 60;
+/// A sealed request counts for so long, and clocks may differ by as much.
+const FRESH_MS: u64 = 30_000;
+/// Requests remembered, by all workers together: as many as may come in that
+/// time at two thousand in a second.
+const REMEMBERED: usize = 60_000;
+/// TCP options that the kernel can put into a SYN (RFC 8803 §6.2.4).
+const OPTIONS: [u8; 2] = [4, 8];
+
+/// What the workers of a node share about requests.
+#[derive(Debug)]
+pub struct Desk {
+    /// Requests that count no more.
+    seen: Mutex<ReplayWindow>,
+    /// What cookies are made with.
+    secret: Key,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            seen: Mutex::new(ReplayWindow::new(FRESH_MS, REMEMBERED)),
+            secret: Key::new(sys::random()),
+        }
+    }
+}
+
+/// A flow that somebody asks for.
+#[derive(Debug)]
+struct Asked {
+    /// The peer; `None` for a client of RFC 8803.
+    peer: Option<NodeId>,
+    connect: Connect,
+    from: SocketAddr,
+}
+
+impl Asked {
+    fn asker(&self) -> Asker {
+        match self.peer {
+            Some(_) => Asker::Peer,
+            None => Asker::Client {
+                options: !self.connect.options.is_empty(),
+            },
+        }
+    }
+
+    /// The flow as its client addressed it, as far as that is known.
+    fn flow(&self) -> Flow {
+        let header = &self.connect.header;
+        let server = header.destination.address();
+        let client = header.source.map_or(self.from, Endpoint::address);
+        Flow::new(client, server)
+    }
+}
+
+/// Where a flow may go from here.
+struct Onward {
+    ways: Vec<Way>,
+    guard: Option<LoopGuard>,
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Takes a connection from an explicit listener.
+    pub(super) fn greet(&mut self, from: SocketAddr, socket: OwnedFd) {
+        self.counters.explicit.add(1);
+        if self.greetings.len() >= GREETINGS_MAX || self.drain_until.is_some() {
+            return self.deny(from, None, Denial::Overload);
+        }
+        let greeting = Greeting::new(socket, from, self.now);
+        self.keep_greeting(greeting);
+    }
+
+    fn keep_greeting(&mut self, greeting: Greeting) {
+        // A handshake that completes makes it writable once more.
+        let flags = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        let key = self.greetings.insert(greeting);
+        let Some(greeting) = self.greetings.get(key) else {
+            return;
+        };
+        let event = EpollEvent::new(flags, TOKEN_GREETING | key);
+        if self.epoll.add(&greeting.socket, event).is_err() {
+            self.greetings.remove(key);
+            return;
+        }
+        // What came with the SYN is there already.
+        self.on_greeting(key);
+    }
+
+    /// A connection has something to say.
+    pub(super) fn on_greeting(&mut self, key: u64) {
+        let now = self.now;
+        let Some(greeting) = self.greetings.get_mut(key) else {
+            return;
+        };
+        let chains = self.rules.chains();
+        let find = |id: NodeId, key_id: u32| key_of(chains, id, key_id);
+        let keys = Keys {
+            me: chains.me,
+            find: &find,
+        };
+        let from = greeting.from;
+        match greeting.hear(&keys, now) {
+            Wish::Wait => {}
+            Wish::Close { wrong } => {
+                self.greetings.remove(key);
+                if wrong {
+                    self.deny(from, None, Denial::Malformed);
+                }
+            }
+            Wish::Bad(refusal) => self.on_bad_request(key, &refusal),
+            Wish::Request(head) => self.on_request(key, head),
+            Wish::Open(peer, connect) => self.on_asked(
+                key,
+                Asked {
+                    peer: Some(peer),
+                    connect: *connect,
+                    from,
+                },
+            ),
+        }
+    }
+
+    fn on_bad_request(&mut self, key: u64, refusal: &Refusal) {
+        let Some(greeting) = self.greetings.remove(key) else {
+            return;
+        };
+        self.deny(greeting.from, None, Denial::Malformed);
+        if let Some(error) = &refusal.answer {
+            self.let_go(greeting, &encoded(error.clone()));
+        }
+    }
+
+    /// Somebody asks by a request of its own.
+    fn on_request(&mut self, key: u64, head: Box<Head>) {
+        let Some(from) = self.greetings.get(key).map(|greeting| greeting.from) else {
+            return;
+        };
+        if head.claim.is_none() {
+            return self.on_unsealed(key, from, head);
+        }
+        match self.authenticate(&head) {
+            Ok(peer) => {
+                if let Some(connect) = head.request.connect {
+                    let peer = Some(peer);
+                    self.on_asked(
+                        key,
+                        Asked {
+                            peer,
+                            connect,
+                            from,
+                        },
+                    );
+                }
+            }
+            Err(denial) => self.refuse(key, None, Asker::Peer, denial),
+        }
+    }
+
+    /// Which peer has made a request, if it counts.
+    fn authenticate(&self, head: &Head) -> Result<NodeId, Denial> {
+        let chains = self.rules.chains();
+        let (Some(me), Some(claim)) = (chains.me, head.claim) else {
+            return Err(Denial::Seal);
+        };
+        let candidates = chains.peers.iter();
+        let mut candidates = candidates.filter(|peer| peer.key_id == claim.key_id);
+        let found = candidates.find_map(|peer| Some((peer.id, head.verify(&peer.key, me).ok()?)));
+        let (peer, authentic) = found.ok_or(Denial::Seal)?;
+        let mut seen = self
+            .desk
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        seen.admit(sys::unix_ms(), authentic)
+            .map_err(|_| Denial::Replay)?;
+        Ok(peer)
+    }
+
+    /// A client of RFC 8803 asks.
+    fn on_unsealed(&mut self, key: u64, from: SocketAddr, head: Box<Head>) {
+        let asker = Asker::Client { options: false };
+        let access = self.rules.access();
+        if !access.admits(from.ip()) {
+            return self.refuse(key, None, asker, Denial::Stranger);
+        }
+        if access.cookies {
+            match &head.request.cookie {
+                Some(cookie) if is_cookie_of(&self.desk.secret, from.ip(), cookie) => {}
+                Some(_) => return self.refuse(key, None, asker, Denial::Cookie),
+                None => {
+                    let fresh = cookie(&self.desk.secret, from.ip()).to_vec();
+                    return self.answer_greeting(key, &encoded(ConvertError::MissingCookie(fresh)));
+                }
+            }
+        }
+        let Some(greeting) = self.greetings.get_mut(key) else {
+            return;
+        };
+        if sys::is_handshaking(&greeting.socket) {
+            return greeting.prove(head);
+        }
+        let extensions = head.request.wants_extensions.then(|| OPTIONS.to_vec());
+        let Some(connect) = head.request.connect else {
+            let answer = Answer {
+                extensions,
+                ..Answer::default()
+            };
+            return self.answer_greeting(key, &answer.encode().unwrap_or_default());
+        };
+        if let Some(error) = connect.unsupported(&OPTIONS) {
+            return self.answer_greeting(key, &encoded(error));
+        }
+        let peer = None;
+        self.on_asked(
+            key,
+            Asked {
+                peer,
+                connect,
+                from,
+            },
+        );
+    }
+
+    /// Somebody who may asks for a flow.
+    fn on_asked(&mut self, key: u64, asked: Asked) {
+        let flow = asked.flow();
+        let onward = match self.onward(&asked, &flow) {
+            Ok(onward) => onward,
+            Err(denial) => return self.refuse(key, Some(flow), asked.asker(), denial),
+        };
+        let rule = self.rules.for_flow(&flow);
+        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
+        let Some(rule) = rule else {
+            return self.refuse(key, Some(flow), asked.asker(), Denial::Rule);
+        };
+        let proved = asked.connect.proved;
+        let crowded = !proved && !self.within_budget(&flow);
+        if self.full() || self.drain_until.is_some() || crowded {
+            return self.refuse(key, Some(flow), asked.asker(), Denial::Overload);
+        }
+        let Some(greeting) = self.greetings.remove(key) else {
+            return;
+        };
+        let (opening, accept) = if proved {
+            (Opening::late(), AcceptMode::Late)
+        } else {
+            (Opening::strict(), AcceptMode::Strict)
+        };
+        if !rule.inherited {
+            // The connection works without, so let it.
+            let _ = sys::apply(&greeting.socket, &rule.rule.downstream);
+        }
+        let entry = self.insert(flow, rule, accept, opening, None);
+        if self
+            .rewatch(entry, Side::Downstream, &greeting.socket)
+            .is_err()
+        {
+            return self.end(entry, Outcome::Internal);
+        }
+        if !proved {
+            self.count_half_open(entry);
+        }
+        if let Some(entry) = self.entries.get_mut(entry) {
+            entry.sockets[Side::Downstream] = Some(greeting.socket);
+            entry.timers.accept_us = Some(0);
+            entry.prologue = Some(Box::new(Prologue {
+                asked: true,
+                asker: Some(asked.asker()),
+                ..Prologue::default()
+            }));
+            if let Some(pending) = entry.pending() {
+                pending.route(onward.ways, onward.guard);
+            }
+        }
+        self.open_upstream(entry, None);
+    }
+
+    /// Where a flow may go.
+    fn onward(&self, asked: &Asked, flow: &Flow) -> Result<Onward, Denial> {
+        let header = &asked.connect.header;
+        let chains = self.rules.chains();
+        self.rules
+            .access()
+            .permits(flow)
+            .map_err(|_| Denial::Destination)?;
+        let begins_here = header.label.is_none() && header.guard.is_none();
+        if begins_here {
+            return Ok(Onward {
+                ways: chains.ways(flow),
+                guard: chains.me.map(LoopGuard::new),
+            });
+        }
+        let way = chains
+            .onward(header.label)
+            .map_err(|_: NoWay| Denial::Label)?;
+        let passed = match (header.guard, chains.me) {
+            (Some(guard), Some(me)) => guard.passed_on(me),
+            (_, me) => me.map(LoopGuard::new),
+        };
+        if way != Way::Direct && passed.is_none() {
+            return Err(Denial::Loop);
+        }
+        Ok(Onward {
+            ways: vec![way],
+            guard: passed,
+        })
+    }
+
+    /// Lets somebody go who asked for what it may not have.
+    fn refuse(&mut self, key: u64, flow: Option<Flow>, asker: Asker, denial: Denial) {
+        let Some(greeting) = self.greetings.remove(key) else {
+            return;
+        };
+        self.deny(greeting.from, flow, denial);
+        self.let_go(greeting, &asker.answer(denial.reply(), None));
+    }
+
+    fn answer_greeting(&mut self, key: u64, answer: &[u8]) {
+        if let Some(greeting) = self.greetings.remove(key) {
+            self.let_go(greeting, answer);
+        }
+    }
+
+    fn let_go(&mut self, greeting: Greeting, why: &[u8]) {
+        let _ = self.epoll.delete(&greeting.socket);
+        self.part(greeting.socket, greeting.from, why);
+    }
+
+    /// Tells the client of a connection why it is closed, and closes it once it
+    /// has read it.
+    pub(super) fn part(&mut self, socket: OwnedFd, from: SocketAddr, why: &[u8]) {
+        if self.greetings.len() < GREETINGS_MAX {
+            let greeting = Greeting::refused(socket, from, why, self.now);
+            self.keep_greeting(greeting);
+        }
+    }
+
+    fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, denial: Denial) {
+        self.counters.denied[denial as usize].add(1);
+        self.journal.deny(&Denied { from, flow, denial });
+    }
+
+    /// Who asked for a flow that is opening has something to say: that its client
+    /// is proved; or it has gone.
+    pub(super) fn on_asker_ready(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let State::Opening(pending) = &mut entry.state else {
+            return;
+        };
+        if pending.opening.proven() {
+            return;
+        }
+        let Some(socket) = &entry.sockets[Side::Downstream] else {
+            return;
+        };
+        let proof = &mut pending.proof;
+        match read_whole(socket, |bytes| proof.feed(bytes)) {
+            Ok(()) => self.on_proof(key),
+            Err(Unheard::Incomplete) => {}
+            Err(Unheard::Gone | Unheard::Wrong(_)) => self.end(key, Outcome::ClientAbsent),
+        }
+    }
+
+    /// Closes greetings that have taken too long.
+    pub(super) fn sweep_greetings(&mut self) {
+        let now = self.now;
+        let draining = self.drain_until.is_some();
+        let over = self
+            .greetings
+            .iter()
+            .filter(|(_, greeting)| greeting.until <= now || draining && greeting.is_hop());
+        for key in over.map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(greeting) = self.greetings.remove(key)
+                && greeting.is_silent()
+                && !draining
+            {
+                self.deny(greeting.from, None, Denial::Slow);
+            }
+        }
+    }
+}
+
+fn key_of(chains: &Chains, id: NodeId, key_id: u32) -> Option<Key> {
+    let peer = &chains.peers[chains.peer(id)?];
+    (peer.key_id == key_id).then(|| peer.key.clone())
+}
+
+fn encoded(error: ConvertError) -> Vec<u8> {
+    let fits = "an error is cut to what fits";
+    Answer::failure(error).encode().expect(fits)
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opening the upstream side of a flow: by way of another node, or directly, and
+//! by the next best way when one fails.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use posthaste_wire::convert::{Connect, Request};
+use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard};
+use posthaste_wire::hop::{PROVED, Reply, ReplyReader};
+use posthaste_wire::seal::{Nonce, Seal};
+
+use crate::chain::{Peer, Way};
+use crate::flow::Flow;
+use crate::intercept::Intercept;
+use crate::opening::OnMeeting;
+use crate::outcome::Outcome;
+use crate::relay::Ready;
+use crate::side::Side;
+use crate::sys::{self, IcmpError};
+
+use super::Worker;
+use super::admit::Blame;
+use super::entry::{Pending, micros};
+use super::hop;
+use super::prologue::{Unheard, Via, is_of_hop, outcome_of, read_whole, say};
+
+/// How long the next node may take to accept a connection before another way is
+/// tried.
+const HOP_WITHIN: Duration = Duration::from_millis(1500);
+/// How long a way that failed is tried last.
+const DOWN_FOR: Duration = Duration::from_secs(5);
+
+/// The hop to the next node, while the flow is opening.
+#[derive(Debug)]
+pub(super) struct Hopping {
+    via: Via,
+    /// The request, and how much of it is sent.
+    request: Vec<u8>,
+    sent: usize,
+    /// The next node has accepted the connection.
+    connected: bool,
+    /// The request said that the client is not proved.
+    owes_proof: bool,
+    /// When the node has to have accepted.
+    accept_by: Duration,
+}
+
+impl Hopping {
+    /// When it wants to be looked at.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        (!self.connected).then_some(self.accept_by)
+    }
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Chooses the ways for a flow that begins here.
+    pub(super) fn choose_ways(&mut self, key: u64) {
+        let Some(flow) = self.entries.get(key).map(|entry| entry.flow) else {
+            return;
+        };
+        let chains = self.rules.chains();
+        let (ways, guard) = (chains.ways(&flow), chains.me.map(LoopGuard::new));
+        if let Some(pending) = self.pending(key) {
+            pending.route(ways, guard);
+        }
+    }
+
+    /// Opens the upstream side by the best way that is left, or treats the
+    /// failure of all as the server's. `mss` is the client's segment size.
+    pub(super) fn open_upstream(&mut self, key: u64, mss: Option<u16>) {
+        loop {
+            match self.next_way(key) {
+                Some(Way::Direct) => return self.open_direct(key, mss),
+                Some(Way::Hop { peer, chain, label }) => {
+                    if self.open_hop(key, peer, chain, label).is_ok() {
+                        return;
+                    }
+                }
+                None => return self.out_of_ways(key),
+            }
+        }
+    }
+
+    /// The best way left: one that has failed of late only if no other is.
+    fn next_way(&mut self, key: u64) -> Option<Way> {
+        let now = self.now;
+        let left = std::mem::take(&mut self.pending(key)?.ways);
+        let is_up = |way: &Way| match self.via(way) {
+            Some(via) => self.down.get(&via).is_none_or(|until| *until <= now),
+            None => true,
+        };
+        let best = left
+            .iter()
+            .position(is_up)
+            .or_else(|| (!left.is_empty()).then_some(0));
+        let mut left = left;
+        let way = best.map(|index| left.remove(index));
+        self.pending(key)?.ways = left;
+        way
+    }
+
+    fn via(&self, way: &Way) -> Option<Via> {
+        let Way::Hop { peer, chain, .. } = *way else {
+            return None;
+        };
+        let chains = self.rules.chains();
+        Some(Via {
+            peer: chains.peers.get(peer)?.id,
+            chain: chains.chains.get(chain)?.number,
+        })
+    }
+
+    fn out_of_ways(&mut self, key: u64) {
+        self.fail_upstream(key, Outcome::HopFailed, None, Blame::Us);
+    }
+
+    /// Opens a hop to a node.
+    fn open_hop(
+        &mut self,
+        key: u64,
+        peer: usize,
+        chain: usize,
+        label: Option<Label>,
+    ) -> io::Result<()> {
+        let unusable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let via = self
+            .via(&Way::Hop { peer, chain, label })
+            .ok_or_else(unusable)?;
+        let peer = self
+            .rules
+            .chains()
+            .peers
+            .get(peer)
+            .cloned()
+            .ok_or_else(unusable)?;
+        let (now, mark) = (self.now, self.socket_mark);
+        let entry = self.entries.get_mut(key).ok_or_else(unusable)?;
+        let flow = entry.flow;
+        let connect_by = now + entry.rule.rule.timeouts.connect;
+        let pending = entry.pending().ok_or_else(unusable)?;
+        let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
+        let request = sealed(&connect, &peer)?;
+        let result = cold(&peer, mark, &request);
+        let (socket, sent) = match result {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.mark_down(via);
+                return Err(error);
+            }
+        };
+        self.counters.hops_cold.add(1);
+        pending.connecting = now;
+        pending.connect_by = connect_by;
+        if let Some(pending) = self.pending(key) {
+            pending.hopping = Some(Hopping {
+                via,
+                request,
+                sent,
+                connected: false,
+                owes_proof: !connect.proved,
+                accept_by: now + HOP_WITHIN,
+            });
+        }
+        self.watch(key, Side::Upstream, &socket)?;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return Ok(());
+        };
+        entry.sockets[Side::Upstream] = Some(socket);
+        let prologue = entry.prologue.get_or_insert_default();
+        prologue.expecting = Some(ReplyReader::default());
+        prologue.via = Some(via);
+        Ok(())
+    }
+
+    /// The connection to the next node has something to say.
+    pub(super) fn on_hop_ready(&mut self, key: u64, ready: Ready) {
+        if ready.writable && self.is_unconnected(key) && self.on_hop_connected(key).is_err() {
+            return self.on_hop_failed(key, Reply::Failed);
+        }
+        if self.is_unconnected(key) || self.meet_over_hop(key) || !ready.readable {
+            return;
+        }
+        self.hear_reply(key);
+    }
+
+    fn is_unconnected(&mut self, key: u64) -> bool {
+        let pending = self.pending(key);
+        pending.is_none_or(|pending| pending.hopping.as_ref().is_none_or(|hop| !hop.connected))
+    }
+
+    /// The next node has accepted: it gets what is left of the request.
+    fn on_hop_connected(&mut self, key: u64) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let entry = self.entries.get_mut(key).ok_or_else(gone)?;
+        let socket = entry.sockets[Side::Upstream].take().ok_or_else(gone)?;
+        let error = hop::connect_error(&socket);
+        let hopping = entry.pending().and_then(|pending| pending.hopping.as_mut());
+        let hopping = hopping.ok_or_else(gone)?;
+        let said = match error {
+            Some(error) => Err(error),
+            None => say(&socket, &hopping.request[hopping.sent..]),
+        };
+        hopping.connected = said.is_ok();
+        hopping.request = Vec::new();
+        entry.sockets[Side::Upstream] = Some(socket);
+        said
+    }
+
+    /// Joins a client that is proved with a hop that is open: the reply may come
+    /// later. Whether it did.
+    pub(super) fn meet_over_hop(&mut self, key: u64) -> bool {
+        let Some(pending) = self.pending(key) else {
+            return true;
+        };
+        let open = pending.hopping.as_ref().is_some_and(|hop| hop.connected);
+        if !open || !pending.opening.proven() {
+            return false;
+        }
+        self.join(
+            key,
+            Ready {
+                readable: true,
+                writable: true,
+                ..Ready::default()
+            },
+        );
+        true
+    }
+
+    /// Says that the client is proved, if the next node was told otherwise.
+    pub(super) fn send_proof(&mut self, key: u64) -> io::Result<()> {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return Ok(());
+        };
+        let hopping = entry.pending().and_then(|pending| pending.hopping.as_mut());
+        let owes = hopping.is_some_and(|hop| std::mem::take(&mut hop.owes_proof));
+        match &entry.sockets[Side::Upstream] {
+            Some(socket) if owes => say(socket, &PROVED),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the reply before the client is proved.
+    fn hear_reply(&mut self, key: u64) {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(socket) = &entry.sockets[Side::Upstream] else {
+            return;
+        };
+        let Some(expecting) = entry
+            .prologue
+            .as_mut()
+            .and_then(|said| said.expecting.as_mut())
+        else {
+            return;
+        };
+        let reply = match read_whole(socket, |bytes| expecting.feed(bytes)) {
+            Ok(reply) => reply,
+            Err(Unheard::Incomplete) => return,
+            Err(Unheard::Gone | Unheard::Wrong(_)) => Reply::Failed,
+        };
+        if reply != Reply::Connected {
+            return self.on_hop_failed(key, reply);
+        }
+        if let Some(prologue) = &mut entry.prologue {
+            prologue.expecting = None;
+        }
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let connect_us = micros(now.saturating_sub(pending.connecting));
+        let step = pending.opening.on_connected();
+        entry.timers.connect_us = Some(connect_us);
+        if step == OnMeeting::Admit {
+            self.admit_client(key);
+        }
+    }
+
+    /// The next node did not connect: it says so of itself, or of the server.
+    pub(super) fn on_hop_failed(&mut self, key: u64, reply: Reply) {
+        let of_hop = is_of_hop(reply);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.sockets[Side::Upstream] = None;
+        let flow = entry.flow;
+        if let Some(prologue) = &mut entry.prologue {
+            prologue.expecting = None;
+        }
+        let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
+        if let (Some(hopping), true) = (hopping, of_hop) {
+            self.counters.hops_failed.add(1);
+            // What a node may not do says nothing about others.
+            if reply != Reply::Denied {
+                self.mark_down(hopping.via);
+            }
+            let left = self
+                .pending(key)
+                .is_some_and(|pending| !pending.ways.is_empty());
+            if left {
+                let syn = self.pending(key).and_then(|pending| pending.syn.as_ref());
+                let mss = syn.and_then(crate::frame::Frame::mss);
+                return self.open_upstream(key, mss);
+            }
+        }
+        let error = match reply {
+            Reply::Unreachable(icmp) => Some(IcmpError {
+                offender: icmp.offender.unwrap_or_else(|| flow.server().ip()),
+                kind: icmp.kind,
+                code: icmp.code,
+            }),
+            _ => None,
+        };
+        self.fail_upstream(key, outcome_of(reply), error, Blame::Them);
+    }
+
+    /// Has flows that begin now go another way.
+    pub(super) fn mark_down(&mut self, via: Via) {
+        let now = self.now;
+        self.down.retain(|_, until| *until > now);
+        self.down.insert(via, now + DOWN_FOR);
+    }
+
+    /// Whether the hop of an opening flow has taken too long.
+    pub(super) fn is_hop_late(&mut self, key: u64) -> bool {
+        let now = self.now;
+        let hopping = self
+            .pending(key)
+            .and_then(|pending| pending.hopping.as_ref());
+        hopping
+            .and_then(Hopping::deadline)
+            .is_some_and(|due| due <= now)
+    }
+
+    /// What remains of a flow that is opening.
+    pub(super) fn pending(&mut self, key: u64) -> Option<&mut Pending> {
+        self.entries.get_mut(key)?.pending()
+    }
+}
+
+/// What the next node is asked for. `None` where a flow cannot be carried.
+fn connect_for(flow: &Flow, label: Option<Label>, pending: &Pending) -> Option<Connect> {
+    let mut connect = Connect::new(ChainHeader {
+        destination: Endpoint::new(flow.server()).ok()?,
+        source: Endpoint::new(flow.client()).ok(),
+        label,
+        guard: pending.guard,
+    });
+    connect.proved = pending.opening.proven();
+    Some(connect)
+}
+
+fn sealed(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
+    let request = Request {
+        connect: Some(connect.clone()),
+        ..Request::default()
+    };
+    let seal = Seal {
+        key: &peer.key,
+        key_id: peer.key_id,
+        receiver: peer.id,
+        now_ms: sys::unix_ms(),
+        nonce: Nonce(sys::random()),
+    };
+    request.encode(Some(&seal)).map_err(io::Error::other)
+}
+
+/// Dials a peer with a request, as much of it in the SYN as goes.
+fn cold(peer: &Peer, mark: u32, request: &[u8]) -> io::Result<(OwnedFd, usize)> {
+    let address: SocketAddr = peer.address;
+    let socket = sys::upstream_socket(address.is_ipv6(), mark)?;
+    // The connection works without, so let it.
+    let _ = sys::apply(&socket, &peer.socket);
+    let sent = sys::connect_saying(&socket, address, request)?;
+    Ok((socket.into(), sent))
+}
