@@ -59,6 +59,9 @@ enum Verb {
     Setup {
         #[command(flatten)]
         config: ConfigArgs,
+        /// Change the kernel settings that peers and listeners are better off with (doctor names them)
+        #[arg(long)]
+        tune: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -67,6 +70,9 @@ enum Verb {
     Teardown {
         #[command(flatten)]
         config: ConfigArgs,
+        /// Leave the kernel settings that setup --tune changed
+        #[arg(long)]
+        keep_tuning: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -121,13 +127,17 @@ impl Cli {
                 let config = Config::load_or_default(config.config.as_deref())?;
                 return doctor::run(&config, json);
             }
-            Verb::Setup { config, json } => {
+            Verb::Setup { config, tune, json } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
-                host::setup(&config, json)?;
+                host::setup(&config, tune, json)?;
             }
-            Verb::Teardown { config, json } => {
+            Verb::Teardown {
+                config,
+                keep_tuning,
+                json,
+            } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
-                host::teardown(&config, json)?;
+                host::teardown(&config, keep_tuning, json)?;
             }
             Verb::Status(args) => client::status(&args)?,
             Verb::Top(args) => client::top(&args)?,

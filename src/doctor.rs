@@ -16,6 +16,7 @@ use crate::config::Config;
 mod checks;
 mod host;
 mod offload;
+mod others;
 #[cfg(test)]
 mod tests;
 
@@ -54,8 +55,14 @@ struct Diagnosis {
 
 impl Diagnosis {
     fn of(host: &Host, config: &Config) -> Self {
+        let interception: &[checks::Check] = if config.transparent.enabled {
+            &checks::INTERCEPTION
+        } else {
+            &[]
+        };
         let findings: Vec<Finding> = checks::ALL
             .iter()
+            .chain(interception)
             .flat_map(|check| check(host, config))
             .collect();
         let count = |level| {

@@ -22,10 +22,12 @@ mod routing;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod tuning;
 
 pub(crate) use claim::Claim;
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use routing::{Family, Rule};
+pub(crate) use tuning::wishes;
 
 /// How often to look whether sockets have ended.
 const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);
@@ -103,19 +105,28 @@ pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The `setup` verb.
-pub(crate) fn setup(config: &Config, json: bool) -> anyhow::Result<()> {
+/// The `setup` verb; with `tune`, the kernel's settings are changed too.
+pub(crate) fn setup(config: &Config, tune: bool, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
-    print_report(&install(&config.transparent)?, json)
+    let mut report = install(&config.transparent)?;
+    if tune {
+        tuning::apply(config, &mut report)?;
+    }
+    print_report(&report, json)
 }
 
-/// The `teardown` verb.
-pub(crate) fn teardown(config: &Config, json: bool) -> anyhow::Result<()> {
+/// The `teardown` verb; with `keep_tuning`, the kernel's settings stay as
+/// `setup` changed them.
+pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     // Quick to say so; the claim would wait for a guard first.
     admin::ensure_alone(&config.admin_socket)?;
     let _claim = Claim::take()?;
-    print_report(&remove(&config.transparent)?, json)
+    let mut report = remove(&config.transparent)?;
+    if !keep_tuning {
+        tuning::restore(&mut report)?;
+    }
+    print_report(&report, json)
 }
 
 fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@
 use caps::Capability;
 
 use super::host::{Host, Interface};
-use super::{Finding, Level};
+use super::{Finding, Level, others};
 use crate::config::Config;
 use crate::host::Framing;
 use crate::privileges;
@@ -12,19 +12,12 @@ use crate::privileges;
 /// A pure function of the snapshot and the configuration.
 pub(super) type Check = fn(&Host, &Config) -> Vec<Finding>;
 
-/// All checks, in the order they are shown.
-pub(super) const ALL: [Check; 21] = [
+/// The checks for every node, in the order they are shown.
+pub(super) const ALL: [Check; 13] = [
     kernel,
     bpf,
     capabilities,
-    interfaces,
-    forwarding_v4,
-    forwarding_v6,
-    reverse_path,
-    marks,
     node,
-    firewall,
-    conntrack,
     open_files,
     pipes,
     accept_queue,
@@ -33,6 +26,18 @@ pub(super) const ALL: [Check; 21] = [
     timestamps,
     cookies,
     time_wait,
+    others::settings,
+];
+
+/// Those for one that intercepts flows.
+pub(super) const INTERCEPTION: [Check; 9] = [
+    interfaces,
+    forwarding_v4,
+    forwarding_v6,
+    reverse_path,
+    marks,
+    firewall,
+    conntrack,
     early_demux,
     offloads,
 ];
@@ -49,19 +54,27 @@ const RELAYS_FEW: u64 = 16_384;
 /// Sockets in TIME_WAIT the kernel should be able to keep.
 const TIME_WAIT_MIN: u64 = 16_384;
 
-fn ok(check: &'static str, what: impl Into<String>) -> Vec<Finding> {
+pub(super) fn ok(check: &'static str, what: impl Into<String>) -> Vec<Finding> {
     vec![finding(check, Level::Ok, what, "")]
 }
 
-fn warn(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Vec<Finding> {
+pub(super) fn warn(
+    check: &'static str,
+    what: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Vec<Finding> {
     vec![finding(check, Level::Warn, what, remedy)]
 }
 
-fn fail(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Vec<Finding> {
+pub(super) fn fail(
+    check: &'static str,
+    what: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Vec<Finding> {
     vec![finding(check, Level::Fail, what, remedy)]
 }
 
-fn finding(
+pub(super) fn finding(
     check: &'static str,
     level: Level,
     what: impl Into<String>,
@@ -76,7 +89,7 @@ fn finding(
 }
 
 /// `findings`, or one that all is well when there is none.
-fn or_ok(findings: Vec<Finding>, check: &'static str, what: &str) -> Vec<Finding> {
+pub(super) fn or_ok(findings: Vec<Finding>, check: &'static str, what: &str) -> Vec<Finding> {
     if findings.is_empty() {
         ok(check, what)
     } else {
@@ -432,25 +445,13 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
         known.split_whitespace().any(|known| known == name)
             || host.congestion_modules.iter().any(|known| known == name)
     };
-    let mut findings = Vec::new();
-    for rule in &config.policy.rules {
-        for name in [&rule.downstream.congestion, &rule.upstream.congestion]
-            .into_iter()
-            .flatten()
-        {
-            if !known(name) {
-                let what = format!(
-                    "rule \"{}\" asks for {name}, which this kernel lacks",
-                    rule.name
-                );
-                findings.extend(fail(
-                    check,
-                    what,
-                    format!("modprobe tcp_{name}, or choose another"),
-                ));
-            }
-        }
-    }
+    let missing = asked_for(config).filter(|(_, name)| !known(name));
+    let findings = missing.map(|(who, name)| {
+        let what = format!("{who} asks for {name}, which this kernel lacks");
+        let remedy = format!("modprobe tcp_{name}, or choose another");
+        finding(check, Level::Fail, what, remedy)
+    });
+    let findings: Vec<Finding> = findings.collect();
     if findings.is_empty() && !known("bbr") {
         return warn(
             check,
@@ -459,6 +460,22 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
         );
     }
     or_ok(findings, check, "BBR is there")
+}
+
+/// The congestion controls that the configuration names, and where.
+fn asked_for(config: &Config) -> impl Iterator<Item = (String, &str)> {
+    let rules = config.policy.rules.iter().flat_map(|rule| {
+        let sides = [&rule.downstream, &rule.upstream];
+        let names = sides
+            .into_iter()
+            .filter_map(|side| side.congestion.as_deref());
+        names.map(|name| (format!("rule \"{}\"", rule.name), name))
+    });
+    let peers = config.policy.chains.peers.iter().filter_map(|peer| {
+        let name = peer.socket.congestion.as_deref()?;
+        Some((format!("peer \"{}\"", peer.name), name))
+    });
+    rules.chain(peers)
 }
 
 fn buffers(host: &Host, _: &Config) -> Vec<Finding> {

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::host::{self, Link, Rule};
 
 /// Settings that are read, below `/proc/sys`.
-const SETTINGS: [&str; 19] = [
+const SETTINGS: [&str; 21] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
     "net/core/bpf_jit_enable",
@@ -23,8 +23,10 @@ const SETTINGS: [&str; 19] = [
     "net/ipv4/conf/all/src_valid_mark",
     "net/ipv4/ip_forward",
     "net/ipv4/tcp_early_demux",
+    "net/ipv4/tcp_fastopen",
     "net/ipv4/tcp_max_tw_buckets",
     "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_slow_start_after_idle",
     "net/ipv4/tcp_syncookies",
     "net/ipv4/tcp_timestamps",
     "net/ipv4/tcp_wmem",

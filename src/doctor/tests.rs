@@ -5,6 +5,7 @@ use posthaste_relay::policy::Rule as PolicyRule;
 
 use super::host::{Interface, kernel};
 use super::*;
+use crate::config::invariants::HOST;
 use crate::host::{Family, Framing, Link, Rule};
 
 fn interface(name: &str) -> Interface {
@@ -73,6 +74,96 @@ fn rule(protocol: u8, mark: u32, table: u32) -> Rule {
     }
 }
 
+/// A node that listens, with a peer.
+const OTHERS: &str = "version = 1\n[node]\nid = 7\n[[listener]]\n[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"/etc/posthaste/rome.key\"\n";
+
+/// What a host is told on which a node that listens, with a peer, is to run.
+fn diagnose_others(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
+    diagnose(|host, config| {
+        *config = Config::parse("node.toml".as_ref(), OTHERS, &HOST).unwrap();
+        config.node.relays_max = 1;
+        ailment(host, config);
+    })
+}
+
+#[test]
+fn a_node_with_others_has_wishes_and_their_ailments() {
+    let well = |h: &mut Host| {
+        for (key, value) in WISHES {
+            set(h, key, value);
+        }
+    };
+    assert_eq!(diagnose_others(|h, _| well(h)), []);
+    let cases: [Ailment; 5] = [
+        (
+            |h, _| set(h, WISHES[0].0, "1"),
+            Level::Warn,
+            "net.ipv4.tcp_slow_start_after_idle = 1: warm hops",
+        ),
+        (
+            |h, _| set(h, WISHES[1].0, "4096 131072 33554432"),
+            Level::Warn,
+            "less than 1 MiB",
+        ),
+        (
+            |h, _| set(h, WISHES[2].0, "1"),
+            Level::Warn,
+            "take no data in a SYN",
+        ),
+        (
+            |h, _| drop(h.settings.remove(WISHES[2].0)),
+            Level::Warn,
+            "net.ipv4.tcp_fastopen cannot be read",
+        ),
+        (
+            |_, c| c.policy.chains.peers[0].socket.congestion = Some("dctcp".into()),
+            Level::Fail,
+            "peer \"a\" asks for dctcp",
+        ),
+    ];
+    for (ailment, level, said) in cases {
+        let found = diagnose_others(|h, c| {
+            well(h);
+            ailment(h, c);
+        });
+        let [(found_level, what)] = found.as_slice() else {
+            panic!("{said}: one finding, not {found:?}")
+        };
+        assert!(
+            *found_level == level && what.contains(said),
+            "{said}: {found:?}"
+        );
+    }
+    // Only what the node has use for.
+    let found = diagnose_others(|h, c| {
+        well(h);
+        set(h, WISHES[0].0, "1");
+        set(h, WISHES[2].0, "1");
+        c.policy.chains.peers[0].pool.max = 0;
+        c.explicit.clear();
+    });
+    assert_eq!(found, []);
+}
+
+/// What such a node wishes for.
+const WISHES: [(&str, &str); 3] = [
+    ("net/ipv4/tcp_slow_start_after_idle", "0"),
+    ("net/ipv4/tcp_rmem", "4096 1048576 33554432"),
+    ("net/ipv4/tcp_fastopen", "3"),
+];
+
+#[test]
+fn where_nothing_is_intercepted_nothing_is_said_of_it() {
+    let found = diagnose(|h, c| {
+        c.transparent.enabled = false;
+        set(h, "net/ipv4/ip_forward", "0");
+        h.interfaces[0].src_valid_mark = true;
+        h.firewalls = vec!["ufw"];
+        h.table_taken = true;
+    });
+    assert_eq!(found, []);
+}
+
 fn config() -> Config {
     let capacity = crate::config::Capacity {
         key_file: |_| Err(std::io::ErrorKind::NotFound.into()),
@@ -103,7 +194,9 @@ fn diagnose(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)
 fn a_sound_host_passes_every_check() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
-    assert!(diagnosis.findings.len() >= checks::ALL.len());
+    // One finding each; what concerns other nodes has none.
+    let checks = checks::ALL.len() + checks::INTERCEPTION.len();
+    assert_eq!(diagnosis.findings.len(), checks - 1);
     assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
 }
 

@@ -20,6 +20,7 @@ mod observation;
 mod reload;
 mod storm;
 mod teardown;
+mod tuning;
 
 /// Where nodes serve their metrics; each has a loopback address of its own.
 const METRICS: u16 = 9464;

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The check for a node that has peers or explicit listeners. It finds nothing
+//! for one that has none.
+
+use super::checks::{finding, ok, warn};
+use super::host::Host;
+use super::{Finding, Level};
+use crate::config::Config;
+use crate::host::wishes;
+
+/// What `setup --tune` would change.
+pub(super) fn settings(host: &Host, config: &Config) -> Vec<Finding> {
+    let each = wishes(config).into_iter().flat_map(|wish| {
+        let Some(now) = host.setting(wish.path) else {
+            return warn(
+                wish.topic,
+                format!("{} cannot be read", wish.name()),
+                "use a kernel that has it",
+            );
+        };
+        let now = now.split_whitespace().collect::<Vec<_>>().join(" ");
+        match (wish.better)(&now) {
+            None => ok(wish.topic, wish.fine),
+            Some(better) => {
+                let what = format!("{} = {now}: {}", wish.name(), wish.lacking);
+                let remedy = format!(
+                    "sysctl -w {}=\"{better}\", or posthaste setup --tune -c FILE",
+                    wish.name()
+                );
+                vec![finding(wish.topic, Level::Warn, what, remedy)]
+            }
+        }
+    });
+    each.collect()
+}

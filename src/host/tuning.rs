@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Settings of the kernel that a node with other nodes is better off with.
+//!
+//! They concern every program in the network namespace, so a node changes none
+//! of them: `doctor` names them, `setup --tune` changes them and remembers what
+//! they were, `teardown` puts that back.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use nix::sys::socket::sockopt::GetStruct;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use serde::{Deserialize, Serialize};
+
+use super::Report;
+use crate::config::Config;
+
+/// Where the former values are kept. Not where a node has its files: a service
+/// manager removes those when the node ends.
+const DIRECTORY: &str = "/run/posthaste-tuned";
+/// The receive window that a connection is offered at first.
+const RECEIVE_WINDOW_BYTES: u64 = 1 << 20;
+/// `net.ipv4.tcp_fastopen`: listeners take data in a SYN.
+const FAST_OPEN_LISTENERS: u64 = 2;
+
+/// A setting that could be better.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// What it is about, in a word or two.
+    pub(crate) topic: &'static str,
+    /// Its path below `/proc/sys`.
+    pub(crate) path: &'static str,
+    /// What is the matter as it is.
+    pub(crate) lacking: &'static str,
+    /// That all is well.
+    pub(crate) fine: &'static str,
+    /// The better value, from the present one; `None` when that will do.
+    pub(crate) better: fn(&str) -> Option<String>,
+}
+
+impl Wish {
+    /// Its name as `sysctl` has it.
+    pub(crate) fn name(&self) -> String {
+        self.path.replace('/', ".")
+    }
+}
+
+const SLOW_START: Wish = Wish {
+    topic: "slow start",
+    path: "net/ipv4/tcp_slow_start_after_idle",
+    lacking: "warm hops that wait lose their congestion window",
+    fine: "warm hops that wait keep their congestion window",
+    better: |now| (now != "0").then(|| "0".into()),
+};
+
+const RECEIVE_WINDOW: Wish = Wish {
+    topic: "receive window",
+    path: "net/ipv4/tcp_rmem",
+    lacking: "hops begin with a receive window of less than 1 MiB",
+    fine: "hops begin with a receive window of 1 MiB or more",
+    better: |now| {
+        let numbers = now.split_whitespace().map(str::parse::<u64>);
+        let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+        let [least, first, most] = numbers.try_into().ok()?;
+        let wanted = RECEIVE_WINDOW_BYTES;
+        (first < wanted).then(|| format!("{least} {wanted} {}", most.max(wanted)))
+    },
+};
+
+const FAST_OPEN: Wish = Wish {
+    topic: "fast open",
+    path: "net/ipv4/tcp_fastopen",
+    lacking: "explicit listeners take no data in a SYN: a round trip more for who asks",
+    fine: "explicit listeners take data in a SYN",
+    better: |now| {
+        let bits: u64 = now.parse().ok()?;
+        (bits & FAST_OPEN_LISTENERS == 0).then(|| (bits | FAST_OPEN_LISTENERS).to_string())
+    },
+};
+
+/// What a node of this configuration wishes for; nothing when it knows no
+/// other node and has no explicit listener.
+pub(crate) fn wishes(config: &Config) -> Vec<Wish> {
+    let peers = &config.policy.chains.peers;
+    let listens = !config.explicit.is_empty();
+    let conditions = [
+        (SLOW_START, peers.iter().any(|peer| peer.pool.max > 0)),
+        (RECEIVE_WINDOW, listens || !peers.is_empty()),
+        (FAST_OPEN, listens),
+    ];
+    let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
+    wanted.map(|(wish, _)| wish).collect()
+}
+
+/// A setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Change {
+    path: String,
+    former: String,
+    applied: String,
+}
+
+/// Changes what could be better, and remembers what it was.
+pub(super) fn apply(config: &Config, report: &mut Report) -> anyhow::Result<()> {
+    let wishes = wishes(config);
+    if wishes.is_empty() {
+        let what = "nothing to tune: the configuration has no [[peer]] and no [[listener]]";
+        report.notes.push(what.into());
+    }
+    let memory = Memory::of_namespace()?;
+    let mut changes = memory.recall()?;
+    for wish in wishes {
+        let now = read(wish.path)?;
+        let Some(better) = (wish.better)(&now) else {
+            report.unchanged.push(format!("{} = {now}", wish.name()));
+            continue;
+        };
+        report
+            .done
+            .push(format!("{} = {better} (was {now})", wish.name()));
+        // What is there now is what is put back, also when somebody has
+        // changed it since an earlier setup.
+        changes.retain(|change| change.path != wish.path);
+        changes.push(Change {
+            path: wish.path.into(),
+            former: now,
+            applied: better.clone(),
+        });
+        memory.keep(&changes)?;
+        write(wish.path, &better)?;
+    }
+    Ok(())
+}
+
+/// Puts back what [`apply`] changed, unless somebody has changed it since.
+pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
+    let memory = Memory::of_namespace()?;
+    for Change {
+        path,
+        former,
+        applied,
+    } in memory.recall()?
+    {
+        let name = path.replace('/', ".");
+        if read(&path)? == applied {
+            write(&path, &former)?;
+            report
+                .done
+                .push(format!("{name} = {former} (was {applied})"));
+        } else {
+            let what = format!("{name} was changed by somebody else since setup: left alone");
+            report.notes.push(what);
+        }
+    }
+    memory.forget()
+}
+
+/// A setting, with single spaces between its numbers.
+fn read(path: &str) -> anyhow::Result<String> {
+    let file = Path::new("/proc/sys").join(path);
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn write(path: &str, value: &str) -> anyhow::Result<()> {
+    let file = Path::new("/proc/sys").join(path);
+    fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
+}
+
+/// The file with what was changed in this network namespace.
+struct Memory(PathBuf);
+
+impl Memory {
+    fn of_namespace() -> anyhow::Result<Self> {
+        let cookie = namespace_cookie().context("ask for the number of the network namespace")?;
+        Ok(Self(Path::new(DIRECTORY).join(format!("{cookie}.json"))))
+    }
+
+    fn recall(&self) -> anyhow::Result<Vec<Change>> {
+        let text = match fs::read_to_string(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.with_context(|| format!("read {}", self.0.display()))?,
+        };
+        serde_json::from_str(&text).with_context(|| format!("understand {}", self.0.display()))
+    }
+
+    /// Whole or not at all: what is lost can never be put back.
+    fn keep(&self, changes: &[Change]) -> anyhow::Result<()> {
+        let made = DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(DIRECTORY);
+        made.with_context(|| format!("create {DIRECTORY}"))?;
+        let next = self.0.with_extension("next");
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let text = serde_json::to_string(changes)?;
+        options
+            .open(&next)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .and_then(|()| fs::rename(&next, &self.0))
+            .with_context(|| format!("write {}", self.0.display()))
+    }
+
+    fn forget(&self) -> anyhow::Result<()> {
+        match fs::remove_file(&self.0) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("remove {}", self.0.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `SO_NETNS_COOKIE`
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+#[derive(Clone, Copy, Debug)]
+struct NetnsCookie;
+
+nix::getsockopt_impl!(
+    NetnsCookie,
+    libc::SOL_SOCKET,
+    SO_NETNS_COOKIE,
+    u64,
+    GetStruct<u64>
+);
+
+/// The number of this network namespace that no other has until the host
+/// starts again. Inode numbers come again.
+fn namespace_cookie() -> nix::Result<u64> {
+    let (family, kind) = (AddressFamily::Inet, SockType::Datagram);
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    getsockopt(&socket, NetnsCookie)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_will_do_is_left_and_what_will_not_is_bettered() {
+        let better = |wish: Wish, now: &str| (wish.better)(now);
+        assert_eq!(better(SLOW_START, "0"), None);
+        assert_eq!(better(SLOW_START, "1").as_deref(), Some("0"));
+        assert_eq!(better(RECEIVE_WINDOW, "4096 1048576 6291456"), None);
+        for (now, wanted) in [
+            ("4096 131072 6291456", "4096 1048576 6291456"),
+            ("4096\t87380\t500000", "4096 1048576 1048576"),
+        ] {
+            assert_eq!(better(RECEIVE_WINDOW, now).as_deref(), Some(wanted));
+        }
+        assert_eq!(better(RECEIVE_WINDOW, "nonsense"), None);
+        for (now, wanted) in [
+            ("0", Some("2")),
+            ("1", Some("3")),
+            ("1027", None),
+            ("3", None),
+        ] {
+            assert_eq!(better(FAST_OPEN, now).as_deref(), wanted);
+        }
+    }
+
+    #[test]
+    fn a_namespace_has_a_number_of_its_own() {
+        let here = namespace_cookie().unwrap();
+        assert_eq!(namespace_cookie().unwrap(), here);
+        let other = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this needs root");
+            namespace_cookie().unwrap()
+        });
+        assert_ne!(other.join().unwrap(), here);
+    }
+}

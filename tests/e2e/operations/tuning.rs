@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's settings that a node with others is better off with: named by `doctor`, changed by
+//! `setup --tune` alone, and put back by `teardown`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::Network;
+use posthaste_lab::scratch::Scratch;
+use serde_json::Value;
+
+use super::teardown::run;
+use crate::support::{SOON, binary, line, start};
+
+/// Settings below `/proc/sys/net/ipv4`: at first, and as they are wished for.
+const SETTINGS: [(&str, &str, &str); 3] = [
+    ("tcp_slow_start_after_idle", "1", "0"),
+    ("tcp_rmem", "4096 131072 6291456", "4096 1048576 6291456"),
+    ("tcp_fastopen", "1", "3"),
+];
+
+/// A node that listens, with a peer whose key is in this directory.
+fn tables(directory: &Scratch) -> String {
+    let key = directory.path().join("a.key");
+    fs::write(&key, "5a".repeat(32)).unwrap();
+    format!(
+        "[node]\nid = 7\n[[listener]]\n[[peer]]\nname = \"a\"\nid = 8\n\
+         address = \"192.0.2.8:4480\"\nkey_file = \"{}\"\n",
+        key.display()
+    )
+}
+
+/// A host with the settings that kernels come with, and the file of a node.
+struct Host {
+    network: Network,
+    file: PathBuf,
+    _directory: Scratch,
+}
+
+impl Host {
+    fn new() -> Self {
+        let directory = Scratch::new().unwrap();
+        let file = directory.path().join("node.toml");
+        fs::write(&file, format!("version = 1\n{}", tables(&directory))).unwrap();
+        let network = line();
+        for (name, first, _) in SETTINGS {
+            set(network.node(0), name, first);
+        }
+        Self {
+            network,
+            file,
+            _directory: directory,
+        }
+    }
+
+    fn namespace(&self) -> &Namespace {
+        self.network.node(0)
+    }
+
+    /// Runs a verb with the file and returns its words.
+    fn run(&self, words: &str) -> String {
+        run(
+            self.namespace(),
+            &format!("{words} -c {}", self.file.display()),
+        )
+    }
+
+    /// The settings now.
+    fn settings(&self) -> [String; 3] {
+        SETTINGS.map(|(name, ..)| get(self.namespace(), name))
+    }
+
+    /// What `doctor` finds amiss with them: its words and the remedy.
+    fn complaints(&self) -> Vec<(String, String)> {
+        let mut command = self.namespace().command(binary()).unwrap();
+        let output = command
+            .args(["doctor", "--json", "-c"])
+            .arg(&self.file)
+            .output();
+        let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        let topics = ["slow start", "receive window", "fast open"];
+        let findings = answer["findings"].as_array().unwrap().iter();
+        let text =
+            |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+        findings
+            .filter(|finding| topics.iter().any(|topic| finding["check"] == *topic))
+            .filter(|finding| finding["level"] != "ok")
+            .map(|finding| (text(finding, "what"), text(finding, "remedy")))
+            .collect()
+    }
+}
+
+fn set(host: &Namespace, name: &str, value: &str) {
+    host.sysctl(&format!("net.ipv4.{name}"), value).unwrap();
+}
+
+fn get(host: &Namespace, name: &str) -> String {
+    let path = format!("/proc/sys/net/ipv4/{name}");
+    let text = host.run_in(|| fs::read_to_string(path).unwrap());
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+const FIRST: [&str; 3] = [SETTINGS[0].1, SETTINGS[1].1, SETTINGS[2].1];
+const WISHED: [&str; 3] = [SETTINGS[0].2, SETTINGS[1].2, SETTINGS[2].2];
+
+#[test]
+fn settings_are_changed_when_asked_and_put_back() {
+    let host = Host::new();
+    // By itself, neither the verb nor a node changes any.
+    host.run("setup");
+    assert_eq!(host.settings(), FIRST);
+    host.run("teardown");
+
+    let told = host.run("setup --tune");
+    assert_eq!(host.settings(), WISHED);
+    for (name, first, wished) in SETTINGS {
+        let line = format!("net.ipv4.{name} = {wished} (was {first})\n");
+        assert!(told.contains(&line), "{told}");
+    }
+    assert_eq!(host.run("setup --tune"), "nothing to do\n");
+    assert_eq!(host.settings(), WISHED);
+    let told = host.run("teardown");
+    assert_eq!(host.settings(), FIRST);
+    for (name, first, wished) in SETTINGS {
+        let line = format!("net.ipv4.{name} = {first} (was {wished})\n");
+        assert!(told.contains(&line), "{told}");
+    }
+    assert_eq!(host.run("teardown"), "nothing to do\n");
+    assert_eq!(host.settings(), FIRST);
+}
+
+#[test]
+fn a_service_that_ends_leaves_what_was_tuned() {
+    let host = Host::new();
+    host.run("setup --tune");
+    host.run("teardown --keep-tuning");
+    assert_eq!(host.settings(), WISHED);
+    // A node that comes and goes neither.
+    let directory = Scratch::new().unwrap();
+    let mut node = start(&host.network, &tables(&directory));
+    assert_eq!(host.settings(), WISHED);
+    assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
+    assert_eq!(host.settings(), WISHED);
+    // Any teardown puts it back, also one without the file.
+    run(host.namespace(), "teardown");
+    assert_eq!(host.settings(), FIRST);
+}
+
+#[test]
+fn what_somebody_else_changed_since_is_left() {
+    let host = Host::new();
+    host.run("setup --tune");
+    set(host.namespace(), "tcp_rmem", "4096 2000000 8000000");
+    let told = host.run("teardown");
+    assert!(
+        told.contains("net.ipv4.tcp_rmem was changed by somebody else"),
+        "{told}"
+    );
+    assert_eq!(host.settings(), ["1", "4096 2000000 8000000", "1"]);
+    assert_eq!(host.run("teardown"), "nothing to do\n");
+
+    // Once more worse than wished for: that is what is put back then.
+    host.run("setup --tune");
+    set(host.namespace(), "tcp_rmem", "4096 65536 8000000");
+    host.run("setup --tune");
+    assert_eq!(get(host.namespace(), "tcp_rmem"), "4096 1048576 8000000");
+    host.run("teardown");
+    assert_eq!(host.settings(), ["1", "4096 65536 8000000", "1"]);
+}
+
+#[test]
+fn doctor_names_them_and_both_remedies_work() {
+    let host = Host::new();
+    let complaints = host.complaints();
+    assert_eq!(complaints.len(), 3, "{complaints:?}");
+    for ((name, first, _), (what, _)) in SETTINGS.iter().zip(&complaints) {
+        assert!(
+            what.contains(&format!("net.ipv4.{name} = {first}: ")),
+            "{what}"
+        );
+    }
+    host.run("setup --tune");
+    assert_eq!(host.complaints(), []);
+    host.run("teardown");
+    for (_, remedy) in host.complaints() {
+        let (command, rest) = remedy.split_once(", or ").unwrap();
+        assert_eq!(rest, "posthaste setup --tune -c FILE");
+        let mut shell = host.namespace().command("sh").unwrap();
+        let output = shell.args(["-c", command]).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+    assert_eq!(host.complaints(), []);
+    assert_eq!(host.settings(), WISHED);
+}
+
+#[test]
+fn there_is_nothing_to_tune_without_others() {
+    let network = line();
+    let host = network.node(0);
+    let before = SETTINGS.map(|(name, ..)| get(host, name));
+    let told = run(host, "setup --tune");
+    assert!(told.contains("nothing to tune"), "{told}");
+    assert_eq!(SETTINGS.map(|(name, ..)| get(host, name)), before);
+    run(host, "teardown");
+}
