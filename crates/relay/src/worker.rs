@@ -49,7 +49,7 @@ use entry::Entry;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
-use prologue::Via;
+use ways::Fault;
 
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -117,8 +117,8 @@ pub(crate) struct Worker<I> {
     unannounced: HashSet<Flow>,
     /// Connections to explicit listeners that have not asked for a flow.
     greetings: Slots<Greeting>,
-    /// Ways that have failed of late, and until when they are tried last.
-    down: HashMap<Via, Duration>,
+    /// What has failed of late, and until when ways by it are tried last.
+    down: HashMap<Fault, Duration>,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: std::collections::VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use posthaste_wire::hop::{ProofReader, Reply};
+use posthaste_wire::hop::ProofReader;
 
 use crate::flow::Flow;
 use crate::frame::Frame;
@@ -571,7 +571,7 @@ impl<I: Intercept> Worker<I> {
             .pending()
             .is_some_and(|pending| pending.hopping.is_some())
         {
-            return self.on_hop_failed(key, Reply::Failed);
+            return self.on_hop_failed(key, None);
         }
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);

@@ -17,6 +17,7 @@ use super::Worker;
 use super::entry::State;
 use super::halves::Halves;
 use super::prologue::{is_of_hop, outcome_of, reply_of, say};
+use super::ways::Fault;
 
 impl<I: Intercept> Worker<I> {
     /// Joins two open connections into a relay. `upstream` is what the upstream
@@ -118,7 +119,7 @@ impl<I: Intercept> Worker<I> {
         };
         if is_of_hop(reply) {
             self.counters.hops_failed.add(1);
-            self.mark_down(via);
+            self.mark_down(Fault::Chain(via.chain));
         }
         self.end_with(key, outcome_of(reply), None);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::access::Access;
 use crate::chain::Chains;
-use crate::control::{Command, Ended, Known, Phase, RelayDetail, RelayInfo};
+use crate::control::{ChainState, Command, Ended, Known, PeerState, Phase, RelayDetail, RelayInfo};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
@@ -18,6 +18,7 @@ use crate::sys;
 
 use super::Worker;
 use super::entry::{Entry, LocalRule, State, millis};
+use super::ways::Fault;
 
 /// The policy in force and the one before it, which events may still refer to.
 #[derive(Debug)]
@@ -160,7 +161,7 @@ impl<I: Intercept> Worker<I> {
                     let _ = answer.send(there);
                 }
                 Command::Peers { answer } => {
-                    let _ = answer.send(Known::default());
+                    let _ = answer.send(self.known_of_others());
                 }
                 Command::Policy { policy, generation } => {
                     self.rules.replace(policy, generation);
@@ -176,6 +177,26 @@ impl<I: Intercept> Worker<I> {
                     self.pass_on_held();
                 }
             }
+        }
+    }
+
+    /// What is known of other nodes.
+    fn known_of_others(&self) -> Known {
+        let chains = self.rules.chains();
+        let left = |fault: Fault| self.down.get(&fault)?.checked_sub(self.now);
+        let peers = chains.peers.iter().map(|peer| PeerState {
+            peer: peer.id,
+            waiting: 0,
+            dialing: 0,
+            down_for: left(Fault::Peer(peer.id)),
+        });
+        let of_chains = chains.chains.iter().map(|chain| ChainState {
+            chain: chain.number,
+            down_for: left(Fault::Chain(chain.number)),
+        });
+        Known {
+            peers: peers.collect(),
+            chains: of_chains.collect(),
         }
     }
 

@@ -46,7 +46,7 @@ impl Asker {
 }
 
 /// The way by which a flow left this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Via {
     pub(super) peer: NodeId,
     /// Number of the chain.

@@ -22,7 +22,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn on_opening_time(&mut self, key: u64) {
         let now = self.now;
         if self.is_hop_late(key) {
-            return self.on_hop_failed(key, Reply::Failed);
+            return self.on_hop_failed(key, None);
         }
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -52,7 +52,7 @@ impl<I: Intercept> Worker<I> {
                 .pending(key)
                 .is_some_and(|pending| pending.hopping.is_some())
         {
-            return self.on_hop_failed(key, Reply::TimedOut);
+            return self.on_hop_failed(key, Some(Reply::TimedOut));
         }
         let code = if unsent {
             libc::EHOSTUNREACH

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use posthaste_wire::convert::{Connect, Request};
-use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard};
+use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use posthaste_wire::hop::{PROVED, Reply, ReplyReader};
 use posthaste_wire::seal::{Nonce, Seal};
 
@@ -32,6 +32,15 @@ use super::prologue::{Unheard, Via, is_of_hop, outcome_of, read_whole, say};
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
 /// How long a way that failed is tried last.
 const DOWN_FOR: Duration = Duration::from_secs(5);
+
+/// What keeps a way from being taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Fault {
+    /// A node does not answer.
+    Peer(NodeId),
+    /// A node beyond the next one failed, by number of the chain.
+    Chain(u32),
+}
 
 /// The hop to the next node, while the flow is opening.
 #[derive(Debug)]
@@ -89,7 +98,12 @@ impl<I: Intercept> Worker<I> {
         let now = self.now;
         let left = std::mem::take(&mut self.pending(key)?.ways);
         let is_up = |way: &Way| match self.via(way) {
-            Some(via) => self.down.get(&via).is_none_or(|until| *until <= now),
+            Some(Via { peer, chain }) => {
+                let faults = [Fault::Peer(peer), Fault::Chain(chain)];
+                faults
+                    .iter()
+                    .all(|fault| self.down.get(fault).is_none_or(|until| *until <= now))
+            }
             None => true,
         };
         let best = left
@@ -147,7 +161,7 @@ impl<I: Intercept> Worker<I> {
         let (socket, sent) = match result {
             Ok(opened) => opened,
             Err(error) => {
-                self.mark_down(via);
+                self.mark_down(Fault::Peer(via.peer));
                 return Err(error);
             }
         };
@@ -178,7 +192,7 @@ impl<I: Intercept> Worker<I> {
     /// The connection to the next node has something to say.
     pub(super) fn on_hop_ready(&mut self, key: u64, ready: Ready) {
         if ready.writable && self.is_unconnected(key) && self.on_hop_connected(key).is_err() {
-            return self.on_hop_failed(key, Reply::Failed);
+            return self.on_hop_failed(key, None);
         }
         if self.is_unconnected(key) || self.meet_over_hop(key) || !ready.readable {
             return;
@@ -194,17 +208,20 @@ impl<I: Intercept> Worker<I> {
     /// The next node has accepted: it gets what is left of the request.
     fn on_hop_connected(&mut self, key: u64) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let now = self.now;
         let entry = self.entries.get_mut(key).ok_or_else(gone)?;
         let socket = entry.sockets[Side::Upstream].take().ok_or_else(gone)?;
         let error = hop::connect_error(&socket);
-        let hopping = entry.pending().and_then(|pending| pending.hopping.as_mut());
-        let hopping = hopping.ok_or_else(gone)?;
+        let pending = entry.pending().ok_or_else(gone)?;
+        let connect_us = micros(now.saturating_sub(pending.connecting));
+        let hopping = pending.hopping.as_mut().ok_or_else(gone)?;
         let said = match error {
             Some(error) => Err(error),
             None => say(&socket, &hopping.request[hopping.sent..]),
         };
         hopping.connected = said.is_ok();
         hopping.request = Vec::new();
+        entry.timers.connect_us = Some(connect_us);
         entry.sockets[Side::Upstream] = Some(socket);
         said
     }
@@ -245,7 +262,6 @@ impl<I: Intercept> Worker<I> {
 
     /// Reads the reply before the client is proved.
     fn hear_reply(&mut self, key: u64) {
-        let now = self.now;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -260,11 +276,11 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let reply = match read_whole(socket, |bytes| expecting.feed(bytes)) {
-            Ok(reply) => reply,
+            Ok(reply) => Some(reply),
             Err(Unheard::Incomplete) => return,
-            Err(Unheard::Gone | Unheard::Wrong(_)) => Reply::Failed,
+            Err(Unheard::Gone | Unheard::Wrong(_)) => None,
         };
-        if reply != Reply::Connected {
+        if reply != Some(Reply::Connected) {
             return self.on_hop_failed(key, reply);
         }
         if let Some(prologue) = &mut entry.prologue {
@@ -273,16 +289,17 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let connect_us = micros(now.saturating_sub(pending.connecting));
         let step = pending.opening.on_connected();
-        entry.timers.connect_us = Some(connect_us);
         if step == OnMeeting::Admit {
             self.admit_client(key);
         }
     }
 
-    /// The next node did not connect: it says so of itself, or of the server.
-    pub(super) fn on_hop_failed(&mut self, key: u64, reply: Reply) {
+    /// The next node did not connect the flow: it says so, of itself or of the
+    /// server, or it has said nothing (`None`).
+    pub(super) fn on_hop_failed(&mut self, key: u64, reply: Option<Reply>) {
+        let lost = reply.is_none();
+        let reply = reply.unwrap_or(Reply::Failed);
         let of_hop = is_of_hop(reply);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -295,9 +312,11 @@ impl<I: Intercept> Worker<I> {
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {
             self.counters.hops_failed.add(1);
-            // What a node may not do says nothing about others.
-            if reply != Reply::Denied {
-                self.mark_down(hopping.via);
+            // What a node may not do says nothing of other flows.
+            match (lost, reply) {
+                (true, _) => self.mark_down(Fault::Peer(hopping.via.peer)),
+                (false, Reply::Denied) => {}
+                (false, _) => self.mark_down(Fault::Chain(hopping.via.chain)),
             }
             let left = self
                 .pending(key)
@@ -316,14 +335,16 @@ impl<I: Intercept> Worker<I> {
             }),
             _ => None,
         };
-        self.fail_upstream(key, outcome_of(reply), error, Blame::Them);
+        // A destination is not to blame for a node.
+        let blame = if of_hop { Blame::Us } else { Blame::Them };
+        self.fail_upstream(key, outcome_of(reply), error, blame);
     }
 
     /// Has flows that begin now go another way.
-    pub(super) fn mark_down(&mut self, via: Via) {
+    pub(super) fn mark_down(&mut self, fault: Fault) {
         let now = self.now;
         self.down.retain(|_, until| *until > now);
-        self.down.insert(via, now + DOWN_FOR);
+        self.down.insert(fault, now + DOWN_FOR);
     }
 
     /// Whether the hop of an opening flow has taken too long.
