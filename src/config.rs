@@ -81,8 +81,9 @@ pub(crate) struct Spelling {
 /// The `[transparent]` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transparent {
-    /// Whether anything is intercepted. Otherwise the node serves its explicit
-    /// listeners alone.
+    /// Whether flows are intercepted. Otherwise the node serves its explicit
+    /// listeners alone; what servers answer is held back all the same until
+    /// clients have proved themselves.
     pub(crate) enabled: bool,
     /// Interfaces to intercept on; empty means every interface except `lo`.
     pub(crate) interfaces: Vec<String>,
@@ -95,10 +96,9 @@ pub(crate) struct Transparent {
 }
 
 impl Transparent {
-    /// Whether to intercept on the interface of this name.
+    /// Whether to attach the programs to the interface of this name.
     pub(crate) fn wants(&self, interface: &str) -> bool {
         match self.interfaces.as_slice() {
-            _ if !self.enabled => false,
             [] => interface != "lo",
             names => names.iter().any(|name| name == interface),
         }

@@ -219,6 +219,9 @@ impl Reader {
         let (chains, spelling) = self.chains(file);
         let mut policy = self.policy(file, &node);
         policy.chains = chains;
+        if !transparent.enabled {
+            self.strayed_answers(&policy.rules);
+        }
         self.lonely_listeners(&explicit, &policy);
         Config {
             node,

@@ -9,10 +9,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use posthaste_lab::network::Family;
 use posthaste_lab::scratch::Scratch;
 use serde_json::{Value, json};
 
-use crate::support::{binary, line, start};
+use crate::support::{PORT, Pair, SOON, binary, counter, line, listen, start};
+use crate::watch::{assert_nothing_left, installed};
 
 /// Runs the program to its end.
 fn posthaste(words: &[&str]) -> Output {
@@ -488,4 +490,28 @@ fn questions_that_make_no_sense_are_refused() {
     }
     let none = posthaste(&["chains", "--socket", "/nowhere/admin.sock"]);
     assert_says(&said(&none, 1), &["no node answers at /nowhere"]);
+}
+
+#[test]
+fn a_node_that_is_only_asked_takes_no_flow() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let files = Files::new();
+    let tables = files.tables() + "[[listener]]\n[transparent]\nenabled = false\n";
+    let file = files.config(&tables);
+    let mut setup = host.command(binary()).unwrap();
+    let setup = setup.args(["setup", "-c", &file]).output().unwrap();
+    assert_eq!(printed(&setup), "nothing to do\n");
+    let mut node = start(&network, &tables);
+    // Its programs at two interfaces, no rule and no route.
+    assert_eq!(installed(host).len(), 2, "{:#?}", installed(host));
+    for family in Family::ALL {
+        let mut pair = Pair::open(&network, family, &listener);
+        pair.check();
+        pair.close_client_first();
+    }
+    assert_eq!(counter(&node, "relays_opened"), 0);
+    assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
+    assert_nothing_left(host);
 }

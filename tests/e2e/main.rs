@@ -7,6 +7,7 @@
 mod accept_modes;
 mod bystanders;
 mod capture;
+mod chain_proof;
 mod chain_verbs;
 mod chains;
 mod churn;

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use posthaste_relay::access::Access;
-use posthaste_relay::policy::Policy;
+use posthaste_relay::policy::{Policy, Rule, SourceAddress};
 use toml::Spanned;
 
 use super::super::{file, value};
@@ -50,6 +50,17 @@ impl Reader {
             clients: self.list("access.clients", &section.clients, value::prefix),
             destinations: self.list("access.destinations", &section.destinations, value::prefix),
             cookies: self.get("access.cookies", &section.cookies, false, value::switch),
+        }
+    }
+
+    /// Warns of rules whose flows cannot open where nothing is intercepted.
+    pub(super) fn strayed_answers(&mut self, rules: &[Rule]) {
+        let clients = |rule: &&Rule| rule.source_address == SourceAddress::Client;
+        for rule in rules.iter().filter(clients) {
+            self.warnings.push(format!(
+                "rule \"{}\": source_address = \"client\": with transparent.enabled = false, what servers answer to a client's address does not come to this node",
+                rule.name
+            ));
         }
     }
 

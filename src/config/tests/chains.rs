@@ -12,7 +12,7 @@ use super::*;
 fn what_is_said_of_other_nodes_is_read() {
     let config = parse(FULL).unwrap();
     let chains = &config.policy.chains;
-    assert!(!config.transparent.enabled && !config.transparent.wants("c0"));
+    assert!(!config.transparent.enabled && config.transparent.wants("c0"));
     let listeners = ["127.0.0.1:4480", "[::1]:4480"].map(|text| text.parse().unwrap());
     assert_eq!(config.explicit, listeners);
     assert_eq!(chains.me, NodeId::new(7));
@@ -383,6 +383,14 @@ fn what_is_doubtful_about_other_nodes_is_warned_about() {
         "version = 1\n{NODE}[[listener]]\n[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [{nodes}]"
     );
     let said = parse(&text).unwrap().warnings.join("\n");
+    let text = format!(
+        "version = 1\n{NODE}[[listener]]\n[transparent]\nenabled = false\n[[rule]]\nname = \"web\"\nsource_address = \"client\""
+    );
+    let alone = parse(&text).unwrap().warnings.join("\n");
+    assert!(
+        alone.contains("rule \"web\": source_address = \"client\""),
+        "{alone}"
+    );
     assert!(
         said.contains("nobody may use the explicit listeners")
             && said.contains("of its 18 nodes a flow reaches 17 at the most"),

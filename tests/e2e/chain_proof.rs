@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients that never prove themselves, in front of a chain whose last node is only asked: its
+//! server completes no handshake for them either.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use posthaste_lab::flood::{Flood, Plan};
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{CLIENT_SIDE, Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::support::{
+    PORT, Pair, counter, kernel_counter, listen, network, start_in, until, until_counter,
+};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+/// Spoofed clients.
+const CLIENTS: u32 = 50;
+
+/// A node on the path, and one that it asks for everything.
+fn start_both(network: &Network, mode: &str, hop: Family, carrier: &str) -> [Node; 2] {
+    let asked = SocketAddr::new(network.node_address(1, hop), 4480);
+    let asking = SocketAddr::new(network.node_address(0, hop), 4480);
+    let peer = |name: &str, id: u32, address: SocketAddr| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
+             carrier = \"{carrier}\"\npool_max = 0\n"
+        )
+    };
+    let common = format!(
+        "[half_open]\nexpiry = \"1s\"\n[defaults]\naccept = \"{mode}\"\n\
+         [access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n"
+    );
+    let second = format!(
+        "[node]\nid = 2\n[transparent]\nenabled = false\n{common}\
+         [[listener]]\naddress = \"{asked}\"\n{}",
+        peer("first", 1, asking)
+    );
+    let first = format!(
+        "[node]\nid = 1\n{common}{}[[chain]]\nname = \"pair\"\nnumber = 1\nnodes = [\"second\"]\n\
+         [[route]]\nchains = [\"pair\"]\ndirect = false\n",
+        peer("second", 2, asked)
+    );
+    let second = start_in(network.node(1), &second);
+    [start_in(network.node(0), &first), second]
+}
+
+#[test]
+fn spoofed_clients_get_no_connection_at_the_end_of_a_chain() {
+    let hops = [
+        (Family::V4, "option"),
+        (Family::V4, "convert"),
+        (Family::V6, "convert"),
+    ];
+    for mode in ["early", "strict"] {
+        for (hop, carrier) in hops {
+            for family in Family::ALL {
+                spoofed_clients_are_stopped(mode, hop, carrier, family);
+            }
+        }
+    }
+}
+
+fn spoofed_clients_are_stopped(mode: &str, hop: Family, carrier: &str, family: Family) {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let listener = listen(network.server(), PORT);
+    let nodes = start_both(&network, mode, hop, carrier);
+    let text = CLIENT_SIDE[usize::from(family == Family::V6)];
+    let plan = Plan {
+        sources: text.parse().expect("a prefix"),
+        target: SocketAddr::new(network.server_address(family), PORT),
+        rate: 4 * CLIENTS,
+        duration: Duration::from_millis(250),
+        seed: 7,
+    };
+    let start = || Flood::start(plan);
+    let flood = network.client().run_in(start).expect("the flood starts");
+    flood.finish().expect("all are sent");
+    let what = format!("{mode} over {hop} by {carrier}, {family}");
+    let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
+    if mode == "early" {
+        until("requests at the second node", || {
+            counter(&nodes[1], "relays_opened") > 0
+        });
+    }
+    for node in &nodes {
+        until("end of what is half open", || {
+            counter(node, "half_open") == 0
+        });
+    }
+    assert_eq!(opened(), 0, "{what}");
+
+    // One that means it is served.
+    let mut pair = Pair::open(&network, family, &listener);
+    pair.check();
+    pair.close_client_first();
+    assert_eq!(opened(), 1, "{what}");
+    for node in &nodes {
+        until_counter(node, "relays", 0);
+    }
+}
