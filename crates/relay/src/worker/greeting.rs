@@ -230,3 +230,161 @@ fn hear_out(socket: &OwnedFd) -> Wish {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use posthaste_wire::convert::{Problem, Request};
+    use posthaste_wire::header::{ChainHeader, Endpoint};
+    use posthaste_wire::hop::{Dialer, Dialing, ping};
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn node(id: u64) -> NodeId {
+        NodeId::new(id).unwrap()
+    }
+
+    fn key() -> Key {
+        Key::new([7; 32])
+    }
+
+    fn find(id: NodeId, key_id: u32) -> Option<Key> {
+        (id == node(1) && key_id == 3).then(key)
+    }
+
+    fn hear(greeting: &mut Greeting) -> Wish {
+        let keys = Keys {
+            me: Some(node(2)),
+            find: &find,
+        };
+        greeting.hear(&keys, NOW)
+    }
+
+    fn accepted() -> (Greeting, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let from = "192.0.2.1:4000".parse().unwrap();
+        (Greeting::new(near.into(), from, NOW), far)
+    }
+
+    fn request() -> Request {
+        let server = Endpoint::new("198.51.100.7:80".parse().unwrap()).unwrap();
+        Request::connect(ChainHeader::to(server))
+    }
+
+    fn waits(wish: &Wish) -> bool {
+        matches!(wish, Wish::Wait)
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_comes_and_what_follows_is_left() {
+        let (mut greeting, mut client) = accepted();
+        for byte in request().encode(None).unwrap() {
+            assert!(waits(&hear(&mut greeting)));
+            client.write_all(&[byte]).unwrap();
+        }
+        client.write_all(b"bytes").unwrap();
+        let Wish::Request(head) = hear(&mut greeting) else {
+            panic!("no request");
+        };
+        assert_eq!(head.request, request());
+        let mut bytes = [0; 5];
+        UnixStream::from(greeting.socket)
+            .read_exact(&mut bytes)
+            .unwrap();
+        assert_eq!(&bytes, b"bytes");
+    }
+
+    /// A dialer and an acceptor that have shaken hands.
+    fn warm() -> (Greeting, UnixStream, Dialer) {
+        let (mut greeting, mut client) = accepted();
+        let nonce = Nonce([9; 16]);
+        let mut dialing = Dialing::new(key(), 3, node(1), node(2), nonce);
+        client.write_all(dialing.hello()).unwrap();
+        assert!(waits(&hear(&mut greeting)) && !greeting.is_hop());
+        let mut challenge = [0; 48];
+        client.read_exact(&mut challenge).unwrap();
+        let Ok(Progress::Done { value, .. }) = dialing.feed(&challenge) else {
+            panic!("no handshake");
+        };
+        client.write_all(&value.response).unwrap();
+        assert!(waits(&hear(&mut greeting)) && greeting.is_hop());
+        assert_eq!(greeting.until, NOW + HOP_SILENT);
+        (greeting, client, Dialer::new(value.session))
+    }
+
+    #[test]
+    fn a_warm_hop_answers_pings_until_it_is_asked_for_a_flow() {
+        let (mut greeting, mut client, mut dialer) = warm();
+        client.write_all(&ping(5)).unwrap();
+        client.write_all(&ping(6)).unwrap();
+        assert!(waits(&hear(&mut greeting)));
+        let mut pongs = [0; 16];
+        client.read_exact(&mut pongs).unwrap();
+        assert_eq!(pongs, [pong(5), pong(6)].concat()[..]);
+        let connect = request().connect.unwrap();
+        let open = dialer.open(&connect, 1, Nonce([1; 16])).unwrap();
+        client.write_all(&open).unwrap();
+        let Wish::Open(peer, asked) = hear(&mut greeting) else {
+            panic!("no flow");
+        };
+        assert_eq!((peer, *asked), (node(1), connect));
+    }
+
+    #[test]
+    fn what_is_none_of_ours_ends_the_connection() {
+        let hello = |key_id, me, to| {
+            let dialing = Dialing::new(key(), key_id, node(me), node(to), Nonce([0; 16]));
+            dialing.hello().to_vec()
+        };
+        for said in [hello(4, 1, 2), hello(3, 9, 2), hello(3, 2, 1)] {
+            let (mut greeting, mut client) = accepted();
+            client.write_all(&said).unwrap();
+            let wish = hear(&mut greeting);
+            assert!(matches!(wish, Wish::Close { wrong: true }), "{wish:?}");
+        }
+        let (mut greeting, mut client, _) = warm();
+        client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let wish = hear(&mut greeting);
+        assert!(matches!(wish, Wish::Close { wrong: true }), "{wish:?}");
+        let (mut greeting, mut client) = accepted();
+        client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let Wish::Bad(refusal) = hear(&mut greeting) else {
+            panic!("no refusal");
+        };
+        assert_eq!(
+            (refusal.problem, refusal.answer),
+            (Problem::NotConvert, None)
+        );
+    }
+
+    #[test]
+    fn who_goes_without_a_word_is_not_blamed() {
+        for said in [&b""[..], b"PH", b"\x01\x06\x22\x63"] {
+            let (mut greeting, mut client) = accepted();
+            client.write_all(said).unwrap();
+            drop(client);
+            let wish = hear(&mut greeting);
+            assert!(matches!(wish, Wish::Close { wrong: false }), "{wish:?}");
+        }
+    }
+
+    #[test]
+    fn the_refused_read_why_and_then_the_end() {
+        let (near, mut client) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let from = "192.0.2.1:4000".parse().unwrap();
+        let mut greeting = Greeting::refused(near.into(), from, b"no", NOW);
+        client.write_all(&[0; 10_000]).unwrap();
+        assert!(waits(&hear(&mut greeting)) && !greeting.is_silent());
+        let mut why = Vec::new();
+        client.read_to_end(&mut why).unwrap();
+        assert_eq!(why, b"no");
+        drop(client);
+        assert!(matches!(hear(&mut greeting), Wish::Close { wrong: false }));
+    }
+}

@@ -161,3 +161,114 @@ pub(super) fn reply_of(outcome: Outcome) -> Reply {
 pub(super) fn is_of_hop(reply: Reply) -> bool {
     outcome_of(reply) == Outcome::HopFailed
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use posthaste_wire::hop::{Icmp, pong};
+
+    use super::*;
+
+    /// The near end as the worker holds it, and the far one.
+    fn connection() -> (OwnedFd, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        (near.into(), far)
+    }
+
+    fn expecting(asker: Option<Asker>) -> Prologue {
+        Prologue {
+            asker,
+            expecting: Some(ReplyReader::default()),
+            ..Prologue::default()
+        }
+    }
+
+    fn kind(result: &io::Result<()>) -> Option<io::ErrorKind> {
+        result.as_ref().err().map(io::Error::kind)
+    }
+
+    #[test]
+    fn a_reply_is_passed_on_and_no_byte_of_the_flow_taken() {
+        let (upstream, mut next) = connection();
+        let (downstream, mut former) = connection();
+        let mut prologue = expecting(Some(Asker::Peer));
+        let reply = Acceptor::reply(Reply::Connected);
+        let said = [&pong(1)[..], &reply, b"bytes"].concat();
+        for (at, byte) in said.iter().enumerate() {
+            next.write_all(&[*byte]).unwrap();
+            let heard = prologue.hear(&upstream, &downstream);
+            let is_whole = at + 1 >= 8 + reply.len();
+            let waits = (!is_whole).then_some(io::ErrorKind::WouldBlock);
+            assert_eq!(kind(&heard), waits, "{at}");
+        }
+        let mut passed_on = [0; 24];
+        former.read_exact(&mut passed_on).unwrap();
+        assert_eq!(passed_on, reply);
+        let mut bytes = [0; 5];
+        UnixStream::from(upstream).read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        assert!(prologue.asker.is_none() && prologue.failed.is_none());
+    }
+
+    #[test]
+    fn what_the_next_node_says_of_a_failure_is_kept_and_not_passed_on_as_success() {
+        let icmp = Icmp {
+            kind: 3,
+            code: 13,
+            offender: None,
+        };
+        for reply in [Reply::Refused, Reply::Unreachable(icmp), Reply::Overloaded] {
+            let (upstream, mut next) = connection();
+            let (downstream, former) = connection();
+            former.set_nonblocking(true).unwrap();
+            let mut prologue = expecting(Some(Asker::Peer));
+            next.write_all(&Acceptor::reply(reply)).unwrap();
+            let heard = prologue.hear(&upstream, &downstream);
+            assert_eq!(kind(&heard), Some(io::ErrorKind::ConnectionReset));
+            assert_eq!(prologue.failed, Some(reply));
+            assert_eq!(prologue.asker, Some(Asker::Peer), "it is told later");
+            let silent = (&former).read(&mut [0]).unwrap_err();
+            assert_eq!(silent.kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn a_node_that_goes_or_says_something_else_has_failed() {
+        for said in [&b""[..], b"\x04\0\0", b"HTTP/1.1 400"] {
+            let (upstream, mut next) = connection();
+            let (downstream, _former) = connection();
+            next.write_all(said).unwrap();
+            drop(next);
+            let mut prologue = expecting(None);
+            let heard = prologue.hear(&upstream, &downstream);
+            assert_eq!(kind(&heard), Some(io::ErrorKind::ConnectionReset));
+            assert_eq!(prologue.failed, Some(Reply::Failed), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn every_asker_is_answered_in_its_own_words() {
+        let client = Asker::Client { options: false };
+        let connected = client.answer(Reply::Connected, None);
+        assert_eq!(connected, [1, 1, 0x22, 0x63]);
+        let refused = client.answer(Reply::Refused, None);
+        assert_eq!(refused, [1, 2, 0x22, 0x63, 30, 1, 96, 0]);
+        let options = Asker::Client { options: true };
+        let connected = options.answer(Reply::Connected, None);
+        assert_eq!(connected, [1, 2, 0x22, 0x63, 20, 1, 0, 0]);
+        let peer = Asker::Peer.answer(Reply::Refused, None);
+        assert_eq!(peer, Acceptor::reply(Reply::Refused));
+    }
+
+    #[test]
+    fn an_outcome_and_its_reply_are_of_the_same_side() {
+        for reply in [Reply::Refused, Reply::TimedOut, Reply::Failed] {
+            assert_eq!(reply_of(outcome_of(reply)), reply);
+            assert_eq!(is_of_hop(reply), reply == Reply::Failed);
+        }
+        assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownLabel));
+    }
+}
