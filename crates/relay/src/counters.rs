@@ -96,7 +96,7 @@ counters! {
     #[doc = "Frames that could not be put back on their device."]
     frames_lost: total,
     #[doc = "Connections to explicit listeners."]
-    explicit: total,
+    explicit_connections: total,
     #[doc = "Flows that left for another node over a connection of their own."]
     hops_cold: total,
     #[doc = "Flows that another node did not carry on."]

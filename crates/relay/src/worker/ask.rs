@@ -94,7 +94,7 @@ struct Onward {
 impl<I: Intercept> Worker<I> {
     /// Takes a connection from an explicit listener.
     pub(super) fn greet(&mut self, from: SocketAddr, socket: OwnedFd) {
-        self.counters.explicit.add(1);
+        self.counters.explicit_connections.add(1);
         if self.greetings.len() >= GREETINGS_MAX || self.drain_until.is_some() {
             return self.deny(from, None, Denial::Overload);
         }
