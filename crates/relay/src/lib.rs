@@ -23,11 +23,12 @@ pub mod outcome;
 mod pipes;
 pub mod policy;
 pub mod relay;
-#[cfg(test)]
 mod rng;
 pub mod side;
 mod slots;
 pub mod sys;
+#[expect(dead_code, reason = "the worker does not use it yet")]
+mod warm;
 pub mod worker;
 
 pub use pipes::PIPE_DESCRIPTORS_MAX;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Repeatable chance for the simulations.
+//! Repeatable chance: for the simulations, and to spread what many nodes would
+//! else do at the same time. No good for secrets.
 //!
 //! Every schedule of a simulation follows from one number. A failure prints
 //! it; `POSTHASTE_SEED=<number> cargo test` then starts with that schedule.
@@ -25,7 +26,10 @@ impl Rng {
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit as u64).expect("less than a usize")
     }
+}
 
+#[cfg(test)]
+impl Rng {
     /// A number in `1..=limit`, often a small one.
     pub(crate) fn some_of(&mut self, limit: usize) -> usize {
         let limit = match self.below(4) {
@@ -56,8 +60,10 @@ impl Rng {
 }
 
 /// Names the schedule that is under way when a check fails.
+#[cfg(test)]
 struct Witness(u64);
 
+#[cfg(test)]
 impl Drop for Witness {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -67,6 +73,7 @@ impl Drop for Witness {
 }
 
 /// Runs `count` schedules, each with its own chance.
+#[cfg(test)]
 pub(crate) fn simulate(count: u64, mut schedule: impl FnMut(Rng)) {
     let first = match std::env::var("POSTHASTE_SEED") {
         Ok(seed) => seed.parse().expect("POSTHASTE_SEED is a number"),

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pool wants done, and when it wants to be asked again.
+
+use std::time::Duration;
+
+use super::{
+    Asked, BEAT, BUSY_FOR, DIAL_MIN, DIALS_BASE, Health, Order, PONG_MIN, PONG_ROUND_TRIPS, Pool,
+    REST_MAX, REVIEW, Resting, SURPLUS_FOR,
+};
+
+impl Pool {
+    /// The next thing to do, if there is one now. To be asked until there is
+    /// none: after whatever was told to the pool, and at [`Self::deadline`].
+    pub(in crate::warm) fn next_order(&mut self, now: Duration) -> Option<Order> {
+        self.seen = now;
+        if self.dial_silent_at().is_some_and(|at| at <= now) {
+            self.lose(Health::Silent);
+        }
+        self.bury(now)
+            .or_else(|| self.ping(now))
+            .or_else(|| self.dismiss(now))
+            .or_else(|| self.dial(now))
+    }
+
+    /// When to ask for orders again if nothing happens before.
+    pub(in crate::warm) fn deadline(&self) -> Option<Duration> {
+        let suspects = (!self.suspects.is_empty()).then_some(self.seen);
+        let dial = self.wants_dial(self.seen).then(|| self.backoff.until());
+        let fewer = self.waiting() > usize::from(self.limits.min) || self.surplus.is_some();
+        let moments = [
+            suspects,
+            self.overdue_at(),
+            self.rested_at(),
+            self.beat_at(),
+            self.dial_silent_at(),
+            dial,
+            fewer.then_some(self.seen + REVIEW),
+        ];
+        moments.into_iter().flatten().min()
+    }
+
+    /// A ping without a pong: the hop is dead, and who knows about the others.
+    fn bury(&mut self, now: Duration) -> Option<Order> {
+        self.overdue_at().filter(|at| *at <= now)?;
+        let dead = self.asked.pop_front()?;
+        // If the peer has answered over another since, only the hop is dead.
+        if self.health == Health::Up && self.heard <= dead.at {
+            self.health = Health::Silent;
+        }
+        self.suspect_all();
+        Some(Order::Bury(dead.hop))
+    }
+
+    fn ping(&mut self, now: Duration) -> Option<Order> {
+        let due = [self.rested_at(), self.beat_at()];
+        let (suspect, next) = match self.suspects.pop_front() {
+            Some(next) => (true, next),
+            None if due.into_iter().flatten().any(|at| at <= now) => {
+                (false, self.resting.pop_front()?)
+            }
+            None => return None,
+        };
+        let Resting { hop, since, .. } = next;
+        self.asked.push_back(Asked {
+            hop,
+            since,
+            at: now,
+            suspect,
+        });
+        Some(Order::Ping(hop))
+    }
+
+    /// Closes what has been too much for a while, the longest silent first.
+    fn dismiss(&mut self, now: Duration) -> Option<Order> {
+        if self.waiting() <= self.target(now) {
+            self.surplus = None;
+            return None;
+        }
+        let since = *self.surplus.get_or_insert(now);
+        if now < since + SURPLUS_FOR {
+            return None;
+        }
+        Some(Order::Dismiss(self.resting.pop_front()?.hop))
+    }
+
+    fn dial(&self, now: Duration) -> Option<Order> {
+        (self.wants_dial(now) && self.backoff.until() <= now).then_some(Order::Dial)
+    }
+
+    /// Whether one more is to be dialed as soon as that is allowed.
+    fn wants_dial(&self, now: Duration) -> bool {
+        let (dialing, open) = (self.dialing(), self.waiting() + self.dialing());
+        if self.down() {
+            return dialing == 0 && open < usize::from(self.limits.max);
+        }
+        open < self.target(now) && dialing < DIALS_BASE + 2 * self.flows_of_late(now)
+    }
+
+    /// When the ping that has waited longest will have waited too long.
+    fn overdue_at(&self) -> Option<Duration> {
+        Some(self.asked.front()?.at + self.patience(PONG_MIN))
+    }
+
+    /// When the hop that has been silent for longest is to be asked.
+    fn rested_at(&self) -> Option<Duration> {
+        Some(self.resting.front()?.heard + REST_MAX)
+    }
+
+    /// When a busy peer is to be asked, to know of its death in time.
+    fn beat_at(&self) -> Option<Duration> {
+        let at = self.heard + BEAT;
+        let busy = self.asked_for.is_some_and(|last| at < last + BUSY_FOR);
+        (busy && self.asked.is_empty() && !self.resting.is_empty()).then_some(at)
+    }
+
+    /// When a dial to a peer that is thought to be there will have had no
+    /// answer for too long, and nothing else will have been heard.
+    fn dial_silent_at(&self) -> Option<Duration> {
+        let (_, began) = self.dialing.front()?;
+        let known = self.rtt.is_some() && !self.down();
+        known.then(|| self.heard.max(*began) + self.patience(DIAL_MIN))
+    }
+
+    fn patience(&self, least: Duration) -> Duration {
+        self.rtt
+            .map_or(least, |rtt| least.max(rtt * PONG_ROUND_TRIPS))
+    }
+
+    fn flows_of_late(&self, now: Duration) -> usize {
+        crate::warm::demand::rounded(self.sharers(now))
+    }
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pools under many random histories of a peer.
+//!
+//! A small world stands around one [`Pool`]: flows that come singly, steadily
+//! and in bursts, and a peer that answers, falls silent, refuses, dies with a
+//! reset of all it had, or takes hops and drops them. The world does what the
+//! pool orders and checks that nothing is ordered that must not be.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::*;
+use crate::rng::{Rng, simulate};
+
+const SCHEDULES: u64 = 50;
+/// When the owner of a dial gives it up.
+const DIAL_MAX: Duration = Duration::from_secs(5);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Answers,
+    IsSilent,
+    Refuses,
+    /// Takes hops and resets them.
+    Drops,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Flow,
+    /// An answer to a dial.
+    Dialed(u64),
+    DialTimeout(u64),
+    Pong(u64),
+    Reset(u64),
+    Change,
+}
+
+struct World {
+    rng: Rng,
+    pool: Pool,
+    limits: PoolLimits,
+    now: Duration,
+    rtt: Duration,
+    peer: Peer,
+    /// Since when the peer has been as it is.
+    peer_since: Duration,
+    events: BTreeSet<(Duration, u64, Event)>,
+    number: u64,
+    dialing: BTreeSet<u64>,
+    /// With the time of the ping without a pong.
+    waiting: BTreeMap<u64, Option<Duration>>,
+    /// Flows in a burst, and between two.
+    burst: usize,
+    gap: Duration,
+    busy_since: Duration,
+    /// The latest.
+    flows: VecDeque<Duration>,
+    came: usize,
+    missed: usize,
+    /// The last dial to a peer that was down, if none has succeeded since.
+    probed_at: Option<Duration>,
+}
+
+impl World {
+    fn new(mut rng: Rng) -> Self {
+        let max = u16::try_from(rng.some_of(256)).unwrap();
+        let min = u16::try_from(rng.below(usize::from(max) + 1)).unwrap();
+        let now = SECOND * 1000;
+        Self {
+            limits: PoolLimits { min, max },
+            pool: Pool::new(PoolLimits { min, max }, rng.next(), now),
+            now,
+            rtt: Duration::from_millis(1 << rng.below(9)),
+            peer: Peer::Answers,
+            peer_since: now,
+            events: BTreeSet::new(),
+            number: 0,
+            dialing: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            burst: 0,
+            gap: SECOND,
+            busy_since: now,
+            flows: VecDeque::new(),
+            came: 0,
+            missed: 0,
+            probed_at: None,
+            rng,
+        }
+    }
+
+    fn at(&mut self, after: Duration, event: Event) {
+        self.number += 1;
+        self.events.insert((self.now + after, self.number, event));
+    }
+
+    /// Runs on for so long.
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        loop {
+            self.obey();
+            let event = self.events.first().map(|(at, ..)| *at);
+            let deadline = self.pool.deadline().map(|at| at.max(self.now));
+            let next = event.into_iter().chain(deadline).min();
+            let Some(next) = next.filter(|next| *next <= end) else {
+                self.now = end;
+                return;
+            };
+            assert!(next > self.now || event == Some(next), "it is in a hurry");
+            self.now = next;
+            if event == Some(next) {
+                let (_, _, event) = self.events.pop_first().unwrap();
+                self.happen(event);
+            }
+            self.check();
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Flow => self.flows_come(),
+            Event::Dialed(hop) if self.dialing.contains(&hop) => self.dial_is_answered(hop),
+            Event::DialTimeout(hop) if self.dialing.remove(&hop) => {
+                self.fail(hop, Failure::Silence);
+            }
+            Event::Pong(hop) if self.waiting.get(&hop).is_some_and(Option::is_some) => {
+                self.waiting.insert(hop, None);
+                self.pool.on_pong(hop, self.now);
+            }
+            Event::Reset(hop) if self.waiting.remove(&hop).is_some() => {
+                self.pool.on_lost(hop, End::Broken, self.now);
+            }
+            Event::Change => self.change(),
+            _ => {}
+        }
+    }
+
+    fn flows_come(&mut self) {
+        for _ in 0..self.burst {
+            self.flows.push_back(self.now);
+            self.came += 1;
+            self.pool.on_flow(self.now);
+            match self.pool.take() {
+                Some(hop) => assert!(self.waiting.remove(&hop).is_some(), "none of ours"),
+                None => self.missed += 1,
+            }
+        }
+        if self.burst > 0 {
+            let spread = self.rng.below(1000);
+            let gap = self.gap * u32::try_from(500 + spread).unwrap() / 1000;
+            self.at(gap, Event::Flow);
+        }
+    }
+
+    fn dial_is_answered(&mut self, hop: u64) {
+        match self.peer {
+            Peer::IsSilent => return,
+            Peer::Refuses => self.fail(hop, Failure::Refusal),
+            Peer::Answers | Peer::Drops => {
+                self.waiting.insert(hop, None);
+                self.pool.on_ready(hop, self.rtt, self.now);
+                self.probed_at = None;
+                assert!(!self.pool.down(), "it is there");
+                if self.peer == Peer::Drops {
+                    self.at(self.rtt / 4, Event::Reset(hop));
+                }
+            }
+        }
+        self.dialing.remove(&hop);
+    }
+
+    fn fail(&mut self, hop: u64, failure: Failure) {
+        self.pool.on_dial_failed(Some(hop), failure, self.now);
+    }
+
+    /// The peer becomes another.
+    fn change(&mut self) {
+        let peers = [
+            Peer::Answers,
+            Peer::Answers,
+            Peer::IsSilent,
+            Peer::Refuses,
+            Peer::Drops,
+        ];
+        let next = self.rng.pick(&peers);
+        self.become_peer(next);
+    }
+
+    fn become_peer(&mut self, peer: Peer) {
+        if peer == self.peer {
+            return;
+        }
+        // What it had is gone: it says so, or will when it is spoken to.
+        let lost: Vec<u64> = self.waiting.keys().copied().collect();
+        for hop in lost {
+            match peer {
+                Peer::IsSilent => {}
+                _ => self.at(self.rtt / 2, Event::Reset(hop)),
+            }
+        }
+        self.peer = peer;
+        self.peer_since = self.now;
+    }
+
+    /// Does what the pool wants done.
+    fn obey(&mut self) {
+        for orders in 0.. {
+            assert!(orders < 10_000, "there is no end to it");
+            let Some(order) = self.pool.next_order(self.now) else {
+                return;
+            };
+            match order {
+                Order::Ping(hop) => self.ping(hop),
+                Order::Bury(hop) => self.bury(hop),
+                Order::Dismiss(hop) => {
+                    assert!(self.waiting.remove(&hop).is_some());
+                    assert!(self.waiting.len() >= self.pool.target(self.now));
+                }
+                Order::Dial => self.dial(),
+            }
+        }
+    }
+
+    fn ping(&mut self, hop: u64) {
+        let asked = self.waiting.insert(hop, Some(self.now));
+        assert_eq!(asked, Some(None), "one of ours, and no second ping");
+        match self.peer {
+            Peer::IsSilent => {}
+            Peer::Answers => self.at(self.rtt, Event::Pong(hop)),
+            Peer::Refuses | Peer::Drops => self.at(self.rtt, Event::Reset(hop)),
+        }
+    }
+
+    fn bury(&mut self, hop: u64) {
+        let asked = self.waiting.remove(&hop).flatten();
+        let asked = asked.expect("it was asked");
+        assert!(self.now >= asked + PONG_MIN.max(self.rtt * 4));
+        let answered = self.peer != Peer::IsSilent && self.peer_since <= asked;
+        assert!(!answered, "it would have answered");
+    }
+
+    fn dial(&mut self) {
+        let window = (SECOND * 3).max(self.rtt * 30);
+        let from = self.now.saturating_sub(window);
+        while self.flows.front().is_some_and(|at| *at < from) {
+            self.flows.pop_front();
+        }
+        let bound = DIALS_BASE + 2 * self.flows.len();
+        assert!(self.dialing.len() < bound, "a storm");
+        if self.pool.down() {
+            assert_eq!(self.dialing.len(), 0, "one is enough to see");
+            let least = Duration::from_millis(187);
+            let former = self.probed_at.replace(self.now);
+            assert!(former.is_none_or(|at| self.now >= at + least), "too soon");
+        }
+        let hop = self.number;
+        self.dialing.insert(hop);
+        self.at(self.rtt * 2, Event::Dialed(hop));
+        self.at(DIAL_MAX, Event::DialTimeout(hop));
+        self.pool.on_dial(hop, self.now);
+    }
+
+    fn check(&mut self) {
+        let pool = &self.pool;
+        assert_eq!(pool.waiting(), self.waiting.len());
+        assert_eq!(pool.dialing(), self.dialing.len());
+        let open = self.waiting.len() + self.dialing.len();
+        assert!(open <= self.limits.max.into(), "{open} are too many");
+        self.check_death_is_known();
+    }
+
+    /// A peer that is asked for and has been silent for a while is down.
+    fn check_death_is_known(&self) {
+        // A hop that is taken while it is asked takes the question with it.
+        let known_within = DIAL_MIN.max(self.rtt * 4) + BEAT + PONG_MIN + self.gap * 2;
+        let from = self.peer_since.max(self.busy_since) + known_within;
+        let busy = self.burst > 0 && self.gap <= SECOND / 4;
+        // Before the first hop nobody knows how long an answer takes.
+        let known = self.pool.rtt().is_some();
+        if self.peer == Peer::IsSilent && busy && known && self.now > from {
+            let asked_for = self.flows.back().is_some_and(|at| *at > from);
+            assert!(self.pool.down() || !asked_for, "it has been silent");
+        }
+    }
+}
+
+/// Whatever happens, what must hold holds, and in the end all is well.
+#[test]
+fn every_history_comes_to_a_good_end() {
+    simulate(SCHEDULES, |rng| {
+        let mut world = World::new(rng);
+        for _ in 0..world.rng.below(6) {
+            let idle = !world.events.iter().any(|(.., event)| *event == Event::Flow);
+            world.busy_since = world.now;
+            world.burst = world.rng.pick(&[0, 1, 1, 1, 5, 50]);
+            world.gap = Duration::from_millis(1 << (4 + world.rng.below(9)));
+            if idle {
+                world.at(Duration::ZERO, Event::Flow);
+            }
+            world.at(world.gap, Event::Change);
+            let millis = u64::try_from(world.rng.below(8_000)).unwrap();
+            world.run(Duration::from_millis(millis));
+        }
+        world.events.retain(|(.., event)| *event != Event::Change);
+        world.become_peer(Peer::Answers);
+        world.burst = 0;
+        world.run(SECOND * 30);
+        assert!(!world.pool.down(), "it is there again");
+        let wanted = world.pool.target(world.now);
+        assert!(world.waiting.len() >= wanted, "and so are the hops");
+        world.run(SECOND * 900);
+        assert_eq!(world.waiting.len(), usize::from(world.limits.min));
+    });
+}
+
+/// A steady load is served warm but for the first moments and what chance
+/// brings.
+#[test]
+fn steady_flows_find_hops() {
+    let (mut flows, mut missed) = (0, 0);
+    simulate(20, |rng| {
+        let mut world = World::new(rng);
+        let limits = PoolLimits { min: 0, max: 1024 };
+        world.limits = limits;
+        world.pool = Pool::new(limits, 1, world.now);
+        world.burst = 1;
+        world.gap = Duration::from_millis(1 << world.rng.below(8));
+        world.at(Duration::ZERO, Event::Flow);
+        world.run(SECOND * 5);
+        let before = (world.came, world.missed);
+        world.run(SECOND * 20);
+        flows += world.came - before.0;
+        missed += world.missed - before.1;
+    });
+    assert!(missed * 1000 <= flows, "{missed} of {flows}");
+}
+
+/// After a steady load of fifty a second, fifty at once are served.
+#[test]
+fn a_burst_after_a_steady_load_is_served() {
+    simulate(20, |rng| {
+        let mut world = World::new(rng);
+        let limits = PoolLimits { min: 0, max: 256 };
+        world.limits = limits;
+        world.pool = Pool::new(limits, 1, world.now);
+        world.rtt = world.rtt.min(SECOND / 8);
+        world.burst = 1;
+        world.gap = SECOND / 50;
+        world.at(Duration::ZERO, Event::Flow);
+        world.run(SECOND * 20);
+        let before = world.missed;
+        world.burst = 50;
+        world.flows_come();
+        assert_eq!(world.missed, before, "of fifty");
+    });
+}
+
+/// Flows are told within two seconds that a peer with a few hops has died
+/// without a word.
+#[test]
+fn a_silent_death_is_known_within_two_seconds() {
+    simulate(40, |rng| {
+        let mut world = World::new(rng);
+        let limits = PoolLimits { min: 4, max: 64 };
+        world.limits = limits;
+        world.pool = Pool::new(limits, 1, world.now);
+        world.burst = 1;
+        world.gap = SECOND / (1 << world.rng.below(8)) / 4;
+        world.at(Duration::ZERO, Event::Flow);
+        let millis = u64::try_from(world.rng.below(5_000)).unwrap();
+        world.run(SECOND * 10 + Duration::from_millis(millis));
+        world.become_peer(Peer::IsSilent);
+        world.run(SECOND * 2);
+        assert!(world.pool.down());
+    });
+}

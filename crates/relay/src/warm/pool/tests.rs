@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Traces: what happens to a pool, and what it wants done.
+
+use super::*;
+
+const RTT: Duration = Duration::from_millis(40);
+
+/// A pool, its time, and hops numbered in the order of their dials.
+struct Trace {
+    pool: Pool,
+    now: Duration,
+    dials: u64,
+}
+
+impl Trace {
+    fn new(min: u16, max: u16) -> Self {
+        let now = Duration::from_secs(100);
+        Self {
+            pool: Pool::new(PoolLimits { min, max }, 1, now),
+            now,
+            dials: 0,
+        }
+    }
+
+    /// A pool whose `count` hops have just been dialed.
+    fn ready(count: u16, max: u16) -> Self {
+        let mut trace = Self::new(count, max);
+        let hops = trace.orders().len() as u64;
+        assert_eq!(hops, u64::from(count), "dialed");
+        trace.later(2 * 40);
+        for hop in 0..hops {
+            trace.pool.on_ready(hop, RTT, trace.now);
+        }
+        trace
+    }
+
+    fn later(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
+    }
+
+    fn orders(&mut self) -> Vec<Order> {
+        let mut orders = Vec::new();
+        while let Some(order) = self.pool.next_order(self.now) {
+            if order == Order::Dial {
+                self.pool.on_dial(self.dials, self.now);
+                self.dials += 1;
+            }
+            orders.push(order);
+            assert!(orders.len() < 10_000, "there is no end to it");
+        }
+        orders
+    }
+
+    /// A flow comes and takes a hop, if there is one.
+    fn flow(&mut self) -> Option<u64> {
+        self.pool.on_flow(self.now);
+        self.pool.take()
+    }
+
+    fn dial_fails(&mut self, failure: Failure) {
+        let hop = self.dials - 1;
+        self.pool.on_dial_failed(Some(hop), failure, self.now);
+    }
+}
+
+#[test]
+fn the_least_is_dialed_unasked_and_a_flow_is_replaced() {
+    let mut trace = Trace::new(2, 8);
+    assert_eq!(trace.orders(), [Order::Dial; 2]);
+    assert_eq!(trace.flow(), None, "nothing is there yet");
+    trace.later(80);
+    trace.pool.on_ready(0, RTT, trace.now);
+    trace.pool.on_ready(1, RTT, trace.now);
+    assert_eq!(trace.orders(), []);
+    assert_eq!(trace.flow(), Some(1));
+    assert_eq!(trace.orders(), [Order::Dial]);
+}
+
+#[test]
+fn a_peer_without_limits_is_never_dialed() {
+    let mut trace = Trace::new(0, 0);
+    assert_eq!(trace.flow(), None);
+    assert_eq!(trace.orders(), []);
+    assert_eq!(trace.pool.deadline(), None);
+}
+
+#[test]
+fn the_first_flow_makes_a_pool_and_a_long_rest_empties_it() {
+    let mut trace = Trace::new(0, 8);
+    assert_eq!(trace.orders(), []);
+    assert_eq!(trace.flow(), None);
+    assert_eq!(trace.orders(), [Order::Dial]);
+    trace.later(80);
+    trace.pool.on_ready(0, RTT, trace.now);
+    trace.later(100_000);
+    trace.pool.next_order(trace.now);
+    trace.pool.on_pong(0, trace.now);
+    assert_eq!(trace.orders(), [], "too many, but not for long");
+    trace.later(10_000);
+    assert_eq!(trace.orders(), [Order::Dismiss(0)]);
+    assert_eq!(trace.pool.deadline(), None);
+}
+
+#[test]
+fn a_resting_hop_is_asked_and_answers() {
+    let mut trace = Trace::ready(1, 8);
+    assert_eq!(trace.orders(), []);
+    let deadline = trace.pool.deadline();
+    assert_eq!(deadline, Some(trace.now + REST_MAX));
+    trace.later(15_000);
+    assert_eq!(trace.orders(), [Order::Ping(0)]);
+    assert_eq!(trace.orders(), [], "no second ping");
+    trace.later(40);
+    trace.pool.on_pong(0, trace.now);
+    assert_eq!(trace.orders(), []);
+    assert!(!trace.pool.down());
+}
+
+#[test]
+fn a_hop_that_is_asked_may_be_taken_all_the_same() {
+    let mut trace = Trace::ready(1, 8);
+    trace.later(15_000);
+    assert_eq!(trace.orders(), [Order::Ping(0)]);
+    assert_eq!(trace.flow(), Some(0));
+    trace.later(5_000);
+    assert!(!trace.orders().contains(&Order::Bury(0)), "not ours now");
+    assert!(!trace.pool.down());
+}
+
+#[test]
+fn a_dead_hop_makes_the_others_suspects() {
+    let mut trace = Trace::ready(3, 8);
+    trace.later(15_000);
+    let asked = [Order::Ping(0), Order::Ping(1), Order::Ping(2)];
+    assert_eq!(trace.orders(), asked);
+    trace.later(40);
+    trace.pool.on_pong(2, trace.now);
+    trace.later(960);
+    let orders = trace.orders();
+    let expected = [Order::Bury(0), Order::Bury(1), Order::Ping(2)];
+    assert_eq!(orders[..3], expected);
+    assert!(!trace.pool.down(), "it has answered since");
+    assert_eq!(trace.flow(), None, "not over a suspect");
+    trace.pool.on_pong(2, trace.now);
+    assert_eq!(trace.flow(), Some(2));
+}
+
+#[test]
+fn a_busy_peer_is_asked_often_and_its_death_is_known_soon() {
+    let mut trace = Trace::ready(2, 2);
+    trace.flow();
+    trace.orders();
+    trace.later(500);
+    assert_eq!(trace.orders(), [Order::Ping(0)]);
+    trace.later(1000);
+    let orders = trace.orders();
+    assert_eq!(orders[0], Order::Bury(0));
+    assert!(trace.pool.down());
+}
+
+#[test]
+fn a_refused_dial_means_down_and_is_repeated_ever_more_rarely() {
+    let mut trace = Trace::new(4, 8);
+    assert_eq!(trace.orders(), [Order::Dial; 4]);
+    for hop in 0..4 {
+        let failure = Failure::Refusal;
+        trace.pool.on_dial_failed(Some(hop), failure, trace.now);
+    }
+    assert!(trace.pool.down());
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        assert_eq!(trace.orders(), [], "not yet");
+        let next = trace.pool.deadline().unwrap();
+        waits.push((next - trace.now).as_millis());
+        trace.now = next;
+        assert_eq!(trace.orders(), [Order::Dial], "one is enough to see");
+        trace.dial_fails(Failure::Refusal);
+    }
+    assert!(waits.is_sorted_by(|a, b| *a < *b + b / 3), "{waits:?}");
+    assert!((3750..=5000).contains(waits.last().unwrap()), "{waits:?}");
+    trace.now = trace.pool.deadline().unwrap();
+    assert_eq!(trace.orders(), [Order::Dial]);
+    trace.pool.on_ready(trace.dials - 1, RTT, trace.now);
+    assert!(!trace.pool.down());
+    assert_eq!(trace.orders(), [Order::Dial; 3], "and now all of them");
+}
+
+#[test]
+fn a_dial_without_an_answer_means_down_before_it_ends() {
+    let mut trace = Trace::ready(1, 8);
+    assert_eq!(trace.flow(), Some(0));
+    assert!(trace.orders().contains(&Order::Dial));
+    trace.now = trace.pool.deadline().unwrap();
+    assert_eq!(trace.orders(), []);
+    assert!(trace.pool.down());
+    trace.pool.on_ready(1, RTT, trace.now);
+    assert!(!trace.pool.down(), "only late");
+}
+
+#[test]
+fn what_this_host_lacks_is_not_held_against_the_peer() {
+    let mut trace = Trace::new(1, 8);
+    assert_eq!(trace.pool.next_order(trace.now), Some(Order::Dial));
+    trace.pool.on_dial_failed(None, Failure::Means, trace.now);
+    assert!(!trace.pool.down());
+    assert_eq!(trace.orders(), [], "but it is no use to go on at once");
+}
+
+#[test]
+fn hops_that_are_dropped_at_once_are_failures() {
+    let mut trace = Trace::new(1, 8);
+    let mut dials = 0;
+    let end = trace.now + Duration::from_secs(60);
+    while trace.now < end {
+        for order in trace.orders() {
+            assert_eq!(order, Order::Dial);
+            dials += 1;
+            trace.later(80);
+            trace.pool.on_ready(trace.dials - 1, RTT, trace.now);
+            trace.pool.on_lost(trace.dials - 1, End::Broken, trace.now);
+        }
+        trace.now = trace.pool.deadline().unwrap().max(trace.now);
+    }
+    assert!((10..25).contains(&dials), "{dials}");
+}
+
+#[test]
+fn a_closed_hop_leaves_the_others_alone_and_a_broken_one_does_not() {
+    let mut trace = Trace::ready(3, 3);
+    trace.later(2000);
+    trace.pool.on_lost(0, End::Closed, trace.now);
+    assert_eq!(trace.orders(), [Order::Dial]);
+    trace.pool.on_lost(1, End::Broken, trace.now);
+    assert_eq!(trace.orders(), [Order::Ping(2), Order::Dial]);
+}
+
+#[test]
+fn a_full_pool_makes_room_to_see_whether_the_peer_takes_hops_again() {
+    let mut trace = Trace::ready(1, 2);
+    trace.flow();
+    trace.flow();
+    trace.orders();
+    trace.pool.on_ready(1, RTT, trace.now);
+    trace.dial_fails(Failure::Refusal);
+    assert!(trace.pool.down());
+    assert_eq!(trace.orders(), [Order::Ping(1)]);
+    trace.pool.on_pong(1, trace.now);
+    assert!(trace.pool.down(), "it lives, and refuses");
+    trace.later(30_000);
+    assert!(trace.orders().contains(&Order::Dial), "there is room");
+}
