@@ -299,6 +299,21 @@ pub(crate) fn set_reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<
     SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO))
 }
 
+/// Bounds the rate at which a socket sends, in bytes per second, or no longer.
+/// Once bounded, the kernel paces what the socket sends for good, by the rate
+/// that its congestion control thinks right.
+pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()> {
+    // All ones in 32 bits stand for no bound (sk_setsockopt in net/core/sock.c).
+    let rate = rate.map_or(-1, |rate| rate.min(u32::MAX - 1).cast_signed());
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
+}
+
+/// The bound that [`set_pacing`] has set; all ones for none.
+#[cfg(test)]
+pub(crate) fn pacing(socket: &impl AsFd) -> io::Result<u64> {
+    Ok(raw_tcp_info(socket)?.tcpi_max_pacing_rate)
+}
+
 /// The address of this host that would reach `destination`. Sends nothing.
 pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr> {
     let any = if destination.is_ipv4() {

@@ -1,11 +1,372 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Warm hops: open connections to other nodes that wait for flows.
 //!
-//! What is decided about them, without I/O and clock: how many are to wait,
-//! which are to be pinged and closed, which peers are not there ([`pool`]),
-//! and what flows over them have found the way to bear ([`path`]).
+//! The dialer's side; the acceptor's is the worker's own, and it has no pool.
+//! Each worker has its own [`WarmHops`]; nothing is shared.
+//! It keeps as many hops to each peer as flows are likely to need ([`pool`]),
+//! knows which peers are not there, and remembers what flows achieved
+//! ([`path`]).
+//!
+//! A worker drives it so:
+//!
+//! * Tokens from the base given to [`WarmHops::new`] on, over 48 bits, are
+//!   its own. An event with such a token goes to [`WarmHops::on_ready`],
+//!   whatever the event says: the socket is asked.
+//! * At the end of each turn it calls [`WarmHops::on_time`], which costs
+//!   nothing when nothing is due, and waits no longer than until
+//!   [`WarmHops::deadline`]. All dials, pings and closes happen there, never
+//!   while a flow is being opened.
+//! * For a flow to a peer that is not [`WarmHops::down`] it calls
+//!   [`WarmHops::take`]. The socket is the worker's from then on, in no epoll.
+//!   Without a hop the flow goes over a cold one.
+//! * When the flow has ended it calls [`WarmHops::learn`].
 
 mod backoff;
 mod demand;
+mod dial;
+mod neighbour;
 pub(crate) mod path;
 mod pool;
+mod socket;
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::hop::{self, Dialer};
+
+use crate::chain::Peer;
+use crate::rng::Rng;
+use crate::slots::Slots;
+use crate::sys::{self, TcpInfo};
+
+use dial::{Dial, DialError, Dialed, Ready};
+use neighbour::Neighbour;
+use pool::{End, Order};
+use socket::Look;
+
+pub(crate) use neighbour::State;
+use path::Plan;
+
+/// Orders of one pool that are carried out in one turn: a dial costs some ten
+/// microseconds, and flows wait meanwhile.
+const ORDERS_MAX: usize = 32;
+/// How often dials are looked through for those that take too long.
+const SWEEP: Duration = Duration::from_millis(250);
+
+/// What the hops of a worker have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// This node.
+    pub(crate) me: NodeId,
+    /// `SO_MARK` of the sockets.
+    pub(crate) mark: u32,
+    /// The first of the tokens in the worker's epoll; 2^48 are used.
+    pub(crate) token_base: u64,
+    /// For chance in waiting, different for each worker and start.
+    pub(crate) seed: u64,
+}
+
+/// The warm hops of one worker to all its peers.
+#[derive(Debug)]
+pub(crate) struct WarmHops {
+    common: Common,
+    rng: Rng,
+    /// By the index of the peer.
+    neighbours: Vec<Neighbour>,
+    hops: Slots<Hop>,
+    swept: Duration,
+}
+
+/// A hop for a flow.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    /// Connected, non-blocking, in no epoll, armed to reset when closed. The
+    /// pong of a last ping may be in it.
+    pub(crate) socket: OwnedFd,
+    /// Idle: [`Dialer::open`] gives the first bytes to send. It takes a late
+    /// pong.
+    pub(crate) dialer: Dialer,
+    /// The round trip time to the peer.
+    pub(crate) rtt: Duration,
+    /// How the flow is to start, if more is known than of any flow. Its pace
+    /// is set; [`unpace`] is to lift it after some round trips.
+    pub(crate) plan: Option<Plan>,
+}
+
+/// Lifts the pace that a hop was given: see [`Plan::pacing_rate`].
+pub(crate) fn unpace(socket: &OwnedFd) {
+    // A socket that cannot be paced was not.
+    let _ = sys::set_pacing(socket, None);
+}
+
+#[derive(Debug)]
+struct Hop {
+    peer: usize,
+    /// Taken out only for as long as something is done with it.
+    stage: Option<Stage>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Dialing(Dial),
+    /// With the number of the ping without a pong.
+    Waiting(Ready, Option<u32>),
+}
+
+impl WarmHops {
+    /// Dials nothing yet: [`Self::on_time`] does.
+    pub(crate) fn new(common: Common, peers: &[Peer], now: Duration) -> Self {
+        let mut rng = Rng::new(common.seed);
+        let neighbours = peers.iter();
+        let neighbours = neighbours
+            .map(|peer| Neighbour::new(peer, rng.next(), now))
+            .collect();
+        Self {
+            common,
+            rng,
+            neighbours,
+            hops: Slots::new(),
+            swept: now,
+        }
+    }
+
+    /// Other peers from now on. Hops to those that are reached as before are
+    /// kept, with all that is known of them; the others are closed.
+    pub(crate) fn replace(&mut self, peers: &[Peer], now: Duration) {
+        let mut former: Vec<Option<Neighbour>> = self.neighbours.drain(..).map(Some).collect();
+        let mut places = vec![None; former.len()];
+        for peer in peers {
+            let at = former
+                .iter()
+                .position(|one| one.as_ref().is_some_and(|one| one.serves(peer)));
+            let kept = at.and_then(|at| {
+                places[at] = Some(self.neighbours.len());
+                former[at].take()
+            });
+            let mut neighbour = kept.unwrap_or_else(|| Neighbour::new(peer, self.rng.next(), now));
+            neighbour.pool.set_limits(peer.pool);
+            neighbour.peer = peer.clone();
+            neighbour.due = Some(now);
+            self.neighbours.push(neighbour);
+        }
+        let keys: Vec<u64> = self.hops.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let place = self.hops.get(key).and_then(|hop| places[hop.peer]);
+            match (place, self.hops.get_mut(key)) {
+                (Some(place), Some(hop)) => hop.peer = place,
+                _ => self.dismiss(key),
+            }
+        }
+    }
+
+    /// Something has happened to the socket with this token, less the base.
+    pub(crate) fn on_ready(&mut self, key: u64, now: Duration) {
+        let Some(hop) = self.hops.get_mut(key) else {
+            return;
+        };
+        let neighbour = &mut self.neighbours[hop.peer];
+        neighbour.due = Some(now);
+        match hop.stage.take() {
+            Some(Stage::Dialing(dial)) => self.go_on(key, dial, now),
+            Some(Stage::Waiting(mut ready, ping)) => match ready.listen(ping) {
+                Ok(left) => {
+                    hop.stage = Some(Stage::Waiting(ready, left));
+                    if ping.is_some() && left.is_none() {
+                        neighbour.pool.on_pong(key, now);
+                    }
+                }
+                Err(end) => {
+                    neighbour.on_lost(key, end, now);
+                    self.hops.remove(key);
+                }
+            },
+            None => {}
+        }
+    }
+
+    /// Does what is due: at the end of each turn.
+    pub(crate) fn on_time(&mut self, epoll: &Epoll, now: Duration) {
+        if now >= self.swept + SWEEP {
+            self.swept = now;
+            self.give_up_dials(now);
+        }
+        for peer in 0..self.neighbours.len() {
+            if self.neighbours[peer].due.is_some_and(|due| due <= now) {
+                self.neighbours[peer].due = Some(now);
+                self.look_after(peer, epoll, now);
+            }
+        }
+    }
+
+    /// When [`Self::on_time`] is to be called at the latest.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let dialing = self.neighbours.iter().any(|one| one.pool.dialing() > 0);
+        let sweep = dialing.then(|| self.swept + SWEEP);
+        let due = self.neighbours.iter().filter_map(|one| one.due);
+        due.chain(sweep).min()
+    }
+
+    /// A hop to a peer for a flow, whose arrival is noted also when there is
+    /// none. It is open, and nothing has been said over it.
+    pub(crate) fn take(&mut self, peer: usize, epoll: &Epoll, now: Duration) -> Option<Warm> {
+        let neighbour = self.neighbours.get_mut(peer)?;
+        neighbour.pool.on_flow(now);
+        neighbour.due = Some(now);
+        while let Some(key) = neighbour.pool.take() {
+            let stage = self.hops.remove(key).and_then(|hop| hop.stage);
+            let Some(Stage::Waiting(ready, ping)) = stage else {
+                continue;
+            };
+            match socket::look(&ready.socket) {
+                Look::Silent => {}
+                Look::Spoken if ping.is_some() => {}
+                Look::Closed => {
+                    neighbour.on_lost(key, End::Closed, now);
+                    continue;
+                }
+                Look::Spoken | Look::Broken => {
+                    neighbour.on_lost(key, End::Broken, now);
+                    continue;
+                }
+            }
+            neighbour.totals.taken += 1;
+            let _ = epoll.delete(&ready.socket);
+            return Some(neighbour.send_off(ready, now));
+        }
+        neighbour.totals.missed += 1;
+        None
+    }
+
+    /// Whether flows had better go another way: the last that is known of the
+    /// peer is that it is not there.
+    pub(crate) fn down(&self, peer: usize) -> bool {
+        self.neighbours.get(peer).is_some_and(|one| one.pool.down())
+    }
+
+    /// Takes note of what a flow achieved over a hop to a peer, at its end.
+    pub(crate) fn learn(&mut self, peer: usize, info: &TcpInfo, now: Duration) {
+        if let Some(neighbour) = self.neighbours.get_mut(peer) {
+            neighbour.path.learn(info, now);
+        }
+    }
+
+    /// How a flow to a peer had better start now, if anything is known.
+    pub(crate) fn plan(&self, peer: usize, now: Duration) -> Option<Plan> {
+        self.neighbours.get(peer)?.plan(now)
+    }
+
+    /// How the hops to each peer are, by the index of the peer.
+    pub(crate) fn states(&self, now: Duration) -> impl Iterator<Item = State<'_>> {
+        self.neighbours.iter().map(move |one| one.state(now))
+    }
+
+    /// Does what the pool of a peer wants done, or a good part of it.
+    fn look_after(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
+        for _ in 0..ORDERS_MAX {
+            match self.neighbours[peer].pool.next_order(now) {
+                Some(Order::Ping(key)) => self.ping(key, now),
+                Some(Order::Bury(key)) => {
+                    self.neighbours[peer].totals.lost += 1;
+                    self.hops.remove(key);
+                }
+                Some(Order::Dismiss(key)) => self.dismiss(key),
+                Some(Order::Dial) => self.dial(peer, epoll, now),
+                None => {
+                    let neighbour = &mut self.neighbours[peer];
+                    neighbour.due = neighbour.pool.deadline();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn dial(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
+        let neighbour = &mut self.neighbours[peer];
+        let Common { me, mark, .. } = self.common;
+        let dial = match Dial::begin(&neighbour.peer, me, mark, now) {
+            Ok(dial) => dial,
+            Err(error) => return neighbour.on_dial_failed(None, error, now),
+        };
+        let key = self.hops.insert(Hop { peer, stage: None });
+        let token = self.common.token_base + key;
+        let interest = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        if let Err(error) = epoll.add(&dial.socket, EpollEvent::new(interest, token)) {
+            self.hops.remove(key);
+            let error = DialError::Socket(error.into());
+            return neighbour.on_dial_failed(None, error, now);
+        }
+        neighbour.pool.on_dial(key, now);
+        if let Some(hop) = self.hops.get_mut(key) {
+            hop.stage = Some(Stage::Dialing(dial));
+        }
+    }
+
+    /// Takes a dial as far as it goes.
+    fn go_on(&mut self, key: u64, dial: Dial, now: Duration) {
+        let Some(hop) = self.hops.get_mut(key) else {
+            return;
+        };
+        let neighbour = &mut self.neighbours[hop.peer];
+        match dial.advance(now) {
+            Ok(Dialed::Not(dial)) => hop.stage = Some(Stage::Dialing(dial)),
+            Ok(Dialed::Ready(ready)) => {
+                neighbour.totals.dialed += 1;
+                neighbour.pool.on_ready(key, ready.rtt, now);
+                hop.stage = Some(Stage::Waiting(ready, None));
+            }
+            Err(error) => {
+                self.hops.remove(key);
+                neighbour.on_dial_failed(Some(key), error, now);
+            }
+        }
+        neighbour.due = Some(now);
+    }
+
+    fn give_up_dials(&mut self, now: Duration) {
+        let late =
+            |hop: &Hop| matches!(&hop.stage, Some(Stage::Dialing(dial)) if dial.deadline() <= now);
+        let late: Vec<u64> = self
+            .hops
+            .iter()
+            .filter(|(_, hop)| late(hop))
+            .map(|(key, _)| key)
+            .collect();
+        for key in late {
+            self.on_ready(key, now);
+        }
+    }
+
+    fn ping(&mut self, key: u64, now: Duration) {
+        let Some(hop) = self.hops.get_mut(key) else {
+            return;
+        };
+        let token = u32::try_from(self.rng.next() >> 32).unwrap_or(0);
+        if let Some(Stage::Waiting(ready, ping)) = &mut hop.stage {
+            let bytes = hop::ping(token);
+            *ping = Some(token);
+            // Nothing else is in the buffer: eight bytes go in whole.
+            if socket::write(&ready.socket, &bytes) == Ok(bytes.len()) {
+                return;
+            }
+        }
+        self.neighbours[hop.peer].on_lost(key, End::Broken, now);
+        self.hops.remove(key);
+    }
+
+    /// Closes a hop that nobody needs in order, so that the other end does not
+    /// think that something went wrong, and hears of it for certain.
+    fn dismiss(&mut self, key: u64) {
+        let stage = self.hops.remove(key).and_then(|hop| hop.stage);
+        if let Some(Stage::Waiting(ready, _)) = stage {
+            let _ = sys::set_reset_on_close(&ready.socket, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

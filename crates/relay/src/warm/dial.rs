@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One warm hop from `connect()` to the end of its handshake.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use posthaste_wire::Progress;
+use posthaste_wire::header::NodeId;
+use posthaste_wire::hop::{CHALLENGE_BYTES, Dialer, Dialing, FromAcceptor, HandshakeError};
+use posthaste_wire::seal::Nonce;
+
+use crate::chain::Peer;
+use crate::sys;
+
+use super::pool::{End, Failure};
+use super::socket::{read, write};
+
+/// What the kernel's handshake may take.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// What the peer may take to prove itself after that.
+const CHALLENGE_MAX: Duration = Duration::from_secs(5);
+
+/// Why a dial came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    /// There is no socket to be had.
+    #[error("could not make a socket: {0}")]
+    Socket(io::Error),
+    /// No connection.
+    #[error("could not connect: {0}")]
+    Connect(io::Error),
+    /// The connection ended before the handshake did.
+    #[error("the connection ended during the handshake")]
+    Ended,
+    /// The other end is not the peer.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// The other end said more than it may before it is asked.
+    #[error("the other end speaks out of turn")]
+    OutOfTurn,
+    /// No connection within five seconds.
+    #[error("no answer to connecting")]
+    ConnectTimeout,
+    /// A connection, and no challenge within five seconds.
+    #[error("no answer to the hello")]
+    HelloTimeout,
+}
+
+impl DialError {
+    /// What it says about the peer.
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Self::Socket(_) => Failure::Means,
+            Self::Connect(error) => match error.raw_os_error() {
+                Some(
+                    libc::EADDRNOTAVAIL
+                    | libc::EADDRINUSE
+                    | libc::ENOMEM
+                    | libc::ENOBUFS
+                    | libc::EPERM
+                    | libc::EACCES,
+                ) => Failure::Means,
+                Some(libc::ETIMEDOUT) => Failure::Silence,
+                _ => Failure::Refusal,
+            },
+            Self::ConnectTimeout | Self::HelloTimeout => Failure::Silence,
+            Self::Ended | Self::Handshake(_) | Self::OutOfTurn => Failure::Refusal,
+        }
+    }
+}
+
+/// A dial under way. Its owner calls [`Dial::advance`] when something has
+/// happened to the socket and when [`Dial::deadline`] is over.
+#[derive(Debug)]
+pub(super) struct Dial {
+    pub(super) socket: OwnedFd,
+    step: Step,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// The hello cannot be written yet: `connect()` is under way.
+    Connecting(Dialing),
+    /// The challenge is awaited.
+    Greeting(Dialing, usize),
+    /// It is over, but for so much of the response.
+    Responding(Dialer, Vec<u8>),
+}
+
+/// How far a dial is.
+#[derive(Debug)]
+pub(super) enum Dialed {
+    /// Not ready, go on waiting.
+    Not(Dial),
+    /// A hop.
+    Ready(Ready),
+}
+
+/// A hop without a flow.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) socket: OwnedFd,
+    pub(super) dialer: Dialer,
+    pub(super) rtt: Duration,
+}
+
+impl Dial {
+    /// Sends a SYN to the peer, from whatever address this host has for that.
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub(super) fn begin(
+        peer: &Peer,
+        me: NodeId,
+        mark: u32,
+        now: Duration,
+    ) -> Result<Self, DialError> {
+        let nonce = Nonce(sys::random());
+        let socket =
+            sys::upstream_socket(peer.address.is_ipv6(), mark).map_err(DialError::Socket)?;
+        // The connection works without, so let it.
+        let _ = sys::apply(&socket, &peer.socket);
+        match socket.connect(&peer.address.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
+                return Err(DialError::Connect(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let dialing = Dialing::new(peer.key.clone(), peer.key_id, me, peer.id, nonce);
+        Ok(Self {
+            socket: socket.into(),
+            step: Step::Connecting(dialing),
+            deadline: now + CONNECT_MAX,
+        })
+    }
+
+    /// When it is given up.
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Goes on as far as it can.
+    ///
+    /// # Errors
+    /// There will be no hop.
+    pub(super) fn advance(self, now: Duration) -> Result<Dialed, DialError> {
+        let Self {
+            socket,
+            step,
+            deadline,
+        } = self;
+        let late = now >= deadline;
+        match step {
+            Step::Connecting(dialing) => match write(&socket, dialing.hello()) {
+                Ok(sent) => Self {
+                    socket,
+                    step: Step::Greeting(dialing, sent),
+                    deadline: now + CHALLENGE_MAX,
+                }
+                .advance(now),
+                // Also what a socket says that is still connecting.
+                Err(Errno::EAGAIN) if late => Err(DialError::ConnectTimeout),
+                Err(Errno::EAGAIN) => Ok(Dialed::Not(Self {
+                    socket,
+                    step: Step::Connecting(dialing),
+                    deadline,
+                })),
+                Err(error) => Err(DialError::Connect(error.into())),
+            },
+            Step::Greeting(dialing, sent) => greet(socket, dialing, sent, deadline, late),
+            Step::Responding(dialer, rest) => respond(socket, dialer, rest, deadline, late),
+        }
+    }
+}
+
+/// Sends what is left of the hello and reads the challenge.
+fn greet(
+    socket: OwnedFd,
+    mut dialing: Dialing,
+    mut sent: usize,
+    deadline: Duration,
+    late: bool,
+) -> Result<Dialed, DialError> {
+    let rest = &dialing.hello()[sent..];
+    if !rest.is_empty() {
+        sent += written(write(&socket, rest))?;
+    }
+    let mut challenge = [0; CHALLENGE_BYTES];
+    let count = match read(&socket, &mut challenge) {
+        Ok(0) => return Err(DialError::Ended),
+        Ok(count) => count,
+        Err(Errno::EAGAIN) => 0,
+        Err(_) => return Err(DialError::Ended),
+    };
+    match dialing.feed(&challenge[..count])? {
+        Progress::Done { value, consumed } if consumed == count => {
+            let dialer = Dialer::new(value.session);
+            respond(socket, dialer, value.response.to_vec(), deadline, late)
+        }
+        Progress::Done { .. } => Err(DialError::OutOfTurn),
+        Progress::NeedMore(_) if late => Err(DialError::HelloTimeout),
+        Progress::NeedMore(_) => Ok(Dialed::Not(Dial {
+            socket,
+            step: Step::Greeting(dialing, sent),
+            deadline,
+        })),
+    }
+}
+
+/// Sends what is left of the response. Frames may follow at once.
+fn respond(
+    socket: OwnedFd,
+    dialer: Dialer,
+    mut rest: Vec<u8>,
+    deadline: Duration,
+    late: bool,
+) -> Result<Dialed, DialError> {
+    rest.drain(..written(write(&socket, &rest))?);
+    if rest.is_empty() {
+        let rtt_us = sys::tcp_info(&socket).map_or(0, |info| info.rtt_us);
+        return Ok(Dialed::Ready(Ready {
+            socket,
+            dialer,
+            rtt: Duration::from_micros(rtt_us.into()),
+        }));
+    }
+    if late {
+        return Err(DialError::HelloTimeout);
+    }
+    Ok(Dialed::Not(Dial {
+        socket,
+        step: Step::Responding(dialer, rest),
+        deadline,
+    }))
+}
+
+fn written(result: Result<usize, Errno>) -> Result<usize, DialError> {
+    match result {
+        Ok(count) => Ok(count),
+        Err(Errno::EAGAIN) => Ok(0),
+        Err(_) => Err(DialError::Ended),
+    }
+}
+
+impl Ready {
+    /// Takes what the peer said while the hop waits: nothing but the pong of
+    /// `ping`. Returns the ping that is still unanswered.
+    pub(super) fn listen(&mut self, mut ping: Option<u32>) -> Result<Option<u32>, End> {
+        let mut bytes = [0; 64];
+        loop {
+            let rest = match read(&self.socket, &mut bytes) {
+                Ok(0) => return Err(End::Closed),
+                Ok(count) => &bytes[..count],
+                Err(Errno::EAGAIN) => return Ok(ping),
+                Err(_) => return Err(End::Broken),
+            };
+            self.hear(rest, &mut ping).ok_or(End::Broken)?;
+        }
+    }
+
+    /// `None` when the peer said what it may not say.
+    fn hear(&mut self, mut bytes: &[u8], ping: &mut Option<u32>) -> Option<()> {
+        while !bytes.is_empty() {
+            match self.dialer.feed(bytes).ok()? {
+                Progress::NeedMore(_) => break,
+                Progress::Done { value, consumed } => {
+                    let answered = ping.take().map(FromAcceptor::Pong);
+                    if answered != Some(value) {
+                        return None;
+                    }
+                    bytes = &bytes[consumed..];
+                }
+            }
+        }
+        Some(())
+    }
+}

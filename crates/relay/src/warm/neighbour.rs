@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A peer, the warm hops to it, and all that is known of it.
+
+use std::time::Duration;
+
+use crate::chain::Peer;
+use crate::sys;
+
+use super::Warm;
+use super::dial::{DialError, Ready};
+use super::path::{Path, Plan};
+use super::pool::{End, Pool};
+
+/// A peer and all that is known of it.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    pub(super) peer: Peer,
+    pub(super) pool: Pool,
+    pub(super) path: Path,
+    /// When it is to be looked after.
+    pub(super) due: Option<Duration>,
+    pub(super) totals: Totals,
+    pub(super) failure: Option<DialError>,
+}
+
+/// What has happened with one peer since the worker began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Flows that were given a hop.
+    pub(crate) taken: u64,
+    /// Flows that asked for one in vain.
+    pub(crate) missed: u64,
+    /// Dials that became a hop.
+    pub(crate) dialed: u64,
+    /// Dials that did not.
+    pub(crate) failed: u64,
+    /// Hops that ended while they waited.
+    pub(crate) lost: u64,
+}
+
+/// How the hops to one peer are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State<'a> {
+    /// Hops that wait.
+    pub(crate) waiting: usize,
+    /// Hops being dialed.
+    pub(crate) dialing: usize,
+    /// How many are to wait.
+    pub(crate) wanted: usize,
+    /// The peer is not there.
+    pub(crate) down: bool,
+    /// The round trip time to it.
+    pub(crate) rtt: Option<Duration>,
+    /// Counts.
+    pub(crate) totals: Totals,
+    /// Why the last dial that failed did.
+    pub(crate) failure: Option<&'a DialError>,
+}
+
+impl Neighbour {
+    pub(super) fn new(peer: &Peer, seed: u64, now: Duration) -> Self {
+        Self {
+            pool: Pool::new(peer.pool, seed, now),
+            peer: peer.clone(),
+            path: Path::default(),
+            due: Some(now),
+            totals: Totals::default(),
+            failure: None,
+        }
+    }
+
+    /// Whether hops to this peer are hops to `other` as well.
+    pub(super) fn serves(&self, other: &Peer) -> bool {
+        let reached = |peer: &Peer| (peer.id, peer.address, peer.key_id);
+        reached(&self.peer) == reached(other)
+            && self.peer.key == other.key
+            && self.peer.socket == other.socket
+    }
+
+    pub(super) fn on_dial_failed(&mut self, key: Option<u64>, error: DialError, now: Duration) {
+        self.totals.failed += 1;
+        self.pool.on_dial_failed(key, error.failure(), now);
+        self.failure = Some(error);
+    }
+
+    pub(super) fn on_lost(&mut self, key: u64, end: End, now: Duration) {
+        self.totals.lost += 1;
+        self.pool.on_lost(key, end, now);
+    }
+
+    pub(super) fn plan(&self, now: Duration) -> Option<Plan> {
+        self.path.plan(self.pool.sharers(now), now)
+    }
+
+    /// Makes a hop ready for its flow.
+    pub(super) fn send_off(&self, ready: Ready, now: Duration) -> Warm {
+        let plan = self.plan(now);
+        if let Some(plan) = &plan {
+            // A flow that is not paced is a flow all the same.
+            let _ = sys::set_pacing(&ready.socket, Some(plan.pacing_rate));
+        }
+        Warm {
+            rtt: self.pool.rtt().unwrap_or(ready.rtt),
+            socket: ready.socket,
+            dialer: ready.dialer,
+            plan,
+        }
+    }
+
+    pub(super) fn state(&self, now: Duration) -> State<'_> {
+        State {
+            waiting: self.pool.waiting(),
+            dialing: self.pool.dialing(),
+            wanted: self.pool.target(now),
+            down: self.pool.down(),
+            rtt: self.pool.rtt(),
+            totals: self.totals,
+            failure: self.failure.as_ref(),
+        }
+    }
+}

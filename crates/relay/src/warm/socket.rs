@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading and writing of the few bytes that go over a hop before its flow.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+
+/// What a look at a hop shows that nobody should have said anything over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It is open, and nothing has come.
+    Silent,
+    /// Something has come.
+    Spoken,
+    /// The other end has closed it.
+    Closed,
+    /// It was reset, or has timed out.
+    Broken,
+}
+
+/// Looks without waiting, and takes nothing.
+pub(super) fn look(socket: &OwnedFd) -> Look {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    match retry(|| recv(socket.as_raw_fd(), &mut [0], flags)) {
+        Ok(0) => Look::Closed,
+        Ok(_) => Look::Spoken,
+        Err(Errno::EAGAIN) => Look::Silent,
+        Err(_) => Look::Broken,
+    }
+}
+
+pub(super) fn read(socket: &OwnedFd, into: &mut [u8]) -> nix::Result<usize> {
+    retry(|| recv(socket.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT))
+}
+
+pub(super) fn write(socket: &OwnedFd, bytes: &[u8]) -> nix::Result<usize> {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    retry(|| send(socket.as_raw_fd(), bytes, flags))
+}
+
+fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> nix::Result<usize> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result,
+        }
+    }
+}

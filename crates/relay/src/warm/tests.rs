@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Over real sockets, against small acceptors.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
+use posthaste_wire::Progress;
+use posthaste_wire::convert::Connect;
+use posthaste_wire::header::{ChainHeader, Endpoint};
+use posthaste_wire::hop::{Accepting, Acceptor, FromAcceptor, FromDialer, HELLO_BYTES, Reply};
+use posthaste_wire::seal::{Key, Nonce};
+use socket2::{Domain, Socket, Type};
+
+use super::*;
+use crate::chain::{Carrier, PoolLimits};
+use crate::policy::SideOptions;
+
+/// How long anything may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+const BASE: u64 = 1 << 56;
+
+/// What an acceptor does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// As it should: pongs, one flow, whose bytes it echoes.
+    Proper,
+    /// It accepts, and says nothing.
+    Silent,
+    /// It does not know the key.
+    Stranger,
+    /// It says more than it is asked.
+    Talks,
+}
+
+/// A node that accepts hops, in threads of its own, until it is dropped: then
+/// all its connections are reset.
+struct Node {
+    address: SocketAddr,
+    listener: Socket,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Node {
+    fn at(address: SocketAddr, manner: Manner) -> Self {
+        let listener = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+        listener.set_reuse_address(true).unwrap();
+        listener.bind(&address.into()).unwrap();
+        listener.listen(256).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let (open, accepted) = (Arc::default(), Arc::default());
+        let node = Self {
+            address,
+            listener: listener.try_clone().unwrap(),
+            open: Arc::clone(&open),
+            accepted: Arc::clone(&accepted),
+        };
+        thread::spawn(move || {
+            while let Ok((socket, _)) = listener.accept() {
+                accepted.fetch_add(1, Ordering::Relaxed);
+                socket.set_linger(Some(Duration::ZERO)).unwrap();
+                let stream = TcpStream::from(socket);
+                open.lock().unwrap().push(stream.try_clone().unwrap());
+                thread::spawn(move || serve(stream, manner));
+            }
+        });
+        node
+    }
+
+    fn new(ipv6: bool, manner: Manner) -> Self {
+        let address: SocketAddr = if ipv6 {
+            (Ipv6Addr::LOCALHOST, 0).into()
+        } else {
+            (Ipv4Addr::LOCALHOST, 0).into()
+        };
+        Self::at(address, manner)
+    }
+
+    fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Ends a blocked accept(), and refuses what comes.
+        self.listener.shutdown(Shutdown::Both).unwrap();
+        for stream in self.open.lock().unwrap().drain(..) {
+            // Ends the thread's read(); the last to close it resets it.
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+fn serve(mut stream: TcpStream, manner: Manner) {
+    if manner != Manner::Silent {
+        // It fails when the other end does not go on, which is its affair.
+        let _ = converse(&mut stream, manner);
+    }
+}
+
+fn converse(stream: &mut TcpStream, manner: Manner) -> std::io::Result<()> {
+    let mut accepting = Accepting::new(node(2), Nonce(sys::random()));
+    let known = Key::new([if manner == Manner::Stranger { 9 } else { 7 }; 32]);
+    let hello = receive::<HELLO_BYTES>(stream)?;
+    let mut challenged = done(accepting.feed(&hello, |_, _| Some(known)).unwrap());
+    stream.write_all(challenged.challenge())?;
+    let response = receive::<16>(stream)?;
+    let mut acceptor = Acceptor::new(done(challenged.feed(&response).unwrap()));
+    if manner == Manner::Talks {
+        stream.write_all(&Acceptor::reply(Reply::Connected))?;
+    }
+    loop {
+        let byte = receive::<1>(stream)?;
+        match acceptor.feed(&byte).unwrap() {
+            Progress::NeedMore(_) => {}
+            Progress::Done { value, .. } => match value {
+                FromDialer::Ping(number) => stream.write_all(&hop::pong(number))?,
+                FromDialer::Open(_) => break,
+                FromDialer::Proved => panic!("nobody is to be proved"),
+            },
+        }
+    }
+    stream.write_all(&Acceptor::reply(Reply::Connected))?;
+    std::io::copy(&mut stream.try_clone()?, stream)?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn receive<const N: usize>(stream: &mut TcpStream) -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn done<T>(progress: Progress<T>) -> T {
+    match progress {
+        Progress::Done { value, .. } => value,
+        Progress::NeedMore(missing) => panic!("{missing} bytes are missing"),
+    }
+}
+
+fn node(id: u64) -> NodeId {
+    NodeId::new(id).unwrap()
+}
+
+fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
+    Peer {
+        name: "next".into(),
+        id: node(2),
+        address,
+        key: Key::new([7; 32]),
+        key_id: 3,
+        carrier: Carrier::Auto,
+        pool: PoolLimits { min, max },
+        socket: SideOptions::default(),
+    }
+}
+
+/// A worker that has nothing but warm hops.
+struct Worker {
+    epoll: Epoll,
+    hops: WarmHops,
+}
+
+impl Worker {
+    fn new(peers: &[Peer]) -> Self {
+        let common = Common {
+            me: node(1),
+            mark: 0x7000_0000,
+            token_base: BASE,
+            seed: 1,
+        };
+        Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap(),
+            hops: WarmHops::new(common, peers, sys::monotonic()),
+        }
+    }
+
+    /// One turn of the loop, no longer than 20 ms.
+    fn turn(&mut self) {
+        let mut events = [EpollEvent::empty(); 64];
+        let now = sys::monotonic();
+        let patience = self.hops.deadline().map_or(20, |deadline| {
+            let left = deadline.saturating_sub(now).as_millis() + 1;
+            u8::try_from(left).map_or(20, |left| left.min(20))
+        });
+        let wait = EpollTimeout::from(patience);
+        let count = self.epoll.wait(&mut events, wait).unwrap();
+        let now = sys::monotonic();
+        for event in &events[..count] {
+            self.hops.on_ready(event.data() - BASE, now);
+        }
+        self.hops.on_time(&self.epoll, now);
+    }
+
+    fn until(&mut self, what: &str, reached: impl Fn(State<'_>) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.state(&reached) {
+            assert!(Instant::now() < deadline, "{what} does not happen");
+            self.turn();
+        }
+    }
+
+    /// Something of how the first peer's hops are.
+    fn state<T>(&self, of: impl Fn(State<'_>) -> T) -> T {
+        of(self.hops.states(sys::monotonic()).next().unwrap())
+    }
+
+    fn until_waiting(&mut self, count: usize) {
+        self.until("that so many wait", |state| {
+            state.waiting == count && state.dialing == 0
+        });
+    }
+
+    fn take(&mut self) -> Option<Warm> {
+        self.hops.take(0, &self.epoll, sys::monotonic())
+    }
+}
+
+/// Opens a flow over a hop and has something echoed.
+fn carry(mut warm: Warm) {
+    let server = Endpoint::new("198.51.100.7:443".parse().unwrap()).unwrap();
+    let connect = Connect::new(ChainHeader::to(server));
+    let mut open = warm.dialer.open(&connect, 5, Nonce([1; 16])).unwrap();
+    open.extend_from_slice(b"at once");
+    let mut stream = stream(warm.socket);
+    stream.write_all(&open).unwrap();
+    let mut reply = [0; 24];
+    stream.read_exact(&mut reply).unwrap();
+    let reply = done(warm.dialer.feed(&reply).unwrap());
+    assert_eq!(reply, FromAcceptor::Reply(Reply::Connected));
+    stream.write_all(b", and later").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut echo = String::new();
+    stream.read_to_string(&mut echo).unwrap();
+    assert_eq!(echo, "at once, and later");
+}
+
+fn stream(socket: OwnedFd) -> TcpStream {
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn a_hop_becomes_ready_and_carries_a_flow() {
+    for ipv6 in [false, true] {
+        let node = Node::new(ipv6, Manner::Proper);
+        let mut worker = Worker::new(&[peer(node.address, 2, 8)]);
+        assert!(worker.take().is_none(), "nothing is dialed yet");
+        worker.until_waiting(2);
+        let warm = worker.take().unwrap();
+        assert_eq!(warm.plan, None, "nothing is known");
+        carry(warm);
+        worker.until_waiting(2);
+        assert_eq!(node.accepted(), 3);
+        let totals = worker.state(|state| state.totals);
+        assert_eq!((totals.taken, totals.missed, totals.failed), (1, 1, 0));
+        assert_eq!((totals.dialed, totals.lost), (3, 0));
+        assert!(!worker.hops.down(0));
+    }
+}
+
+#[test]
+fn a_burst_is_served_warm_the_second_time() {
+    let node = Node::new(false, Manner::Proper);
+    let mut worker = Worker::new(&[peer(node.address, 0, 100)]);
+    let burst = |worker: &mut Worker| (0..50).filter_map(|_| worker.take()).count();
+    assert_eq!(burst(&mut worker), 0);
+    worker.until("the pool follows", |state| state.waiting >= 50);
+    assert_eq!(burst(&mut worker), 50);
+}
+
+#[test]
+fn no_more_are_opened_than_allowed() {
+    let node = Node::new(false, Manner::Proper);
+    let mut worker = Worker::new(&[peer(node.address, 1, 3)]);
+    for _ in 0..20 {
+        worker.take();
+    }
+    for taken in 1..10 {
+        worker.until_waiting(3);
+        assert_eq!(node.accepted(), 2 + taken);
+        assert!(worker.take().is_some());
+    }
+}
+
+#[test]
+fn who_is_not_the_peer_never_gets_in() {
+    let mut other = peer((Ipv4Addr::LOCALHOST, 0).into(), 2, 8);
+    for (manner, id) in [(Manner::Stranger, 2), (Manner::Proper, 4)] {
+        let node_ = Node::new(false, manner);
+        other.address = node_.address;
+        other.id = node(id);
+        let mut worker = Worker::new(std::slice::from_ref(&other));
+        worker.until("failures", |state| state.totals.failed >= 3);
+        assert!(worker.hops.down(0));
+        worker.state(|state| {
+            assert_eq!((state.waiting, state.totals.dialed), (0, 0));
+            let failure = state.failure.unwrap();
+            assert!(matches!(failure, DialError::Handshake(_)), "{failure}");
+        });
+    }
+}
+
+#[test]
+fn an_acceptor_that_speaks_out_of_turn_is_not_kept() {
+    let node = Node::new(false, Manner::Talks);
+    let mut worker = Worker::new(&[peer(node.address, 1, 8)]);
+    worker.until("that it is noticed", |state| {
+        state.totals.lost + state.totals.failed >= 2
+    });
+    worker.until("that it is down", |state| state.down);
+}
+
+#[test]
+fn a_silent_acceptor_is_given_up() {
+    let node = Node::new(false, Manner::Silent);
+    let mut worker = Worker::new(&[peer(node.address, 1, 8)]);
+    let began = Instant::now();
+    worker.until("that it is given up", |state| state.totals.failed > 0);
+    assert!(began.elapsed() >= Duration::from_secs(5));
+    assert!(worker.hops.down(0));
+    worker.state(|state| {
+        let failure = state.failure.unwrap();
+        assert!(matches!(failure, DialError::HelloTimeout), "{failure}");
+    });
+}
+
+#[test]
+fn a_peer_that_dies_is_down_and_comes_back() {
+    for ipv6 in [false, true] {
+        let node = Node::new(ipv6, Manner::Proper);
+        let address = node.address;
+        let mut worker = Worker::new(&[peer(address, 4, 8)]);
+        worker.until_waiting(4);
+        drop(node);
+        worker.until("that its death is known", |state| {
+            state.down && state.waiting == 0
+        });
+        assert!(worker.take().is_none());
+        worker.until("tries", |state| state.totals.failed >= 3);
+        let _node = Node::at(address, Manner::Proper);
+        worker.until("that it is back", |state| !state.down && state.waiting >= 4);
+        carry(worker.take().unwrap());
+    }
+}
+
+#[test]
+fn a_dead_hop_is_not_taken() {
+    let node = Node::new(false, Manner::Proper);
+    let mut worker = Worker::new(&[peer(node.address, 3, 3)]);
+    worker.until_waiting(3);
+    drop(node);
+    // The worker has had no turn to hear of it.
+    let deadline = Instant::now() + PATIENCE;
+    while let Some(warm) = worker.take() {
+        // The last packets were still on their way: to this one they come.
+        assert!(!matches!(stream(warm.socket).read(&mut [0; 8]), Ok(1..)));
+        assert!(Instant::now() < deadline);
+    }
+    worker.until("that they are closed", |state| state.waiting == 0);
+}
+
+#[test]
+fn other_peers_keep_the_hops_that_are_still_right() {
+    let (first, second) = (
+        Node::new(false, Manner::Proper),
+        Node::new(true, Manner::Proper),
+    );
+    let one = peer(first.address, 2, 8);
+    let mut two = peer(second.address, 2, 8);
+    two.name = "other".into();
+    let mut worker = Worker::new(&[one.clone(), two.clone()]);
+    let all = |worker: &Worker| {
+        let states = worker.hops.states(sys::monotonic());
+        states.map(|state| state.waiting).collect::<Vec<_>>()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while all(&worker) != [2, 2] {
+        assert!(Instant::now() < deadline);
+        worker.turn();
+    }
+    let mut renamed = one.clone();
+    renamed.name = "as before".into();
+    renamed.pool.min = 1;
+    worker
+        .hops
+        .replace(&[two.clone(), renamed], sys::monotonic());
+    assert_eq!(all(&worker), [2, 2]);
+    two.key = Key::new([8; 32]);
+    worker.hops.replace(&[one, two], sys::monotonic());
+    assert_eq!(all(&worker), [2, 0]);
+    worker.turn();
+    carry(worker.take().unwrap());
+    worker.hops.replace(&[], sys::monotonic());
+    assert_eq!(worker.hops.deadline(), None);
+    assert!(worker.take().is_none());
+}
+
+#[test]
+fn a_flow_starts_as_the_last_one_went_and_is_paced_for_a_while() {
+    let node = Node::new(false, Manner::Proper);
+    let mut worker = Worker::new(&[peer(node.address, 2, 8)]);
+    worker.until_waiting(2);
+    let info = TcpInfo {
+        min_rtt_us: 50_000,
+        send_mss_bytes: 1000,
+        acked_bytes: 10_000_000,
+        delivery_rate_bytes_per_second: 10_000_000,
+        cwnd_segments: 400,
+        ..TcpInfo::default()
+    };
+    worker.hops.learn(0, &info, sys::monotonic());
+    let warm = worker.take().unwrap();
+    let plan = warm.plan.unwrap();
+    assert!((11..=400).contains(&plan.initial_window_segments));
+    let pace = sys::pacing(&warm.socket).unwrap();
+    assert_eq!(pace, u64::from(plan.pacing_rate));
+    unpace(&warm.socket);
+    assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
+    carry(warm);
+}
