@@ -52,7 +52,7 @@ pub enum Progress<T> {
 
 impl<T> Progress<T> {
     /// The same progress of what `then` makes of the value.
-    fn map<U>(self, then: impl FnOnce(T) -> U) -> Progress<U> {
+    pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Progress<U> {
         match self {
             Self::NeedMore(missing) => Progress::NeedMore(missing),
             Self::Done { value, consumed } => Progress::Done {

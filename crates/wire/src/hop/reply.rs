@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::bytes::Bytes;
-use crate::convert::ConvertError;
+use crate::convert::{Answer, ConvertError};
 
 /// Bytes of a reply, without the frame's head.
 pub(super) const BYTES: usize = 20;
@@ -77,6 +77,24 @@ impl Reply {
         })
     }
 
+    /// What a converter's answer is among nodes. The family of the destination
+    /// tells ICMP from ICMPv6, of which RFC 8803 has only the code of "destination
+    /// unreachable".
+    pub fn of_answer(answer: &Answer, ipv6: bool) -> Self {
+        match &answer.error {
+            None => Self::Connected,
+            Some(ConvertError::ConnectionReset) => Self::Refused,
+            Some(ConvertError::DestinationUnreachable(code)) => Self::Unreachable(Icmp {
+                kind: if ipv6 { 1 } else { 3 },
+                code: *code,
+                offender: None,
+            }),
+            Some(ConvertError::NotAuthorized | ConvertError::MissingCookie(_)) => Self::Denied,
+            Some(ConvertError::ResourceExceeded(_)) => Self::Overloaded,
+            Some(_) => Self::Failed,
+        }
+    }
+
     pub(super) fn to_bytes(self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[0] = self.code();
@@ -116,5 +134,40 @@ impl Reply {
         let icmp = matches!(reply, Self::Unreachable(_));
         let unused = kind == 0 && code == 0 && offender.is_unspecified();
         (zero == 0 && (icmp || unused)).then_some(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_converter_is_told_is_heard_again() {
+        let unreachable = |kind| {
+            Reply::Unreachable(Icmp {
+                kind,
+                code: 3,
+                offender: None,
+            })
+        };
+        for (reply, heard) in [
+            (Reply::Connected, Reply::Connected),
+            (Reply::Refused, Reply::Refused),
+            (unreachable(3), unreachable(3)),
+            (Reply::Denied, Reply::Denied),
+            (Reply::Overloaded, Reply::Overloaded),
+            (Reply::TimedOut, Reply::Failed),
+            (Reply::Failed, Reply::Failed),
+        ] {
+            let answer = Answer {
+                error: reply.as_convert_error(),
+                ..Answer::default()
+            };
+            assert_eq!(Reply::of_answer(&answer, false), heard);
+        }
+        let answer = Answer::failure(ConvertError::DestinationUnreachable(3));
+        assert_eq!(Reply::of_answer(&answer, true), unreachable(1));
+        let answer = Answer::failure(ConvertError::MissingCookie(vec![1]));
+        assert_eq!(Reply::of_answer(&answer, true), Reply::Denied);
     }
 }
