@@ -2,6 +2,7 @@
 //! Joins the redirect programs to the workers: the one place that knows both.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -13,6 +14,10 @@ use posthaste_relay::policy::{AcceptMode, Action, Prefix};
 use posthaste_relay::sys;
 
 use crate::config::Config;
+
+/// How long a client's handshake may be under way: a round trip of its hop, and a
+/// segment that was lost.
+const LAG: Duration = Duration::from_secs(1);
 
 /// A worker's [`Intercept`] over its share of the redirect programs.
 pub(crate) struct Lane {
@@ -65,6 +70,15 @@ impl Intercept for Lane {
         self.lane
             .set_withdrawn(!listening)
             .map_err(io::Error::other)
+    }
+
+    fn original(&mut self, _client: SocketAddr) -> Option<SocketAddr> {
+        // The listeners are transparent: an accepted socket has the destination.
+        None
+    }
+
+    fn lag(&self) -> Duration {
+        LAG
     }
 
     fn open_gate(&mut self, flow: &Flow, gate: Gate) {

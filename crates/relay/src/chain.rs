@@ -22,9 +22,10 @@ pub struct Peer {
     pub id: NodeId,
     /// Its explicit listener.
     pub address: SocketAddr,
-    /// What the two nodes share.
-    pub key: Key,
-    /// Which of their keys that is.
+    /// What the two nodes share. `None` for one that knows who may ask by address,
+    /// as a converter of RFC 8803 does.
+    pub key: Option<Key>,
+    /// Which of their keys that is, if there is one.
     pub key_id: u32,
     /// How a cold hop to it is opened.
     pub carrier: Carrier,

@@ -2,6 +2,7 @@
 //! What a worker needs from whatever redirects flows to its listeners.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -70,6 +71,12 @@ pub trait Intercept {
     /// # Errors
     /// The redirection cannot be told.
     fn offer(&mut self, listening: bool) -> io::Result<()>;
+    /// Whom a client that was accepted has addressed, where its socket does not
+    /// tell. It is asked once for each.
+    fn original(&mut self, client: SocketAddr) -> Option<SocketAddr>;
+    /// How long handshakes may take to complete that began before the worker
+    /// took its listeners back.
+    fn lag(&self) -> Duration;
     /// Removes a gate whose client has proved itself.
     fn open_gate(&mut self, flow: &Flow, gate: Gate);
     /// Removes a gate, unless another SYN of the flow has made it anew.

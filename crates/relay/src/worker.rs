@@ -59,8 +59,6 @@ const TICK: Duration = Duration::from_millis(250);
 const SWEEP_MIN: usize = 1024;
 /// Handshakes taken from one listener before relays have their turn.
 const ACCEPTS_MAX: usize = 64;
-/// How long a draining worker waits for handshakes that it knows nothing of.
-const LATE_GRACE: Duration = Duration::from_secs(1);
 /// Room kept for flows that were redirected before the worker said stop.
 const SLOTS_RESERVE: usize = 64;
 /// Descriptors that must be free before a starved worker goes on.
@@ -292,7 +290,11 @@ impl<I: Intercept> Worker<I> {
             return false;
         };
         let late = self.counters.late.read() > 0 || self.rules.any_late();
-        let grace = if late { LATE_GRACE } else { Duration::ZERO };
+        let grace = if late {
+            self.intercept.lag()
+        } else {
+            Duration::ZERO
+        };
         self.entries.len() == 0 && self.now >= until.min(self.drain_from + grace)
     }
 

@@ -86,7 +86,7 @@ impl Reader {
             name: name.into(),
             id: self.peer_id(&key("id"), place.clone(), &section.id, me),
             address: self.peer_address(&key("address"), place, &section.address),
-            key: secret,
+            key: Some(secret),
             key_id: self.get(&key("key_id"), &section.key_id, 1, |v| {
                 value::number(v, 0..=u32::MAX)
             }),

@@ -24,12 +24,14 @@ fn what_is_said_of_other_nodes_is_read() {
     assert_eq!((&*paris.name, paris.id), ("paris", NodeId::new(8).unwrap()));
     assert_eq!(
         paris.key,
-        Key::new(std::array::from_fn(|at| u8::try_from(at).unwrap()))
+        Some(Key::new(
+            std::array::from_fn(|at| u8::try_from(at).unwrap())
+        ))
     );
     assert_eq!((paris.key_id, paris.carrier), (3, Carrier::Option));
     assert_eq!(paris.pool, PoolLimits { min: 4, max: 8 });
     assert_eq!(paris.socket.congestion.as_deref(), Some("cubic"));
-    assert_eq!(rome.key, Key::new([0x5a; 32]));
+    assert_eq!(rome.key, Some(Key::new([0x5a; 32])));
     assert_eq!((rome.key_id, rome.carrier), (1, Carrier::Auto));
     assert_eq!(rome.pool, PoolLimits { min: 0, max: 0 });
     assert_eq!(rome.socket.congestion.as_deref(), Some("bbr"));

@@ -187,7 +187,7 @@ impl Random {
             action: self.pick(&[Relay, Relay, Relay, Reject, Forward]),
             accept: self.pick(&[Early, Early, Strict, Strict, Late]),
             source_address: SourceAddress::Client,
-        proxy_protocol: false,
+            proxy_protocol: false,
             downstream: SideOptions::default(),
             upstream: SideOptions::default(),
             timeouts: Timeouts::default(),

@@ -11,7 +11,7 @@ fn peer(id: u64) -> Peer {
         name: format!("node-{id}").into(),
         id: NodeId::new(id).unwrap(),
         address: SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 4480),
-        key: Key::new([7; 32]),
+        key: Some(Key::new([7; 32])),
         key_id: 1,
         carrier: Carrier::Auto,
         pool: PoolLimits { min: 0, max: 0 },

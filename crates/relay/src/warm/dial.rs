@@ -25,6 +25,9 @@ const CHALLENGE_MAX: Duration = Duration::from_secs(5);
 /// Why a dial came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
+    /// The peer is one that asks for none, and so has no warm hops.
+    #[error("there is no key for a warm hop")]
+    NoKey,
     /// There is no socket to be had.
     #[error("could not make a socket: {0}")]
     Socket(io::Error),
@@ -66,7 +69,7 @@ impl DialError {
                 _ => Failure::Refusal,
             },
             Self::ConnectTimeout | Self::HelloTimeout => Failure::Silence,
-            Self::Ended | Self::Handshake(_) | Self::OutOfTurn => Failure::Refusal,
+            Self::NoKey | Self::Ended | Self::Handshake(_) | Self::OutOfTurn => Failure::Refusal,
         }
     }
 }
@@ -119,6 +122,7 @@ impl Dial {
         now: Duration,
     ) -> Result<Self, DialError> {
         let nonce = Nonce(sys::random());
+        let key = peer.key.clone().ok_or(DialError::NoKey)?;
         let socket =
             sys::upstream_socket(peer.address.is_ipv6(), mark).map_err(DialError::Socket)?;
         // The connection works without, so let it.
@@ -129,7 +133,7 @@ impl Dial {
             }
             Ok(()) | Err(_) => {}
         }
-        let dialing = Dialing::new(peer.key.clone(), peer.key_id, me, peer.id, nonce);
+        let dialing = Dialing::new(key, peer.key_id, me, peer.id, nonce);
         Ok(Self {
             socket: socket.into(),
             step: Step::Connecting(dialing),

@@ -154,7 +154,7 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
         name: "next".into(),
         id: node(2),
         address,
-        key: Key::new([7; 32]),
+        key: Some(Key::new([7; 32])),
         key_id: 3,
         carrier: Carrier::Auto,
         pool: PoolLimits { min, max },
@@ -395,7 +395,7 @@ fn other_peers_keep_the_hops_that_are_still_right() {
         .hops
         .replace(&[two.clone(), renamed], sys::monotonic());
     assert_eq!(all(&worker), [2, 2]);
-    two.key = Key::new([8; 32]);
+    two.key = Some(Key::new([8; 32]));
     worker.hops.replace(&[one, two], sys::monotonic());
     assert_eq!(all(&worker), [2, 0]);
     worker.turn();

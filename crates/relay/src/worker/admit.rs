@@ -361,6 +361,7 @@ impl<I: Intercept> Worker<I> {
                     if self.is_explicit(number) {
                         self.greet(client, socket);
                     } else {
+                        let server = self.intercept.original(client).unwrap_or(server);
                         self.on_accept(Flow::new(client, server), socket);
                     }
                 }

@@ -199,7 +199,10 @@ impl<I: Intercept> Worker<I> {
         };
         let candidates = chains.peers.iter();
         let mut candidates = candidates.filter(|peer| peer.key_id == claim.key_id);
-        let found = candidates.find_map(|peer| Some((peer.id, head.verify(&peer.key, me).ok()?)));
+        let found = candidates.find_map(|peer| {
+            let authentic = head.verify(peer.key.as_ref()?, me).ok()?;
+            Some((peer.id, authentic))
+        });
         let (peer, authentic) = found.ok_or(Denial::Seal)?;
         let mut seen = self
             .desk
@@ -419,7 +422,7 @@ impl<I: Intercept> Worker<I> {
 
 fn key_of(chains: &Chains, id: NodeId, key_id: u32) -> Option<Key> {
     let peer = &chains.peers[chains.peer(id)?];
-    (peer.key_id == key_id).then(|| peer.key.clone())
+    peer.key.clone().filter(|_| peer.key_id == key_id)
 }
 
 fn encoded(error: ConvertError) -> Vec<u8> {

@@ -7,10 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use posthaste_wire::Progress;
-use posthaste_wire::convert::Answer;
+use posthaste_wire::convert::{Answer, AnswerReader, BadAnswer};
 use posthaste_wire::header::NodeId;
-use posthaste_wire::hop::{Acceptor, Reply, ReplyReader};
+use posthaste_wire::hop::{Acceptor, HopError, Reply, ReplyReader};
 
+use crate::chain::Peer;
+use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::sys;
 
@@ -53,6 +55,48 @@ pub(super) struct Via {
     pub(super) chain: u32,
 }
 
+/// Reads what the next node says of a flow.
+#[derive(Debug)]
+pub(super) enum Expecting {
+    /// In reply to a request with a seal.
+    Reply(ReplyReader),
+    /// In answer to one without (RFC 8803 §6.1), for a destination of that family.
+    Answer { reader: AnswerReader, ipv6: bool },
+}
+
+impl Expecting {
+    /// What `peer` will say of `flow`.
+    pub(super) fn of(peer: &Peer, flow: &Flow) -> Self {
+        match peer.key {
+            Some(_) => Self::Reply(ReplyReader::default()),
+            None => Self::Answer {
+                reader: AnswerReader::default(),
+                ipv6: !flow.is_ipv4(),
+            },
+        }
+    }
+
+    /// Takes what belongs to it from the front of `bytes`.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Progress<Reply>, NoReply> {
+        match self {
+            Self::Reply(reader) => Ok(reader.feed(bytes)?),
+            Self::Answer { reader, ipv6 } => {
+                let answer = reader.feed(bytes)?;
+                Ok(answer.map(|answer| Reply::of_answer(&answer, *ipv6)))
+            }
+        }
+    }
+}
+
+/// The next node said something else.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoReply {
+    #[error(transparent)]
+    Reply(#[from] HopError),
+    #[error(transparent)]
+    Answer(#[from] BadAnswer),
+}
+
 /// What is still to be said and heard.
 #[derive(Debug, Default)]
 pub(super) struct Prologue {
@@ -61,7 +105,7 @@ pub(super) struct Prologue {
     /// Who waits for an answer.
     pub(super) asker: Option<Asker>,
     /// The next node's reply is still to come.
-    pub(super) expecting: Option<ReplyReader>,
+    pub(super) expecting: Option<Expecting>,
     /// The next node, if there is one.
     pub(super) via: Option<Via>,
     /// Why the next node did not connect.
@@ -181,7 +225,7 @@ mod tests {
     fn expecting(asker: Option<Asker>) -> Prologue {
         Prologue {
             asker,
-            expecting: Some(ReplyReader::default()),
+            expecting: Some(Expecting::Reply(ReplyReader::default())),
             ..Prologue::default()
         }
     }
@@ -247,6 +291,52 @@ mod tests {
             assert_eq!(kind(&heard), Some(io::ErrorKind::ConnectionReset));
             assert_eq!(prologue.failed, Some(Reply::Failed), "{said:?}");
         }
+    }
+
+    #[test]
+    fn a_converters_answer_is_read_to_its_last_byte() {
+        let (upstream, mut converter) = connection();
+        let (downstream, mut client) = connection();
+        client.set_nonblocking(true).unwrap();
+        let mut prologue = Prologue {
+            expecting: Some(Expecting::Answer {
+                reader: AnswerReader::default(),
+                ipv6: false,
+            }),
+            ..Prologue::default()
+        };
+        converter.write_all(&[1, 1, 0x22]).unwrap();
+        let heard = prologue.hear(&upstream, &downstream);
+        assert_eq!(kind(&heard), Some(io::ErrorKind::WouldBlock));
+        converter.write_all(b"\x63bytes").unwrap();
+        prologue.hear(&upstream, &downstream).unwrap();
+        let mut rest = [0; 6];
+        assert_eq!(
+            recv(upstream.as_raw_fd(), &mut rest, MsgFlags::empty()),
+            Ok(5)
+        );
+        assert_eq!(&rest[..5], b"bytes");
+        let silent = client.read(&mut [0]).unwrap_err();
+        assert_eq!(silent.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_converters_error_ends_the_flow() {
+        let (upstream, mut converter) = connection();
+        let (downstream, _client) = connection();
+        let mut prologue = Prologue {
+            expecting: Some(Expecting::Answer {
+                reader: AnswerReader::default(),
+                ipv6: true,
+            }),
+            ..Prologue::default()
+        };
+        converter
+            .write_all(&[1, 2, 0x22, 0x63, 30, 1, 96, 0])
+            .unwrap();
+        let heard = prologue.hear(&upstream, &downstream);
+        assert_eq!(kind(&heard), Some(io::ErrorKind::ConnectionReset));
+        assert_eq!(prologue.failed, Some(Reply::Refused));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
-use posthaste_wire::hop::{PROVED, Reply, ReplyReader};
+use posthaste_wire::hop::{PROVED, Reply};
 use posthaste_wire::seal::{Nonce, Seal};
 
 use crate::chain::{Peer, Way};
@@ -25,7 +25,7 @@ use super::Worker;
 use super::admit::Blame;
 use super::entry::{Pending, micros};
 use super::hop;
-use super::prologue::{Unheard, Via, is_of_hop, outcome_of, read_whole, say};
+use super::prologue::{Expecting, Unheard, Via, is_of_hop, outcome_of, read_whole, say};
 
 /// How long the next node may take to accept a connection before another way is
 /// tried.
@@ -156,7 +156,7 @@ impl<I: Intercept> Worker<I> {
         let connect_by = now + entry.rule.rule.timeouts.connect;
         let pending = entry.pending().ok_or_else(unusable)?;
         let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
-        let request = sealed(&connect, &peer)?;
+        let request = request_of(&connect, &peer)?;
         let result = cold(&peer, mark, &request);
         let (socket, sent) = match result {
             Ok(opened) => opened,
@@ -184,7 +184,7 @@ impl<I: Intercept> Worker<I> {
         };
         entry.sockets[Side::Upstream] = Some(socket);
         let prologue = entry.prologue.get_or_insert_default();
-        prologue.expecting = Some(ReplyReader::default());
+        prologue.expecting = Some(Expecting::of(&peer, &flow));
         prologue.via = Some(via);
         Ok(())
     }
@@ -376,19 +376,20 @@ fn connect_for(flow: &Flow, label: Option<Label>, pending: &Pending) -> Option<C
     Some(connect)
 }
 
-fn sealed(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
+/// A request to a peer as bytes, with a seal if the two share a key.
+fn request_of(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
     let request = Request {
         connect: Some(connect.clone()),
         ..Request::default()
     };
-    let seal = Seal {
-        key: &peer.key,
+    let seal = peer.key.as_ref().map(|key| Seal {
+        key,
         key_id: peer.key_id,
         receiver: peer.id,
         now_ms: sys::unix_ms(),
         nonce: Nonce(sys::random()),
-    };
-    request.encode(Some(&seal)).map_err(io::Error::other)
+    });
+    request.encode(seal.as_ref()).map_err(io::Error::other)
 }
 
 /// Dials a peer with a request, as much of it in the SYN as goes.
