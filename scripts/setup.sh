@@ -52,13 +52,9 @@ check_kernel() {
 find_missing_packages() {
     # what must be there, the package that has it, what it is for
     command_in clang clang "compiles the eBPF programs"
-    command_in gcc gcc "compiles libbpf, links"
-    command_in make make "builds libbpf"
-    command_in pkg-config pkg-config "libbpf's build asks for it"
+    command_in gcc gcc "links"
+    command_in make make "runs the verbs"
     file_at "$libraries/libc.a" libc6-dev "static C library, kernel headers"
-    file_at "$libraries/libelf.a" libelf-dev "libbpf reads object files with it"
-    file_at "$libraries/libz.a" zlib1g-dev "libelf needs it"
-    zstd_for_libelf
     file_at /etc/ssl/certs/ca-certificates.crt ca-certificates "downloads"
     command_in curl curl "downloads; web client of demo and tests"
     command_in nginx nginx "web server of demo and tests"
@@ -77,14 +73,6 @@ command_in() {
 
 file_at() {
     [[ -e $1 ]] || missing "$2" "$3"
-}
-
-# Since version 0.189 libelf can compress with zstd, and then a static link
-# needs that library too.
-zstd_for_libelf() {
-    if grep -qs ZSTD_ "$libraries/libelf.a"; then
-        file_at "$libraries/libzstd.a" libzstd-dev "libelf needs it"
-    fi
 }
 
 missing() {

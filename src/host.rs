@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use posthaste_netlink::Netlink;
 use serde::Serialize;
 
 use crate::config::{Config, Transparent};
@@ -17,7 +18,6 @@ use crate::{admin, cli, privileges};
 mod claim;
 mod filters;
 mod links;
-mod netlink;
 mod routing;
 mod sockets;
 #[cfg(test)]
@@ -86,7 +86,7 @@ pub(crate) fn await_last_words(socket_mark: u32, most: Duration) {
 
 /// Every routing rule of this host.
 pub(crate) fn rules() -> anyhow::Result<Vec<Rule>> {
-    let mut netlink = netlink::Netlink::route().context("open a netlink socket")?;
+    let mut netlink = Netlink::route().context("open a netlink socket")?;
     let mut all = Vec::new();
     for family in Family::BOTH {
         all.extend(routing::rules(&mut netlink, family).context("list routing rules")?);
@@ -96,7 +96,7 @@ pub(crate) fn rules() -> anyhow::Result<Vec<Rule>> {
 
 /// Whether somebody else has routes in this table.
 pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
-    let mut netlink = netlink::Netlink::route().context("open a netlink socket")?;
+    let mut netlink = Netlink::route().context("open a netlink socket")?;
     for family in Family::BOTH {
         if routing::table_in_use(&mut netlink, family, table).context("list routes")? {
             return Ok(true);

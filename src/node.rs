@@ -158,7 +158,7 @@ impl Node {
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
         for (index, Waiting { lane, .. }) in (0..).zip(&waiting) {
             // A worker that is gone says why below.
-            let _ = lane.send((redirect.lane(index)?, generation));
+            let _ = lane.send((redirect.lane(index), generation));
         }
         let node = Self {
             path,

@@ -1,46 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compiles each `*.bpf.c` into a skeleton in `OUT_DIR`.
+//! Compiles each `*.bpf.c`, and translates the objects into `objects.rs` in
+//! `OUT_DIR`.
 
-use std::path::PathBuf;
-use std::{env, ffi::OsStr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
-use libbpf_cargo::SkeletonBuilder;
+use posthaste_bpf_build::Rust;
+
+/// The objects, and their structures that user space works with.
+const OBJECTS: [(&str, &[&str]); 2] = [
+    ("redirect", &["rule_key", "candidates"]),
+    ("later", &["destination", "gate", "event_head"]),
+];
 
 fn main() {
-    for name in ["redirect", "later"] {
-        compile(name);
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let mut rust = Rust::default();
+    for (name, structures) in OBJECTS {
+        let object = out.join(format!("{name}.bpf.o"));
+        compile(&format!("src/{name}.bpf.c"), &object);
+        let object = fs::read(object).expect("clang has written it");
+        if let Err(error) = rust.add(name, &object, structures) {
+            panic!("{name}.bpf.c: {error:#}");
+        }
     }
-    for header in ["types.h", "maps.h", "packet.h"] {
+    fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
+    for header in ["helpers.h", "types.h", "maps.h", "packet.h"] {
         println!("cargo:rerun-if-changed=src/{header}");
     }
-    link_zstd();
 }
 
-fn compile(name: &str) {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // Debian keeps <asm/types.h> in a folder of the architecture's name.
-    let include = format!("-I/usr/include/{}-linux-gnu", env::consts::ARCH);
-    let source = format!("src/{name}.bpf.c");
-    SkeletonBuilder::new()
-        .source(&source)
-        .clang_args([
-            OsStr::new(&include),
-            OsStr::new("-Wall"),
-            OsStr::new("-Wextra"),
-            OsStr::new("-Werror"),
-            OsStr::new("-mcpu=v3"),
-        ])
-        .build_and_generate(out.join(format!("{name}.skel.rs")))
-        .expect("clang and the kernel headers are installed; `make setup` does it");
+fn compile(source: &str, object: &Path) {
+    let arguments = [
+        "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror",
+    ];
+    let status = Command::new("clang")
+        .args(arguments)
+        // Debian keeps <asm/types.h> in a folder of the architecture's name.
+        .arg(format!("-I/usr/include/{}-linux-gnu", env::consts::ARCH))
+        .args(["-c", source, "-o"])
+        .arg(object)
+        .status()
+        .expect("clang is installed; `make setup` does it");
+    assert!(status.success(), "clang cannot compile {source}");
     println!("cargo:rerun-if-changed={source}");
-}
-
-/// Since version 0.189 libelf can compress with zstd, and then a static link
-/// needs that library too. libbpf-sys does not know.
-fn link_zstd() {
-    let libraries = PathBuf::from(format!("/usr/lib/{}-linux-gnu", env::consts::ARCH));
-    if libraries.join("libzstd.a").exists() {
-        println!("cargo:rustc-link-search=native={}", libraries.display());
-        println!("cargo:rustc-link-lib=static:-bundle=zstd");
-    }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use super::Report;
 use super::links::{Link, links};
-use super::netlink::{Message, Netlink, attributes, text, u32_at};
+use posthaste_netlink::{Message, Netlink, attributes, text, u32_at};
 
 /// `RTM_DELTFILTER` and `RTM_GETTFILTER`.
 const DELETE_FILTER: u16 = 45;

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use super::netlink::{Message, Netlink, attributes, text, u16_at, u32_at};
+use posthaste_netlink::{Message, Netlink, attributes, text, u16_at, u32_at};
 
 /// `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`.
 const NEW: u16 = 16;

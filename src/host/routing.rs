@@ -15,8 +15,8 @@ use std::io;
 use anyhow::{Context, bail};
 
 use super::Report;
-use super::netlink::{CREATE, Message, Netlink, attributes, u32_at};
 use crate::config::Transparent;
+use posthaste_netlink::{CREATE, Message, Netlink, attributes, u32_at};
 
 /// Routing protocol number of what is ours (`/etc/iproute2/rt_protos` has no
 /// such entry).

@@ -12,8 +12,8 @@ use std::io;
 
 use anyhow::{Context, bail};
 
-use super::netlink::{Message, Netlink};
 use super::routing::Family;
+use posthaste_netlink::{Message, Netlink};
 
 /// `SOCK_DIAG_BY_FAMILY` and `SOCK_DESTROY`.
 const LIST: u16 = 20;

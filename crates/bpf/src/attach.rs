@@ -8,15 +8,38 @@
 //! relays; on older kernels the filters stay.
 
 use std::io;
-use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use libbpf_rs::ProgramMut;
-use libbpf_sys::{bpf_tc_hook, bpf_tc_opts};
+use posthaste_netlink::{CREATE, Message, Netlink, REPLACE};
 
+use crate::object::Program;
+use crate::sys;
+
+/// `BPF_TCX_INGRESS`
+const TCX_INGRESS: u32 = 46;
 /// Handle and priority of our filter, by which it is found again.
 const HANDLE: u32 = 0x7068;
 const PRIORITY: u32 = 0x7068;
+/// `ETH_P_ALL` in network order.
+const EVERY_PROTOCOL: u32 = 0x0003_u16.to_be() as u32;
+/// `RTM_NEWQDISC`, `RTM_DELQDISC`, `RTM_NEWTFILTER`, `RTM_DELTFILTER`.
+const NEW_QDISC: u16 = 36;
+const DELETE_QDISC: u16 = 37;
+const NEW_FILTER: u16 = 44;
+const DELETE_FILTER: u16 = 45;
+/// The clsact queueing discipline, where it hangs, and its ingress side.
+const CLSACT: u32 = 0xffff_0000;
+const CLSACT_PARENT: u32 = 0xffff_fff1;
+const INGRESS: u32 = 0xffff_fff2;
+/// `TCA_KIND`, `TCA_OPTIONS`; in the options `TCA_BPF_FD`, `TCA_BPF_NAME`,
+/// `TCA_BPF_FLAGS`.
+const KIND: u16 = 1;
+const OPTIONS: u16 = 2;
+const PROGRAM: u16 = 6;
+const NAME: u16 = 7;
+const FLAGS: u16 = 8;
+/// `TCA_BPF_FLAG_ACT_DIRECT`: what the program returns is the verdict.
+const ACT_DIRECT: u32 = 1;
 
 /// The program, held on an interface.
 #[derive(Debug)]
@@ -29,25 +52,25 @@ pub(crate) enum Hold {
 
 impl Hold {
     /// The best hold that the kernel offers, however long it takes.
-    pub(crate) fn lasting(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<Self> {
+    pub(crate) fn lasting(program: &Program, ifindex: u32) -> io::Result<Self> {
         match link(program, ifindex) {
             Ok(link) => Ok(Self::Link(link)),
-            Err(_) => Filter::attach(program, ifindex).map(Self::Filter),
+            Err(_) => Self::quick(program, ifindex),
         }
     }
 
     /// A hold that takes effect at once.
-    pub(crate) fn quick(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<Self> {
+    pub(crate) fn quick(program: &Program, ifindex: u32) -> io::Result<Self> {
         Filter::attach(program, ifindex).map(Self::Filter)
     }
 
     /// Turns a quick hold into the best one. In between both are there, which
     /// the program bears: what it has marked it leaves alone.
-    pub(crate) fn settle(&mut self, program: &ProgramMut<'_>) {
+    pub(crate) fn settle(&mut self, program: &Program) {
         let Self::Filter(filter) = self else {
             return;
         };
-        if let Ok(link) = link(program, filter.ifindex()) {
+        if let Ok(link) = link(program, filter.ifindex) {
             filter.takes_qdisc = filter.made_qdisc;
             *self = Self::Link(link);
         }
@@ -59,25 +82,14 @@ impl Hold {
     }
 }
 
-/// Not by way of libbpf's own call, which complains on stderr where there are no
-/// such links.
-fn link(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<OwnedFd> {
-    let ifindex = i32::try_from(ifindex).expect("interface numbers are positive");
-    let program = program.as_fd().as_raw_fd();
-    let hook = libbpf_sys::BPF_TCX_INGRESS;
-    // SAFETY: the program's descriptor is open, and no options are given.
-    let made = unsafe { libbpf_sys::bpf_link_create(program, ifindex, hook, std::ptr::null()) };
-    if made < 0 {
-        return Err(io::Error::from_raw_os_error(-made));
-    }
-    // SAFETY: the kernel has just made it, and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+fn link(program: &Program, ifindex: u32) -> io::Result<OwnedFd> {
+    sys::link(program.as_fd(), ifindex, TCX_INGRESS)
 }
 
 /// A filter of ours at the ingress of an interface; dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Filter {
-    hook: bpf_tc_hook,
+    ifindex: u32,
     /// The queueing discipline is ours too.
     made_qdisc: bool,
     /// It goes with the filter. Only a filter of a moment takes it along: on a
@@ -86,63 +98,60 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    fn attach(program: &ProgramMut<'_>, ifindex: u32) -> io::Result<Self> {
-        let mut hook = bpf_tc_hook {
-            sz: size_of::<bpf_tc_hook>() as libbpf_sys::size_t,
-            ifindex: i32::try_from(ifindex).expect("interface numbers are positive"),
-            attach_point: libbpf_sys::BPF_TC_INGRESS,
-            ..Default::default()
+    fn attach(program: &Program, ifindex: u32) -> io::Result<Self> {
+        let mut netlink = Netlink::route()?;
+        let qdisc = qdisc(NEW_QDISC, CREATE, ifindex);
+        let made_qdisc = match netlink.request(qdisc) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(error),
         };
-        // SAFETY: `hook` is a complete structure of the stated size.
-        let made = unsafe { libbpf_sys::bpf_tc_hook_create(&raw mut hook) };
-        if made != 0 && made != -libc::EEXIST {
-            return Err(io::Error::from_raw_os_error(-made));
-        }
         let filter = Self {
-            hook,
-            made_qdisc: made == 0,
+            ifindex,
+            made_qdisc,
             takes_qdisc: false,
         };
-        let mut options = bpf_tc_opts {
-            prog_fd: program.as_fd().as_raw_fd(),
-            flags: libbpf_sys::BPF_TC_F_REPLACE,
-            ..Self::options()
-        };
-        // SAFETY: both structures are complete and outlive the call.
-        let attached =
-            unsafe { libbpf_sys::bpf_tc_attach(&raw const filter.hook, &raw mut options) };
-        if attached == 0 {
-            Ok(filter)
-        } else {
-            Err(io::Error::from_raw_os_error(-attached))
-        }
+        let descriptor = program.as_fd().as_raw_fd().to_ne_bytes();
+        let name = [program.name.as_bytes(), b"\0"].concat();
+        let message = filter.message(NEW_FILTER, REPLACE).nested(
+            OPTIONS,
+            &[
+                (PROGRAM, &descriptor),
+                (NAME, &name),
+                (FLAGS, &ACT_DIRECT.to_ne_bytes()),
+            ],
+        );
+        netlink.request(message)?;
+        Ok(filter)
     }
 
-    fn options() -> bpf_tc_opts {
-        bpf_tc_opts {
-            sz: size_of::<bpf_tc_opts>() as libbpf_sys::size_t,
-            handle: HANDLE,
-            priority: PRIORITY,
-            ..Default::default()
-        }
-    }
-
-    fn ifindex(&self) -> u32 {
-        u32::try_from(self.hook.ifindex).expect("it was one before")
+    fn message(&self, kind: u16, flags: u16) -> Message {
+        let info = PRIORITY << 16 | EVERY_PROTOCOL;
+        let body = body(self.ifindex, HANDLE, INGRESS, info);
+        Message::new(kind, flags, &body).attribute(KIND, b"bpf\0")
     }
 }
 
 impl Drop for Filter {
     fn drop(&mut self) {
-        let options = Self::options();
-        // SAFETY: both structures are complete and outlive the calls. Errors
-        // mean that the interface is gone, and the filter with it.
-        unsafe {
-            libbpf_sys::bpf_tc_detach(&raw const self.hook, &raw const options);
-            if self.takes_qdisc {
-                self.hook.attach_point = libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS;
-                libbpf_sys::bpf_tc_hook_destroy(&raw mut self.hook);
-            }
+        // Errors mean that the interface is gone, and the filter with it.
+        let Ok(mut netlink) = Netlink::route() else {
+            return;
+        };
+        let _ = netlink.request(self.message(DELETE_FILTER, 0));
+        if self.takes_qdisc {
+            let _ = netlink.request(qdisc(DELETE_QDISC, 0, self.ifindex));
         }
     }
+}
+
+fn qdisc(kind: u16, flags: u16, ifindex: u32) -> Message {
+    let body = body(ifindex, CLSACT, CLSACT_PARENT, 0);
+    Message::new(kind, flags, &body).attribute(KIND, b"clsact\0")
+}
+
+/// `struct tcmsg`: family and padding, interface, handle, parent, info.
+fn body(ifindex: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
+    let words = [0, ifindex, handle, parent, info];
+    words.into_iter().flat_map(u32::to_ne_bytes).collect()
 }

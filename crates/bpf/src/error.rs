@@ -6,16 +6,18 @@ use std::io;
 /// A failed step, with what was attempted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Opening, sizing or loading the programs and maps.
+    /// Loading the programs.
     #[error(
-        "could not load the redirect programs ({step}); needs CAP_BPF, CAP_NET_ADMIN and a kernel \
-         from 6.1: {source}"
+        "could not load the redirect programs ({what}); needs CAP_BPF, CAP_NET_ADMIN and a kernel \
+         from 6.1: {source}{verifier}"
     )]
     Load {
-        /// Which step.
-        step: &'static str,
+        /// Which of them, or what belongs to them.
+        what: &'static str,
         /// Why.
-        source: libbpf_rs::Error,
+        source: io::Error,
+        /// The end of what the verifier said, if it said anything.
+        verifier: String,
     },
     /// Attaching to an interface.
     #[error("could not attach the redirect program to interface {ifindex}: {source}")]
@@ -29,7 +31,7 @@ pub enum Error {
     #[error("could not attach the socket look-up program to this network namespace: {source}")]
     AttachLookup {
         /// Why.
-        source: libbpf_rs::Error,
+        source: io::Error,
     },
     /// Finding the cgroup that the window program is for.
     #[error(
@@ -48,7 +50,7 @@ pub enum Error {
     )]
     AttachWindows {
         /// Why.
-        source: libbpf_rs::Error,
+        source: io::Error,
     },
     /// Writing or reading a map.
     #[error("could not {verb} the map `{map}`: {source}")]
@@ -58,7 +60,7 @@ pub enum Error {
         /// On which map.
         map: &'static str,
         /// Why.
-        source: libbpf_rs::Error,
+        source: io::Error,
     },
     /// More rules apply to one destination than the program looks at.
     #[error(
@@ -95,14 +97,15 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn map(
-        verb: &'static str,
-        map: &'static str,
-    ) -> impl FnOnce(libbpf_rs::Error) -> Self {
+    pub(crate) fn map(verb: &'static str, map: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Map { verb, map, source }
     }
 
-    pub(crate) fn load(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
-        move |source| Self::Load { step, source }
+    pub(crate) fn load(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Load {
+            what,
+            source,
+            verifier: String::new(),
+        }
     }
 }

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One worker's access to the programs: its events, its gates, its frames.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io;
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
-
 use crate::error::Error;
 use crate::later::Tools;
-use crate::later_skel::types;
+use crate::object::Map;
+use crate::objects::types;
 use crate::redirect::bytes;
+use crate::ring::Reader;
 use crate::rules::words;
+use crate::sys;
 
 const BPF_F_INGRESS: u32 = 1;
-/// Events taken from the ring in one go.
-const EVENTS_AT_ONCE: usize = 256;
-/// How much of the context the kernel is given: up to `cb`, and nothing of what
-/// follows, where padding would hold stray bytes that it refuses.
-const CONTEXT_BYTES: usize = offset_of!(types::__sk_buff, cb) + size_of::<[u32; 5]>();
+/// Where `cb` is in a `struct __sk_buff`, in words, and how many words of it
+/// there are. The kernel is given nothing of what follows.
+const CB: usize = 12;
+const CB_WORDS: usize = 5;
 
 /// A flow: client and server addresses (16 bytes, network order, v4-mapped)
 /// and ports (host order).
@@ -107,9 +104,9 @@ enum GateSyn {
 #[derive(Debug)]
 pub struct Lane {
     pub(crate) worker: u16,
-    pub(crate) ring: MapHandle,
-    pub(crate) withdrawn: MapHandle,
-    pub(crate) listeners: MapHandle,
+    pub(crate) ring: Arc<Map>,
+    pub(crate) withdrawn: Arc<Map>,
+    pub(crate) listeners: Arc<Map>,
     /// There once the node has settled. Before, flows have no gates.
     pub(crate) tools: Arc<OnceLock<Tools>>,
 }
@@ -120,20 +117,9 @@ impl Lane {
     /// # Errors
     /// [`Error::Map`] when the ring cannot be mapped.
     pub fn open(self) -> Result<OpenLane, Error> {
-        let events = Rc::new(RefCell::new(VecDeque::new()));
-        let sink = Rc::clone(&events);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&self.ring, move |raw| {
-                sink.borrow_mut().extend(parse(raw));
-                0
-            })
-            .map_err(Error::map("read", "ring"))?;
-        let ring = builder.build().map_err(Error::map("read", "ring"))?;
         Ok(OpenLane {
+            reader: Reader::open(Arc::clone(&self.ring))?,
             lane: self,
-            reader: ring,
-            events,
         })
     }
 }
@@ -141,8 +127,7 @@ impl Lane {
 /// A worker's share of the programs, in its thread.
 pub struct OpenLane {
     lane: Lane,
-    reader: RingBuffer<'static>,
-    events: Rc<RefCell<VecDeque<Event>>>,
+    reader: Reader,
 }
 
 impl std::fmt::Debug for OpenLane {
@@ -154,18 +139,17 @@ impl std::fmt::Debug for OpenLane {
 impl OpenLane {
     /// Readable when events wait.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.lane.ring.as_fd()
+        self.reader.as_fd()
     }
 
     /// The next event, if one waits.
     pub fn next_event(&mut self) -> Option<Event> {
-        let waiting = self.events.borrow_mut().pop_front();
-        if waiting.is_some() {
-            return waiting;
+        // One that cannot be read is none, and the next may be.
+        loop {
+            if let Some(event) = self.reader.next(parse)? {
+                return Some(event);
+            }
         }
-        // Negative only when a callback says so, and ours does not.
-        self.reader.consume_raw_n(EVENTS_AT_ONCE);
-        self.events.borrow_mut().pop_front()
     }
 
     /// Gives the worker's listener of one family to the programs; with `None`
@@ -176,15 +160,12 @@ impl OpenLane {
     pub fn set_listener(&self, ipv6: bool, listener: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         let key = (2 * u32::from(self.lane.worker) + u32::from(ipv6)).to_ne_bytes();
         let Some(listener) = listener else {
-            // ENOENT: there was none.
+            // EINVAL: there was none.
             let _ = self.lane.listeners.delete(&key);
             return Ok(());
         };
         let value = i64::from(listener.as_raw_fd()).to_ne_bytes();
-        self.lane
-            .listeners
-            .update(&key, &value, MapFlags::ANY)
-            .map_err(Error::map("write", "listeners"))
+        self.lane.listeners.update(&key, &value)
     }
 
     /// Has the worker's new flows forwarded, or no longer. Those it has begun
@@ -195,16 +176,13 @@ impl OpenLane {
     pub fn set_withdrawn(&self, withdrawn: bool) -> Result<(), Error> {
         let key = u32::from(self.lane.worker).to_ne_bytes();
         let value = u32::from(withdrawn).to_ne_bytes();
-        self.lane
-            .withdrawn
-            .update(&key, &value, MapFlags::ANY)
-            .map_err(Error::map("write", "withdrawn"))
+        self.lane.withdrawn.update(&key, &value)
     }
 
     /// Removes a flow's gate: its server's SYN-ACK passes from now on.
     pub fn open_gate(&self, gate: &GateKey) {
         if let Some(gates) = self.gates(gate) {
-            // ENOENT: it was never made.
+            // Only a key of another length is an error.
             let _ = gates.delete(bytes(&key(&gate.flow)));
         }
     }
@@ -214,12 +192,12 @@ impl OpenLane {
         let Some(gates) = self.gates(gate) else {
             return;
         };
-        let found = gates.lookup(bytes(&key(&gate.flow)), MapFlags::ANY);
+        let mut value = [0; size_of::<types::gate>()];
+        let found = gates.look_up(bytes(&key(&gate.flow)), &mut value);
         let ours = self.value(gate, GateSyn::Admitted);
         // All but what may happen to the SYN, which is last.
         let same = offset_of!(types::gate, syn);
-        if found.is_ok_and(|found| found.is_some_and(|value| value[..same] == bytes(&ours)[..same]))
-        {
+        if found.is_ok_and(|found| found && value[..same] == bytes(&ours)[..same]) {
             self.open_gate(gate);
         }
     }
@@ -260,13 +238,11 @@ impl OpenLane {
             return Err(Error::Unsettled);
         };
         let value = self.value(gate, syn);
-        gates
-            .update(bytes(&key(&gate.flow)), bytes(&value), MapFlags::ANY)
-            .map_err(Error::map("write", "gates"))
+        gates.update(bytes(&key(&gate.flow)), bytes(&value))
     }
 
     /// Where a gate is kept; nowhere before the node has settled.
-    fn gates(&self, gate: &GateKey) -> Option<&MapHandle> {
+    fn gates(&self, gate: &GateKey) -> Option<&Map> {
         let tools = self.lane.tools.get()?;
         Some(&tools.gates[usize::from(gate.kept)])
     }
@@ -284,9 +260,7 @@ impl OpenLane {
     pub fn know(&self, client_ip: [u8; 16]) {
         if let Some(tools) = self.lane.tools.get() {
             // A full LRU map makes room by itself.
-            let _ = tools
-                .known
-                .update(&client_prefix(client_ip), &[1], MapFlags::ANY);
+            let _ = tools.known.update(&client_prefix(client_ip), &[1]);
         }
     }
 
@@ -296,9 +270,7 @@ impl OpenLane {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         if let Some(tools) = self.lane.tools.get() {
             let key = destination(flow);
-            let _ = tools
-                .suspects
-                .update(bytes(&key), &until.to_ne_bytes(), MapFlags::ANY);
+            let _ = tools.suspects.update(bytes(&key), &until.to_ne_bytes());
         }
     }
 
@@ -316,32 +288,16 @@ impl OpenLane {
     /// [`Error::Inject`].
     pub fn inject(&self, ifindex: u32, heading: Heading, frame: &[u8]) -> Result<(), Error> {
         let failed = |source| Error::Inject { ifindex, source };
-        let mut context = types::__sk_buff {
-            cb: [ifindex, 0, 0, 0, 0],
-            ..Default::default()
-        };
+        let mut context = [0; CB + CB_WORDS];
+        context[CB] = ifindex;
         if heading == Heading::In {
-            context.cb[1] = BPF_F_INGRESS;
+            context[CB + 1] = BPF_F_INGRESS;
         }
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: u32::try_from(frame.len()).expect("a frame is short"),
-            ctx_in: (&raw const context).cast(),
-            ctx_size_in: u32::try_from(CONTEXT_BYTES).expect("a context is small"),
-            repeat: 1,
-            ..Default::default()
-        };
         let Some(tools) = self.lane.tools.get() else {
             return Err(Error::Unsettled);
         };
-        let program = tools.inject.as_raw_fd();
-        // SAFETY: the buffers named in `options` live through the call.
-        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
-        if result < 0 {
-            return Err(failed(io::Error::from_raw_os_error(-result)));
-        }
-        match options.retval.cast_signed() {
+        let returned = sys::run(tools.inject.as_fd(), frame, &context, None);
+        match returned.map_err(failed)?.cast_signed() {
             0 => Ok(()),
             code => Err(failed(io::Error::from_raw_os_error(-code))),
         }

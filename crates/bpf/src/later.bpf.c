@@ -45,16 +45,11 @@ struct {
 	__type(value, __u64);
 } suspects SEC(".maps");
 
-struct ring {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 18);
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
 	__type(key, __u32); /* worker */
-	__array(values, struct ring);
+	__type(value, __u32); /* a ring */
 } rings SEC(".maps");
 
 /* Flows whose SYN met a TIME_WAIT socket, and the key in `listeners` of the

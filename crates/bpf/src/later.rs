@@ -2,32 +2,37 @@
 //! The programs that a node can begin to relay without.
 
 use std::fs::File;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapMut, Object};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::error::Error;
-use crate::later_skel::{LaterSkel, LaterSkelBuilder};
+use crate::object::{Map, Program};
+use crate::objects::later::{self, map, program};
+use crate::objects::redirect;
 use crate::redirect::Settings;
-use crate::skel::RedirectMaps;
+use crate::sys;
+
+/// `BPF_SK_LOOKUP`
+const SK_LOOKUP: u32 = 36;
 
 /// The loaded programs, the look-up attached.
+#[derive(Debug)]
 pub(crate) struct Later {
-    skel: LaterSkel<'static>,
-    _lookup: Link,
+    /// By their numbers.
+    pub(crate) maps: Vec<Arc<Map>>,
+    pub(crate) programs: Vec<Arc<Program>>,
+    _lookup: OwnedFd,
 }
 
 /// What the workers need of the programs.
 #[derive(Debug)]
 pub(crate) struct Tools {
     /// Gates within the budget, and within its reserve.
-    pub(crate) gates: [MapHandle; 2],
-    pub(crate) known: MapHandle,
-    pub(crate) suspects: MapHandle,
+    pub(crate) gates: [Arc<Map>; 2],
+    pub(crate) known: Arc<Map>,
+    pub(crate) suspects: Arc<Map>,
     /// The program that puts frames on devices.
-    pub(crate) inject: OwnedFd,
+    pub(crate) inject: Arc<Program>,
 }
 
 impl Later {
@@ -36,99 +41,78 @@ impl Later {
     /// namespace of this thread.
     pub(crate) fn load(
         settings: &Settings,
-        maps: &RedirectMaps<'_>,
-        rings: &[MapHandle],
+        shared: &[Arc<Map>],
+        rings: &[Arc<Map>],
     ) -> Result<Self, Error> {
-        let place = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = LaterSkelBuilder::default()
-            .open(place)
-            .map_err(Error::load("open"))?;
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("the programs have settings");
-        rodata.workers = settings.workers;
-        rodata.redirect_mark = settings.redirect_mark;
-        rodata.socket_mark = settings.socket_mark;
-        let sized = [
-            (&mut open.maps.rings, settings.workers),
-            (&mut open.maps.gates, settings.half_open),
-            (&mut open.maps.gates_kept, settings.half_open_reserve),
-        ];
-        for (map, entries) in sized {
-            map.set_max_entries(entries.max(1))
-                .map_err(Error::load("size maps"))?;
-        }
-        let shared = [
-            (&mut open.maps.devices, &maps.devices),
-            (&mut open.maps.listeners, &maps.listeners),
-            (&mut open.maps.withdrawn, &maps.withdrawn),
-            (&mut open.maps.stats, &maps.stats),
-        ];
-        for (map, made) in shared {
-            map.reuse_fd(made.as_fd())
-                .map_err(Error::load("share maps"))?;
-        }
-        let skel = open.load().map_err(Error::load("load"))?;
-        fill(&skel.maps.rings, "rings", rings.iter().map(AsFd::as_fd))?;
+        let object = &later::OBJECT;
+        let numbers = 0..object.maps.len();
+        let maps = numbers.map(|number| make(number, settings, shared, &rings[0]));
+        let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+        maps[map::RINGS].fill(rings.iter().map(|ring| ring.as_fd()))?;
+        let types = object.load_types()?;
+        let constants = later::Settings {
+            workers: settings.workers,
+            redirect_mark: settings.redirect_mark,
+            socket_mark: settings.socket_mark,
+        };
+        let numbers = 0..object.programs.len();
+        let load = |number| object.load(number, &types, &maps, &constants.in_order());
+        let programs = numbers.map(|number| load(number).map(Arc::new));
+        let programs: Vec<_> = programs.collect::<Result<_, _>>()?;
         let failed = |source| Error::AttachLookup { source };
-        let netns = File::open("/proc/thread-self/ns/net").map_err(|e| failed(e.into()))?;
-        let program = &skel.progs.find_listener;
-        let lookup = program.attach_netns(netns.as_raw_fd()).map_err(failed)?;
+        let netns = File::open("/proc/thread-self/ns/net").map_err(failed)?;
+        let program = programs[program::FIND_LISTENER].as_fd();
+        let lookup = sys::link(program, netns.as_raw_fd().cast_unsigned(), SK_LOOKUP);
         Ok(Self {
-            skel,
-            _lookup: lookup,
+            maps,
+            programs,
+            _lookup: lookup.map_err(failed)?,
         })
-    }
-
-    pub(crate) fn object(&self) -> &Object {
-        self.skel.object()
     }
 
     /// What the workers need. To be given to them before the redirect program
     /// gets its [steps](Self::step_into): an event asks for it.
-    pub(crate) fn tools(&self) -> Result<Tools, Error> {
-        let maps = &self.skel.maps;
-        let hold =
-            |map: &MapMut<'_>, name| MapHandle::try_from(map).map_err(Error::map("hold", name));
-        let inject = self.skel.progs.inject.as_fd().try_clone_to_owned();
-        Ok(Tools {
-            gates: [
-                hold(&maps.gates, "gates")?,
-                hold(&maps.gates_kept, "gates_kept")?,
-            ],
-            known: hold(&maps.known, "known")?,
-            suspects: hold(&maps.suspects, "suspects")?,
-            inject: inject.map_err(|error| Error::map("hold", "inject")(error.into()))?,
-        })
+    pub(crate) fn tools(&self) -> Tools {
+        let hold = |map: usize| Arc::clone(&self.maps[map]);
+        Tools {
+            gates: [hold(map::GATES), hold(map::GATES_KEPT)],
+            known: hold(map::KNOWN),
+            suspects: hold(map::SUSPECTS),
+            inject: Arc::clone(&self.programs[program::INJECT]),
+        }
     }
 
     /// Has the redirect program go on with packets here.
-    pub(crate) fn step_into(&self, steps: &MapMut<'_>) -> Result<(), Error> {
-        let programs = &self.skel.progs;
+    pub(crate) fn step_into(&self, steps: &Map) -> Result<(), Error> {
         // In the order of `enum step`.
         let in_order = [
-            &programs.open_flow,
-            &programs.check_cookie,
-            &programs.hold_syn_ack,
-            &programs.claim_error,
-            &programs.claim_fragment,
+            program::OPEN_FLOW,
+            program::CHECK_COOKIE,
+            program::HOLD_SYN_ACK,
+            program::CLAIM_ERROR,
+            program::CLAIM_FRAGMENT,
         ];
-        fill(steps, "steps", in_order.into_iter().map(AsFd::as_fd))
+        steps.fill(in_order.iter().map(|number| self.programs[*number].as_fd()))
     }
 }
 
-/// Puts descriptors into an array, from index 0 on.
-fn fill<'a>(
-    map: &MapMut<'_>,
-    name: &'static str,
-    descriptors: impl Iterator<Item = BorrowedFd<'a>>,
-) -> Result<(), Error> {
-    for (index, descriptor) in (0_u32..).zip(descriptors) {
-        let fd = descriptor.as_raw_fd().to_ne_bytes();
-        map.update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
-            .map_err(Error::map("write", name))?;
+/// Map number `number`: one of the redirect program's, or a new one.
+fn make(
+    number: usize,
+    settings: &Settings,
+    shared: &[Arc<Map>],
+    ring: &Map,
+) -> Result<Arc<Map>, Error> {
+    let object = &later::OBJECT;
+    let share = |number: usize| Ok(Arc::clone(&shared[number]));
+    match number {
+        map::DEVICES => share(redirect::map::DEVICES),
+        map::LISTENERS => share(redirect::map::LISTENERS),
+        map::WITHDRAWN => share(redirect::map::WITHDRAWN),
+        map::STATS => share(redirect::map::STATS),
+        map::RINGS => object.make_outer(number, settings.workers, ring),
+        map::GATES => object.make(number, Some(settings.half_open.max(1))),
+        map::GATES_KEPT => object.make(number, Some(settings.half_open_reserve.max(1))),
+        _ => object.make(number, None),
     }
-    Ok(())
 }

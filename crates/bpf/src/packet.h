@@ -16,8 +16,7 @@
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "helpers.h"
 #include "types.h"
 #include "maps.h"
 
@@ -30,10 +29,13 @@
 #define IP6_OFFSET 0xfff8
 #define NEXTHDR_FRAGMENT 44
 
-/* Set before load: workers, and the two fwmark bits that are ours. */
-const volatile __u32 workers = 1;
-const volatile __u32 redirect_mark;
-const volatile __u32 socket_mark;
+/* Workers, and the two fwmark bits that are ours. */
+SETTING(setting_workers);
+SETTING(setting_redirect_mark);
+SETTING(setting_socket_mark);
+#define workers SET(setting_workers)
+#define redirect_mark SET(setting_redirect_mark)
+#define socket_mark SET(setting_socket_mark)
 
 /* After the IPv6 header of a fragment (RFC 8200 section 4.5). */
 struct fragment_header {

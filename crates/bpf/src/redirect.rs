@@ -3,23 +3,25 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
-
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object};
 
 use crate::attach::Hold;
 use crate::cgroup;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::later::{Later, Tools};
+use crate::object::{Map, Program};
+use crate::objects::redirect::{self, map, program};
+use crate::objects::types;
+use crate::ring;
 use crate::rules::{self, PrefixSpec, RuleSpec};
-use crate::skel::{RedirectSkel, RedirectSkelBuilder, types};
+use crate::sys;
 
-/// Bytes of the event ring of each worker: about a thousand events.
-const RING_BYTES: u32 = 1 << 18;
+/// `BPF_CGROUP_SOCK_OPS`
+const SOCK_OPS: u32 = 3;
+/// More CPUs than any kernel is built for: the kernel writes a value for each.
+const CPUS_MAX: usize = 8192;
 
 /// What the programs must know before they are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +51,13 @@ pub enum LinkLayer {
 
 /// The loaded programs of one node.
 pub struct Redirect {
-    skel: RedirectSkel<'static>,
+    /// By their numbers.
+    maps: Vec<Arc<Map>>,
+    program: Program,
+    /// The window program, if it may be wanted.
+    widen_window: Option<Program>,
+    /// That of the rules in force.
+    generation: u8,
     holds: HashMap<u32, Hold>,
     settings: Settings,
     /// The other programs, once the node has settled.
@@ -57,14 +65,10 @@ pub struct Redirect {
     tools: Arc<OnceLock<Tools>>,
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
-    windows: Option<Link>,
-    rings: Vec<MapHandle>,
+    windows: Option<OwnedFd>,
+    rings: Vec<Arc<Map>>,
     prefixes: Vec<(u8, PrefixSpec)>,
 }
-
-// SAFETY: libbpf objects may be used from any one thread at a time; `Redirect`
-// hands out no references into them across threads (lanes hold descriptors).
-unsafe impl Send for Redirect {}
 
 impl std::fmt::Debug for Redirect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -81,36 +85,32 @@ impl Redirect {
     /// # Errors
     /// [`Error::Load`] with the kernel's reason.
     pub fn load(settings: Settings) -> Result<Self, Error> {
-        // SAFETY: sets a number in libbpf, before it is used otherwise. Since
-        // Linux 5.11 maps do not count against RLIMIT_MEMLOCK, and finding that
-        // out costs a start two system calls.
-        unsafe { libbpf_sys::libbpf_set_memlock_rlim(0) };
-        let place = Box::leak(Box::new(MaybeUninit::uninit()));
-        let builder = RedirectSkelBuilder::default();
-        let mut open = builder.open(place).map_err(Error::load("open"))?;
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("the program has settings");
-        rodata.workers = settings.workers;
-        rodata.redirect_mark = settings.redirect_mark;
-        rodata.socket_mark = settings.socket_mark;
-        let sized = [
-            (&mut open.maps.listeners, 2 * settings.workers),
-            (&mut open.maps.withdrawn, settings.workers),
-        ];
-        for (map, entries) in sized {
-            map.set_max_entries(entries)
-                .map_err(Error::load("size maps"))?;
-        }
-        open.progs.widen_window.set_autoload(settings.windows);
-        let skel = open.load().map_err(Error::load("load"))?;
-        let rings = (0..settings.workers)
-            .map(|_| ring())
-            .collect::<Result<_, _>>()?;
+        let object = &redirect::OBJECT;
+        let entries = |number| match number {
+            map::LISTENERS => Some(2 * settings.workers),
+            map::WITHDRAWN => Some(settings.workers),
+            _ => None,
+        };
+        let numbers = 0..object.maps.len();
+        let maps = numbers.map(|number| object.make(number, entries(number)));
+        let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+        let types = object.load_types()?;
+        let constants = redirect::Settings {
+            workers: settings.workers,
+            redirect_mark: settings.redirect_mark,
+            socket_mark: settings.socket_mark,
+        };
+        let load = |number| object.load(number, &types, &maps, &constants.in_order());
+        let program = load(program::REDIRECT)?;
+        let widen_window = settings.windows.then(|| load(program::WIDEN_WINDOW));
+        let widen_window = widen_window.transpose()?;
+        let rings = (0..settings.workers).map(|_| ring::make());
+        let rings = rings.collect::<Result<_, _>>()?;
         Ok(Self {
-            skel,
+            maps,
+            program,
+            widen_window,
+            generation: 0,
             holds: HashMap::new(),
             settings,
             later: None,
@@ -123,20 +123,16 @@ impl Redirect {
     }
 
     /// What worker number `worker` needs.
-    ///
-    /// # Errors
-    /// [`Error::Map`] when a descriptor cannot be duplicated.
-    pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
-        let maps = &self.skel.maps;
-        let hold = |map, name| MapHandle::try_from(map).map_err(Error::map("hold", name));
-        Ok(Lane {
+    #[must_use]
+    pub fn lane(&self, worker: u16) -> Lane {
+        let hold = |map: usize| Arc::clone(&self.maps[map]);
+        Lane {
             worker,
-            ring: MapHandle::try_from(&self.rings[usize::from(worker)])
-                .map_err(Error::map("hold", "rings"))?,
-            withdrawn: hold(&maps.withdrawn, "withdrawn")?,
-            listeners: hold(&maps.listeners, "listeners")?,
+            ring: Arc::clone(&self.rings[usize::from(worker)]),
+            withdrawn: hold(map::WITHDRAWN),
+            listeners: hold(map::LISTENERS),
             tools: Arc::clone(&self.tools),
-        })
+        }
     }
 
     /// Puts rules in force, all at once, and returns the generation that
@@ -149,22 +145,24 @@ impl Redirect {
         if rules.iter().any(|rule| rule.windows != [0; 2]) {
             self.attach_windows()?;
         }
-        let next = self.generation().wrapping_add(1);
+        let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
             // Nothing of it may come to life with a later generation.
             for prefix in compiled.keys() {
-                let _ = self.skel.maps.rules.delete(&rule_key(next, *prefix));
+                let _ = self.maps[map::RULES].delete(&rule_key(next, *prefix));
             }
             return Err(error);
         }
-        self.bss().generation = u32::from(next);
+        // One byte changes, so no program sees a mixture.
+        let written = self.maps[map::VARIABLES].update(&[0; 4], &u32::from(next).to_ne_bytes());
+        written?;
+        self.generation = next;
         let former = std::mem::replace(
             &mut self.prefixes,
             compiled.keys().map(|prefix| (next, *prefix)).collect(),
         );
         for (generation, prefix) in former {
-            let deleted = self.skel.maps.rules.delete(&rule_key(generation, prefix));
-            deleted.map_err(Error::map("clear", "rules"))?;
+            self.maps[map::RULES].delete(&rule_key(generation, prefix))?;
         }
         Ok(next)
     }
@@ -174,17 +172,10 @@ impl Redirect {
         generation: u8,
         compiled: &BTreeMap<PrefixSpec, types::candidates>,
     ) -> Result<(), Error> {
-        let rules = &self.skel.maps.rules;
-        for (prefix, value) in compiled {
-            rules
-                .update(&rule_key(generation, *prefix), bytes(value), MapFlags::ANY)
-                .map_err(Error::map("write", "rules"))?;
-        }
-        Ok(())
-    }
-
-    fn generation(&mut self) -> u8 {
-        (self.bss().generation & 0xff) as u8
+        let mut each = compiled.iter();
+        each.try_for_each(|(prefix, value)| {
+            self.maps[map::RULES].update(&rule_key(generation, *prefix), bytes(value))
+        })
     }
 
     /// Serves rules that set an initial window.
@@ -192,17 +183,17 @@ impl Redirect {
         if self.windows.is_some() {
             return Ok(());
         }
-        let cgroup = match &self.cgroup {
-            Some(Ok(cgroup)) => cgroup,
-            Some(Err(error)) => {
+        let (program, cgroup) = match (&self.widen_window, &self.cgroup) {
+            (Some(program), Some(Ok(cgroup))) => (program, cgroup),
+            (_, Some(Err(error))) => {
                 return Err(Error::Cgroup {
                     reason: error.to_string(),
                 });
             }
-            None => return Err(Error::WindowsAtStart),
+            _ => return Err(Error::WindowsAtStart),
         };
-        let program = &self.skel.progs.widen_window;
-        let attached = program.attach_cgroup(cgroup.as_raw_fd());
+        let cgroup = cgroup.as_raw_fd().cast_unsigned();
+        let attached = sys::link(program.as_fd(), cgroup, SOCK_OPS);
         self.windows = Some(attached.map_err(|source| Error::AttachWindows { source })?);
         Ok(())
     }
@@ -216,15 +207,8 @@ impl Redirect {
             LinkLayer::Ethernet => 14,
             LinkLayer::None => 0,
         };
-        let devices = &self.skel.maps.devices;
-        devices
-            .update(
-                &ifindex.to_ne_bytes(),
-                &l2_bytes.to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(Error::map("write", "devices"))?;
-        let program = &self.skel.progs.redirect;
+        self.maps[map::DEVICES].update(&ifindex.to_ne_bytes(), &l2_bytes.to_ne_bytes())?;
+        let program = &self.program;
         let hold = if self.later.is_some() {
             Hold::lasting(program, ifindex)
         } else {
@@ -242,14 +226,12 @@ impl Redirect {
     /// # Errors
     /// [`Error::Load`], [`Error::AttachLookup`], [`Error::Map`].
     pub fn settle(&mut self) -> Result<(), Error> {
-        let maps = &self.skel.maps;
-        let later = Later::load(&self.settings, maps, &self.rings)?;
-        let tools = later.tools()?;
-        self.tools.get_or_init(|| tools);
-        later.step_into(&maps.steps)?;
+        let later = Later::load(&self.settings, &self.maps, &self.rings)?;
+        self.tools.get_or_init(|| later.tools());
+        later.step_into(&self.maps[map::STEPS])?;
         self.later = Some(later);
         for hold in self.holds.values_mut() {
-            hold.settle(&self.skel.progs.redirect);
+            hold.settle(&self.program);
         }
         Ok(())
     }
@@ -257,7 +239,7 @@ impl Redirect {
     /// Lets go of an interface.
     pub fn detach(&mut self, ifindex: u32) {
         self.holds.remove(&ifindex);
-        let _ = self.skel.maps.devices.delete(&ifindex.to_ne_bytes());
+        let _ = self.maps[map::DEVICES].delete(&ifindex.to_ne_bytes());
     }
 
     /// The interfaces attached now, and whether the hold ends with the process.
@@ -284,50 +266,52 @@ impl Redirect {
             ("icmp_errors", "ICMP errors handed to our sockets."),
             ("suspects", "Early flows made strict by an earlier failure."),
         ];
-        let total = |index: usize| {
+        let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
+        let mut total = |index: usize| {
             let key = u32::try_from(index).expect("seven").to_ne_bytes();
-            let values = self
-                .skel
-                .maps
-                .stats
-                .lookup_percpu(&key, MapFlags::ANY)
-                .ok()
-                .flatten();
-            let parts = values.unwrap_or_default();
-            let parts = parts
-                .iter()
-                .filter_map(|part| part.as_slice().try_into().ok());
-            parts.map(u64::from_ne_bytes).sum()
+            let found = self.maps[map::STATS].look_up(&key, &mut values);
+            let values = values.as_chunks().0.iter();
+            let total = values.copied().map(u64::from_ne_bytes).sum();
+            if found.is_ok() { total } else { 0 }
         };
         let each = STATS.iter().enumerate();
         each.map(|(index, (name, help))| (*name, *help, total(index)))
             .collect()
     }
 
-    /// The loaded objects, for the tests of the programs.
+    /// The loaded programs and their names, for the tests.
     #[doc(hidden)]
-    pub fn objects(&self) -> impl Iterator<Item = &Object> {
-        let later = self.later.as_ref().map(Later::object);
-        std::iter::once(self.skel.object()).chain(later)
+    pub fn programs(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        let later = self.later.iter().flat_map(|later| later.programs.iter());
+        let first = std::iter::once(&self.program).chain(&self.widen_window);
+        let all = first.chain(later.map(Arc::as_ref));
+        all.map(|program| (program.name, program.as_fd())).collect()
     }
 
-    fn bss(&mut self) -> &mut types::bss {
-        self.skel
-            .maps
-            .bss_data
-            .as_deref_mut()
-            .expect("the program has state")
+    /// How many flows have a gate, in the budget for everybody and in the
+    /// reserve; for the tests.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Unsettled`].
+    #[doc(hidden)]
+    pub fn gates(&self) -> Result<(usize, usize), Error> {
+        let tools = self.tools.get().ok_or(Error::Unsettled)?;
+        let [gates, kept] = &tools.gates;
+        Ok((gates.count()?, kept.count()?))
     }
-}
 
-/// A ring for one worker's events.
-fn ring() -> Result<MapHandle, Error> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, RING_BYTES, &options)
-        .map_err(Error::map("create", "ring"))
+    /// Runs the redirect program on a frame, with the start of a `struct
+    /// __sk_buff`; returns its verdict and what became of the structure. For
+    /// the tests.
+    ///
+    /// # Errors
+    /// What the kernel has against frame or structure.
+    #[doc(hidden)]
+    pub fn run(&self, frame: &[u8], context: &[u32]) -> io::Result<(u32, [u8; 512])> {
+        let mut after = [0; 512];
+        let verdict = sys::run(self.program.as_fd(), frame, context, Some(&mut after))?;
+        Ok((verdict, after))
+    }
 }
 
 fn rule_key(generation: u8, prefix: PrefixSpec) -> Vec<u8> {

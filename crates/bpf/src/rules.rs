@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use crate::error::Error;
-use crate::skel::types;
+use crate::objects::types;
 
 /// Rules that the program compares per destination prefix (`CANDIDATES_MAX`).
 const CANDIDATES_MAX: usize = 32;

@@ -3,10 +3,8 @@
 //! against the table in `cost.txt`, which has a column per kernel.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use libbpf_rs::Object;
-use libbpf_rs::query::ProgInfoIter;
 use posthaste_bpf::Settings;
 
 use crate::host::{Host, SETTINGS, on_host_with};
@@ -60,19 +58,17 @@ fn version(text: &str) -> (u32, u32) {
 }
 
 fn counted(host: &Host<'_>) -> BTreeMap<String, u32> {
-    let programs: Vec<_> = host.redirect.objects().flat_map(Object::progs).collect();
-    let numbers = programs
-        .iter()
-        .map(|program| number(program.as_fd().as_raw_fd()));
-    let numbers: Vec<u32> = numbers.collect();
-    let ours = ProgInfoIter::default().filter(|info| numbers.contains(&info.id));
-    ours.map(|info| (info.name.to_str().unwrap().to_owned(), info.verified_insns))
-        .collect()
+    let programs = host.redirect.programs().into_iter();
+    let each = programs.map(|(name, program)| (name.to_owned(), verified(program)));
+    each.collect()
 }
 
-/// The kernel's number of the program behind a descriptor.
-fn number(fd: i32) -> u32 {
+/// What the kernel says about a program: the instructions it followed.
+fn verified(program: BorrowedFd<'_>) -> u32 {
+    let fd = program.as_raw_fd();
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("verified_insns:"));
     line.expect("it is a program").trim().parse().unwrap()
 }

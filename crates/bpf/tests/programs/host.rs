@@ -10,7 +10,6 @@
 
 use std::net::SocketAddr;
 
-use libbpf_rs::{MapCore, Object, ProgramInput};
 use posthaste_bpf::{
     Accept, Action, Event, FlowKey, GateKey, LinkLayer, OpenLane, Redirect, RuleSpec, Settings,
 };
@@ -107,7 +106,7 @@ impl<'a> Host<'a> {
         redirect.attach(ifindex, LinkLayer::Ethernet).unwrap();
         redirect.attach(out, LinkLayer::Ethernet).unwrap();
         redirect.settle().unwrap();
-        let lane = redirect.lane(0).unwrap().open().unwrap();
+        let lane = redirect.lane(0).open().unwrap();
         let listeners = listen(&lane);
         let mut host = Self {
             namespace,
@@ -142,21 +141,9 @@ impl<'a> Host<'a> {
         let mut context = [0_u32; CONTEXT_WORDS];
         context[CONTEXT_MARK] = mark;
         context[CONTEXT_IFINDEX] = ifindex;
-        let mut context: Vec<u8> = context.into_iter().flat_map(u32::to_ne_bytes).collect();
-        let mut after = [0; 512];
-        let input = ProgramInput {
-            context_in: Some(&mut context),
-            context_out: Some(&mut after),
-            data_in: Some(frame),
-            ..Default::default()
-        };
-        let program = self.redirect.objects().flat_map(Object::progs_mut);
-        let program = program
-            .into_iter()
-            .find(|program| program.name() == "redirect")
-            .unwrap();
-        let output = program.test_run(input).expect("the kernel takes the frame");
-        let verdict = output.return_value.cast_signed();
+        let run = self.redirect.run(frame, &context);
+        let (verdict, after) = run.expect("the kernel takes the frame");
+        let verdict = verdict.cast_signed();
         let mark = after[4 * CONTEXT_MARK..][..4].try_into().unwrap();
         (verdict, u32::from_ne_bytes(mark))
     }
@@ -181,12 +168,7 @@ impl<'a> Host<'a> {
 
     /// How many flows have a gate, in the budget for everybody and in the reserve.
     pub(crate) fn gates(&self) -> (usize, usize) {
-        let count = |name| {
-            let maps = self.redirect.objects().flat_map(Object::maps);
-            let map = maps.into_iter().find(|map| map.name() == name);
-            map.unwrap().keys().count()
-        };
-        (count("gates"), count("gates_kept"))
+        self.redirect.gates().unwrap()
     }
 
     /// Ends the listeners, as if the worker had died.

@@ -78,7 +78,7 @@ impl<'a> Wire<'a> {
         }
         redirect.settle().unwrap();
         redirect.set_rules(&[rule(action, accept)]).unwrap();
-        let lane = redirect.lane(0).unwrap().open().unwrap();
+        let lane = redirect.lane(0).open().unwrap();
         let listeners = listen(&lane);
         Self {
             network,
@@ -369,7 +369,7 @@ fn events_wait_until_the_programs_have_settled() {
             ..SETTINGS
         })
         .unwrap();
-        let lane = redirect.lane(1).unwrap().open().unwrap();
+        let lane = redirect.lane(1).open().unwrap();
         let at = interface(network.node(0), TO_CLIENT);
         redirect.attach(at, LinkLayer::Ethernet).unwrap();
         assert_eq!(redirect.attached().collect::<Vec<_>>(), [(at, false)]);

@@ -3,7 +3,7 @@
 //!
 //! Hand-written because a node must be up in milliseconds and because the
 //! guard process must stay tiny; no process is started and no runtime needed.
-//! What the messages mean is the business of the sibling modules.
+//! What the messages mean is the business of those who send them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ const ACK: u16 = 0x4;
 /// `NLM_F_DUMP`
 const DUMP: u16 = 0x300;
 /// `NLM_F_CREATE | NLM_F_EXCL`: make it, and say so when it exists.
-pub(super) const CREATE: u16 = 0x600;
+pub const CREATE: u16 = 0x600;
 /// `NLMSG_ERROR`, which also carries acknowledgements.
 const ERROR: u16 = 2;
 /// `NLMSG_DONE`
@@ -32,13 +32,18 @@ const HEADER_BYTES: usize = 16;
 /// What the kernel puts into one datagram of a dump at the most.
 const BUFFER_BYTES: usize = 32 << 10;
 
+/// `NLM_F_CREATE | NLM_F_REPLACE`: make it, in the place of one that exists.
+pub const REPLACE: u16 = 0x500;
+/// `NLA_F_NESTED`
+const NESTED: u16 = 0x8000;
+
 /// One message: a header, a body of fixed layout, and attributes.
 #[derive(Clone, Debug)]
-pub(super) struct Message(Vec<u8>);
+pub struct Message(Vec<u8>);
 
 impl Message {
     /// A message of this kind with the given body.
-    pub(super) fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+    pub fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[6..8].copy_from_slice(&(flags | REQUEST).to_ne_bytes());
@@ -47,13 +52,20 @@ impl Message {
     }
 
     /// Adds an attribute.
-    pub(super) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        let length = u16::try_from(value.len() + 4).expect("attributes here are small");
-        self.0.extend_from_slice(&length.to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(value);
-        self.0.resize(aligned(self.0.len()), 0);
+    #[must_use]
+    pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        append(&mut self.0, kind, value);
         self
+    }
+
+    /// Adds an attribute that holds others.
+    #[must_use]
+    pub fn nested(self, kind: u16, inner: &[(u16, &[u8])]) -> Self {
+        let mut value = Vec::new();
+        for (kind, each) in inner {
+            append(&mut value, *kind, each);
+        }
+        self.attribute(kind | NESTED, &value)
     }
 
     fn seal(&mut self, sequence: u32, flags: u16) {
@@ -65,26 +77,34 @@ impl Message {
     }
 }
 
+fn append(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(value.len() + 4).expect("attributes here are small");
+    bytes.extend_from_slice(&length.to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(value);
+    bytes.resize(aligned(bytes.len()), 0);
+}
+
 /// A netlink socket.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub struct Netlink {
     fd: OwnedFd,
     sequence: u32,
 }
 
 impl Netlink {
     /// A socket for requests about links, routes, rules and filters.
-    pub(super) fn route() -> io::Result<Self> {
+    pub fn route() -> io::Result<Self> {
         Self::open(SockProtocol::NetlinkRoute, 0, SockFlag::empty())
     }
 
     /// A socket for requests about sockets.
-    pub(super) fn sock_diag() -> io::Result<Self> {
+    pub fn sock_diag() -> io::Result<Self> {
         Self::open(SockProtocol::NetlinkSockDiag, 0, SockFlag::empty())
     }
 
     /// A non-blocking socket that receives notifications of `groups`.
-    pub(super) fn subscribed(groups: u32) -> io::Result<Self> {
+    pub fn subscribed(groups: u32) -> io::Result<Self> {
         Self::open(SockProtocol::NetlinkRoute, groups, SockFlag::SOCK_NONBLOCK)
     }
 
@@ -98,13 +118,13 @@ impl Netlink {
     }
 
     /// Sends a request and waits for the kernel's verdict.
-    pub(super) fn request(&mut self, message: Message) -> io::Result<()> {
+    pub fn request(&mut self, message: Message) -> io::Result<()> {
         self.send(vec![message], ACK)?;
         self.receive_until_end(|_, _| ())
     }
 
     /// Sends requests together. Returns the errors of those that failed.
-    pub(super) fn request_all(&mut self, messages: Vec<Message>) -> io::Result<Vec<io::Error>> {
+    pub fn request_all(&mut self, messages: Vec<Message>) -> io::Result<Vec<io::Error>> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
@@ -128,17 +148,13 @@ impl Netlink {
     }
 
     /// Sends a request for a list and hands each answer's kind and body over.
-    pub(super) fn dump(
-        &mut self,
-        message: Message,
-        each: impl FnMut(u16, &[u8]),
-    ) -> io::Result<()> {
+    pub fn dump(&mut self, message: Message, each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         self.send(vec![message], DUMP)?;
         self.receive_until_end(each)
     }
 
     /// Hands the notifications that wait over; `WouldBlock` when none does.
-    pub(super) fn notifications(&self, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    pub fn notifications(&self, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let length = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
         for (kind, _, body) in messages_in(&buffer[..length]) {
@@ -215,7 +231,7 @@ fn messages_in(mut datagram: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
 }
 
 /// Kind and value of each attribute, without the flag bits of the kind.
-pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let value = bytes.get(4..length)?;
@@ -226,7 +242,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// The text of an attribute that holds a string.
-pub(super) fn text(value: &[u8]) -> String {
+pub fn text(value: &[u8]) -> String {
     let end = value
         .iter()
         .position(|byte| *byte == 0)
@@ -235,12 +251,12 @@ pub(super) fn text(value: &[u8]) -> String {
 }
 
 /// A number in host order, if the bytes reach that far.
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 /// A number in host order, if the bytes reach that far.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the programs call in the kernel (bpf-helpers(7)), and how maps and
+ * programs are declared. The numbers of the helpers are in linux/bpf.h.
+ */
+#pragma once
+#include <stddef.h>
+#include <linux/stddef.h>
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+/* linux/stddef.h has a weaker one. */
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+
+/* The parts of a map, which the build reads from the types. */
+#define __uint(name, number) int(*name)[number]
+#define __type(name, type) typeof(type) *name
+
+/*
+ * A number that is known when the programs are loaded. The build finds a symbol
+ * that is nowhere, and the loader puts the number where its address would be:
+ * to the verifier it is a constant.
+ */
+#define SETTING(name) extern const char name[]
+#define SET(name) ((__u32)(unsigned long)(name))
+
+#define bpf_htons(x) ((__be16)__builtin_bswap16(x))
+#define bpf_ntohs(x) ((__u16)__builtin_bswap16(x))
+#define bpf_htonl(x) ((__be32)__builtin_bswap32(x))
+#define bpf_ntohl(x) ((__u32)__builtin_bswap32(x))
+
+#define HELPER(name) (*const bpf_##name) /* parameters */
+#define NUMBER(name) ((void *)BPF_FUNC_##name)
+
+static void *HELPER(map_lookup_elem)(void *map, const void *key) = NUMBER(map_lookup_elem);
+static long HELPER(map_update_elem)(void *map, const void *key, const void *value,
+				    __u64 flags) = NUMBER(map_update_elem);
+static long HELPER(map_delete_elem)(void *map, const void *key) = NUMBER(map_delete_elem);
+static __u64 HELPER(ktime_get_ns)(void) = NUMBER(ktime_get_ns);
+static __u32 HELPER(get_smp_processor_id)(void) = NUMBER(get_smp_processor_id);
+static long HELPER(tail_call)(void *ctx, void *programs, __u32 index) = NUMBER(tail_call);
+static long HELPER(clone_redirect)(struct __sk_buff *skb, __u32 ifindex,
+				   __u64 flags) = NUMBER(clone_redirect);
+static long HELPER(skb_load_bytes)(const void *skb, __u32 offset, void *to,
+				   __u32 len) = NUMBER(skb_load_bytes);
+static long HELPER(setsockopt)(void *ctx, int level, int name, void *value,
+			       int len) = NUMBER(setsockopt);
+static long HELPER(fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int len,
+			       __u32 flags) = NUMBER(fib_lookup);
+static long HELPER(sk_release)(void *sock) = NUMBER(sk_release);
+static struct bpf_sock *HELPER(sk_fullsock)(struct bpf_sock *sk) = NUMBER(sk_fullsock);
+static struct bpf_sock *HELPER(skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 len,
+					       __u64 netns, __u64 flags) = NUMBER(skc_lookup_tcp);
+static long HELPER(tcp_check_syncookie)(void *sk, void *ip, __u32 ip_len, struct tcphdr *th,
+					__u32 th_len) = NUMBER(tcp_check_syncookie);
+static long HELPER(sk_assign)(void *ctx, void *sk, __u64 flags) = NUMBER(sk_assign);
+static void *HELPER(ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = NUMBER(ringbuf_reserve);
+static void HELPER(ringbuf_submit)(void *record, __u64 flags) = NUMBER(ringbuf_submit);
+static void HELPER(ringbuf_discard)(void *record, __u64 flags) = NUMBER(ringbuf_discard);
+static long HELPER(loop)(__u32 count, void *callback, void *context, __u64 flags) = NUMBER(loop);

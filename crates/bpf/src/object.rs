@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Loads what the build made of the objects (`posthaste-bpf-build`): makes
+//! maps, fills in what programs need to know of them, and hands the programs to
+//! the kernel.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::sys::{self, Code, MapLayout};
+
+/// Bytes of a verifier's log: more than any of our programs takes.
+const LOG_BYTES: usize = 4 << 20;
+/// How many of its last lines an error shows: the instruction, what was known
+/// about it, and the complaint.
+const LOG_LINES: usize = 6;
+
+/// Sources of a wide load: `BPF_PSEUDO_MAP_FD`, `BPF_PSEUDO_MAP_VALUE`.
+const MAP: u8 = 1;
+const MAP_VALUE: u8 = 2;
+
+/// An object as the build wrote it down.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) license: &'static CStr,
+    pub(crate) btf: &'static [u8],
+    pub(crate) maps: &'static [MapSpec],
+    pub(crate) programs: &'static [ProgramSpec],
+}
+
+/// A map to make.
+#[derive(Debug)]
+pub(crate) struct MapSpec {
+    pub(crate) name: &'static str,
+    pub(crate) kind: u32,
+    pub(crate) key_bytes: u32,
+    pub(crate) value_bytes: u32,
+    pub(crate) entries: u32,
+    pub(crate) flags: u32,
+}
+
+/// A program to load.
+#[derive(Debug)]
+pub(crate) struct ProgramSpec {
+    pub(crate) name: &'static str,
+    pub(crate) kind: u32,
+    pub(crate) attach: u32,
+    pub(crate) instructions: &'static [u64],
+    /// Wide loads to fill in.
+    pub(crate) uses: &'static [(usize, Use)],
+    /// Where functions begin, and what type of the object they are of.
+    pub(crate) functions: &'static [[u32; 2]],
+}
+
+/// What a wide load loads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Use {
+    /// The map of this number.
+    Map(usize),
+    /// The address this far into the first value of the map of this number.
+    Variable(usize, u32),
+    /// The setting of this number.
+    Setting(usize),
+}
+
+/// A map in the kernel.
+#[derive(Debug)]
+pub(crate) struct Map {
+    fd: OwnedFd,
+    name: &'static str,
+    key_bytes: usize,
+}
+
+/// A program in the kernel.
+#[derive(Debug)]
+pub(crate) struct Program {
+    fd: OwnedFd,
+    pub(crate) name: &'static str,
+}
+
+impl Object {
+    /// Makes a map of this object, for `entries` entries if they differ from
+    /// what its declaration says.
+    pub(crate) fn make(&self, map: usize, entries: Option<u32>) -> Result<Arc<Map>, Error> {
+        Map::make(&self.maps[map], entries, None)
+    }
+
+    /// Makes a map whose values are maps like `inner`.
+    pub(crate) fn make_outer(
+        &self,
+        map: usize,
+        entries: u32,
+        inner: &Map,
+    ) -> Result<Arc<Map>, Error> {
+        Map::make(&self.maps[map], Some(entries), Some(inner))
+    }
+
+    /// Gives the kernel the types that [`load`](Self::load) refers to.
+    pub(crate) fn load_types(&self) -> Result<OwnedFd, Error> {
+        sys::load_btf(self.btf).map_err(Error::load("type information"))
+    }
+
+    /// Loads a program of this object, with all its maps and settings in the
+    /// order of their numbers.
+    pub(crate) fn load(
+        &self,
+        program: usize,
+        types: &OwnedFd,
+        maps: &[Arc<Map>],
+        settings: &[u32],
+    ) -> Result<Program, Error> {
+        let spec = &self.programs[program];
+        let instructions = filled_in(spec, |used| match used {
+            Use::Map(map) => (MAP, maps[map].fd.as_raw_fd().cast_unsigned(), 0),
+            Use::Variable(map, at) => (MAP_VALUE, maps[map].fd.as_raw_fd().cast_unsigned(), at),
+            Use::Setting(setting) => (0, settings[setting], 0),
+        });
+        let code = Code {
+            name: spec.name,
+            kind: spec.kind,
+            attach: spec.attach,
+            license: self.license,
+            instructions: &instructions,
+            btf: types.as_fd(),
+            functions: spec.functions,
+        };
+        let fd = sys::load(&code, None).map_err(|source| Error::Load {
+            what: spec.name,
+            source,
+            verifier: complaint(&code),
+        })?;
+        Ok(Program {
+            fd,
+            name: spec.name,
+        })
+    }
+}
+
+/// The instructions of a program with source register and both halves' numbers
+/// of its wide loads.
+fn filled_in(spec: &ProgramSpec, resolve: impl Fn(Use) -> (u8, u32, u32)) -> Vec<u64> {
+    let mut instructions = spec.instructions.to_vec();
+    for (at, used) in spec.uses {
+        let (source, low, high) = resolve(*used);
+        let [code, registers, ..] = instructions[*at].to_le_bytes();
+        let registers = registers & 0xf | source << 4;
+        instructions[*at] = u64::from(code) | u64::from(registers) << 8 | u64::from(low) << 32;
+        instructions[at + 1] = u64::from(high) << 32;
+    }
+    instructions
+}
+
+/// The end of what the verifier says when it is asked again.
+fn complaint(code: &Code<'_>) -> String {
+    let mut log = vec![0; LOG_BYTES];
+    // It fails as before, or for want of room in the log.
+    let _ = sys::load(code, Some(&mut log));
+    last_lines(&log)
+}
+
+/// The last lines of a text that ends at a zero.
+fn last_lines(log: &[u8]) -> String {
+    let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().collect();
+    let skipped = lines.len().saturating_sub(LOG_LINES);
+    let each = lines[skipped..].iter().map(|line| format!("\n  {line}"));
+    each.collect()
+}
+
+impl Map {
+    fn make(
+        spec: &MapSpec,
+        entries: Option<u32>,
+        inner: Option<&Self>,
+    ) -> Result<Arc<Self>, Error> {
+        let layout = MapLayout {
+            kind: spec.kind,
+            key_bytes: spec.key_bytes,
+            value_bytes: spec.value_bytes,
+            entries: entries.unwrap_or(spec.entries),
+            flags: spec.flags,
+        };
+        Self::create(spec.name, layout, inner)
+    }
+
+    /// Makes a map that no object declares.
+    pub(crate) fn create(
+        name: &'static str,
+        layout: MapLayout,
+        inner: Option<&Self>,
+    ) -> Result<Arc<Self>, Error> {
+        let made = sys::create_map(name, layout, inner.map(AsFd::as_fd));
+        Ok(Arc::new(Self {
+            fd: made.map_err(Error::map("create", name))?,
+            name,
+            key_bytes: usize::try_from(layout.key_bytes).expect("keys are short"),
+        }))
+    }
+
+    /// Writes the value of a key.
+    pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        assert_eq!(key.len(), self.key_bytes, "{}", self.name);
+        sys::update(self.fd.as_fd(), key, value).map_err(Error::map("write", self.name))
+    }
+
+    /// Reads the value of a key; false when there is none.
+    pub(crate) fn look_up(&self, key: &[u8], value: &mut [u8]) -> Result<bool, Error> {
+        assert_eq!(key.len(), self.key_bytes, "{}", self.name);
+        sys::look_up(self.fd.as_fd(), key, value).map_err(Error::map("read", self.name))
+    }
+
+    /// Removes a key; it need not be there.
+    pub(crate) fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        assert_eq!(key.len(), self.key_bytes, "{}", self.name);
+        let deleted = sys::delete(self.fd.as_fd(), key);
+        deleted.map(drop).map_err(Error::map("clear", self.name))
+    }
+
+    /// Puts descriptors in, from key 0 on.
+    pub(crate) fn fill<'a>(
+        &self,
+        descriptors: impl Iterator<Item = BorrowedFd<'a>>,
+    ) -> Result<(), Error> {
+        for (key, descriptor) in (0_u32..).zip(descriptors) {
+            let fd = descriptor.as_raw_fd().to_ne_bytes();
+            self.update(&key.to_ne_bytes(), &fd)?;
+        }
+        Ok(())
+    }
+
+    /// How many keys there are.
+    pub(crate) fn count(&self) -> Result<usize, Error> {
+        let (mut key, mut next) = (None, vec![0; self.key_bytes]);
+        let mut count = 0;
+        while sys::next_key(self.fd.as_fd(), key.as_deref(), &mut next)
+            .map_err(Error::map("walk", self.name))?
+        {
+            key = Some(next.clone());
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_loads_are_filled_in_and_nothing_else() {
+        static SPEC: ProgramSpec = ProgramSpec {
+            name: "spec",
+            kind: 0,
+            attach: 0,
+            instructions: &[0xb7, 0x0000_0008_0000_0218, 0, 0x95],
+            uses: &[(1, Use::Variable(0, 4))],
+            functions: &[],
+        };
+        let filled = filled_in(&SPEC, |_| (MAP_VALUE, 7, 4));
+        assert_eq!(
+            filled,
+            [0xb7, 0x0000_0007_0000_2218, 0x0000_0004_0000_0000, 0x95]
+        );
+    }
+
+    #[test]
+    fn a_refused_program_is_reported_with_the_end_of_the_log() {
+        // Ends without having set what it returns.
+        static PROGRAMS: [ProgramSpec; 1] = [ProgramSpec {
+            name: "refused",
+            kind: 3,
+            attach: 0,
+            instructions: &[0x95],
+            uses: &[],
+            functions: &[],
+        }];
+        let types = crate::objects::redirect::OBJECT.load_types().unwrap();
+        let object = Object {
+            license: c"GPL",
+            btf: &[],
+            maps: &[],
+            programs: &PROGRAMS,
+        };
+        let error = object.load(0, &types, &[], &[]).unwrap_err().to_string();
+        assert!(error.contains("refused"), "{error}");
+        assert!(error.contains("R0 !read_ok"), "{error}");
+    }
+
+    #[test]
+    fn of_a_long_log_the_end_is_kept() {
+        let lines: String = (0..100).map(|number| format!("line {number}\n")).collect();
+        let shown = last_lines(&[lines.as_bytes(), &[0; 9]].concat());
+        assert_eq!(shown.lines().count(), LOG_LINES + 1);
+        assert!(shown.ends_with("\n  line 99"));
+    }
+}

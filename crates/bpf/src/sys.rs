@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The commands of bpf(2) that are used here, by descriptor. Structures are
+//! parts of the kernel's `union bpf_attr`, cut where nothing is used any more.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Commands.
+const MAP_CREATE: libc::c_long = 0;
+const MAP_LOOKUP: libc::c_long = 1;
+const MAP_UPDATE: libc::c_long = 2;
+const MAP_DELETE: libc::c_long = 3;
+const MAP_NEXT_KEY: libc::c_long = 4;
+const PROG_LOAD: libc::c_long = 5;
+const PROG_RUN: libc::c_long = 10;
+const BTF_LOAD: libc::c_long = 18;
+const LINK_CREATE: libc::c_long = 28;
+
+/// Bytes of a name, with the zero at its end.
+const NAME_BYTES: usize = 16;
+
+/// What a map is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapLayout {
+    pub(crate) kind: u32,
+    pub(crate) key_bytes: u32,
+    pub(crate) value_bytes: u32,
+    pub(crate) entries: u32,
+    pub(crate) flags: u32,
+}
+
+#[repr(C)]
+struct MapCreate {
+    layout: [u32; 5],
+    inner: i32,
+    numa_node: u32,
+    name: [u8; NAME_BYTES],
+}
+
+/// Makes a map. `inner` is one like those a map of maps is for.
+pub(crate) fn create_map(
+    name: &str,
+    layout: MapLayout,
+    inner: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        layout: [
+            layout.kind,
+            layout.key_bytes,
+            layout.value_bytes,
+            layout.entries,
+            layout.flags,
+        ],
+        inner: inner.map_or(0, |inner| inner.as_raw_fd()),
+        numa_node: 0,
+        name: short(name),
+    };
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { descriptor(MAP_CREATE, &mut attributes) }
+}
+
+#[repr(C)]
+struct Element {
+    map: i32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Writes the value of a key. Key and value are as long as the map's are.
+pub(crate) fn update(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<()> {
+    let mut attributes = element(map, key, value.as_ptr());
+    // SAFETY: key and value live through the call, which reads them only.
+    unsafe { command(MAP_UPDATE, &mut attributes) }.map(drop)
+}
+
+/// Reads the value of a key into `value`; false when there is none. Key and
+/// value are as long as the map's are.
+pub(crate) fn look_up(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<bool> {
+    let mut attributes = element(map, key, value.as_mut_ptr());
+    // SAFETY: key and value live through the call, which writes to the latter.
+    absent_is_false(unsafe { command(MAP_LOOKUP, &mut attributes) })
+}
+
+/// Removes a key; false when it was not there.
+pub(crate) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<bool> {
+    let mut attributes = element(map, key, std::ptr::null());
+    // SAFETY: the key lives through the call, which reads it only.
+    absent_is_false(unsafe { command(MAP_DELETE, &mut attributes) })
+}
+
+/// Puts the key after `key` there; false when it was the last.
+pub(crate) fn next_key(
+    map: BorrowedFd<'_>,
+    key: Option<&[u8]>,
+    next: &mut [u8],
+) -> io::Result<bool> {
+    let mut attributes = element(map, key.unwrap_or_default(), next.as_mut_ptr());
+    if key.is_none() {
+        attributes.key = 0;
+    }
+    // SAFETY: both keys live through the call, which writes to the latter.
+    absent_is_false(unsafe { command(MAP_NEXT_KEY, &mut attributes) })
+}
+
+fn element(map: BorrowedFd<'_>, key: &[u8], value: *const u8) -> Element {
+    Element {
+        map: map.as_raw_fd(),
+        padding: 0,
+        key: address(key.as_ptr()),
+        value: address(value),
+        flags: 0,
+    }
+}
+
+fn absent_is_false(result: io::Result<i32>) -> io::Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[repr(C)]
+struct BtfLoad {
+    btf: u64,
+    log: u64,
+    btf_bytes: u32,
+    log_bytes: u32,
+    log_level: u32,
+    padding: u32,
+}
+
+/// Gives the kernel type information.
+pub(crate) fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
+    let mut attributes = BtfLoad {
+        btf: address(btf.as_ptr()),
+        log: 0,
+        btf_bytes: length(btf),
+        log_bytes: 0,
+        log_level: 0,
+        padding: 0,
+    };
+    // SAFETY: the bytes live through the call, which reads them only.
+    unsafe { descriptor(BTF_LOAD, &mut attributes) }
+}
+
+/// A program to load.
+#[derive(Debug)]
+pub(crate) struct Code<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: u32,
+    pub(crate) attach: u32,
+    pub(crate) license: &'a CStr,
+    pub(crate) instructions: &'a [u64],
+    pub(crate) btf: BorrowedFd<'a>,
+    /// Where functions begin, and what type of `btf` they are of.
+    pub(crate) functions: &'a [[u32; 2]],
+}
+
+#[repr(C)]
+struct ProgLoad {
+    kind: u32,
+    instructions_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; NAME_BYTES],
+    interface: u32,
+    attach: u32,
+    btf: i32,
+    function_bytes: u32,
+    functions: u64,
+    functions_count: u32,
+    padding: u32,
+}
+
+/// How often the verifier is asked again after a signal made it give way.
+const ATTEMPTS: u32 = 5;
+
+/// Has the kernel check and compile a program. With `log`, the verifier says
+/// there what it thought, up to a zero; the error is then `ENOSPC` if there is
+/// too little room for that.
+pub(crate) fn load(code: &Code<'_>, log: Option<&mut [u8]>) -> io::Result<OwnedFd> {
+    let (log_level, log_bytes, log) = match log {
+        Some(log) => (1, length(log), address(log.as_mut_ptr())),
+        None => (0, 0, 0),
+    };
+    let mut attributes = ProgLoad {
+        kind: code.kind,
+        instructions_count: length(code.instructions),
+        instructions: address(code.instructions.as_ptr()),
+        license: address(code.license.as_ptr()),
+        log_level,
+        log_bytes,
+        log,
+        kernel_version: 0,
+        flags: 0,
+        name: short(code.name),
+        interface: 0,
+        attach: code.attach,
+        btf: code.btf.as_raw_fd(),
+        function_bytes: length(&[0_u8; size_of::<[u32; 2]>()]),
+        functions: address(code.functions.as_ptr()),
+        functions_count: length(code.functions),
+        padding: 0,
+    };
+    for _ in 1..ATTEMPTS {
+        // SAFETY: all that the attributes point to lives through the call, which
+        // writes to nothing but the log.
+        match unsafe { descriptor(PROG_LOAD, &mut attributes) } {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            loaded => return loaded,
+        }
+    }
+    // SAFETY: as above.
+    unsafe { descriptor(PROG_LOAD, &mut attributes) }
+}
+
+#[repr(C)]
+struct LinkCreate {
+    program: i32,
+    target: u32,
+    attach: u32,
+    flags: u32,
+}
+
+/// Attaches a program to an interface (by its number) or to what a descriptor
+/// stands for, as long as the returned descriptor is open.
+pub(crate) fn link(program: BorrowedFd<'_>, target: u32, attach: u32) -> io::Result<OwnedFd> {
+    let mut attributes = LinkCreate {
+        program: program.as_raw_fd(),
+        target,
+        attach,
+        flags: 0,
+    };
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { descriptor(LINK_CREATE, &mut attributes) }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ProgRun {
+    program: i32,
+    returned: u32,
+    data_bytes: u32,
+    data_room: u32,
+    data: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_bytes: u32,
+    context_room: u32,
+    context: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+/// Runs a program on a frame. `context` is the start of a `struct __sk_buff`.
+/// With `after`, the kernel puts there what became of it. Returns what the
+/// program did.
+pub(crate) fn run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    context: &[u32],
+    after: Option<&mut [u8]>,
+) -> io::Result<u32> {
+    let (context_room, context_out) = match after {
+        Some(after) => (length(after), address(after.as_mut_ptr())),
+        None => (0, 0),
+    };
+    let mut attributes = ProgRun {
+        program: program.as_raw_fd(),
+        data: address(frame.as_ptr()),
+        data_bytes: length(frame),
+        context: address(context.as_ptr()),
+        context_bytes: 4 * length(context),
+        context_out,
+        context_room,
+        repeat: 1,
+        ..ProgRun::default()
+    };
+    // SAFETY: the buffers live through the call, which writes to `after` only.
+    unsafe { command(PROG_RUN, &mut attributes) }?;
+    Ok(attributes.returned)
+}
+
+/// # Safety
+/// The attributes are those of the command, which returns a new descriptor;
+/// what they point to lives long enough and may be written where it is.
+unsafe fn descriptor<T>(number: libc::c_long, attributes: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller vouches for it; nobody else owns the descriptor.
+    unsafe { command(number, attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// # Safety
+/// The attributes are those of the command; what they point to lives long
+/// enough and may be written where it is.
+unsafe fn command<T>(number: libc::c_long, attributes: &mut T) -> io::Result<i32> {
+    let attributes = std::ptr::from_mut(attributes);
+    // SAFETY: the caller vouches for the attributes.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, number, attributes, size_of::<T>()) };
+    match i32::try_from(result) {
+        Ok(result) if result >= 0 => Ok(result),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn address<T>(of: *const T) -> u64 {
+    of.expose_provenance() as u64
+}
+
+fn length<T>(of: &[T]) -> u32 {
+    u32::try_from(of.len()).expect("what the kernel is given is short")
+}
+
+/// A name as the kernel keeps it, cut if need be.
+fn short(name: &str) -> [u8; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
+    let room = &mut bytes[..NAME_BYTES - 1];
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    bytes
+}
