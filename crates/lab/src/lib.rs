@@ -10,6 +10,7 @@
 //! Most of it needs root.
 
 pub mod boot;
+mod chain;
 pub mod chart;
 pub mod contender;
 pub mod demo;
@@ -17,12 +18,14 @@ pub mod echo;
 pub mod establish;
 pub mod flood;
 pub mod link;
+mod model;
 pub mod netns;
 pub mod network;
 pub mod node;
 pub mod process;
 pub mod record;
 pub mod scratch;
+mod shuffle;
 pub mod stats;
 pub mod synflood;
 mod sys;

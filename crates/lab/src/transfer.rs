@@ -7,7 +7,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -90,7 +90,7 @@ fn accept_all(listener: &Socket, peers: &Mutex<Vec<SocketAddr>>) {
             peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
         // A client that goes away is the client's business; it reports the failure.
-        std::thread::spawn(move || serve(socket));
+        thread::spawn(move || serve(socket));
     }
 }
 
@@ -174,6 +174,19 @@ pub struct Timing {
 pub fn fetch(namespace: &Namespace, request: &Request) -> Result<Timing> {
     let shown = || format!("fetch {} bytes from {}", request.bytes, request.target);
     namespace.run_in(|| fetch_here(request)).with_context(shown)
+}
+
+/// Fetches so many times at once. Fails when one of them does.
+pub fn fetch_at_once(namespace: &Namespace, request: &Request, count: u32) -> Result<Vec<Timing>> {
+    thread::scope(|scope| {
+        let start = |_| scope.spawn(|| fetch(namespace, request));
+        let clients: Vec<_> = (0..count).map(start).collect();
+        let ends = clients.into_iter().map(|client| {
+            let end = client.join();
+            end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        ends.collect()
+    })
 }
 
 /// Like [`fetch`], from the calling thread's namespace.

@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `transfer-times`: how long transfers take with no node and with one to three on the path.
+//! `transfer-times`: how long transfers take with no node and with one to three, on the path and
+//! in chains.
 //!
-//! Repeats figure 4 of the Miniproxy paper: evenly spaced transparent nodes on a path with 100 ms
-//! of round-trip time and 100 Mbit/s, transfers of 10 to 500 KB (of 1000 bytes). Every number of
-//! nodes has a network of its own, all alive at once, and every node relays in all three accept
-//! modes, one per port. The transfers of a repeat are shuffled, so that whatever else the machine
-//! does hits all configurations alike.
+//! Repeats figure 4 of the Miniproxy paper: evenly spaced nodes on a path with 100 ms of round-trip
+//! time and 100 Mbit/s, transfers of 10 to 500 KB (of 1000 bytes). `--carriage` says what the nodes
+//! know of each other. `transparent` is the paper's: nothing. In a chain the first of so many nodes
+//! is on the path and the others are asked, over cold or warm hops; one node needs no chain and is
+//! the same in all. Chains are measured in early mode.
+//!
+//! Every layout has a network of its own, all alive at once, and every node relays in all three
+//! accept modes, one per port. The transfers of a repeat are shuffled, so that whatever else the
+//! machine does hits all configurations alike. Nothing but warm hops is left from one transfer to
+//! the next.
 
-mod model;
 mod report;
+mod setup;
+mod view;
+mod way;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-pub use model::Mode;
-use model::Path;
-
-use crate::link::{Link, scramble};
-use crate::network::{Family, Network};
-use crate::node::{Binary, Node};
+use crate::model::Mode;
+use crate::network::Family;
+use crate::node::Binary;
 use crate::record::Record;
-use crate::transfer::{Request, Server, Timing, fetch};
+use crate::shuffle::shuffled;
+use crate::transfer::Timing;
+use setup::Setup;
+use way::{Carriage, Layout, Way};
 
 /// Bytes in a KB.
 const KB: u64 = 1000;
-
-/// How long one transfer may take; the slowest takes less than a second.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Transfers that may fail before the run is given up.
 const FAILURES_MAX: usize = 5;
@@ -51,7 +56,13 @@ pub struct Args {
     /// Numbers of nodes on the path; 0 needs no node program
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 2, 3], value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=7))]
     nodes: Vec<u32>,
-    /// When a node answers the client
+    /// Which nodes carry transfers, and over which hops
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Carriage::Transparent])]
+    carriage: Vec<Carriage>,
+    /// One-way delay between an end of the path and the node near it, in milliseconds
+    #[arg(long, default_value_t = 2.0, value_name = "MS")]
+    end: f64,
+    /// When a node answers the client; chains are measured in early mode only
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
     modes: Vec<Mode>,
     /// IP version
@@ -63,6 +74,12 @@ pub struct Args {
     /// Congestion control of client, server and nodes
     #[arg(long, default_value = "cubic", value_name = "NAME")]
     congestion: String,
+    /// Congestion control of hops between nodes [default: that of everybody]
+    #[arg(long, value_name = "NAME")]
+    hop_congestion: Option<String>,
+    /// Transfers at once; the model is for one alone, and with more nothing is judged
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    clients: u32,
     /// Initial window of the nodes, in segments
     #[arg(long, default_value_t = 10, value_name = "SEGMENTS")]
     initial_window: u32,
@@ -80,10 +97,7 @@ pub struct Args {
 /// What is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Configuration {
-    family: Family,
-    nodes: u32,
-    /// Of no effect without nodes.
-    mode: Mode,
+    way: Way,
     bytes: u64,
 }
 
@@ -99,34 +113,44 @@ impl Args {
         self.rate * 1_000_000
     }
 
-    fn path(&self, configuration: Configuration) -> Path {
-        Path::even(
-            self.rtt(),
-            configuration.nodes,
-            self.bits_per_second(),
-            configuration.family,
-        )
+    fn end(&self) -> Duration {
+        Duration::from_secs_f64(self.end / 1e3)
+    }
+
+    fn hop_congestion(&self) -> &str {
+        self.hop_congestion.as_ref().unwrap_or(&self.congestion)
+    }
+
+    /// The ways of one carriage in one mode, the fewest nodes first.
+    fn ways(&self, family: Family, carriage: Carriage, mode: Mode) -> Vec<Way> {
+        let way = |&nodes: &u32| Way::new(family, carriage, nodes, mode);
+        let mut ways: Vec<Way> = self.nodes.iter().map(way).collect();
+        ways.sort_unstable_by_key(|way| way.nodes);
+        ways.dedup();
+        ways
+    }
+
+    /// The modes that a carriage is measured in.
+    fn modes_of(&self, carriage: Carriage) -> &[Mode] {
+        match carriage {
+            Carriage::Transparent => &self.modes,
+            _ => &[Mode::Early],
+        }
     }
 
     /// Every configuration once, smallest first.
     fn configurations(&self) -> Vec<Configuration> {
         let mut all = Vec::new();
         for &family in &self.family {
-            for &nodes in &self.nodes {
-                // Without a node there is nothing to choose a mode for.
-                let modes = if nodes == 0 {
-                    &[Mode::Early][..]
-                } else {
-                    &self.modes
-                };
-                for &mode in modes {
-                    let of = |&size: &u64| Configuration {
-                        family,
-                        nodes,
-                        mode,
-                        bytes: size * KB,
-                    };
-                    all.extend(self.sizes.iter().map(of));
+            for &carriage in &self.carriage {
+                for &mode in self.modes_of(carriage) {
+                    for way in self.ways(family, carriage, mode) {
+                        let of = |&size: &u64| Configuration {
+                            way,
+                            bytes: size * KB,
+                        };
+                        all.extend(self.sizes.iter().map(of));
+                    }
                 }
             }
         }
@@ -146,6 +170,10 @@ pub fn run(args: &Args) -> Result<()> {
         args.sizes.iter().all(|size| (1..=100_000).contains(size)),
         "--sizes must be 1 to 100000 KB"
     );
+    ensure!(
+        (0.0..args.rtt / 4.0).contains(&args.end),
+        "--end must be less than a quarter of --rtt"
+    );
     let mut record = Record::start("transfer-times", args.seed);
     let setups = setups(args)?;
     let mut failures = Vec::new();
@@ -153,103 +181,30 @@ pub fn run(args: &Args) -> Result<()> {
     report::write(args, &setups, &timings, &failures, &mut record)
 }
 
-/// A network with its servers and nodes. Dropped in the order of its fields.
-#[derive(Debug)]
-struct Setup {
-    nodes: Vec<Node>,
-    _servers: Vec<Server>,
-    network: Network,
-}
+/// A setup for every layout that is needed.
+type Setups = BTreeMap<Layout, Setup>;
 
-fn setups(args: &Args) -> Result<BTreeMap<u32, Setup>> {
-    let make = |&nodes: &u32| {
-        let setup = Setup::new(args, nodes);
-        Ok((
-            nodes,
-            setup.with_context(|| format!("set up the network with {nodes} nodes"))?,
-        ))
+fn setups(args: &Args) -> Result<Setups> {
+    let configurations = args.configurations().into_iter();
+    let layouts: BTreeSet<Layout> = configurations.map(|c| c.way.layout()).collect();
+    let make = |layout: Layout| {
+        let setup = Setup::new(args, layout);
+        let setup = setup.with_context(|| format!("set up the network with {}", layout.describe()));
+        Ok((layout, setup?))
     };
-    args.nodes.iter().map(make).collect()
-}
-
-impl Setup {
-    fn new(args: &Args, nodes: u32) -> Result<Self> {
-        let hop = args.rtt() / 2 / (nodes + 1);
-        // A queue that never drops: slow start must not end before the transfer does.
-        let link = Link::delay(hop)
-            .rate(args.bits_per_second())
-            .queue(10_000_000);
-        let links = vec![link; nodes as usize + 1];
-        let network = Network::line(links)
-            .seed(args.seed)
-            .congestion(&args.congestion)
-            .build()?;
-        let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
-        let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
-        let start = |namespace| {
-            Node::builder(namespace, args.binary.find()?)
-                .config(&node_config(args))
-                .start()
-        };
-        let nodes = network.nodes().iter().map(start).collect::<Result<_>>()?;
-        Ok(Self {
-            nodes,
-            _servers: servers,
-            network,
-        })
-    }
-
-    fn fetch(&self, args: &Args, configuration: Configuration) -> Result<Timing> {
-        let server = self.network.server_address(configuration.family);
-        let request = Request {
-            congestion: args.congestion.clone(),
-            deadline: DEADLINE,
-            ..Request::new(server, port(configuration.mode), configuration.bytes)
-        };
-        fetch(self.network.client(), &request)
-    }
-}
-
-/// The port whose connections a node accepts in `mode`.
-fn port(mode: Mode) -> u16 {
-    match mode {
-        Mode::Early => 8001,
-        Mode::Strict => 8002,
-        Mode::Late => 8003,
-    }
-}
-
-fn node_config(args: &Args) -> String {
-    let mut toml = String::new();
-    for side in ["downstream", "upstream"] {
-        toml.push_str(&format!(
-            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = {}\n",
-            args.congestion, args.initial_window
-        ));
-    }
-    for mode in Mode::ALL {
-        let (name, port) = (mode.name(), port(mode));
-        toml.push_str(&format!(
-            "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"
-        ));
-    }
-    toml
+    layouts.into_iter().map(make).collect()
 }
 
 /// Runs all transfers, `repeats` times, each time in another order.
-fn measure(
-    args: &Args,
-    setups: &BTreeMap<u32, Setup>,
-    failures: &mut Vec<String>,
-) -> Result<Timings> {
+fn measure(args: &Args, setups: &Setups, failures: &mut Vec<String>) -> Result<Timings> {
     let mut timings = Timings::new();
     let configurations = args.configurations();
     // The first transfer of each kind also fills caches on its way and is not counted.
     let smallest = args.sizes.iter().min().copied().unwrap_or_default() * KB;
     for configuration in configurations.iter().filter(|c| c.bytes == smallest) {
-        setups[&configuration.nodes]
+        setups[&configuration.way.layout()]
             .fetch(args, *configuration)
-            .context("first transfer")?;
+            .with_context(|| format!("first transfer: {}", configuration.describe()))?;
     }
     for repeat in 0..args.repeats {
         let round = repeat + 1;
@@ -259,8 +214,8 @@ fn measure(
             configurations.len()
         );
         for configuration in shuffled(&configurations, args.seed, repeat) {
-            match setups[&configuration.nodes].fetch(args, configuration) {
-                Ok(timing) => timings.entry(configuration).or_default().push(timing),
+            match setups[&configuration.way.layout()].fetch(args, configuration) {
+                Ok(more) => timings.entry(configuration).or_default().extend(more),
                 Err(error) => {
                     let failure = format!("{}: {error:#}", configuration.describe());
                     eprintln!("transfer-times: {failure}");
@@ -279,30 +234,8 @@ fn measure(
 impl Configuration {
     /// In words, for messages.
     fn describe(self) -> String {
-        let Self {
-            family,
-            nodes,
-            mode,
-            bytes,
-        } = self;
-        format!(
-            "{} KB over {family}, {nodes} nodes, {}",
-            bytes / KB,
-            mode.name()
-        )
+        format!("{} KB over {}", self.bytes / KB, self.way.describe())
     }
-}
-
-/// The items in an order given by the seed and the round (Fisher and Yates' shuffle).
-fn shuffled(items: &[Configuration], seed: u64, round: u32) -> Vec<Configuration> {
-    let mut items = items.to_vec();
-    let mut state = scramble(seed) ^ u64::from(round);
-    for end in (1..items.len()).rev() {
-        state = scramble(state);
-        let chosen = usize::try_from(state % (end as u64 + 1)).unwrap_or(end);
-        items.swap(end, chosen);
-    }
-    items
 }
 
 #[cfg(test)]
@@ -317,7 +250,7 @@ mod tests {
         args: Args,
     }
 
-    fn args(words: &[&str]) -> Args {
+    pub(super) fn args(words: &[&str]) -> Args {
         Cli::try_parse_from([&["x"], words].concat()).unwrap().args
     }
 
@@ -334,27 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_loses_nothing_and_follows_the_seed() {
-        let all = args(&[]).configurations();
-        let once = shuffled(&all, 1, 0);
-        assert_ne!(once, all);
-        assert_eq!(once, shuffled(&all, 1, 0));
-        assert_ne!(once, shuffled(&all, 1, 1));
-        assert_ne!(once, shuffled(&all, 2, 0));
-        let mut sorted = once;
-        sorted.sort_unstable();
-        assert_eq!(sorted, all);
-    }
-
-    #[test]
-    fn every_mode_has_a_rule() {
-        let toml = node_config(&args(&[]));
-        for part in [
-            "accept = \"strict\"\nports = [8002]",
-            "initial_window = 10",
-            "[defaults.upstream]",
-        ] {
-            assert!(toml.contains(part), "{part} in {toml}");
-        }
+    fn chains_share_what_they_do_not_change() {
+        // No node, one node, and two and three of each kind.
+        let all = [
+            "--sizes",
+            "10",
+            "--modes",
+            "early",
+            "--carriage",
+            "transparent,cold,warm",
+        ];
+        assert_eq!(args(&all).configurations().len(), 2 + 2 * 3);
+        let ends = ["--sizes", "10", "--carriage", "cold-ends,warm-ends"];
+        assert_eq!(args(&ends).configurations().len(), 1 + 2);
     }
 }

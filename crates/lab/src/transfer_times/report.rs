@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The record, tables and pictures of `transfer-times`.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::model::Mode;
-use super::{Args, Configuration, KB, Setup, Timings};
+use super::view::View;
+use super::way::{Layout, Way};
+use super::{Args, Configuration, KB, Setup, Setups, Timings};
 use crate::chart::{Across, Chart, Series};
-use crate::network::Family;
+use crate::model::Mode;
 use crate::record::{self, Record};
 use crate::stats::{deviation_percent, median, percentile};
 use crate::table::Table;
@@ -48,7 +48,7 @@ impl Moment {
 /// Prints and writes everything. Fails when a transfer failed or the early mode missed the model.
 pub(super) fn write(
     args: &Args,
-    setups: &BTreeMap<u32, Setup>,
+    setups: &Setups,
     timings: &Timings,
     failures: &[String],
     record: &mut Record,
@@ -56,10 +56,10 @@ pub(super) fn write(
     let report = Report { args, timings };
     report.parameters(record);
     report.samples(record);
-    let views = report.views();
+    let views = View::all(args);
     record
         .tables
-        .extend(views.iter().map(|&view| report.table(view)));
+        .extend(views.iter().map(|view| report.table(view)));
     let misses = report.misses();
     let idle = report.unrelayed(setups)?;
     record.remarks.extend(report.verdict(&misses));
@@ -74,9 +74,8 @@ pub(super) fn write(
         println!("{remark}");
     }
     for view in views {
-        let name = format!("{}-{}.svg", view.mode.name(), view.family);
-        let path = record.path(&args.output, &name.to_lowercase());
-        record::write_file(&path, &report.chart(view).svg())?;
+        let path = record.path(&args.output, &view.file);
+        record::write_file(&path, &report.chart(&view).svg())?;
         println!("Picture: {}", path.display());
     }
     println!("Record: {}", record.write(&args.output)?.display());
@@ -90,23 +89,17 @@ pub(super) fn write(
 }
 
 /// How exact the emulation was.
-fn emulation_remark((nodes, setup): (&u32, &Setup)) -> String {
+fn emulation_remark((layout, setup): (&Layout, &Setup)) -> String {
     let stats = setup.network.stats();
     format!(
-        "Emulated links with {nodes} nodes: {} packets, {} dropped, {} more than 1 ms late, at \
+        "Emulated links with {}: {} packets, {} dropped, {} more than 1 ms late, at \
          worst {:.1} ms.",
+        layout.describe(),
         stats.packets,
         stats.dropped + stats.refused,
         stats.late,
         stats.lateness_us_max as f64 / 1e3
     )
-}
-
-/// What one table and one picture show.
-#[derive(Clone, Copy, Debug)]
-struct View {
-    family: Family,
-    mode: Mode,
 }
 
 struct Report<'a> {
@@ -121,27 +114,28 @@ impl Report<'_> {
         record.parameter("rate_mbit", args.rate);
         record.parameter("repeats", args.repeats);
         record.parameter("congestion", args.congestion.as_str());
+        record.parameter("hop_congestion", args.hop_congestion());
         record.parameter("initial_window", args.initial_window);
+        record.parameter("clients", args.clients);
+        record.parameter("end_ms", args.end);
         record.parameter("tolerance_percent", args.tolerance);
     }
 
     fn samples(&self, record: &mut Record) {
         for &configuration in self.timings.keys() {
-            let Configuration {
-                family,
-                nodes,
-                mode,
-                bytes,
-            } = configuration;
-            let (family, nodes_text) = (family.to_string(), nodes.to_string());
-            let (mode, bytes) = (
-                if nodes == 0 { "none" } else { mode.name() },
+            let Configuration { way, bytes } = configuration;
+            let (family, nodes, bytes) = (
+                way.family.to_string(),
+                way.nodes.to_string(),
                 bytes.to_string(),
             );
+            let has_nodes = way.nodes > 0;
+            let named = |name: &'static str| if has_nodes { name } else { "none" };
             let labels = [
                 ("family", family.as_str()),
-                ("nodes", &nodes_text),
-                ("accept", mode),
+                ("nodes", &nodes),
+                ("carriage", named(way.carriage.name())),
+                ("accept", named(way.mode.name())),
                 ("bytes", &bytes),
             ];
             for moment in Moment::ALL {
@@ -166,12 +160,12 @@ impl Report<'_> {
     }
 
     fn model(&self, configuration: Configuration, moment: Moment) -> f64 {
-        let path = self.args.path(configuration);
-        let Configuration { mode, bytes, .. } = configuration;
+        let Configuration { way, bytes } = configuration;
+        let path = way.path(self.args);
         ms(match moment {
-            Connect => path.connect(mode),
-            FirstByte => path.first_byte(mode),
-            Complete => path.complete(mode, bytes),
+            Connect => path.connect(way.mode),
+            FirstByte => path.first_byte(way.mode),
+            Complete => path.complete(way.mode, bytes),
         })
     }
 
@@ -181,46 +175,23 @@ impl Report<'_> {
         Some(deviation_percent(median, self.model(configuration, moment)))
     }
 
-    /// A view for every family and mode that was measured.
-    fn views(&self) -> Vec<View> {
-        // Without any node all modes would show the same.
-        let no_node = self.args.nodes.iter().all(|&nodes| nodes == 0);
-        let shown = if no_node {
-            &[Mode::Early][..]
-        } else {
-            &self.args.modes
-        };
-        let modes = |&family: &Family| shown.iter().map(move |&mode| View { family, mode });
-        let families = self.args.family.iter();
-        families.flat_map(modes).collect()
-    }
-
     /// The configurations of a view, by size and then by number of nodes.
-    fn rows(&self, view: View) -> impl Iterator<Item = Configuration> {
+    fn rows(&self, view: &View) -> impl Iterator<Item = Configuration> {
         self.args.sizes.iter().flat_map(move |&size| {
-            self.args
-                .nodes
-                .iter()
-                .map(move |&nodes| self.configuration(view, nodes, size))
+            let of = move |&way: &Way| Configuration {
+                way,
+                bytes: size * KB,
+            };
+            view.ways.iter().map(of)
         })
     }
 
-    fn configuration(&self, view: View, nodes: u32, size: u64) -> Configuration {
-        let mode = if nodes == 0 { Mode::Early } else { view.mode };
-        Configuration {
-            family: view.family,
-            nodes,
-            mode,
-            bytes: size * KB,
-        }
-    }
-
-    fn table(&self, view: View) -> Table {
-        let title = format!(
-            "Accept mode {}, {}, medians in ms",
-            view.mode.name(),
-            view.family
-        );
+    fn table(&self, view: &View) -> Table {
+        let clients = match self.args.clients {
+            1 => String::new(),
+            more => format!(", {more} transfers at once"),
+        };
+        let title = format!("{}{clients}, medians in ms", view.title);
         let mut table = Table::new(
             title,
             &[
@@ -243,7 +214,7 @@ impl Report<'_> {
             let percent = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:+.1} %"));
             table.push([
                 (row.bytes / KB).to_string(),
-                row.nodes.to_string(),
+                row.way.name_in_table(),
                 number(self.median(row, Connect)),
                 number(Some(self.model(row, Connect))),
                 number(self.median(row, FirstByte)),
@@ -260,19 +231,19 @@ impl Report<'_> {
 
     /// How much longer the transfer took than without a node, in per cent.
     fn gain(&self, row: Configuration) -> Option<f64> {
+        let Way { family, .. } = row.way;
         let direct = Configuration {
-            nodes: 0,
-            mode: Mode::Early,
+            way: Way::direct(family),
             ..row
         };
         let direct = self.median(direct, Complete)?;
-        (row.nodes > 0).then_some(deviation_percent(self.median(row, Complete)?, direct))
+        (row.way.nodes > 0).then_some(deviation_percent(self.median(row, Complete)?, direct))
     }
 
     /// The medians of the early mode (and without nodes) that are too far from the model.
     fn misses(&self) -> Vec<String> {
         let mut misses = Vec::new();
-        for &configuration in self.timings.keys().filter(|c| c.mode == Mode::Early) {
+        for configuration in self.judged() {
             for moment in [FirstByte, Complete] {
                 let Some(off) = self.deviation(configuration, moment) else {
                     continue;
@@ -289,19 +260,31 @@ impl Report<'_> {
         misses
     }
 
-    /// Nodes that relayed fewer connections than passed them: what was measured is not the node.
-    fn unrelayed(&self, setups: &BTreeMap<u32, Setup>) -> Result<Vec<String>> {
+    /// What the model is for: the early mode, and one transfer at a time.
+    fn judged(&self) -> impl Iterator<Item = Configuration> {
+        let early = |c: &&Configuration| c.way.mode == Mode::Early && self.args.clients == 1;
+        self.timings.keys().filter(early).copied()
+    }
+
+    /// Nodes that relayed fewer connections than passed them, or not over the hops that are
+    /// meant: what was measured is something else.
+    fn unrelayed(&self, setups: &Setups) -> Result<Vec<String>> {
         let mut complaints = Vec::new();
-        for (&count, setup) in setups {
-            let timed = self.timings.iter().filter(|(c, _)| c.nodes == count);
-            let passed: usize = timed.map(|(_, timings)| timings.len()).sum();
-            for (index, node) in setup.nodes.iter().enumerate() {
-                let relayed = node.counter("relays_opened")?;
-                if relayed < passed as u64 {
-                    let place = index + 1;
-                    complaints.push(format!(
-                        "Node {place} of {count} relayed only {relayed} of {passed} connections."
-                    ));
+        for (&layout, setup) in setups {
+            let timed = self.timings.iter();
+            let timed = timed.filter(|(c, _)| c.way.layout() == layout);
+            let passed = timed.map(|(_, timings)| timings.len() as u64).sum::<u64>();
+            for (place, node) in setup.nodes.iter().enumerate() {
+                let expected = layout.counters(place);
+                for (counter, is_expected) in expected {
+                    let count = node.counter(counter)?;
+                    if is_expected && count < passed || !is_expected && count > 0 {
+                        complaints.push(format!(
+                            "{passed} flows passed node {} of {}, whose {counter} is {count}.",
+                            place + 1,
+                            layout.describe()
+                        ));
+                    }
                 }
             }
         }
@@ -309,12 +292,7 @@ impl Report<'_> {
     }
 
     fn verdict(&self, misses: &[String]) -> Option<String> {
-        let early = self
-            .timings
-            .keys()
-            .filter(|c| c.mode == Mode::Early)
-            .count()
-            * 2;
+        let early = self.judged().count() * 2;
         let within = early - misses.len();
         let tolerance = self.args.tolerance;
         (early > 0).then(|| {
@@ -322,51 +300,49 @@ impl Report<'_> {
         })
     }
 
-    fn chart(&self, view: View) -> Chart {
+    fn chart(&self, view: &View) -> Chart {
         let args = self.args;
         Chart {
             title: "Time to complete a transfer".to_owned(),
             subtitle: format!(
-                "{} ms round-trip time, {} Mbit/s, {}, {}, evenly spaced nodes, accept mode {}",
-                args.rtt,
-                args.rate,
-                args.congestion,
-                view.family,
-                view.mode.name()
+                "{} ms round-trip time, {} Mbit/s, {}, {}",
+                args.rtt, args.rate, args.congestion, view.subtitle
             ),
             x_label: "size, KB".to_owned(),
             y_label: "time from connect() to the last byte, ms".to_owned(),
             across: Across::Groups(args.sizes.iter().map(ToString::to_string).collect()),
-            series: args
-                .nodes
-                .iter()
-                .map(|&nodes| self.series(view, nodes))
-                .collect(),
+            series: view.ways.iter().map(|&way| self.series(way)).collect(),
             model_name: "model".to_owned(),
-            note: format!(
-                "Medians of {}; whiskers from the fastest to the slowest.",
-                args.repeats
+            note: self.note(),
+        }
+    }
+
+    fn note(&self) -> String {
+        let Args {
+            repeats, clients, ..
+        } = self.args;
+        let whiskers = "whiskers from the fastest to the slowest.";
+        match clients {
+            1 => format!("Medians of {repeats}; {whiskers}"),
+            _ => format!(
+                "{clients} transfers at once, {repeats} times, medians; {whiskers} \
+                 The model shares the rate evenly."
             ),
         }
     }
 
-    fn series(&self, view: View, nodes: u32) -> Series {
-        let rows: Vec<Configuration> = self
-            .args
-            .sizes
-            .iter()
-            .map(|&size| self.configuration(view, nodes, size))
-            .collect();
+    fn series(&self, way: Way) -> Series {
+        let of = |&size: &u64| Configuration {
+            way,
+            bytes: size * KB,
+        };
+        let rows: Vec<Configuration> = self.args.sizes.iter().map(of).collect();
         let spread = |row: &Configuration| {
             let values = self.values(*row, Complete);
             Some((percentile(&values, 0.0)?, percentile(&values, 100.0)?))
         };
         Series {
-            name: match nodes {
-                0 => "no node".to_owned(),
-                1 => "1 node".to_owned(),
-                more => format!("{more} nodes"),
-            },
+            name: way.series_name(),
             values: rows.iter().map(|&row| self.median(row, Complete)).collect(),
             spread: rows.iter().map(spread).collect(),
             model: rows

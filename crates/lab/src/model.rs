@@ -21,6 +21,13 @@
 //! Miniproxy paper, for the early mode). It counts round trips only. The lab adds what the
 //! link's rate costs: a round is never shorter than the sending time of its window, and the last
 //! byte comes after the sending time of the last, partial window.
+//!
+//! **Warm hops** are open and have grown before the flow comes: nobody waits for their handshake,
+//! and they slow nothing down. What is left of the path's hops are the client's and the server's,
+//! and `X` is the longer of these two. This is the floor: no node can change what its neighbours,
+//! who know nothing of it, do on those two hops.
+//!
+//! **Several transfers at once** share the rate evenly.
 
 use std::time::Duration;
 
@@ -31,7 +38,7 @@ const INITIAL_WINDOW: u32 = 10;
 
 /// When a node answers the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// At once, opening the next hop at the same time.
     Early,
     /// When the server has answered.
@@ -42,10 +49,10 @@ pub enum Mode {
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Self; 3] = [Self::Early, Self::Strict, Self::Late];
+    pub(crate) const ALL: [Self; 3] = [Self::Early, Self::Strict, Self::Late];
 
     /// The word for it in a node's configuration.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Early => "early",
             Self::Strict => "strict",
@@ -56,9 +63,11 @@ impl Mode {
 
 /// A path from client to server.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Path {
+pub(crate) struct Path {
     /// One-way delay of each hop.
     pub hops: Vec<Duration>,
+    /// Whether the hops between nodes are warm.
+    pub warm: bool,
     /// Rate of every link, in bits per second.
     pub rate: u64,
     /// Sets the size of headers, and with it of segments.
@@ -66,19 +75,22 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// `nodes` nodes that divide a path of round-trip time `rtt` evenly.
-    pub(super) fn even(rtt: Duration, nodes: u32, rate: u64, family: Family) -> Self {
-        let hop = rtt / 2 / (nodes + 1);
+    /// Cold hops with the given one-way delays.
+    pub(crate) fn new(hops: Vec<Duration>, rate: u64, family: Family) -> Self {
         Self {
-            hops: vec![hop; nodes as usize + 1],
+            hops,
+            warm: false,
             rate,
             family,
         }
     }
 
-    /// The longest hop's round-trip time.
+    /// The round-trip time of the longest hop that makes anybody wait.
     fn longest_round(&self) -> Duration {
-        self.hops.iter().max().copied().unwrap_or_default() * 2
+        let last = self.hops.len() - 1;
+        let waited_for = |&(place, _): &(usize, _)| !self.warm || place == 0 || place == last;
+        let hops = self.hops.iter().enumerate().filter(waited_for);
+        hops.map(|(_, hop)| *hop).max().unwrap_or_default() * 2
     }
 
     fn round_trip(&self) -> Duration {
@@ -86,7 +98,7 @@ impl Path {
     }
 
     /// When `connect()` returns.
-    pub(super) fn connect(&self, mode: Mode) -> Duration {
+    pub(crate) fn connect(&self, mode: Mode) -> Duration {
         match mode {
             Mode::Early | Mode::Late => self.hops.first().copied().unwrap_or_default() * 2,
             Mode::Strict => self.round_trip(),
@@ -94,7 +106,7 @@ impl Path {
     }
 
     /// When the first byte of the answer comes.
-    pub(super) fn first_byte(&self, mode: Mode) -> Duration {
+    pub(crate) fn first_byte(&self, mode: Mode) -> Duration {
         match mode {
             Mode::Early => self.round_trip() + self.longest_round(),
             Mode::Strict | Mode::Late => self.round_trip() * 2,
@@ -102,7 +114,7 @@ impl Path {
     }
 
     /// When the last of `bytes` bytes comes.
-    pub(super) fn complete(&self, mode: Mode, bytes: u64) -> Duration {
+    pub(crate) fn complete(&self, mode: Mode, bytes: u64) -> Duration {
         let segment = u64::from(u32::from(crate::link::MTU) - self.family.header_bytes());
         let mut window = segment * u64::from(INITIAL_WINDOW);
         let mut left = bytes;
@@ -129,9 +141,18 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// `nodes` nodes that divide a path of round-trip time `rtt` evenly.
+    fn even(rtt: Duration, nodes: u32, rate: u64, family: Family) -> Path {
+        Path::new(
+            vec![rtt / 2 / (nodes + 1); nodes as usize + 1],
+            rate,
+            family,
+        )
+    }
+
     /// A rate at which sending takes no time.
     fn path(nodes: u32) -> Path {
-        Path::even(100 * MS, nodes, u64::MAX, Family::V4)
+        even(100 * MS, nodes, u64::MAX, Family::V4)
     }
 
     fn ms(time: Duration) -> f64 {
@@ -176,6 +197,42 @@ mod tests {
     }
 
     #[test]
+    fn warm_hops_make_nobody_wait() {
+        let warm = Path {
+            hops: vec![2 * MS, 46 * MS, 2 * MS],
+            warm: true,
+            ..path(0)
+        };
+        assert_eq!(warm.connect(Mode::Early), 4 * MS);
+        assert_eq!(warm.first_byte(Mode::Early), 104 * MS);
+        assert_eq!(warm.complete(Mode::Early, 25_000), 108 * MS);
+        let uneven = Path {
+            hops: vec![2 * MS, 38 * MS, 10 * MS],
+            ..warm.clone()
+        };
+        assert_eq!(uneven.first_byte(Mode::Early), 120 * MS);
+        let cold = Path {
+            warm: false,
+            ..warm
+        };
+        assert_eq!(cold.first_byte(Mode::Early), 192 * MS);
+    }
+
+    #[test]
+    fn a_node_beside_the_path_pays_from_two_rounds_on() {
+        // The published case: two hops of up to 37.5 ms instead of one of 50 ms.
+        let aside = Path::new(
+            vec![Duration::ZERO, 75 * MS / 2, 75 * MS / 2],
+            u64::MAX,
+            Family::V4,
+        );
+        let gains = [10_000, 25_000, 50_000, 500_000].map(|bytes| {
+            ms(path(0).complete(Mode::Early, bytes)) - ms(aside.complete(Mode::Early, bytes))
+        });
+        assert_eq!(gains, [-25.0, 0.0, 25.0, 100.0]);
+    }
+
+    #[test]
     fn rounds_follow_the_size() {
         // Windows of 14480 bytes, twice as much each round.
         for (bytes, rounds) in [
@@ -211,7 +268,7 @@ mod tests {
         // 14480 bytes in 10 packets of 1500 bytes take 15 ms at 8 Mbit/s.
         let slow = Path {
             rate: 8_000_000,
-            ..Path::even(10 * MS, 0, 1, Family::V4)
+            ..even(10 * MS, 0, 1, Family::V4)
         };
         assert_eq!(slow.complete(Mode::Early, 14_480), 20 * MS + 15 * MS);
         assert_eq!(

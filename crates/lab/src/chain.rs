@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chains of nodes: the first is on the path of its clients, the others are asked for flows.
+//!
+//! Here are the configurations of their members and the settings of their namespaces; an
+//! experiment starts the nodes. All nodes share one key, which anybody may know: they talk inside
+//! namespaces only.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use crate::netns::Namespace;
+use crate::node::Node;
+
+/// Where nodes are asked for flows.
+pub(crate) const PORT: u16 = 4480;
+
+/// What all nodes share.
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// How long pools may take to fill; a fraction of a second is usual.
+const FULL_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often a pool that is not full is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Settings of nodes with peers: listeners take requests in a SYN.
+const COLD: &[(&str, &str)] = &[("net.ipv4.tcp_fastopen", "3")];
+
+/// Settings of nodes with warm hops, which are to stay grown, and whose first round trips are not
+/// to be bounded by the receiver. `posthaste doctor` asks for both.
+const WARM: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_slow_start_after_idle", "0"),
+    ("net.ipv4.tcp_rmem", "4096 4194304 16777216"),
+    ("net.ipv4.tcp_wmem", "4096 4194304 16777216"),
+];
+
+/// A chain, as all its nodes know it.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    /// The addresses of its nodes. All but the first listen there.
+    pub nodes: Vec<SocketAddr>,
+    /// Warm hops that each worker keeps open to the next node; 0 for cold hops.
+    pub pool: u16,
+    /// The congestion control of hops between nodes.
+    pub congestion: String,
+}
+
+impl Chain {
+    /// Sets what the node's namespace needs for the chain.
+    pub(crate) fn prepare(&self, namespace: &Namespace) -> Result<()> {
+        let warm = if self.pool > 0 { WARM } else { &[] };
+        let mut settings = COLD.iter().chain(warm);
+        settings.try_for_each(|(key, value)| namespace.sysctl(key, value))
+    }
+
+    /// The tables of the configuration that make a node the member number `place` of the chain.
+    pub(crate) fn config(&self, place: usize) -> String {
+        let mut toml = format!("[node]\nid = {}\n", place + 1);
+        // The lab's addresses are private ones.
+        toml.push_str("[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
+        if let Some(previous) = place.checked_sub(1) {
+            // Flows come from there; nothing is kept open toward it.
+            toml.push_str(&self.peer(previous, 0));
+        }
+        if place + 1 < self.nodes.len() {
+            toml.push_str(&self.peer(place + 1, self.pool));
+        }
+        toml.push_str(&self.listing());
+        if place == 0 {
+            // A flow that cannot take the chain is to fail, not to be measured without it.
+            toml.push_str("[[route]]\nchains = [\"lab\"]\ndirect = false\n");
+        } else {
+            toml.push_str(&format!(
+                "[transparent]\nenabled = false\n\
+                 [[listener]]\nmode = \"explicit\"\naddress = \"{}\"\n",
+                self.nodes[place]
+            ));
+        }
+        toml
+    }
+
+    /// The chain itself, which is the same text at all its nodes.
+    fn listing(&self) -> String {
+        let names = (1..self.nodes.len()).map(|place| format!("\"{}\"", name(place)));
+        let names = names.collect::<Vec<_>>().join(", ");
+        format!("[[chain]]\nname = \"lab\"\nnumber = 1\nnodes = [{names}]\n")
+    }
+
+    /// The member number `place`, as another one knows it.
+    fn peer(&self, place: usize, pool: u16) -> String {
+        let (name, id) = (name(place), place + 1);
+        let (address, congestion) = (self.nodes[place], &self.congestion);
+        format!(
+            "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
+             pool_min = {pool}\npool_max = {pool}\n[peer.socket]\ncongestion = {congestion:?}\n"
+        )
+    }
+
+    /// Waits until the running nodes of the chain have all the warm hops that they are to have.
+    pub(crate) fn wait_until_full(&self, nodes: &[Node]) -> Result<()> {
+        let deadline = Instant::now() + FULL_WITHIN;
+        let dialers = nodes.iter().enumerate().take(self.nodes.len() - 1);
+        for (place, node) in dialers.filter(|_| self.pool > 0) {
+            let next = name(place + 1);
+            let mut answer = node.admin_json("chains")?;
+            while !is_full(&answer, &next) {
+                let known = find_peer(&answer, &next);
+                ensure!(
+                    Instant::now() < deadline,
+                    "{} has no full pool of warm hops to {next}: {known}",
+                    name(place)
+                );
+                std::thread::sleep(LOOK_AGAIN);
+                answer = node.admin_json("chains")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(place: usize) -> String {
+    format!("node-{place}")
+}
+
+fn find_peer<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let peers = answer["peers"].as_array().into_iter().flatten();
+    let mut named = peers.filter(|peer| peer["name"] == name);
+    named.next().unwrap_or(&Value::Null)
+}
+
+/// Whether every worker of a node has all its warm hops to a peer, by the node's answer.
+fn is_full(answer: &Value, peer: &str) -> bool {
+    let peer = find_peer(answer, peer);
+    let number = |name: &str| peer[name].as_u64().unwrap_or_default();
+    let workers = peer["health"]["known_to"].as_u64().unwrap_or_default();
+    answer["incomplete"] == false
+        && workers > 0
+        && number("dialing") == 0
+        && number("waiting") >= number("pool_min") * workers
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn chain(pool: u16) -> Chain {
+        let address = |node| SocketAddr::from(([10, 0, node, 2], PORT));
+        Chain {
+            nodes: (0..3).map(address).collect(),
+            pool,
+            congestion: "cubic".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_member_knows_its_neighbours_and_keeps_hops_to_the_next() {
+        let middle = chain(4).config(1);
+        for part in [
+            "id = 2\n",
+            "name = \"node-0\"\nid = 1\naddress = \"10.0.0.2:4480\"",
+            "name = \"node-2\"\nid = 3\naddress = \"10.0.2.2:4480\"",
+            "nodes = [\"node-1\", \"node-2\"]",
+            "address = \"10.0.1.2:4480\"\n",
+        ] {
+            assert!(middle.contains(part), "{part} in {middle}");
+        }
+        assert_eq!(middle.matches("pool_min = 4").count(), 1);
+        assert_eq!(middle.matches("pool_max = 0").count(), 1);
+        assert!(!middle.contains("[[route]]"));
+        let first = chain(4).config(0);
+        assert!(first.contains("[[route]]") && !first.contains("[[listener]]"));
+    }
+
+    #[test]
+    fn a_pool_is_full_when_every_worker_has_its_hops() {
+        let answer = |waiting: u64, dialing: u64, known_to: u64| {
+            json!({"incomplete": false, "peers": [
+                {"name": "a", "pool_min": 9, "waiting": 0, "dialing": 0, "health": {"known_to": 2}},
+                {"name": "b", "pool_min": 4, "waiting": waiting, "dialing": dialing,
+                 "health": {"known_to": known_to}},
+            ]})
+        };
+        assert!(is_full(&answer(8, 0, 2), "b"));
+        assert!(!is_full(&answer(8, 0, 2), "a"));
+        assert!(!is_full(&answer(7, 0, 2), "b"));
+        assert!(!is_full(&answer(8, 1, 2), "b"));
+        assert!(!is_full(&answer(0, 0, 0), "b"), "nobody knows");
+        assert!(!is_full(&answer(8, 0, 2), "c"));
+    }
+}

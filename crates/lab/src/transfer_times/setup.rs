@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A network with its server and its nodes, and transfers over it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::way::{Carriage, Layout};
+use super::{Args, Configuration};
+use crate::chain::{self, Chain};
+use crate::link::Link;
+use crate::model::Mode;
+use crate::network::Network;
+use crate::node::Node;
+use crate::transfer::{Request, Server, Timing, fetch_at_once};
+
+/// How long one transfer may take; the slowest takes less than a second when it is alone.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Warm hops that a worker has ready when nobody else wants one.
+const POOL: u32 = 2;
+
+/// Everything that transfers of one layout need. Dropped in the order of its fields.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) nodes: Vec<Node>,
+    chain: Option<Chain>,
+    _servers: Vec<Server>,
+    pub(super) network: Network,
+}
+
+impl Setup {
+    pub(super) fn new(args: &Args, layout: Layout) -> Result<Self> {
+        // A queue that never drops: slow start must not end before the transfer does.
+        let link = |delay| {
+            Link::delay(delay)
+                .rate(args.bits_per_second())
+                .queue(50_000_000)
+        };
+        let network = Network::line(layout.delays(args).into_iter().map(link))
+            .seed(args.seed)
+            .congestion(&args.congestion)
+            .build()?;
+        let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
+        let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
+        let chain =
+            (layout.carriage != Carriage::Transparent).then(|| chain_of(args, layout, &network));
+        let mut nodes = Vec::new();
+        for (place, namespace) in network.nodes().iter().enumerate() {
+            let mut config = node_config(args);
+            if let Some(chain) = &chain {
+                chain.prepare(namespace)?;
+                config.push_str(&chain.config(place));
+            }
+            let node = Node::builder(namespace, args.binary.find()?);
+            nodes.push(node.config(&config).start()?);
+        }
+        Ok(Self {
+            nodes,
+            chain,
+            _servers: servers,
+            network,
+        })
+    }
+
+    /// Runs as many transfers at once as there are to be clients.
+    pub(super) fn fetch(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
+        if let Some(chain) = &self.chain {
+            chain.wait_until_full(&self.nodes)?;
+        }
+        let Configuration { way, bytes } = configuration;
+        let server = self.network.server_address(way.family);
+        let request = Request {
+            congestion: args.congestion.clone(),
+            deadline: DEADLINE,
+            ..Request::new(server, port(way.mode), bytes)
+        };
+        fetch_at_once(self.network.client(), &request, args.clients)
+    }
+}
+
+fn chain_of(args: &Args, layout: Layout, network: &Network) -> Chain {
+    let address = |node| network.node_address(node, layout.hops);
+    let nodes = 0..network.nodes().len();
+    // All clients may come to the same worker.
+    let pool = u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX);
+    Chain {
+        nodes: nodes
+            .map(|node| SocketAddr::new(address(node), chain::PORT))
+            .collect(),
+        pool: if layout.carriage.is_warm() { pool } else { 0 },
+        congestion: args.hop_congestion().to_owned(),
+    }
+}
+
+/// The port whose connections a node accepts in `mode`.
+fn port(mode: Mode) -> u16 {
+    match mode {
+        Mode::Early => 8001,
+        Mode::Strict => 8002,
+        Mode::Late => 8003,
+    }
+}
+
+fn node_config(args: &Args) -> String {
+    let mut toml = String::new();
+    for side in ["downstream", "upstream"] {
+        toml.push_str(&format!(
+            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = {}\n",
+            args.congestion, args.initial_window
+        ));
+    }
+    for mode in Mode::ALL {
+        let (name, port) = (mode.name(), port(mode));
+        toml.push_str(&format!(
+            "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"
+        ));
+    }
+    toml
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer_times::tests::args;
+
+    #[test]
+    fn every_mode_has_a_rule() {
+        let toml = node_config(&args(&[]));
+        for part in [
+            "accept = \"strict\"\nports = [8002]",
+            "initial_window = 10",
+            "[defaults.upstream]",
+        ] {
+            assert!(toml.contains(part), "{part} in {toml}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How transfers get from client to server: nodes, where they are, and what joins them.
+
+use std::time::Duration;
+
+use super::Args;
+use crate::model::{Mode, Path};
+use crate::network::Family;
+
+/// Which nodes carry transfers, and over which hops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+pub(super) enum Carriage {
+    /// Evenly spaced nodes on the path, none of which knows of the others
+    Transparent,
+    /// Evenly spaced; all but the first are asked, by cold hops
+    Cold,
+    /// Evenly spaced; all but the first are asked, by warm hops
+    Warm,
+    /// Two nodes near the ends, joined by cold hops
+    ColdEnds,
+    /// Two nodes near the ends, joined by warm hops
+    WarmEnds,
+}
+
+impl Carriage {
+    /// The word for it on the command line, in records and in names of files.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Transparent => "transparent",
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::ColdEnds => "cold-ends",
+            Self::WarmEnds => "warm-ends",
+        }
+    }
+
+    /// Whether the nodes are near the ends.
+    pub(super) fn is_ends(self) -> bool {
+        matches!(self, Self::ColdEnds | Self::WarmEnds)
+    }
+
+    /// Whether the hops between nodes are warm.
+    pub(super) fn is_warm(self) -> bool {
+        matches!(self, Self::Warm | Self::WarmEnds)
+    }
+}
+
+/// How a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    pub(super) family: Family,
+    pub(super) carriage: Carriage,
+    pub(super) nodes: u32,
+    /// Of no effect without nodes.
+    pub(super) mode: Mode,
+}
+
+/// The network that a way needs; ways that differ in the mode only share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Layout {
+    pub(super) carriage: Carriage,
+    pub(super) nodes: u32,
+    /// Of the hops between nodes; what the nodes carry may be of the other one.
+    pub(super) hops: Family,
+}
+
+impl Way {
+    /// The plainest way that does the same: no node needs no mode, and one node no chain.
+    pub(super) fn new(family: Family, carriage: Carriage, nodes: u32, mode: Mode) -> Self {
+        let nodes = if nodes > 0 && carriage.is_ends() {
+            2
+        } else {
+            nodes
+        };
+        let carriage = if nodes < 2 {
+            Carriage::Transparent
+        } else {
+            carriage
+        };
+        let mode = if nodes == 0 { Mode::Early } else { mode };
+        Self {
+            family,
+            carriage,
+            nodes,
+            mode,
+        }
+    }
+
+    /// Without any node.
+    pub(super) fn direct(family: Family) -> Self {
+        Self::new(family, Carriage::Transparent, 0, Mode::Early)
+    }
+
+    pub(super) fn layout(self) -> Layout {
+        let Self {
+            family,
+            carriage,
+            nodes,
+            ..
+        } = self;
+        // Only chains have hops of a family of their own.
+        let hops = if carriage == Carriage::Transparent {
+            Family::V4
+        } else {
+            family
+        };
+        Layout {
+            carriage,
+            nodes,
+            hops,
+        }
+    }
+
+    /// The legend's text.
+    pub(super) fn series_name(self) -> String {
+        match (self.carriage, self.nodes) {
+            (_, 0) => "no node".to_owned(),
+            (Carriage::ColdEnds, _) => "near the ends, cold".to_owned(),
+            (Carriage::WarmEnds, _) => "near the ends, warm".to_owned(),
+            (_, 1) => "1 node".to_owned(),
+            (_, more) => format!("{more} nodes"),
+        }
+    }
+
+    /// The nodes, in a table.
+    pub(super) fn name_in_table(self) -> String {
+        match self.carriage {
+            Carriage::ColdEnds => "2 cold".to_owned(),
+            Carriage::WarmEnds => "2 warm".to_owned(),
+            _ => self.nodes.to_string(),
+        }
+    }
+
+    /// In words, for messages.
+    pub(super) fn describe(self) -> String {
+        let Self {
+            family,
+            nodes,
+            mode,
+            carriage,
+        } = self;
+        format!(
+            "{family}, {nodes} nodes, {}, {}",
+            carriage.name(),
+            mode.name()
+        )
+    }
+}
+
+impl Layout {
+    /// One-way delays of the hops.
+    pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
+        let whole = args.rtt() / 2;
+        if self.carriage.is_ends() {
+            let end = args.end();
+            return vec![end, whole - end * 2, end];
+        }
+        vec![whole / (self.nodes + 1); self.nodes as usize + 1]
+    }
+
+    /// Counters of a node, and whether they count every flow that passes, or none.
+    pub(super) fn counters(self, place: usize) -> Vec<(&'static str, bool)> {
+        let has_next = place + 1 < self.nodes as usize;
+        let is_chain = self.carriage != Carriage::Transparent;
+        let hops_cold = is_chain && has_next && !self.carriage.is_warm();
+        vec![("relays_opened", true), ("hops_cold", hops_cold)]
+    }
+
+    pub(super) fn describe(self) -> String {
+        let Self {
+            nodes, carriage, ..
+        } = self;
+        format!("{nodes} nodes, {}", carriage.name())
+    }
+}
+
+impl Way {
+    /// The path as the model sees it.
+    pub(super) fn path(self, args: &Args) -> Path {
+        // Transfers at once share the rate.
+        let rate = args.bits_per_second() / u64::from(args.clients);
+        Path {
+            warm: self.carriage.is_warm(),
+            ..Path::new(self.layout().delays(args), rate, self.family)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_no_chain_has_none() {
+        let way = |carriage, nodes| Way::new(Family::V4, carriage, nodes, Mode::Late);
+        let direct = way(Carriage::Warm, 0);
+        assert_eq!(
+            (direct.carriage, direct.mode),
+            (Carriage::Transparent, Mode::Early)
+        );
+        assert_eq!(way(Carriage::Cold, 1).carriage, Carriage::Transparent);
+        assert_eq!(way(Carriage::Cold, 2).carriage, Carriage::Cold);
+        let ends = way(Carriage::WarmEnds, 1);
+        assert_eq!((ends.carriage, ends.nodes), (Carriage::WarmEnds, 2));
+        assert_eq!(way(Carriage::WarmEnds, 0), direct);
+    }
+
+    #[test]
+    fn ways_that_differ_in_the_mode_share_a_network() {
+        let of = |family, carriage, mode| Way::new(family, carriage, 2, mode).layout();
+        let cold = of(Family::V6, Carriage::Cold, Mode::Early);
+        assert_eq!(cold, of(Family::V6, Carriage::Cold, Mode::Late));
+        assert_ne!(cold, of(Family::V4, Carriage::Cold, Mode::Early));
+        let plain = of(Family::V6, Carriage::Transparent, Mode::Early);
+        assert_eq!(plain, of(Family::V4, Carriage::Transparent, Mode::Early));
+    }
+}
