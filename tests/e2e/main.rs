@@ -5,6 +5,7 @@
 //! with generous deadlines: a slow machine makes a test slow, not wrong. Needs root.
 
 mod accept_modes;
+mod asking;
 mod bystanders;
 mod capture;
 mod chain_proof;
@@ -13,6 +14,7 @@ mod chains;
 mod churn;
 mod clients;
 mod configuration;
+mod convert;
 mod fragments;
 mod neighbour;
 mod odd_clients;

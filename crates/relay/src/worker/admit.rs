@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use posthaste_wire::hop::ProofReader;
+use posthaste_wire::hop::{ProofReader, Reply};
 
 use crate::flow::Flow;
 use crate::frame::Frame;
@@ -576,6 +576,9 @@ impl<I: Intercept> Worker<I> {
         }
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
+        if let (None, Some(prologue)) = (icmp, &mut entry.prologue) {
+            prologue.failed = hop::no_way(error, !entry.flow.is_ipv4()).map(Reply::Unreachable);
+        }
         self.fail_upstream(key, hop::connect_outcome(error), icmp, blame);
     }
 

@@ -25,7 +25,7 @@ use crate::sys;
 use super::Worker;
 use super::entry::State;
 use super::greeting::{Greeting, Keys, Wish};
-use super::prologue::{Asker, Prologue, Unheard, read_whole};
+use super::prologue::{Asker, OPTIONS, Prologue, Unheard, read_whole};
 
 /// Connections that have not asked for a flow, at one worker.
 const GREETINGS_MAX: usize = 4096;
@@ -36,8 +36,6 @@ const FRESH_MS: u64 = 30_000;
 /// Requests remembered, by all workers together: as many as may come in that
 /// time at two thousand in a second.
 const REMEMBERED: usize = 60_000;
-/// TCP options that the kernel can put into a SYN (RFC 8803 §6.2.4).
-const OPTIONS: [u8; 2] = [4, 8];
 
 /// What the workers of a node share about requests.
 #[derive(Debug)]
@@ -63,6 +61,8 @@ struct Asked {
     /// The peer; `None` for a client of RFC 8803.
     peer: Option<NodeId>,
     connect: Connect,
+    /// It asks which TCP options there are, too.
+    extensions: bool,
     from: SocketAddr,
 }
 
@@ -72,6 +72,7 @@ impl Asked {
             Some(_) => Asker::Peer,
             None => Asker::Client {
                 options: !self.connect.options.is_empty(),
+                extensions: self.extensions,
             },
         }
     }
@@ -149,6 +150,7 @@ impl<I: Intercept> Worker<I> {
                 Asked {
                     peer: Some(peer),
                     connect: *connect,
+                    extensions: false,
                     from,
                 },
             ),
@@ -182,6 +184,7 @@ impl<I: Intercept> Worker<I> {
                         Asked {
                             peer,
                             connect,
+                            extensions: false,
                             from,
                         },
                     );
@@ -216,7 +219,7 @@ impl<I: Intercept> Worker<I> {
 
     /// A client of RFC 8803 asks.
     fn on_unsealed(&mut self, key: u64, from: SocketAddr, head: Box<Head>) {
-        let asker = Asker::Client { options: false };
+        let asker = Asker::CLIENT;
         let access = self.rules.access();
         if !access.admits(from.ip()) {
             return self.refuse(key, None, asker, Denial::Stranger);
@@ -237,10 +240,10 @@ impl<I: Intercept> Worker<I> {
         if sys::is_handshaking(&greeting.socket) {
             return greeting.prove(head);
         }
-        let extensions = head.request.wants_extensions.then(|| OPTIONS.to_vec());
+        let extensions = head.request.wants_extensions;
         let Some(connect) = head.request.connect else {
             let answer = Answer {
-                extensions,
+                extensions: extensions.then(|| OPTIONS.to_vec()),
                 ..Answer::default()
             };
             return self.answer_greeting(key, &answer.encode().unwrap_or_default());
@@ -254,6 +257,7 @@ impl<I: Intercept> Worker<I> {
             Asked {
                 peer,
                 connect,
+                extensions,
                 from,
             },
         );

@@ -16,7 +16,7 @@ use crate::sys::{self, IcmpError};
 use super::Worker;
 use super::entry::State;
 use super::halves::Halves;
-use super::prologue::{is_of_hop, outcome_of, reply_of, say};
+use super::prologue::{is_of_all_flows, is_of_hop, outcome_of, reply_of, say};
 use super::ways::Fault;
 
 impl<I: Intercept> Worker<I> {
@@ -119,6 +119,8 @@ impl<I: Intercept> Worker<I> {
         };
         if is_of_hop(reply) {
             self.counters.hops_failed.add(1);
+        }
+        if is_of_all_flows(reply) {
             self.mark_down(Fault::Chain(via.chain));
         }
         self.end_with(key, outcome_of(reply), None);

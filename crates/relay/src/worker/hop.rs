@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
+use posthaste_wire::hop::Icmp;
 use socket2::Socket;
 
 use crate::flow::Flow;
@@ -133,6 +134,25 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Outcome::Internal,
         _ => Outcome::UpstreamUnreachable,
     }
+}
+
+/// What this host's own routes say of a destination that they lead nowhere, in
+/// words of ICMP, or of ICMPv6.
+pub(super) fn no_way(error: &io::Error, ipv6: bool) -> Option<Icmp> {
+    let (kind, code) = match (error.raw_os_error()?, ipv6) {
+        (libc::ENETUNREACH, false) => (3, 0),
+        (libc::EHOSTUNREACH, false) => (3, 1),
+        (libc::EACCES, false) => (3, 13),
+        (libc::ENETUNREACH, true) => (1, 0),
+        (libc::EACCES, true) => (1, 1),
+        (libc::EHOSTUNREACH, true) => (1, 3),
+        _ => return None,
+    };
+    Some(Icmp {
+        kind,
+        code,
+        offender: None,
+    })
 }
 
 /// The error a connecting socket ended with, if it did.

@@ -18,6 +18,8 @@ use crate::sys;
 
 /// Bytes of the longest message that is read piece by piece.
 const PIECE_BYTES: usize = posthaste_wire::convert::BYTES_MAX;
+/// TCP options that the kernel can put into a SYN (RFC 8803 §6.2.4).
+pub(super) const OPTIONS: [u8; 2] = [4, 8];
 
 /// Who asked for a flow, and so how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,20 +30,33 @@ pub(super) enum Asker {
     Client {
         /// It asked for TCP options, and so is told those of the server.
         options: bool,
+        /// It asked which TCP options there are.
+        extensions: bool,
     },
 }
 
 impl Asker {
+    /// A client of RFC 8803 that wants to know no more than it must.
+    pub(super) const CLIENT: Self = Self::Client {
+        options: false,
+        extensions: false,
+    };
+
     /// What `reply` is to it. `upstream` is the connection to the server.
     pub(super) fn answer(self, reply: Reply, upstream: Option<&OwnedFd>) -> Vec<u8> {
-        let options = match self {
-            Self::Peer => return Acceptor::reply(reply).to_vec(),
-            Self::Client { options } => options && reply == Reply::Connected,
+        let Self::Client {
+            options,
+            extensions,
+        } = self
+        else {
+            return Acceptor::reply(reply).to_vec();
         };
+        let connected = reply == Reply::Connected;
+        let (options, extensions) = (options && connected, extensions && connected);
         let answer = Answer {
             error: reply.as_convert_error(),
             tcp_header: options.then(|| upstream.map(sys::peer_options).unwrap_or_default()),
-            extensions: None,
+            extensions: extensions.then(|| OPTIONS.to_vec()),
         };
         answer.encode().expect("it has no lists of any length")
     }
@@ -203,7 +218,17 @@ pub(super) fn reply_of(outcome: Outcome) -> Reply {
 /// Whether another way may succeed where a node said this: it speaks of itself,
 /// and not of the server.
 pub(super) fn is_of_hop(reply: Reply) -> bool {
-    outcome_of(reply) == Outcome::HopFailed
+    finds_no_way(reply) || outcome_of(reply) == Outcome::HopFailed
+}
+
+/// Whether what a node said of itself holds for other flows, too: not what it may
+/// not do, and not what it has no route to.
+pub(super) fn is_of_all_flows(reply: Reply) -> bool {
+    is_of_hop(reply) && reply != Reply::Denied && !finds_no_way(reply)
+}
+
+fn finds_no_way(reply: Reply) -> bool {
+    matches!(reply, Reply::Unreachable(icmp) if icmp.offender.is_none())
 }
 
 #[cfg(test)]
@@ -341,14 +366,23 @@ mod tests {
 
     #[test]
     fn every_asker_is_answered_in_its_own_words() {
-        let client = Asker::Client { options: false };
+        let client = Asker::CLIENT;
         let connected = client.answer(Reply::Connected, None);
         assert_eq!(connected, [1, 1, 0x22, 0x63]);
         let refused = client.answer(Reply::Refused, None);
         assert_eq!(refused, [1, 2, 0x22, 0x63, 30, 1, 96, 0]);
-        let options = Asker::Client { options: true };
+        let options = Asker::Client {
+            options: true,
+            extensions: false,
+        };
         let connected = options.answer(Reply::Connected, None);
         assert_eq!(connected, [1, 2, 0x22, 0x63, 20, 1, 0, 0]);
+        let extensions = Asker::Client {
+            options: false,
+            extensions: true,
+        };
+        let connected = extensions.answer(Reply::Connected, None);
+        assert_eq!(connected, [1, 3, 0x22, 0x63, 21, 2, 0, 0, 4, 8, 0, 0]);
         let peer = Asker::Peer.answer(Reply::Refused, None);
         assert_eq!(peer, Acceptor::reply(Reply::Refused));
     }
@@ -360,5 +394,22 @@ mod tests {
             assert_eq!(is_of_hop(reply), reply == Reply::Failed);
         }
         assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownLabel));
+    }
+
+    #[test]
+    fn what_a_node_cannot_do_for_one_flow_it_may_for_others() {
+        let unreachable = |offender| {
+            Reply::Unreachable(Icmp {
+                kind: 3,
+                code: 1,
+                offender,
+            })
+        };
+        let router = unreachable(Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into()));
+        assert!(!is_of_hop(router) && is_of_hop(unreachable(None)));
+        assert!(is_of_all_flows(Reply::Failed) && is_of_all_flows(Reply::UnknownLabel));
+        for reply in [Reply::Denied, unreachable(None), router, Reply::Refused] {
+            assert!(!is_of_all_flows(reply), "{reply:?}");
+        }
     }
 }

@@ -25,7 +25,9 @@ use super::Worker;
 use super::admit::Blame;
 use super::entry::{Pending, micros};
 use super::hop;
-use super::prologue::{Expecting, Unheard, Via, is_of_hop, outcome_of, read_whole, say};
+use super::prologue::{
+    Expecting, Unheard, Via, is_of_all_flows, is_of_hop, outcome_of, read_whole, say,
+};
 
 /// How long the next node may take to accept a connection before another way is
 /// tried.
@@ -312,11 +314,10 @@ impl<I: Intercept> Worker<I> {
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {
             self.counters.hops_failed.add(1);
-            // What a node may not do says nothing of other flows.
-            match (lost, reply) {
-                (true, _) => self.mark_down(Fault::Peer(hopping.via.peer)),
-                (false, Reply::Denied) => {}
-                (false, _) => self.mark_down(Fault::Chain(hopping.via.chain)),
+            if lost {
+                self.mark_down(Fault::Peer(hopping.via.peer));
+            } else if is_of_all_flows(reply) {
+                self.mark_down(Fault::Chain(hopping.via.chain));
             }
             let left = self
                 .pending(key)

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The 0-RTT TCP Convert Protocol as a client of another make sees it. Its bytes are written here by
+//! hand from RFC 8803, so that a mistake of ours does not stand on both sides.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
+
+mod failures;
+mod interop;
+mod refusals;
+mod syn;
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use posthaste_lab::network::{Family, Network};
+
+use crate::asking::{Asked, explicit, listener, read, say_to, scene};
+use crate::payload;
+use crate::support::{PORT, Pair, accept, listen, until_ended};
+
+/// A node for the test's clients and servers.
+pub(crate) fn converter(network: &Network) -> String {
+    let all = "[\"10.0.0.0/8\", \"fd00::/8\"]";
+    format!(
+        "[node]\nid = 1\n[access]\nclients = {all}\ndestinations = {all}\n{}",
+        explicit(network, 0)
+    )
+}
+
+/// The fixed header (§6.1) and what it counts.
+pub(crate) fn message(tlvs: &[&[u8]]) -> Vec<u8> {
+    let body = tlvs.concat();
+    assert_eq!(body.len() % 4, 0, "whole words");
+    let words = u8::try_from(1 + body.len() / 4).unwrap();
+    [&[1, words, 0x22, 0x63][..], &body].concat()
+}
+
+/// The Connect TLV (§6.2.5).
+pub(crate) fn connect(to: SocketAddr, options: &[u8]) -> Vec<u8> {
+    let ip = match to.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let mut tlv = vec![10, 0];
+    tlv.extend_from_slice(&to.port().to_be_bytes());
+    tlv.extend_from_slice(&ip.octets());
+    tlv.extend_from_slice(options);
+    tlv.resize(tlv.len().next_multiple_of(4), 0);
+    tlv[1] = u8::try_from(tlv.len() / 4).unwrap();
+    tlv
+}
+
+/// The server has answered.
+const CONNECTED: [u8; 4] = [1, 1, 0x22, 0x63];
+
+fn server(network: &Network, family: Family) -> SocketAddr {
+    SocketAddr::new(network.server_address(family), PORT)
+}
+
+#[test]
+fn a_client_is_connected_whatever_the_families() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    let servers = listen(network.server(), PORT);
+    let mut count = 0;
+    for ours in Family::ALL {
+        for theirs in Family::ALL {
+            let mut request = message(&[&connect(server(&network, theirs), &[])]);
+            request.extend_from_slice(b"said early");
+            let client = say_to(&network, listener(&network, 0, ours), &request);
+            let (server, from) = accept(&servers);
+            assert_eq!(from.is_ipv4(), theirs == Family::V4, "{ours} to {theirs}");
+            let mut pair = Pair { client, server };
+            assert_eq!(read(&mut pair.server, 10), b"said early");
+            assert_eq!(read(&mut pair.client, 4), CONNECTED, "{ours} to {theirs}");
+            payload::send(&mut pair.server, 1, 200_000).unwrap();
+            payload::receive(&mut pair.client, 1, 200_000).unwrap();
+            payload::send(&mut pair.client, 2, 200_000).unwrap();
+            payload::receive(&mut pair.server, 2, 200_000).unwrap();
+            pair.close_client_first();
+            count += 1;
+            until_ended(&asked.node, "finished", count);
+        }
+    }
+    assert_eq!(asked.settle(), 4);
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    let servers = listen(network.server(), PORT);
+    for (count, family) in (1..).zip(Family::ALL) {
+        let request = message(&[&connect(server(&network, family), &[])]);
+        let (first, rest) = request.split_at(1);
+        let mut client = say_to(&network, listener(&network, 0, family), first);
+        for byte in rest {
+            client.write_all(&[*byte]).unwrap();
+        }
+        let (server, _) = accept(&servers);
+        assert_eq!(read(&mut client, 4), CONNECTED);
+        let mut pair = Pair { client, server };
+        pair.check();
+        pair.close_server_first();
+        until_ended(&asked.node, "finished", count);
+    }
+    assert_eq!(asked.settle(), 2);
+}
+
+/// Supported TCP Extensions (§6.2.4): SACK and timestamps.
+const EXTENSIONS: [u8; 8] = [21, 2, 0, 0, 4, 8, 0, 0];
+const INFO: [u8; 4] = [1, 1, 0, 0];
+
+#[test]
+fn a_client_learns_which_options_there_are() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    for family in Family::ALL {
+        let node = listener(&network, 0, family);
+        let mut client = say_to(&network, node, &message(&[&INFO]));
+        let heard = crate::asking::hear(&mut client);
+        let expected = crate::asking::Heard::and_closed(&message(&[&EXTENSIONS]));
+        assert_eq!(heard, expected);
+    }
+    assert_eq!(asked.settle(), 0);
+}
+
+#[test]
+fn a_client_is_connected_and_learns_which_options_there_are() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    let servers = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let request = message(&[&INFO, &connect(server(&network, family), &[])]);
+        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        let (server, _) = accept(&servers);
+        assert_eq!(read(&mut client, 12), message(&[&EXTENSIONS]));
+        let mut pair = Pair { client, server };
+        pair.check();
+        pair.close_client_first();
+    }
+    until_ended(&asked.node, "finished", 2);
+    assert_eq!(asked.settle(), 2);
+}
+
+#[test]
+fn a_client_that_asks_for_options_is_told_those_of_the_server() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    let servers = listen(network.server(), PORT);
+    for family in Family::ALL {
+        // SACK permitted, without a value; maximum segment size, which is passed over (§7.1).
+        let options = [4, 2, 2, 4, 1, 0];
+        let request = message(&[&connect(server(&network, family), &options)]);
+        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        let (server, _) = accept(&servers);
+        let head = read(&mut client, 4);
+        let tlv = read(&mut client, 4 * usize::from(head[1]) - 4);
+        // Extended TCP Header (§6.2.6).
+        assert_eq!((head[0], &head[2..], tlv[0]), (1, &[0x22, 0x63][..], 20));
+        assert_eq!(usize::from(tlv[1]) * 4, tlv.len(), "nothing but that TLV");
+        let mss: u16 = if family == Family::V4 { 1460 } else { 1440 };
+        let [high, low] = mss.to_be_bytes();
+        let options = &tlv[4..];
+        for option in [&[2, 4, high, low][..], &[4, 2]] {
+            let found = options.windows(option.len()).any(|some| some == option);
+            assert!(found, "{option:?} in {options:?}");
+        }
+        let mut pair = Pair { client, server };
+        pair.check();
+        pair.close_client_first();
+    }
+    until_ended(&asked.node, "finished", 2);
+    assert_eq!(asked.settle(), 2);
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests that are granted, and servers that cannot be reached: the client is told how, by an error
+//! (RFC 8803 §6.2.8) and an end in order.
+
+use std::net::SocketAddr;
+
+use posthaste_lab::network::Family;
+
+use crate::asking::{Asked, Heard, hear, listener, say_to, scene};
+use crate::support::{PORT, ended, firewall, talkative};
+
+use super::{connect, converter, message, server};
+
+/// An Error TLV of one word.
+fn error(code: u8, value: u8) -> Heard {
+    Heard::and_closed(&message(&[&[30, 1, code, value]]))
+}
+
+#[test]
+fn a_refusal_is_error_96() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    for family in Family::ALL {
+        let mut request = message(&[&connect(server(&network, family), &[])]);
+        // What the client said early must not turn the error into a reset.
+        request.resize(100_000, b'x');
+        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(hear(&mut client), error(96, 0), "{family}");
+    }
+    assert_eq!(asked.settle(), 2);
+    assert_eq!(ended(&asked.node, "upstream_refused"), 2);
+}
+
+#[test]
+fn an_icmp_error_is_error_97_with_its_code() {
+    let network = scene();
+    talkative(network.nodes());
+    let asked = Asked::start(&network, &converter(&network));
+    let cases: [(Family, &[(&str, u8)]); 2] = [
+        (
+            Family::V4,
+            &[
+                ("icmp type net-unreachable", 0),
+                ("icmp type host-unreachable", 1),
+                ("icmp type admin-prohibited", 13),
+            ],
+        ),
+        (
+            Family::V6,
+            &[
+                ("icmpv6 type no-route", 0),
+                ("icmpv6 type admin-prohibited", 1),
+                ("icmpv6 type addr-unreachable", 3),
+            ],
+        ),
+    ];
+    for (family, kinds) in cases {
+        let rules = (3000..).zip(kinds);
+        let rules = rules.map(|(port, (kind, _))| format!("tcp dport {port} reject with {kind}\n"));
+        let rules: String = rules.collect();
+        let table = format!("for_{family}");
+        firewall(network.node(1), &table, &[("forward", &rules)]);
+        for (port, (kind, code)) in (3000..).zip(kinds) {
+            let to = SocketAddr::new(network.server_address(family), port);
+            let request = message(&[&connect(to, &[])]);
+            let mut client = say_to(&network, listener(&network, 0, family), &request);
+            assert_eq!(hear(&mut client), error(97, *code), "{kind}");
+        }
+    }
+    assert_eq!(asked.settle(), 6);
+    assert_eq!(ended(&asked.node, "upstream_unreachable"), 6);
+}
+
+/// What the node's own kernel says to it is as good as what a router says.
+#[test]
+fn a_route_that_refuses_is_error_97_with_its_code() {
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    for (family, kind, to, code) in [
+        (Family::V4, "unreachable", "10.200.0.1", 1),
+        (Family::V4, "prohibit", "10.200.0.2", 13),
+        (Family::V4, "throw", "10.200.0.3", 0),
+        (Family::V6, "unreachable", "fd00:200::1", 3),
+        (Family::V6, "prohibit", "fd00:200::2", 1),
+        (Family::V6, "throw", "fd00:200::3", 0),
+    ] {
+        let length = if family == Family::V4 { 32 } else { 128 };
+        let route = format!("route add {kind} {to}/{length}");
+        network.node(0).ip(&route).unwrap();
+        let to = SocketAddr::new(to.parse().unwrap(), PORT);
+        let request = message(&[&connect(to, &[])]);
+        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(hear(&mut client), error(97, code), "{route}");
+    }
+    assert_eq!(asked.settle(), 6);
+    assert_eq!(ended(&asked.node, "upstream_unreachable"), 6);
+}
+
+#[test]
+fn silence_is_error_65_when_the_rule_has_waited_long_enough() {
+    let network = scene();
+    let config = converter(&network) + "[defaults.timeouts]\nconnect = \"300ms\"\n";
+    let asked = Asked::start(&network, &config);
+    let silence = format!("tcp dport {PORT} drop");
+    firewall(network.node(1), "silence", &[("forward", &silence)]);
+    for family in Family::ALL {
+        let request = message(&[&connect(server(&network, family), &[])]);
+        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(hear(&mut client), error(65, 0), "{family}");
+    }
+    assert_eq!(asked.settle(), 2);
+    assert_eq!(ended(&asked.node, "connect_timeout"), 2);
+}
+
+/// Nobody hears what becomes of the server, and nothing is left of the relay.
+#[test]
+fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
+    let network = scene();
+    let config = converter(&network) + "[defaults.timeouts]\nconnect = \"1s\"\n";
+    let asked = Asked::start(&network, &config);
+    let silence = format!("tcp dport {PORT} drop");
+    firewall(network.node(1), "silence", &[("forward", &silence)]);
+    for family in Family::ALL {
+        let request = message(&[&connect(server(&network, family), &[])]);
+        let client = say_to(&network, listener(&network, 0, family), &request);
+        crate::support::until("relay", || {
+            crate::support::counter(&asked.node, "relays") == 1
+        });
+        crate::support::reset(client);
+        crate::support::until_counter(&asked.node, "relays", 0);
+    }
+    assert_eq!(asked.settle(), 2);
+}
