@@ -72,11 +72,15 @@ fn list_route(
     }
 }
 
-/// The candidates, and which of them is taken.
+/// The candidates, and which of them is taken: one that is down only if all
+/// are.
 fn ways(candidates: impl Iterator<Item = api::Candidate>) -> api::Ways {
     let candidates: Vec<_> = candidates.collect();
     api::Ways {
-        taken: candidates.iter().position(|candidate| candidate.usable),
+        taken: candidates
+            .iter()
+            .position(|candidate| candidate.usable)
+            .or_else(|| (!candidates.is_empty()).then_some(0)),
         candidates,
     }
 }

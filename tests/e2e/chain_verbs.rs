@@ -13,7 +13,7 @@ use posthaste_lab::network::Family;
 use posthaste_lab::scratch::Scratch;
 use serde_json::{Value, json};
 
-use crate::support::{PORT, Pair, SOON, binary, counter, line, listen, start};
+use crate::support::{PORT, Pair, SOON, binary, counter, line, listen, start, until};
 use crate::watch::{assert_nothing_left, installed};
 
 /// Runs the program to its end.
@@ -514,4 +514,37 @@ fn a_node_that_is_only_asked_takes_no_flow() {
     assert_eq!(counter(&node, "relays_opened"), 0);
     assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
     assert_nothing_left(host);
+}
+
+#[test]
+fn a_peer_that_fails_is_shown_as_down_and_passed_over() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let files = Files::new();
+    // Nobody listens there.
+    let server = network.server_address(Family::V4);
+    let tables = files
+        .tables()
+        .replace("192.0.2.8:4480", &format!("{server}:4480"));
+    let tables = tables
+        + "[[route]]\ndestinations = [\"10.0.0.0/8\"]\nports = [4000]\nchains = [\"south\"]\n";
+    let tables = tables.replace("ports = [4000]", &format!("ports = [{PORT}]"));
+    let tables = tables.replace("[node]\n", "[node]\nworkers = 1\n");
+    let node = start(&network, &tables);
+    let question = format!("chains explain {server}:{PORT}");
+    let before = node.admin_json(&question).unwrap();
+    assert_eq!(before["ways"]["taken"], 0, "{before:#}");
+    // It is down for some seconds only, which a slow machine may take to ask.
+    until("a peer that is down", || {
+        Pair::open(&network, Family::V4, &listener).check();
+        let list = node.admin_json("chains").unwrap();
+        let text = node.admin("chains").unwrap();
+        let after = node.admin_json(&question).unwrap();
+        let health = &list["peers"][0]["health"];
+        health["down_at"].as_u64() > Some(0)
+            && health["down_for_ms"].as_u64() > Some(0)
+            && text.contains("down for")
+            && after["ways"]["candidates"][0]["usable"] == false
+            && after["ways"]["taken"] == 1
+    });
 }

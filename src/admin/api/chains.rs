@@ -72,8 +72,8 @@ pub(crate) struct Route {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ways {
     pub(crate) candidates: Vec<Candidate>,
-    /// Which of them a flow would take now, from 0; none of them when it would
-    /// be refused.
+    /// Which of them a flow would take now, from 0; none when there are none,
+    /// and it is refused.
     pub(crate) taken: Option<usize>,
 }
 
