@@ -6,7 +6,7 @@
 //! flows do not come one after the other. The need is the greatest of three:
 //!
 //! * flows come at a rate: those of the while, what chance adds to them, and
-//!   all of a second at once;
+//!   all of a second and a quarter at once, up to 64;
 //! * flows came at once: those and a quarter more;
 //! * what was needed before, which fades slowly.
 //!
@@ -19,12 +19,12 @@ use std::time::Duration;
 const RATE_LIFE: Duration = Duration::from_secs(5);
 /// In which the need falls to a half when nothing is asked for.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Of a rate of flows, so many are kept for all of a second coming at once.
+/// No more are kept for what comes in a second coming at once.
 const AT_ONCE_MAX: f64 = 64.0;
 /// Standard deviations of a random stream of flows (the root of its mean) that
 /// the need leaves room for: one while in a thousand has more.
 const DEVIATIONS: f64 = 3.0;
-/// Room beyond the greatest burst.
+/// What is known to come at once is made so much more.
 const BURST_ROOM: f64 = 1.25;
 /// How long it takes to replace a hop as long as nobody knows.
 const REPLACE_UNKNOWN: Duration = Duration::from_millis(250);
@@ -91,7 +91,8 @@ impl Demand {
     fn needed(&self, now: Duration) -> f64 {
         let rate = self.begun.value(now, RATE_LIFE) / RATE_LIFE.as_secs_f64();
         let meanwhile = rate * self.replace.as_secs_f64();
-        let steady = meanwhile + DEVIATIONS * meanwhile.sqrt() + rate.min(AT_ONCE_MAX);
+        let at_once = (rate * BURST_ROOM).min(AT_ONCE_MAX);
+        let steady = meanwhile + DEVIATIONS * meanwhile.sqrt() + at_once;
         let burst = self.recent(now) * BURST_ROOM;
         let age = now.saturating_sub(self.held_at);
         let former = self.held * (-age.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
@@ -176,7 +177,7 @@ mod tests {
         let mut demand = with_replace(100);
         let now = steady(&mut demand, SECOND, 50, 20);
         let wanted = demand.wanted(now);
-        assert!((55..=75).contains(&wanted), "{wanted}");
+        assert!((63..=85).contains(&wanted), "{wanted}");
     }
 
     #[test]
