@@ -32,6 +32,10 @@ const PACE: f64 = 1.2;
 const SEGMENT_BYTES: u32 = 1448;
 
 /// How a flow is to start on a hop.
+///
+/// Linux takes an initial window only before a socket has sent any data, which
+/// a hop that waits has (its hello): so the window is for the dial, and the
+/// pace for the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The congestion window to start with, in segments: more than the
@@ -48,7 +52,8 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
     estimate: Option<Estimate>,
-    min_rtt: Option<Duration>,
+    /// The shortest round trip, and when it was last confirmed or replaced.
+    min_rtt: Option<(Duration, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +72,11 @@ impl Path {
         let min_rtt = Duration::from_micros(info.min_rtt_us.into());
         // All ones stand for none.
         if info.min_rtt_us != 0 && info.min_rtt_us != u32::MAX {
-            self.min_rtt = Some(self.min_rtt.map_or(min_rtt, |known| known.min(min_rtt)));
+            // The way may have become longer: the shortest of long ago is gone.
+            let known = self.min_rtt.filter(|(_, at)| now < *at + AGE_MAX);
+            if known.is_none_or(|(known, _)| min_rtt <= known) {
+                self.min_rtt = Some((min_rtt, now));
+            }
         }
         let segment_bytes = match info.send_mss_bytes {
             0 => SEGMENT_BYTES,
@@ -96,7 +105,7 @@ impl Path {
     /// How a flow is to start that shares the way with `sharers` in all.
     /// `None` when it had better start as any other.
     pub(crate) fn plan(&self, sharers: f64, now: Duration) -> Option<Plan> {
-        let (estimate, min_rtt) = (self.estimate?, self.min_rtt?);
+        let (estimate, (min_rtt, _)) = (self.estimate?, self.min_rtt?);
         let share = estimate.worth(now) / sharers.max(1.0);
         let in_flight = estimate.rate * min_rtt.as_secs_f64() / estimate.segment_bytes;
         let window = (in_flight.min(estimate.window) * share).min(WINDOW_MAX);
@@ -226,6 +235,21 @@ mod tests {
         };
         path.learn(&lossy, NOW);
         assert_eq!(window(&path, 1.0, NOW), 50);
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_believed_in_the_end() {
+        let mut path = Path::default();
+        let far = TcpInfo {
+            min_rtt_us: 100_000,
+            cwnd_segments: 1000,
+            ..flow(10_000_000)
+        };
+        path.learn(&flow(10_000_000), NOW);
+        path.learn(&far, after(10));
+        assert_eq!(window(&path, 1.0, after(10)), 500);
+        path.learn(&far, after(60));
+        assert_eq!(window(&path, 1.0, after(60)), 1000);
     }
 
     #[test]
