@@ -22,6 +22,7 @@ mod model;
 pub mod netns;
 pub mod network;
 pub mod node;
+pub mod off_path;
 pub mod process;
 pub mod record;
 pub mod scratch;

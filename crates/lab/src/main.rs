@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use posthaste_lab::{boot, demo, establish, record, synflood, transfer_times};
+use posthaste_lab::{boot, demo, establish, off_path, record, synflood, transfer_times};
 
 /// Builds networks, runs experiments on posthaste and records the results.
 ///
@@ -20,8 +20,10 @@ struct Cli {
 enum Command {
     /// Fetch web objects with curl and nginx, with and without a node halfway.
     Demo(demo::Args),
-    /// Time transfers with no node and with nodes on the path, beside the model.
+    /// Time transfers with no node, with nodes on the path and in chains, beside the model.
     TransferTimes(transfer_times::Args),
+    /// Time transfers by one node beside the path, farther and farther from it.
+    OffPath(off_path::Args),
     /// Measure how long connections take to open, many at once.
     Establish(establish::Args),
     /// Flood a server behind a node with spoofed SYNs.
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Establish(args) => establish::run(args),
         Command::TransferTimes(args) => transfer_times::run(args),
+        Command::OffPath(args) => off_path::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::Boot(args) => boot::run(args),
         Command::Report(args) => record::run(args),
