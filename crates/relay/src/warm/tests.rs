@@ -214,9 +214,16 @@ impl Worker {
     }
 
     fn until(&mut self, what: &str, reached: impl Fn(State<'_>) -> bool) {
+        self.until_all(what, |states| {
+            states.into_iter().next().is_some_and(&reached)
+        });
+    }
+
+    /// The same of the hops to every peer.
+    fn until_all(&mut self, what: &str, reached: impl Fn(Vec<State<'_>>) -> bool) {
         // Turns count, not the time for which the whole process was stopped.
         let mut spent = Duration::ZERO;
-        while !self.state(&reached) {
+        while !reached(self.hops.states(sys::monotonic()).collect()) {
             assert!(spent < PATIENCE, "{what} does not happen");
             let began = Instant::now();
             self.turn();
@@ -427,10 +434,9 @@ fn other_peers_keep_the_hops_that_are_still_right() {
         let states = worker.hops.states(sys::monotonic());
         states.map(|state| state.waiting).collect::<Vec<_>>()
     };
-    worker.until_waiting(2);
-    while all(&worker) != [2, 2] {
-        worker.turn();
-    }
+    worker.until_all("that all wait", |states| {
+        states.iter().all(|state| state.waiting == 2)
+    });
     let mut renamed = one.clone();
     renamed.name = "as before".into();
     renamed.pool.min = 1;
