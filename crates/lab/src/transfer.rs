@@ -215,7 +215,7 @@ pub fn fetch_here(request: &Request) -> Result<Timing> {
     let mut complete = connect;
     let mut received = 0;
     while received < request.bytes {
-        let length = stream.read(&mut buffer).context("read")?;
+        let length = read_on(&mut stream, &mut buffer).context("read")?;
         complete = start.elapsed();
         ensure!(
             length > 0,
@@ -236,7 +236,7 @@ pub fn fetch_here(request: &Request) -> Result<Timing> {
         request.bytes
     );
     ensure!(
-        stream.read(&mut buffer).context("read the end")? == 0,
+        read_on(&mut stream, &mut buffer).context("read the end")? == 0,
         "bytes after the end"
     );
     let first_byte = first_byte.unwrap_or(complete);
@@ -246,6 +246,17 @@ pub fn fetch_here(request: &Request) -> Result<Timing> {
         complete,
         local: stream.local_addr()?,
     })
+}
+
+/// Reads, and goes on after the process was stopped for a while: with a time-out the kernel ends
+/// the call then. The sample is useless, but one of many.
+fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            end => return end,
+        }
+    }
 }
 
 fn verify(offset: u64, part: &[u8]) -> Result<()> {

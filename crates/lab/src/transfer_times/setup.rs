@@ -66,9 +66,21 @@ impl Setup {
 
     /// Runs as many transfers at once as there are to be clients.
     pub(super) fn fetch(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
-        if let Some(chain) = &self.chain {
+        if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
+            let largest = Configuration {
+                bytes: args.largest(),
+                ..configuration
+            };
+            for _ in 0..args.primers {
+                chain.wait_until_full(&self.nodes)?;
+                self.fetch_now(args, largest)?;
+            }
             chain.wait_until_full(&self.nodes)?;
         }
+        self.fetch_now(args, configuration)
+    }
+
+    fn fetch_now(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
         let Configuration { way, bytes } = configuration;
         let server = self.network.server_address(way.family);
         let request = Request {

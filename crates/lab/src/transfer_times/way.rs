@@ -162,8 +162,13 @@ impl Layout {
     pub(super) fn counters(self, place: usize) -> Vec<(&'static str, bool)> {
         let has_next = place + 1 < self.nodes as usize;
         let is_chain = self.carriage != Carriage::Transparent;
-        let hops_cold = is_chain && has_next && !self.carriage.is_warm();
-        vec![("relays_opened", true), ("hops_cold", hops_cold)]
+        let passes_on = is_chain && has_next;
+        let is_warm = self.carriage.is_warm();
+        vec![
+            ("relays_opened", true),
+            ("hops_cold", passes_on && !is_warm),
+            ("hops_warm", passes_on && is_warm),
+        ]
     }
 
     pub(super) fn describe(self) -> String {

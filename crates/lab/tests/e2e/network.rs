@@ -48,6 +48,23 @@ fn a_connection_takes_the_round_trip_time_of_all_links() {
 }
 
 #[test]
+fn a_host_beside_the_line_is_reached_from_both_ends() {
+    let half = Link::delay(10 * MS);
+    let network = Network::line([half.clone(), half])
+        .beside(0, Link::delay(5 * MS))
+        .build()
+        .unwrap();
+    let _server = Server::start(network.aside(0), 80, network.congestion()).unwrap();
+    for family in Family::ALL {
+        for end in [network.client(), network.server()] {
+            let request = Request::new(network.aside_address(0, family), 80, 100);
+            let connect = shortest_ms(31.0, || fetch(end, &request).unwrap().connect);
+            assert!((29.5..35.0).contains(&connect), "{family}: {connect} ms");
+        }
+    }
+}
+
+#[test]
 fn a_limited_link_takes_the_time_its_rate_needs() {
     let link = Link::delay(MS).rate(8_000_000).queue(100_000);
     let network = Network::line([link]).build().unwrap();
