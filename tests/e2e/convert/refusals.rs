@@ -204,7 +204,7 @@ fn a_destination_that_is_not_for_the_public_is_error_32() {
     ];
     for (count, ip) in (1..).zip(denied) {
         let to = SocketAddr::new(ip.parse().unwrap(), PORT);
-        let node = listener(&network, 0, Family::ALL[count as usize % 2]);
+        let node = listener(&network, 0, Family::ALL[usize::from(to.is_ipv6())]);
         let mut client = say_to(&network, node, &message(&[&connect(to, &[])]));
         assert_eq!(hear(&mut client), error(&[32, 0]), "{ip}");
         asked.until_denied(&network, "destination", count);
