@@ -16,6 +16,7 @@ mod clients;
 mod configuration;
 mod convert;
 mod fragments;
+mod hostile;
 mod neighbour;
 mod odd_clients;
 mod operations;

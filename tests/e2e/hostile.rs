@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who asks a node for what it may not have: what it hears, how it is counted and logged, and that
+//! nothing is left of it.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
+
+mod flood;
+mod hops;
+mod requests;
+
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_wire::convert::{Connect, Request};
+use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use posthaste_wire::seal::{Key, Nonce, Seal};
+
+use crate::asking::{ALLOWED, Asked, Heard, KEY, explicit, hear, listener, say_to};
+use crate::payload::Random;
+use crate::support::{PORT, until};
+
+/// The node that is asked, and the peer that the tests play.
+const ME: u64 = 1;
+const PEER: u64 = 2;
+const KEY_ID: u32 = 7;
+/// A chain that leads from this node to the peer: this node is at its position 1.
+const CHAIN: u32 = 9;
+
+fn config(network: &Network) -> String {
+    format!(
+        "[node]\nid = {ME}\nworkers = 2\n{ALLOWED}\
+         [[peer]]\nname = \"two\"\nid = {PEER}\naddress = \"192.0.2.2:4480\"\n\
+         key = \"{KEY}\"\nkey_id = {KEY_ID}\npool_max = 0\n\
+         [[chain]]\nname = \"onward\"\nnumber = {CHAIN}\nnodes = [\"one\", \"two\"]\n{}",
+        explicit(network, 0)
+    )
+}
+
+fn id(number: u64) -> NodeId {
+    NodeId::new(number).unwrap()
+}
+
+/// The key of [`KEY`].
+fn key() -> Key {
+    Key::new(std::array::from_fn(|at| u8::try_from(at).unwrap()))
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+/// A nonce that no other request of these tests has.
+fn nonce() -> Nonce {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut random = Random(NEXT.fetch_add(1, Ordering::Relaxed) ^ unix_ms() << 20);
+    let mut bytes = [0; 16];
+    for half in bytes.chunks_mut(8) {
+        half.copy_from_slice(&random.next().to_be_bytes());
+    }
+    Nonce(bytes)
+}
+
+/// A request with a seal, that of the peer unless a test changes it.
+struct Draft {
+    connect: Connect,
+    key: Key,
+    key_id: u32,
+    receiver: u64,
+    made_ms: u64,
+}
+
+impl Draft {
+    fn to(destination: SocketAddr) -> Self {
+        let mut header = ChainHeader::to(Endpoint::new(destination).unwrap());
+        header.guard = Some(LoopGuard::new(id(PEER)));
+        Self {
+            connect: Connect::new(header),
+            key: key(),
+            key_id: KEY_ID,
+            receiver: ME,
+            made_ms: unix_ms(),
+        }
+    }
+
+    fn to_server(network: &Network, family: Family) -> Self {
+        Self::to(SocketAddr::new(network.server_address(family), PORT))
+    }
+
+    /// The way goes on by a chain.
+    fn by(mut self, chain: u32, position: u8) -> Self {
+        self.connect.header.label = Label::new(chain, position);
+        self
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let request = Request {
+            connect: Some(self.connect.clone()),
+            ..Request::default()
+        };
+        let seal = Seal {
+            key: &self.key,
+            key_id: self.key_id,
+            receiver: id(self.receiver),
+            now_ms: self.made_ms,
+            nonce: nonce(),
+        };
+        request.encode(Some(&seal)).unwrap()
+    }
+}
+
+/// Says something to a node over each family and reads what it answers: no flow is begun, the
+/// refusal is counted under its reason and logged with the sender's address, and nothing is left.
+fn expect(network: &Network, reason: &str, answer: &Heard, hostile: impl Fn(Family) -> Vec<u8>) {
+    let asked = Asked::start(network, &config(network));
+    for (count, family) in (1..).zip(Family::ALL) {
+        let mut stream = say_to(network, listener(network, 0, family), &hostile(family));
+        let from = stream.local_addr().unwrap();
+        assert_eq!(hear(&mut stream), *answer, "{family}");
+        asked.until_denied(network, reason, count);
+        until_logged(&asked, from, reason);
+    }
+    assert_eq!(asked.settle(), 0, "no flow was begun");
+}
+
+/// Waits for the line that tells of a denial.
+fn until_logged(asked: &Asked, from: SocketAddr, reason: &str) {
+    until("line of the log", || {
+        let lines = asked.node.log();
+        let mut lines = lines.iter().map(|line| crate::watch::fields(line));
+        lines.any(|fields| {
+            let is = |key: &str, value: &str| fields.get(key).is_some_and(|text| text == value);
+            is("msg", "request denied") && is("from", &from.to_string()) && is("reason", reason)
+        })
+    });
+}

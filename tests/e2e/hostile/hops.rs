@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who says to be a peer that opens a hop, and is not; and peers that speak out of turn.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_wire::Progress;
+use posthaste_wire::hop::{Dialer, Dialing, PROVED, ping, pong};
+use posthaste_wire::seal::Key;
+
+use crate::asking::{Asked, Heard, hear, listener, read, say_to, scene};
+use crate::support::{PORT, Pair, accept, listen, until_ended};
+
+use super::{Draft, KEY_ID, ME, PEER, config, expect, id, key, nonce, unix_ms, until_logged};
+
+/// Bytes of a challenge.
+const CHALLENGE: usize = 48;
+
+fn hello(me: u64, key_id: u32) -> Vec<u8> {
+    let dialing = Dialing::new(key(), key_id, id(me), id(ME), nonce());
+    dialing.hello().to_vec()
+}
+
+/// A hop as the peer opens it, and what was said for that.
+fn dial_hop(network: &Network, family: Family) -> (TcpStream, Dialer, Vec<u8>) {
+    let mut dialing = Dialing::new(key(), KEY_ID, id(PEER), id(ME), nonce());
+    let mut stream = say_to(network, listener(network, 0, family), dialing.hello());
+    let hello = dialing.hello().to_vec();
+    let Ok(Progress::Done { value, .. }) = dialing.feed(&read(&mut stream, CHALLENGE)) else {
+        panic!("the node proves itself");
+    };
+    stream.write_all(&value.response).unwrap();
+    let said = [hello, value.response.to_vec()].concat();
+    (stream, Dialer::new(value.session), said)
+}
+
+#[test]
+fn the_nodes_own_number_is_refused() {
+    let network = scene();
+    let reset = Heard::only_a_reset();
+    expect(&network, "malformed", &reset, |_| hello(ME, KEY_ID));
+}
+
+#[test]
+fn an_unknown_number_is_refused() {
+    let network = scene();
+    let reset = Heard::only_a_reset();
+    expect(&network, "malformed", &reset, |_| hello(PEER + 5, KEY_ID));
+}
+
+#[test]
+fn an_unknown_key_is_refused() {
+    let network = scene();
+    let reset = Heard::only_a_reset();
+    expect(&network, "malformed", &reset, |_| hello(PEER, KEY_ID + 1));
+}
+
+/// Asserts that a node resets a connection after its challenge, and tells why.
+fn refused_after_challenge(network: &Network, asked: &Asked, mut stream: TcpStream, count: u64) {
+    let from = stream.local_addr().unwrap();
+    let heard = hear(&mut stream);
+    assert!(heard.bytes.is_empty() && heard.reset, "{heard:?}");
+    asked.until_denied(network, "malformed", count);
+    until_logged(asked, from, "malformed");
+}
+
+#[test]
+fn who_does_not_know_the_key_is_refused() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    for (count, family) in (1..).zip(Family::ALL) {
+        let mut stream = say_to(
+            &network,
+            listener(&network, 0, family),
+            &hello(PEER, KEY_ID),
+        );
+        assert_eq!(read(&mut stream, CHALLENGE).len(), CHALLENGE);
+        stream.write_all(&[0x55; 16]).unwrap();
+        refused_after_challenge(&network, &asked, stream, count);
+    }
+    assert_eq!(asked.settle(), 0);
+}
+
+#[test]
+fn an_overheard_handshake_is_worth_nothing() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    for (count, family) in (1..).zip(Family::ALL) {
+        let (mut hop, _, overheard) = dial_hop(&network, family);
+        hop.write_all(&ping(3)).unwrap();
+        assert_eq!(read(&mut hop, 8), pong(3));
+        let mut stream = say_to(&network, listener(&network, 0, family), &overheard);
+        assert_eq!(read(&mut stream, CHALLENGE).len(), CHALLENGE);
+        refused_after_challenge(&network, &asked, stream, count);
+        // The honest one goes on.
+        hop.write_all(&ping(4)).unwrap();
+        assert_eq!(read(&mut hop, 8), pong(4));
+    }
+    assert_eq!(asked.settle(), 0);
+}
+
+#[test]
+fn a_proof_without_a_flow_ends_the_hop() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    for (count, family) in (1..).zip(Family::ALL) {
+        let (mut hop, ..) = dial_hop(&network, family);
+        hop.write_all(&PROVED).unwrap();
+        refused_after_challenge(&network, &asked, hop, count);
+    }
+    assert_eq!(asked.settle(), 0);
+}
+
+#[test]
+fn a_flow_without_the_seal_of_the_hop_is_refused() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    for (count, family) in (1..).zip(Family::ALL) {
+        // The seal is the peer's, but of another hop.
+        let (mut other, mut dialer, _) = dial_hop(&network, family);
+        let connect = Draft::to_server(&network, family).connect;
+        let open = dialer.open(&connect, unix_ms(), nonce()).unwrap();
+        let (mut hop, ..) = dial_hop(&network, family);
+        hop.write_all(&open).unwrap();
+        refused_after_challenge(&network, &asked, hop, count);
+        other.write_all(&ping(1)).unwrap();
+        assert_eq!(read(&mut other, 8), pong(1));
+    }
+    assert_eq!(asked.settle(), 0);
+}
+
+#[test]
+fn a_ping_in_place_of_the_proof_ends_the_flow() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    let _servers = listen(network.server(), PORT);
+    for (count, family) in (1..).zip(Family::ALL) {
+        let (mut hop, mut dialer, _) = dial_hop(&network, family);
+        let mut connect = Draft::to_server(&network, family).connect;
+        connect.proved = false;
+        let open = dialer.open(&connect, unix_ms(), nonce()).unwrap();
+        hop.write_all(&open).unwrap();
+        assert_eq!(read(&mut hop, 24)[..5], [4, 0, 0, 20, 0]);
+        hop.write_all(&ping(1)).unwrap();
+        assert_eq!(hear(&mut hop), Heard::only_a_reset(), "{family}");
+        until_ended(&asked.node, "client_absent", count);
+    }
+    assert_eq!(asked.settle(), 2);
+}
+
+/// After the flow is open its bytes are nobody's but the server's, whatever they look like.
+#[test]
+fn what_looks_like_a_frame_within_a_flow_is_the_flows() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    let servers = listen(network.server(), PORT);
+    for (count, family) in (1..).zip(Family::ALL) {
+        let (mut hop, mut dialer, _) = dial_hop(&network, family);
+        let connect = Draft::to_server(&network, family).connect;
+        let mut said = dialer.open(&connect, unix_ms(), nonce()).unwrap();
+        said.extend_from_slice(&PROVED);
+        said.extend_from_slice(&ping(1));
+        hop.write_all(&said).unwrap();
+        let (mut server, _) = accept(&servers);
+        assert_eq!(read(&mut hop, 24)[..5], [4, 0, 0, 20, 0]);
+        assert_eq!(read(&mut server, 12), [&PROVED[..], &ping(1)].concat());
+        let mut pair = Pair {
+            client: hop,
+            server,
+        };
+        pair.check();
+        pair.close_server_first();
+        until_ended(&asked.node, "finished", count);
+    }
+    assert_eq!(asked.settle(), 2);
+}
+
+/// A key that both know, under which somebody else speaks.
+#[test]
+fn another_key_does_not_get_past_the_challenge() {
+    let network = scene();
+    let asked = Asked::start(&network, &config(&network));
+    for (count, family) in (1..).zip(Family::ALL) {
+        let wrong = Key::new([0x55; 32]);
+        let mut dialing = Dialing::new(wrong, KEY_ID, id(PEER), id(ME), nonce());
+        let mut stream = say_to(&network, listener(&network, 0, family), dialing.hello());
+        let challenge = read(&mut stream, CHALLENGE);
+        assert!(dialing.feed(&challenge).is_err(), "it is not the key's");
+        // What it sent is sent back to it.
+        stream.write_all(&challenge[CHALLENGE - 16..]).unwrap();
+        refused_after_challenge(&network, &asked, stream, count);
+    }
+    assert_eq!(asked.settle(), 0);
+}
