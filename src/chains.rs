@@ -85,6 +85,10 @@ fn ways(candidates: impl Iterator<Item = api::Candidate>) -> api::Ways {
     }
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// The way straight to the destination.
 fn direct() -> api::Candidate {
     api::Candidate {
@@ -119,6 +123,14 @@ impl Workers {
             pool_max: peer.pool.max,
             waiting: each().map(|state| u64::from(state.waiting)).sum(),
             dialing: each().map(|state| u64::from(state.dialing)).sum(),
+            wanted: each().map(|state| u64::from(state.wanted)).sum(),
+            rtt_us: each().filter_map(|state| state.rtt).min().map(micros),
+            taken: each().map(|state| state.totals.taken).sum(),
+            missed: each().map(|state| state.totals.missed).sum(),
+            dialed: each().map(|state| state.totals.dialed).sum(),
+            failed: each().map(|state| state.totals.failed).sum(),
+            lost: each().map(|state| state.totals.lost).sum(),
+            failure: each().find_map(|state| state.failure.clone()),
             health: self.health(each().map(|state| state.down_for)),
         }
     }

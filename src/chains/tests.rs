@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use posthaste_relay::control::{ChainState, PeerState};
+use posthaste_relay::control::{ChainState, HopTotals, PeerState};
 use posthaste_wire::header::NodeId;
 
 use super::*;
@@ -63,6 +63,13 @@ fn worker(paris_down: bool, south_down: bool) -> Known {
             peer: id(8),
             waiting: 2,
             dialing: 1,
+            wanted: 4,
+            rtt: Some(Duration::from_millis(20)),
+            totals: HopTotals {
+                taken: 5,
+                ..HopTotals::default()
+            },
+            failure: None,
             down_for: down(paris_down),
         }],
         chains: vec![ChainState {
@@ -165,6 +172,10 @@ fn the_first_way_that_is_not_down_is_taken() {
         peer: id(9),
         waiting: 0,
         dialing: 0,
+        wanted: 0,
+        rtt: None,
+        totals: HopTotals::default(),
+        failure: Some("could not connect".into()),
         down_for: Some(Duration::from_millis(1)),
     });
     // With all of them down, the best is tried.

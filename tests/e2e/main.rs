@@ -27,4 +27,5 @@ mod reuse;
 mod rules;
 mod support;
 mod transparency;
+mod warm;
 mod watch;

@@ -140,6 +140,21 @@ pub struct Known {
     pub chains: Vec<ChainState>,
 }
 
+/// What became of warm hops to a peer, since the worker knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HopTotals {
+    /// Flows that were given a hop.
+    pub taken: u64,
+    /// Flows that asked for one in vain.
+    pub missed: u64,
+    /// Dials that became a hop.
+    pub dialed: u64,
+    /// Dials that did not.
+    pub failed: u64,
+    /// Hops that ended while they waited.
+    pub lost: u64,
+}
+
 /// A peer as one worker knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
@@ -149,6 +164,14 @@ pub struct PeerState {
     pub waiting: u32,
     /// Warm hops to it that are being opened.
     pub dialing: u32,
+    /// How many are to wait.
+    pub wanted: u32,
+    /// The round trip time to it.
+    pub rtt: Option<Duration>,
+    /// What became of hops to it.
+    pub totals: HopTotals,
+    /// Why the last dial that failed did.
+    pub failure: Option<String>,
     /// For how much longer no flow is sent to it, since it failed; `None` while
     /// flows are.
     pub down_for: Option<Duration>,

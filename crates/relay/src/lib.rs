@@ -27,7 +27,6 @@ mod rng;
 pub mod side;
 mod slots;
 pub mod sys;
-#[expect(dead_code, reason = "the worker does not use it yet")]
 mod warm;
 pub mod worker;
 

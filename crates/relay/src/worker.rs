@@ -21,7 +21,7 @@ mod prologue;
 mod wait;
 mod ways;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -42,6 +42,7 @@ use crate::relay::Ready;
 use crate::side::Side;
 use crate::slots::{KEY_BITS, Slots};
 use crate::sys::{self, Waker};
+use crate::warm::{self, WarmHops};
 
 pub use ask::Desk;
 use ask::TOKEN_GREETING;
@@ -68,6 +69,7 @@ const DESCRIPTORS_SPARE: usize = 16;
 const TOKEN_EVENTS: u64 = u64::MAX;
 const TOKEN_WAKER: u64 = u64::MAX - 1;
 const TOKEN_LISTENER: u64 = 1 << 61;
+const TOKEN_WARM: u64 = 1 << 59;
 
 /// What a worker is made of.
 #[derive(Debug)]
@@ -115,10 +117,15 @@ pub(crate) struct Worker<I> {
     unannounced: HashSet<Flow>,
     /// Connections to explicit listeners that have not asked for a flow.
     greetings: Slots<Greeting>,
+    /// Open connections to peers that wait for flows; `None` without a number of
+    /// this node.
+    warm: Option<WarmHops>,
+    /// Hops whose flow began at a pace, and until when it holds.
+    paced: VecDeque<(Duration, u64)>,
     /// What has failed of late, and until when ways by it are tried last.
     down: HashMap<Fault, Duration>,
     /// Gates of SYNs that were passed on, in the order of their expiry.
-    passed: std::collections::VecDeque<(Duration, Flow, Gate)>,
+    passed: VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
     /// Relays that want another turn.
     again: Vec<u64>,
@@ -231,6 +238,16 @@ impl<I: Intercept> Worker<I> {
             sys::apply(listener, rules.inherited())?;
         }
         intercept.offer(true)?;
+        let now = sys::monotonic();
+        let warm = settings.policy.chains.me.map(|me| {
+            let common = warm::Common {
+                me,
+                mark: settings.socket_mark,
+                token_base: TOKEN_WARM,
+                seed: u64::from_ne_bytes(sys::random()),
+            };
+            WarmHops::new(common, &settings.policy.chains.peers, now)
+        });
         Ok(Self {
             index: settings.index,
             epoll,
@@ -250,13 +267,15 @@ impl<I: Intercept> Worker<I> {
             known: HashSet::new(),
             unannounced: HashSet::new(),
             greetings: Slots::new(),
+            warm,
+            paced: VecDeque::new(),
             down: HashMap::new(),
-            passed: std::collections::VecDeque::new(),
+            passed: VecDeque::new(),
             workspace: Workspace::new(),
             again: Vec::new(),
             ended: Vec::new(),
             events_wait: false,
-            now: sys::monotonic(),
+            now,
             withdrawn: false,
             starved: false,
             swept: Duration::ZERO,
@@ -306,6 +325,7 @@ impl<I: Intercept> Worker<I> {
                 TOKEN_EVENTS => {}
                 TOKEN_WAKER => self.obey(),
                 token if token & TOKEN_LISTENER != 0 => self.accept(token & !TOKEN_LISTENER),
+                token if token & TOKEN_WARM != 0 => self.on_warm(token & !TOKEN_WARM),
                 token if token & TOKEN_GREETING != 0 => self.on_greeting(token & !TOKEN_GREETING),
                 token => self.on_socket(token, event.events()),
             }
@@ -320,7 +340,16 @@ impl<I: Intercept> Worker<I> {
             self.swept = self.now;
             self.sweep();
         }
+        if let Some(warm) = &mut self.warm {
+            warm.on_time(&self.epoll, self.now);
+        }
         self.report();
+    }
+
+    fn on_warm(&mut self, key: u64) {
+        if let Some(warm) = &mut self.warm {
+            warm.on_ready(key, self.now);
+        }
     }
 
     /// How long to wait: not at all with work left over, until the next tick
@@ -333,10 +362,12 @@ impl<I: Intercept> Worker<I> {
             || self.greetings.len() > 0
             || !self.passed.is_empty()
             || self.withdrawn;
-        if !waiting {
+        let tick = waiting.then_some(self.swept + TICK);
+        let warm = self.warm.as_ref().and_then(WarmHops::deadline);
+        let Some(next) = [tick, warm].into_iter().flatten().min() else {
             return EpollTimeout::NONE;
-        }
-        let left = (self.swept + TICK).saturating_sub(self.now);
+        };
+        let left = next.saturating_sub(self.now);
         EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::ZERO)
     }
 
@@ -396,6 +427,7 @@ impl<I: Intercept> Worker<I> {
             self.recover();
         }
         self.sweep_greetings();
+        self.unpace();
         self.drain_or_return();
     }
 

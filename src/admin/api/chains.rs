@@ -31,6 +31,20 @@ pub(crate) struct Peer {
     pub(crate) waiting: u64,
     /// Warm hops that are being opened, of all workers.
     pub(crate) dialing: u64,
+    /// How many are to wait, at all workers together.
+    pub(crate) wanted: u64,
+    /// The shortest round trip time to it, in microseconds.
+    pub(crate) rtt_us: Option<u64>,
+    /// Flows that were given a warm hop, and those that asked for one in vain.
+    pub(crate) taken: u64,
+    pub(crate) missed: u64,
+    /// Dials that became a warm hop, and those that did not.
+    pub(crate) dialed: u64,
+    pub(crate) failed: u64,
+    /// Warm hops that ended while they waited.
+    pub(crate) lost: u64,
+    /// Why the last dial that failed did.
+    pub(crate) failure: Option<String>,
     pub(crate) health: Health,
 }
 

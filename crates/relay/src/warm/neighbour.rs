@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::chain::Peer;
+use crate::control::HopTotals;
 use crate::sys;
 
 use super::Warm;
@@ -19,23 +20,8 @@ pub(super) struct Neighbour {
     pub(super) path: Path,
     /// When it is to be looked after.
     pub(super) due: Option<Duration>,
-    pub(super) totals: Totals,
+    pub(super) totals: HopTotals,
     pub(super) failure: Option<DialError>,
-}
-
-/// What has happened with one peer since the worker began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    /// Flows that were given a hop.
-    pub(crate) taken: u64,
-    /// Flows that asked for one in vain.
-    pub(crate) missed: u64,
-    /// Dials that became a hop.
-    pub(crate) dialed: u64,
-    /// Dials that did not.
-    pub(crate) failed: u64,
-    /// Hops that ended while they waited.
-    pub(crate) lost: u64,
 }
 
 /// How the hops to one peer are.
@@ -52,7 +38,7 @@ pub(crate) struct State<'a> {
     /// The round trip time to it.
     pub(crate) rtt: Option<Duration>,
     /// Counts.
-    pub(crate) totals: Totals,
+    pub(crate) totals: HopTotals,
     /// Why the last dial that failed did.
     pub(crate) failure: Option<&'a DialError>,
 }
@@ -64,7 +50,7 @@ impl Neighbour {
             peer: peer.clone(),
             path: Path::default(),
             due: Some(now),
-            totals: Totals::default(),
+            totals: HopTotals::default(),
             failure: None,
         }
     }

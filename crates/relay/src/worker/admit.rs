@@ -161,6 +161,7 @@ impl<I: Intercept> Worker<I> {
             ways: Vec::new(),
             guard: None,
             proof: ProofReader::default(),
+            by_cold: false,
             hopping: None,
         };
         self.entries.insert(Entry {

@@ -209,6 +209,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.remove(key) else {
             return;
         };
+        self.learn(&entry);
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);
         }

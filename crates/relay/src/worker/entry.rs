@@ -86,6 +86,8 @@ pub(super) struct Pending {
     pub(super) guard: Option<LoopGuard>,
     /// Reads that the client of another node is proved.
     pub(super) proof: ProofReader,
+    /// The next hop is to be a cold one.
+    pub(super) by_cold: bool,
     /// The hop to it, if there is one.
     pub(super) hopping: Option<Hopping>,
 }

@@ -16,9 +16,9 @@ use crate::relay::Bounds;
 use crate::side::Side;
 use crate::sys;
 
-use super::Worker;
 use super::entry::{Entry, LocalRule, State, millis};
 use super::ways::Fault;
+use super::{TICK, Worker};
 
 /// The policy in force and the one before it, which events may still refer to.
 #[derive(Debug)]
@@ -164,6 +164,9 @@ impl<I: Intercept> Worker<I> {
                     let _ = answer.send(self.known_of_others());
                 }
                 Command::Policy { policy, generation } => {
+                    if let Some(warm) = &mut self.warm {
+                        warm.replace(&policy.chains.peers, self.now);
+                    }
                     self.rules.replace(policy, generation);
                     if self.full() {
                         self.set_withdrawn(true);
@@ -184,11 +187,21 @@ impl<I: Intercept> Worker<I> {
     fn known_of_others(&self) -> Known {
         let chains = self.rules.chains();
         let left = |fault: Fault| self.down.get(&fault)?.checked_sub(self.now);
-        let peers = chains.peers.iter().map(|peer| PeerState {
+        let hops: Vec<_> = match &self.warm {
+            Some(warm) => warm.states(self.now).collect(),
+            None => Vec::new(),
+        };
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let peers = chains.peers.iter().zip(hops).map(|(peer, hops)| PeerState {
             peer: peer.id,
-            waiting: 0,
-            dialing: 0,
-            down_for: left(Fault::Peer(peer.id)),
+            waiting: count(hops.waiting),
+            dialing: count(hops.dialing),
+            wanted: count(hops.wanted),
+            rtt: hops.rtt,
+            totals: hops.totals,
+            failure: hops.failure.map(ToString::to_string),
+            // Until a dial succeeds.
+            down_for: left(Fault::Peer(peer.id)).or(hops.down.then_some(TICK)),
         });
         let of_chains = chains.chains.iter().map(|chain| ChainState {
             chain: chain.number,

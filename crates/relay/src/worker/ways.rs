@@ -14,16 +14,18 @@ use posthaste_wire::seal::{Nonce, Seal};
 
 use crate::chain::{Peer, Way};
 use crate::flow::Flow;
+use crate::frame::Frame;
 use crate::intercept::Intercept;
 use crate::opening::OnMeeting;
 use crate::outcome::Outcome;
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys::{self, IcmpError};
+use crate::warm;
 
 use super::Worker;
 use super::admit::Blame;
-use super::entry::{Pending, micros};
+use super::entry::{Entry, Pending, micros};
 use super::hop;
 use super::prologue::{
     Expecting, Unheard, Via, is_of_all_flows, is_of_hop, outcome_of, read_whole, say,
@@ -32,6 +34,8 @@ use super::prologue::{
 /// How long the next node may take to accept a connection before another way is
 /// tried.
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
+/// Round trips for which a flow is held to the pace that it began with.
+const PACED_ROUNDS: u32 = 4;
 /// How long a way that failed is tried last.
 const DOWN_FOR: Duration = Duration::from_secs(5);
 
@@ -48,6 +52,9 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct Hopping {
     via: Via,
+    /// It was open before. If it turns out to be gone, the same way is taken by
+    /// a cold one.
+    warm: Option<Way>,
     /// The request, and how much of it is sent.
     request: Vec<u8>,
     sent: usize,
@@ -57,6 +64,17 @@ pub(super) struct Hopping {
     owes_proof: bool,
     /// When the node has to have accepted.
     accept_by: Duration,
+}
+
+/// A hop that has been asked for a flow.
+struct Opened {
+    socket: OwnedFd,
+    expecting: Expecting,
+    /// What was asked, if some of it may not have been sent, and how much was.
+    request: Vec<u8>,
+    sent: usize,
+    /// How long it is held to a pace.
+    paced_for: Option<Duration>,
 }
 
 impl Hopping {
@@ -102,9 +120,8 @@ impl<I: Intercept> Worker<I> {
         let is_up = |way: &Way| match self.via(way) {
             Some(Via { peer, chain }) => {
                 let faults = [Fault::Peer(peer), Fault::Chain(chain)];
-                faults
-                    .iter()
-                    .all(|fault| self.down.get(fault).is_none_or(|until| *until <= now))
+                let is_over = |fault| self.down.get(fault).is_none_or(|until| *until <= now);
+                faults.iter().all(is_over) && !self.is_absent(way)
             }
             None => true,
         };
@@ -116,6 +133,14 @@ impl<I: Intercept> Worker<I> {
         let way = best.map(|index| left.remove(index));
         self.pending(key)?.ways = left;
         way
+    }
+
+    /// Whether the last that is known of a node is that it is not there.
+    fn is_absent(&self, way: &Way) -> bool {
+        let (Some(warm), Way::Hop { peer, .. }) = (&self.warm, way) else {
+            return false;
+        };
+        warm.down(*peer)
     }
 
     fn via(&self, way: &Way) -> Option<Via> {
@@ -142,53 +167,111 @@ impl<I: Intercept> Worker<I> {
         label: Option<Label>,
     ) -> io::Result<()> {
         let unusable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let via = self
-            .via(&Way::Hop { peer, chain, label })
-            .ok_or_else(unusable)?;
-        let peer = self
-            .rules
-            .chains()
-            .peers
-            .get(peer)
-            .cloned()
-            .ok_or_else(unusable)?;
-        let (now, mark) = (self.now, self.socket_mark);
-        let entry = self.entries.get_mut(key).ok_or_else(unusable)?;
-        let flow = entry.flow;
-        let connect_by = now + entry.rule.rule.timeouts.connect;
-        let pending = entry.pending().ok_or_else(unusable)?;
-        let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
-        let request = request_of(&connect, &peer)?;
-        let result = cold(&peer, mark, &request);
-        let (socket, sent) = match result {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.mark_down(Fault::Peer(via.peer));
-                return Err(error);
-            }
-        };
-        self.counters.hops_cold.add(1);
+        let way = Way::Hop { peer, chain, label };
+        let via = self.via(&way).ok_or_else(unusable)?;
+        let (now, flow) = (self.now, self.entries.get(key).map(|entry| entry.flow));
+        let flow = flow.ok_or_else(unusable)?;
+        let pending = self.pending(key).ok_or_else(unusable)?;
         pending.connecting = now;
-        pending.connect_by = connect_by;
-        if let Some(pending) = self.pending(key) {
-            pending.hopping = Some(Hopping {
-                via,
-                request,
-                sent,
-                connected: false,
-                owes_proof: !connect.proved,
-                accept_by: now + HOP_WITHIN,
-            });
-        }
-        self.watch(key, Side::Upstream, &socket)?;
+        let by_cold = std::mem::take(&mut pending.by_cold);
+        let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
+        let warm = if by_cold {
+            None
+        } else {
+            self.open_warm(peer, &connect)
+        };
+        let is_warm = warm.is_some();
+        let opened = match warm {
+            Some(opened) => opened,
+            None => self.open_cold(peer, &connect, &flow).inspect_err(|_| {
+                self.mark_down(Fault::Peer(via.peer));
+            })?,
+        };
+        self.watch(key, Side::Upstream, &opened.socket)?;
         let Some(entry) = self.entries.get_mut(key) else {
             return Ok(());
         };
-        entry.sockets[Side::Upstream] = Some(socket);
+        entry.sockets[Side::Upstream] = Some(opened.socket);
         let prologue = entry.prologue.get_or_insert_default();
-        prologue.expecting = Some(Expecting::of(&peer, &flow));
+        prologue.expecting = Some(opened.expecting);
         prologue.via = Some(via);
+        let connect_by = now + entry.rule.rule.timeouts.connect;
+        let pending = entry.pending().ok_or_else(unusable)?;
+        pending.connect_by = connect_by;
+        pending.hopping = Some(Hopping {
+            via,
+            warm: is_warm.then_some(way),
+            request: opened.request,
+            sent: opened.sent,
+            connected: is_warm,
+            owes_proof: !connect.proved,
+            accept_by: now + HOP_WITHIN,
+        });
+        if let Some(time) = opened.paced_for {
+            self.paced.push_back((now + time, key));
+        }
+        if is_warm {
+            self.meet_over_hop(key);
+        }
         Ok(())
+    }
+
+    /// Asks for a flow over a hop that is open, if there is one.
+    fn open_warm(&mut self, peer: usize, connect: &Connect) -> Option<Opened> {
+        let warm = self.warm.as_mut()?;
+        while let Some(mut hop) = warm.take(peer, &self.epoll, self.now) {
+            let nonce = Nonce(sys::random());
+            let open = hop.dialer.open(connect, sys::unix_ms(), nonce).ok()?;
+            if say(&hop.socket, &open).is_ok() {
+                self.counters.hops_warm.add(1);
+                return Some(Opened {
+                    socket: hop.socket,
+                    expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
+                    request: Vec::new(),
+                    sent: 0,
+                    paced_for: hop.plan.map(|_| hop.rtt * PACED_ROUNDS),
+                });
+            }
+        }
+        None
+    }
+
+    /// Asks for a flow over a hop that is made for it.
+    fn open_cold(&mut self, peer: usize, connect: &Connect, flow: &Flow) -> io::Result<Opened> {
+        let peer = &self.rules.chains().peers[peer];
+        let request = request_of(connect, peer)?;
+        let (socket, sent) = dial(peer, self.socket_mark, &request)?;
+        self.counters.hops_cold.add(1);
+        Ok(Opened {
+            socket,
+            expecting: Expecting::of(peer, flow),
+            request,
+            sent,
+            paced_for: None,
+        })
+    }
+
+    /// Lifts the pace that flows began with.
+    pub(super) fn unpace(&mut self) {
+        while let Some((_, key)) = self.paced.pop_front_if(|(until, _)| *until <= self.now) {
+            let entry = self.entries.get(key);
+            if let Some(socket) = entry.and_then(|entry| entry.sockets[Side::Upstream].as_ref()) {
+                warm::unpace(socket);
+            }
+        }
+    }
+
+    /// Remembers what a flow that ends achieved on its hop, for those to come.
+    pub(super) fn learn(&mut self, entry: &Entry) {
+        let via = entry.prologue.as_ref().and_then(|said| said.via);
+        let (Some(via), Some(warm)) = (via, &mut self.warm) else {
+            return;
+        };
+        let peer = self.rules.chains().peer(via.peer);
+        let info = entry.sockets[Side::Upstream].as_ref().map(sys::tcp_info);
+        if let (Some(peer), Some(Ok(info))) = (peer, info) {
+            warm.learn(peer, &info, self.now);
+        }
     }
 
     /// The connection to the next node has something to say.
@@ -313,6 +396,9 @@ impl<I: Intercept> Worker<I> {
         }
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {
+            if let (Some(way), true) = (hopping.warm, lost) {
+                return self.retry_cold(key, way);
+            }
             self.counters.hops_failed.add(1);
             if lost {
                 self.mark_down(Fault::Peer(hopping.via.peer));
@@ -323,9 +409,7 @@ impl<I: Intercept> Worker<I> {
                 .pending(key)
                 .is_some_and(|pending| !pending.ways.is_empty());
             if left {
-                let syn = self.pending(key).and_then(|pending| pending.syn.as_ref());
-                let mss = syn.and_then(crate::frame::Frame::mss);
-                return self.open_upstream(key, mss);
+                return self.try_next(key);
             }
         }
         let error = match reply {
@@ -339,6 +423,21 @@ impl<I: Intercept> Worker<I> {
         // A destination is not to blame for a node.
         let blame = if of_hop { Blame::Us } else { Blame::Them };
         self.fail_upstream(key, outcome_of(reply), error, blame);
+    }
+
+    fn try_next(&mut self, key: u64) {
+        let syn = self.pending(key).and_then(|pending| pending.syn.as_ref());
+        let mss = syn.and_then(Frame::mss);
+        self.open_upstream(key, mss);
+    }
+
+    /// Takes the same way by a cold hop: the warm one was gone.
+    fn retry_cold(&mut self, key: u64, way: Way) {
+        if let Some(pending) = self.pending(key) {
+            pending.by_cold = true;
+            pending.ways.insert(0, way);
+        }
+        self.try_next(key);
     }
 
     /// Has flows that begin now go another way.
@@ -394,7 +493,7 @@ fn request_of(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
 }
 
 /// Dials a peer with a request, as much of it in the SYN as goes.
-fn cold(peer: &Peer, mark: u32, request: &[u8]) -> io::Result<(OwnedFd, usize)> {
+fn dial(peer: &Peer, mark: u32, request: &[u8]) -> io::Result<(OwnedFd, usize)> {
     let address: SocketAddr = peer.address;
     let socket = sys::upstream_socket(address.is_ipv6(), mark)?;
     // The connection works without, so let it.

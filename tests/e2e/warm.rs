@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hops between nodes that are open before there is a flow for them.
+
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::asking::{ALLOWED, KEY, explicit, listener, start_all};
+use crate::support::{
+    MODES, PORT, Pair, counter, dial, errno, listen, network, start_in, target, until, until_ended,
+};
+
+/// Client, two nodes and server; the first node keeps `pool` hops to the second.
+fn member(network: &Network, node: usize, accept: &str, family: Family, pool: &str) -> String {
+    let other = 1 - node;
+    let address = listener(network, other, family);
+    let mut text = format!(
+        "[node]\nid = {id}\nworkers = 1\n{ALLOWED}[defaults]\naccept = \"{accept}\"\n\
+         [[peer]]\nname = \"other\"\nid = {other_id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n",
+        id = node + 1,
+        other_id = other + 1,
+    );
+    if node == 0 {
+        text += pool;
+        text += "[[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"other\"]\n\
+                 [[route]]\nchains = [\"two\"]\ndirect = false\n";
+    } else {
+        text += "pool_max = 0\n";
+        text += &explicit(network, node);
+    }
+    text
+}
+
+fn start(network: &Network, accept: &str, family: Family, pool: &str) -> Vec<Node> {
+    start_all(
+        network,
+        (0..2).map(|node| member(network, node, accept, family, pool)),
+    )
+}
+
+fn waiting(node: &Node) -> u64 {
+    let chains = node.admin_json("chains").expect("the node answers");
+    chains["peers"][0]["waiting"].as_u64().expect("a number")
+}
+
+#[test]
+fn flows_go_over_hops_that_wait() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for accept in MODES {
+        for hops in Family::ALL {
+            let nodes = start(&network, accept, hops, "pool_min = 4\n");
+            for (count, family) in (1..).zip(Family::ALL) {
+                until("hops wait", || waiting(&nodes[0]) >= 4);
+                let listener = listen(network.server(), PORT);
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                pair.close_client_first();
+                for node in &nodes {
+                    until_ended(node, "finished", count);
+                }
+                assert_eq!(counter(&nodes[0], "hops_warm"), count, "{accept} {hops}");
+                assert_eq!(counter(&nodes[0], "hops_cold"), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn with_no_hop_left_flows_go_over_cold_ones() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let nodes = start(
+        &network,
+        "early",
+        Family::V4,
+        "pool_min = 1\npool_max = 1\n",
+    );
+    until("a hop waits", || waiting(&nodes[0]) == 1);
+    let listener = listen(network.server(), PORT);
+    let mut pairs: Vec<Pair> = (0..20)
+        .map(|_| Pair::open(&network, Family::V4, &listener))
+        .collect();
+    pairs.iter_mut().for_each(Pair::check);
+    let (warm, cold) = (
+        counter(&nodes[0], "hops_warm"),
+        counter(&nodes[0], "hops_cold"),
+    );
+    assert_eq!(warm + cold, 20);
+    assert!(warm >= 1 && cold >= 1, "{warm} {cold}");
+    pairs.into_iter().for_each(Pair::close_client_first);
+    until_ended(&nodes[0], "finished", 20);
+    until_ended(&nodes[1], "finished", 20);
+}
+
+#[test]
+fn refusals_come_back_over_warm_hops() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let nodes = start(&network, "strict", Family::V6, "pool_min = 4\n");
+    until("hops wait", || waiting(&nodes[0]) >= 4);
+    for family in Family::ALL {
+        let listener = listen(network.server(), 81);
+        let target = target(&network, family, &listener);
+        drop(listener);
+        let dialled = dial(network.client(), target);
+        assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED), "{family}");
+    }
+    until_ended(&nodes[0], "upstream_refused", 2);
+    until_ended(&nodes[1], "upstream_refused", 2);
+    assert_eq!(counter(&nodes[0], "hops_warm"), 2);
+}
+
+#[test]
+fn a_node_that_comes_back_is_dialed_again() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let mut nodes = start(&network, "early", Family::V4, "pool_min = 4\n");
+    until("hops wait", || waiting(&nodes[0]) >= 4);
+    nodes[1].kill().expect("it can be killed");
+    until("none waits", || waiting(&nodes[0]) == 0);
+    nodes[1] = start_in(
+        network.node(1),
+        &member(&network, 1, "early", Family::V4, ""),
+    );
+    until("hops wait again", || waiting(&nodes[0]) >= 4);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    pair.close_server_first();
+    until_ended(&nodes[0], "finished", 1);
+}
