@@ -17,6 +17,8 @@
 //! the paper, whose clients' SYNs were sent through the node. Every distance has a network of its
 //! own, and the transfers of a repeat are shuffled.
 
+mod crossing;
+mod pictures;
 mod report;
 
 use std::collections::BTreeMap;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record, tables and pictures of `off-path`.
+//! The record and the tables of `off-path`.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::crossing::crossing;
 use super::{Args, Configuration, KB, Place, Setups, Timings};
-use crate::chart::{Across, Chart, Series, Spacing};
 use crate::model::Mode;
 use crate::record::{self, Record};
-use crate::stats::{deviation_percent, median, percentile};
+use crate::stats::{deviation_percent, median};
 use crate::table::Table;
 
 /// Prints and writes everything. Fails when a transfer failed or a median missed the model.
@@ -54,9 +54,10 @@ pub(super) fn write(
     Ok(())
 }
 
-struct Report<'a> {
-    args: &'a Args,
-    timings: &'a Timings,
+/// What was measured, beside the model.
+pub(super) struct Report<'a> {
+    pub(super) args: &'a Args,
+    pub(super) timings: &'a Timings,
 }
 
 impl Report<'_> {
@@ -83,12 +84,12 @@ impl Report<'_> {
     }
 
     /// Times to completion, in milliseconds.
-    fn values(&self, configuration: Configuration) -> Vec<f64> {
+    pub(super) fn values(&self, configuration: Configuration) -> Vec<f64> {
         let timings = self.timings.get(&configuration).into_iter().flatten();
         timings.map(|timing| ms(timing.complete)).collect()
     }
 
-    fn complete(&self, configuration: Configuration) -> Option<f64> {
+    pub(super) fn complete(&self, configuration: Configuration) -> Option<f64> {
         median(&self.values(configuration))
     }
 
@@ -101,13 +102,13 @@ impl Report<'_> {
         ms(self.args.path(configuration.place).first_byte(Mode::Early))
     }
 
-    fn complete_by_model(&self, configuration: Configuration) -> f64 {
+    pub(super) fn complete_by_model(&self, configuration: Configuration) -> f64 {
         let Configuration { place, bytes } = configuration;
         ms(self.args.path(place).complete(Mode::Early, bytes))
     }
 
     /// A time as a part of what the transfer takes without a node, in per cent.
-    fn ratio(
+    pub(super) fn ratio(
         &self,
         configuration: Configuration,
         time: impl Fn(Configuration) -> Option<f64>,
@@ -239,134 +240,6 @@ impl Report<'_> {
         }
         Ok(complaints)
     }
-
-    fn conditions(&self) -> String {
-        let Args {
-            rtt,
-            rate,
-            congestion,
-            family,
-            ..
-        } = self.args;
-        format!("{rtt} ms round-trip time without the node, {rate} Mbit/s, {congestion}, {family}")
-    }
-
-    /// The paper's figure: a group for each size, a bar for each distance.
-    fn times(&self) -> Chart {
-        let args = self.args;
-        Chart {
-            title: "Time to complete a transfer by a node beside the path".to_owned(),
-            subtitle: self.conditions(),
-            x_label: "size, KB".to_owned(),
-            y_label: "time from connect() to the last byte, ms".to_owned(),
-            across: Across::Groups(args.sizes.iter().map(ToString::to_string).collect()),
-            series: args
-                .places()
-                .iter()
-                .map(|&place| self.bars(place))
-                .collect(),
-            model_name: "model".to_owned(),
-            note: format!(
-                "Delays are those between node and client, and node and server. Medians of {}; \
-                 whiskers from the fastest to the slowest.",
-                args.repeats
-            ),
-        }
-    }
-
-    fn bars(&self, place: Place) -> Series {
-        let row = |&size: &u64| {
-            let bytes = size * KB;
-            Configuration { place, bytes }
-        };
-        let rows: Vec<_> = self.args.sizes.iter().map(row).collect();
-        let spread = |row: &Configuration| {
-            let values = self.values(*row);
-            Some((percentile(&values, 0.0)?, percentile(&values, 100.0)?))
-        };
-        Series {
-            name: place.to_string(),
-            values: rows.iter().map(|&row| self.complete(row)).collect(),
-            spread: rows.iter().map(spread).collect(),
-            model: rows
-                .iter()
-                .map(|&row| Some(self.complete_by_model(row)))
-                .collect(),
-        }
-    }
-
-    /// Where the node stops being worth it: a line for each size, against the way without it.
-    fn ratios(&self) -> Chart {
-        let args = self.args;
-        // Distances from the path begin at zero, as the axis does.
-        let aside = args.hops.iter().map(|hop| hop - args.rtt / 4.0).collect();
-        let no_node = Series {
-            name: "no node".to_owned(),
-            values: vec![Some(100.0); args.hops.len()],
-            ..Series::default()
-        };
-        let sizes = args.sizes.iter().map(|&size| self.line(size));
-        Chart {
-            title: "How far beside the path a node saves time".to_owned(),
-            subtitle: self.conditions(),
-            x_label: "one-way delay between path and node, ms".to_owned(),
-            y_label: "time to completion, % of that without a node".to_owned(),
-            across: Across::Numbers(aside, Spacing::Linear),
-            series: std::iter::once(no_node).chain(sizes).collect(),
-            model_name: "model".to_owned(),
-            note: format!("Medians of {}.", args.repeats),
-        }
-    }
-
-    fn line(&self, size: u64) -> Series {
-        let row = |&hop: &f64| Configuration {
-            place: Place::Hops(super::milliseconds(hop)),
-            bytes: size * KB,
-        };
-        let rows = || self.args.hops.iter().map(row);
-        let measured = |row| self.ratio(row, |c| self.complete(c));
-        let model = |row| self.ratio(row, |c| Some(self.complete_by_model(c)));
-        Series {
-            name: format!("{size} KB"),
-            values: rows().map(measured).collect(),
-            spread: Vec::new(),
-            model: rows().map(model).collect(),
-        }
-    }
-}
-
-/// Where a line through points crosses a level from below.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Crossing {
-    /// It is above from the first point on, which is this one.
-    Before(f64),
-    At(f64),
-    /// It has not come there at the last point, which is this one.
-    Beyond(f64),
-}
-
-/// Finds the crossing, linearly interpolated; points ascend in the first number.
-fn crossing(points: &[(f64, f64)], level: f64) -> Crossing {
-    // Of two equal times neither is the longer one, whatever the last digit says.
-    let above = |value: f64| value > level + 1e-6;
-    let Some(index) = points.iter().position(|&(_, value)| above(value)) else {
-        return Crossing::Beyond(points.last().map_or(0.0, |point| point.0));
-    };
-    let (x, value) = points[index];
-    let Some((x_before, before)) = index.checked_sub(1).map(|last| points[last]) else {
-        return Crossing::Before(x);
-    };
-    Crossing::At(x_before + (x - x_before) * (level - before) / (value - before))
-}
-
-impl std::fmt::Display for Crossing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Before(x) => write!(f, "less than {x:.1}"),
-            Self::At(x) => write!(f, "{x:.1}"),
-            Self::Beyond(x) => write!(f, "{x:.1} and more"),
-        }
-    }
 }
 
 fn dash() -> String {
@@ -381,15 +254,6 @@ fn ms(time: Duration) -> f64 {
 mod tests {
     use super::*;
     use crate::off_path::tests::args;
-
-    #[test]
-    fn crossings_are_between_points() {
-        let points = [(25.0, 75.0), (30.0, 95.0), (35.0, 115.0)];
-        assert_eq!(crossing(&points, 100.0), Crossing::At(31.25));
-        assert_eq!(crossing(&points, 120.0), Crossing::Beyond(35.0));
-        assert_eq!(crossing(&points, 60.0), Crossing::Before(25.0));
-        assert_eq!(crossing(&points, 115.0), Crossing::Beyond(35.0));
-    }
 
     #[test]
     fn by_the_model_two_rounds_make_any_published_distance_worth_it() {
