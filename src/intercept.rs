@@ -2,7 +2,7 @@
 //! Joins the redirect programs to the workers: the one place that knows both.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use posthaste_bpf as bpf;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept};
-use posthaste_relay::policy::{AcceptMode, Action, Prefix};
+use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix};
 use posthaste_relay::sys;
 
 use crate::config::Config;
@@ -126,8 +126,27 @@ impl Intercept for Lane {
             .suspect(&flow_key(flow), sys::monotonic() + period);
     }
 
+    fn widen(&mut self, peer: IpAddr, segments: u32) {
+        self.lane.set_peer_window(octets(peer), segments);
+    }
+
     fn acquit(&mut self, flow: &Flow) {
         self.lane.acquit(&flow_key(flow));
+    }
+}
+
+/// What connections with each peer start with, by its address.
+pub(crate) fn peer_windows(policy: &Policy) -> Vec<([u8; 16], u32)> {
+    let peers = policy.chains.peers.iter();
+    peers
+        .map(|peer| (octets(peer.address.ip()), peer.window_segments()))
+        .collect()
+}
+
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

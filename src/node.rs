@@ -152,10 +152,11 @@ impl Node {
     fn start(
         path: Option<PathBuf>,
         config: Config,
-        (redirect, generation): Loaded,
+        (mut redirect, generation): Loaded,
         log: Log,
         waiting: Vec<Waiting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
+        set_peer_windows(&mut redirect, &config.policy, &log)?;
         for (index, Waiting { lane, .. }) in (0..).zip(&waiting) {
             // A worker that is gone says why below.
             let _ = lane.send((redirect.lane(index), generation));
@@ -208,6 +209,7 @@ impl Node {
         };
         let (next, restart) = self.config().adopt(Config::load(path)?);
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
+        set_peer_windows(&mut self.redirect(), &next.policy, &self.log)?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
             worker.send(Command::Policy {
@@ -255,7 +257,23 @@ fn sets_windows(policy: &Policy) -> bool {
         .rules
         .iter()
         .flat_map(|rule| [&rule.downstream, &rule.upstream]);
-    sides.into_iter().any(|side| side.initial_window.is_some())
+    let mut sides = sides.into_iter();
+    !policy.chains.peers.is_empty() || sides.any(|side| side.initial_window.is_some())
+}
+
+/// Has connections with peers start with their windows. Without privilege for
+/// that they start as any other, unless the configuration says how.
+fn set_peer_windows(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
+    let mut peers = policy.chains.peers.iter();
+    let is_wanted = peers.any(|peer| peer.socket.initial_window.is_some());
+    match redirect.set_peer_windows(&intercept::peer_windows(policy)) {
+        Err(error) if !is_wanted => {
+            let what = "hops start with the kernel's initial window";
+            log.info(what, &[("error", &error)]);
+            Ok(())
+        }
+        result => Ok(result?),
+    }
 }
 
 fn start_worker(

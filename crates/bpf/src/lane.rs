@@ -107,6 +107,7 @@ pub struct Lane {
     pub(crate) ring: Arc<Map>,
     pub(crate) withdrawn: Arc<Map>,
     pub(crate) listeners: Arc<Map>,
+    pub(crate) peer_windows: Arc<Map>,
     /// There once the node has settled. Before, flows have no gates.
     pub(crate) tools: Arc<OnceLock<Tools>>,
 }
@@ -166,6 +167,16 @@ impl OpenLane {
         };
         let value = i64::from(listener.as_raw_fd()).to_ne_bytes();
         self.lane.listeners.update(&key, &value)
+    }
+
+    /// Gives connections with a node that has one another initial window, in
+    /// segments. The address is 16 bytes, v4-mapped for IPv4.
+    pub fn set_peer_window(&self, address: [u8; 16], segments: u32) {
+        let windows = &self.lane.peer_windows;
+        // A peer that is gone since needs none.
+        if matches!(windows.look_up(&address, &mut [0; 4]), Ok(true)) {
+            let _ = windows.update(&address, &segments.to_ne_bytes());
+        }
     }
 
     /// Has the worker's new flows forwarded, or no longer. Those it has begun

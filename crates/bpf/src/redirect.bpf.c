@@ -35,6 +35,16 @@ struct {
 	__type(value, struct candidates);
 } rules SEC(".maps");
 
+/* Nodes that hops are opened to and by, with the initial congestion window in
+ * segments of connections with them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+} peer_windows SEC(".maps");
+
 /* The programs of later.bpf.c. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -266,6 +276,7 @@ int widen_window(struct bpf_sock_ops *ctx)
 	struct packet pkt = {};
 	struct bpf_sock *sk = ctx->sk;
 	struct address *remote, *local;
+	__u32 *of_peer;
 	int window;
 
 	if (!passive && ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
@@ -283,6 +294,12 @@ int widen_window(struct bpf_sock_ops *ctx)
 			remote->word[i] = ctx->remote_ip6[i];
 			local->word[i] = ctx->local_ip6[i];
 		}
+	}
+	of_peer = bpf_map_lookup_elem(&peer_windows, remote);
+	if (of_peer) {
+		window = *of_peer;
+		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
+		return 1;
 	}
 	/* Of the ports only the server's counts; `remote_port` has its two bytes
 	 * in network order in the upper half. */

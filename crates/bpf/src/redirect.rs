@@ -36,7 +36,7 @@ pub struct Settings {
     pub half_open: u32,
     /// Further ones, for clients that completed a handshake before.
     pub half_open_reserve: u32,
-    /// Rules may set initial windows.
+    /// Rules may set initial windows, or there are peers.
     pub windows: bool,
 }
 
@@ -68,6 +68,8 @@ pub struct Redirect {
     windows: Option<OwnedFd>,
     rings: Vec<Arc<Map>>,
     prefixes: Vec<(u8, PrefixSpec)>,
+    /// Those with a window.
+    peers: Vec<[u8; 16]>,
 }
 
 impl std::fmt::Debug for Redirect {
@@ -119,6 +121,7 @@ impl Redirect {
             windows: None,
             rings,
             prefixes: Vec::new(),
+            peers: Vec::new(),
         })
     }
 
@@ -131,6 +134,7 @@ impl Redirect {
             ring: Arc::clone(&self.rings[usize::from(worker)]),
             withdrawn: hold(map::WITHDRAWN),
             listeners: hold(map::LISTENERS),
+            peer_windows: hold(map::PEER_WINDOWS),
             tools: Arc::clone(&self.tools),
         }
     }
@@ -165,6 +169,28 @@ impl Redirect {
             self.maps[map::RULES].delete(&rule_key(generation, prefix))?;
         }
         Ok(next)
+    }
+
+    /// Gives connections with these nodes an initial window of so many segments,
+    /// and those with others what rules say. Addresses are 16 bytes, v4-mapped
+    /// for IPv4.
+    ///
+    /// # Errors
+    /// [`Error::WindowsAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`],
+    /// [`Error::Map`].
+    pub fn set_peer_windows(&mut self, windows: &[([u8; 16], u32)]) -> Result<(), Error> {
+        if !windows.is_empty() {
+            self.attach_windows()?;
+        }
+        let map = &self.maps[map::PEER_WINDOWS];
+        for address in std::mem::take(&mut self.peers) {
+            map.delete(&address)?;
+        }
+        for (address, segments) in windows {
+            map.update(address, &segments.to_ne_bytes())?;
+            self.peers.push(*address);
+        }
+        Ok(())
     }
 
     fn write_rules(

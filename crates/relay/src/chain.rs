@@ -35,6 +35,14 @@ pub struct Peer {
     pub socket: SideOptions,
 }
 
+impl Peer {
+    /// The window that connections with it start with, in segments, while nothing
+    /// is known of the way: what the operator says, or that of RFC 6928.
+    pub fn window_segments(&self) -> u32 {
+        self.socket.initial_window.unwrap_or(10)
+    }
+}
+
 impl fmt::Debug for Peer {
     /// Without the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

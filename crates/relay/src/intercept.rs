@@ -2,7 +2,7 @@
 //! What a worker needs from whatever redirects flows to its listeners.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -103,6 +103,9 @@ pub trait Intercept {
     fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()>;
     /// Remembers that a client from this prefix completed a handshake.
     fn know(&mut self, flow: &Flow);
+    /// Has connections with a peer, that are opened from now on, start with a window
+    /// of so many segments.
+    fn widen(&mut self, peer: IpAddr, segments: u32);
     /// Has flows to this destination opened strictly for a while.
     fn suspect(&mut self, flow: &Flow, period: Duration);
     /// Takes that back.

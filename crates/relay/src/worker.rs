@@ -120,6 +120,8 @@ pub(crate) struct Worker<I> {
     /// Open connections to peers that wait for flows; `None` without a number of
     /// this node.
     warm: Option<WarmHops>,
+    /// The initial window that hops to each peer have, in segments.
+    windows: Vec<u32>,
     /// Hops whose flow began at a pace, and until when it holds.
     paced: VecDeque<(Duration, u64)>,
     /// What has failed of late, and until when ways by it are tried last.
@@ -268,6 +270,7 @@ impl<I: Intercept> Worker<I> {
             unannounced: HashSet::new(),
             greetings: Slots::new(),
             warm,
+            windows: Vec::new(),
             paced: VecDeque::new(),
             down: HashMap::new(),
             passed: VecDeque::new(),
@@ -428,6 +431,7 @@ impl<I: Intercept> Worker<I> {
         }
         self.sweep_greetings();
         self.unpace();
+        self.widen();
         self.drain_or_return();
     }
 

@@ -99,12 +99,6 @@ impl Reader {
             pool: self.pool(&path, section),
             socket: self.side(&key("socket"), &section.socket, socket),
         };
-        if let Some(field) = section.socket.initial_window.as_ref()
-            && peer.socket.initial_window.is_some()
-        {
-            let form = "expected \"auto\": only rules set initial windows";
-            self.reject(&key("socket.initial_window"), field, form);
-        }
         (peer, key_file)
     }
 

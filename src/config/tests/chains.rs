@@ -90,9 +90,9 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         &["key and key_file", "one of them"],
     ),
     (
-        "[peer.socket]\ninitial_window = 20",
+        "[peer.socket]\ninitial_window = 0",
         ":10:18",
-        &["peer \"a\": socket.initial_window = 20: expected \"auto\""],
+        &["peer \"a\": socket.initial_window = 0", "from 1 to 1000"],
     ),
     (
         "[peer.socket]\ncongestion = \"bbq\"",

@@ -307,6 +307,7 @@ impl<I: Intercept> Worker<I> {
             entry.timers.accept_us = Some(0);
             entry.prologue = Some(Box::new(Prologue {
                 asked: true,
+                by: asked.peer,
                 asker: Some(asked.asker()),
                 ..Prologue::default()
             }));
@@ -414,10 +415,13 @@ impl<I: Intercept> Worker<I> {
             .iter()
             .filter(|(_, greeting)| greeting.until <= now || draining && greeting.is_hop());
         for key in over.map(|(key, _)| key).collect::<Vec<_>>() {
-            if let Some(greeting) = self.greetings.remove(key)
-                && greeting.is_silent()
-                && !draining
-            {
+            let Some(greeting) = self.greetings.remove(key) else {
+                continue;
+            };
+            if greeting.is_hop() {
+                // In order: its dialer is to suspect nothing.
+                let _ = sys::set_reset_on_close(&greeting.socket, false);
+            } else if greeting.is_silent() && !draining {
                 self.deny(greeting.from, None, Denial::Slow);
             }
         }

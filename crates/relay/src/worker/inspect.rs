@@ -166,6 +166,7 @@ impl<I: Intercept> Worker<I> {
                 Command::Policy { policy, generation } => {
                     if let Some(warm) = &mut self.warm {
                         warm.replace(&policy.chains.peers, self.now);
+                        self.windows.clear();
                     }
                     self.rules.replace(policy, generation);
                     if self.full() {
@@ -177,6 +178,10 @@ impl<I: Intercept> Worker<I> {
                     let until = self.now + deadline;
                     self.drain_until = Some(self.drain_until.map_or(until, |set| set.min(until)));
                     self.set_withdrawn(true);
+                    if let Some(warm) = &mut self.warm {
+                        // Nothing waits for flows any more.
+                        warm.replace(&[], self.now);
+                    }
                     self.pass_on_held();
                 }
             }

@@ -117,6 +117,8 @@ pub(super) enum NoReply {
 pub(super) struct Prologue {
     /// The flow was asked for at an explicit listener.
     pub(super) asked: bool,
+    /// By this peer, if by one.
+    pub(super) by: Option<NodeId>,
     /// Who waits for an answer.
     pub(super) asker: Option<Asker>,
     /// The next node's reply is still to come.

@@ -261,16 +261,38 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Remembers what a flow that ends achieved on its hop, for those to come.
+    /// Remembers what a flow that ends achieved on its hops, for those to come.
     pub(super) fn learn(&mut self, entry: &Entry) {
-        let via = entry.prologue.as_ref().and_then(|said| said.via);
-        let (Some(via), Some(warm)) = (via, &mut self.warm) else {
+        let (Some(said), Some(warm)) = (&entry.prologue, &mut self.warm) else {
             return;
         };
-        let peer = self.rules.chains().peer(via.peer);
-        let info = entry.sockets[Side::Upstream].as_ref().map(sys::tcp_info);
-        if let (Some(peer), Some(Ok(info))) = (peer, info) {
-            warm.learn(peer, &info, self.now);
+        let hops = [
+            (Side::Downstream, said.by),
+            (Side::Upstream, said.via.map(|via| via.peer)),
+        ];
+        for (side, peer) in hops {
+            let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
+            let info = entry.sockets[side].as_ref().map(sys::tcp_info);
+            if let (Some(peer), Some(Ok(info))) = (peer, info) {
+                warm.learn(peer, &info, self.now);
+            }
+        }
+    }
+
+    /// Has hops that are opened from now on start as the last flows went.
+    pub(super) fn widen(&mut self) {
+        let Some(warm) = &self.warm else {
+            return;
+        };
+        let peers = &self.rules.chains().peers;
+        self.windows.resize(peers.len(), 0);
+        for (index, (peer, told)) in peers.iter().zip(&mut self.windows).enumerate() {
+            let known = warm.plan(index, self.now);
+            let known = known.map_or(0, |plan| plan.initial_window_segments);
+            let window = known.max(peer.window_segments());
+            if std::mem::replace(told, window) != window {
+                self.intercept.widen(peer.address.ip(), window);
+            }
         }
     }
 
