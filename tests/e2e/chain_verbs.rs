@@ -9,11 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use posthaste_lab::link::Link;
 use posthaste_lab::network::Family;
 use posthaste_lab::scratch::Scratch;
 use serde_json::{Value, json};
 
-use crate::support::{PORT, Pair, SOON, binary, counter, line, listen, start, until};
+use crate::support::{
+    PORT, Pair, SOON, binary, counter, line, listen, network, start, start_in, until,
+};
 use crate::watch::{assert_nothing_left, installed};
 
 /// Runs the program to its end.
@@ -63,13 +66,14 @@ impl Files {
         path.to_str().unwrap().to_owned()
     }
 
-    /// A node that knows two others, and which flows are for them.
+    /// A node that knows two others, which it dials for a flow alone, and which flows are for
+    /// them.
     fn tables(&self) -> String {
         let key = self.key.display();
         format!(
             "[node]\nid = 7\n\
              [access]\nclients = [\"192.0.2.0/24\"]\n\
-             [[peer]]\nname = \"paris\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"{key}\"\n\
+             [[peer]]\nname = \"paris\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"{key}\"\npool_max = 0\n\
              [[peer]]\nname = \"rome\"\nid = 9\naddress = \"[2001:db8::9]:4480\"\nkey_file = \"{key}\"\npool_max = 0\n\
              [[chain]]\nname = \"south\"\nnumber = 1\nnodes = [\"paris\", \"tunis\"]\n\
              [[chain]]\nname = \"east\"\nnumber = 2\nnodes = [\"rome\"]\n\
@@ -547,4 +551,41 @@ fn a_peer_that_fails_is_shown_as_down_and_passed_over() {
             && after["ways"]["candidates"][0]["usable"] == false
             && after["ways"]["taken"] == 1
     });
+}
+
+#[test]
+fn warm_hops_that_wait_are_counted() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let files = Files::new();
+    let key = files.key.display();
+    let address = |node: usize| network.node_address(node, Family::V6);
+    let peer = |name: &str, id: u32, node: usize| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"[{}]:4480\"\nkey_file = \"{key}\"\n",
+            address(node)
+        )
+    };
+    let second = format!(
+        "[node]\nid = 8\n[[listener]]\naddress = \"[{}]:4480\"\n{}pool_max = 0\n",
+        address(1),
+        peer("first", 7, 0)
+    );
+    let first = format!(
+        "[node]\nid = 7\nworkers = 2\n{}pool_min = 3\n",
+        peer("second", 8, 1)
+    );
+    let _second = start_in(network.node(1), &second);
+    let node = start_in(network.node(0), &first);
+    until("three warm hops at each worker", || {
+        node.admin_json("chains").unwrap()["peers"][0]["waiting"] == 6
+    });
+    let list = node.admin_json("chains").unwrap();
+    let health = json!({"usable": true, "known_to": 2, "down_at": 0, "down_for_ms": 0});
+    assert_eq!(list["peers"][0]["health"], health);
+    let text = node.admin("chains").unwrap();
+    let row = text
+        .lines()
+        .find(|line| line.starts_with("second"))
+        .unwrap();
+    assert!(row.contains("up") && row.ends_with('6'), "{text}");
 }
