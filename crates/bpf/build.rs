@@ -9,7 +9,8 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 2] = [
+const OBJECTS: [(&str, &[&str]); 3] = [
+    ("capture", &["capture", "destination", "exempt_key"]),
     ("redirect", &["rule_key", "candidates"]),
     ("later", &["destination", "gate", "event_head"]),
 ];

@@ -19,14 +19,19 @@ const OF_FUNCTION: u8 = 1;
 const ADDRESS_OF_FUNCTION: u8 = 4;
 
 /// Program types and attach types of the kernel, by section.
-const SECTIONS: [(&str, u32, u32); 4] = [
+const SECTIONS: [(&str, u32, u32); 8] = [
+    ("cgroup/connect4", 18, 10),
+    ("cgroup/connect6", 18, 11),
+    ("cgroup/getpeername4", 18, 29),
+    ("cgroup/getpeername6", 18, 30),
     ("tcx/ingress", 3, 46),
     ("tc", 3, 0),
     ("sockops", 13, 3),
     ("sk_lookup", 30, 36),
 ];
-/// `BPF_MAP_TYPE_ARRAY`
+/// `BPF_MAP_TYPE_ARRAY`, `BPF_MAP_TYPE_SK_STORAGE`
 const MAP_ARRAY: usize = 2;
+const MAP_OF_SOCKETS: usize = 24;
 /// What the names of such constants begin with.
 const SETTING: &str = "setting_";
 /// The map that holds the variables.
@@ -53,6 +58,9 @@ pub(crate) struct Map {
     pub(crate) value_bytes: usize,
     pub(crate) entries: usize,
     pub(crate) flags: usize,
+    /// Numbers of the types of key and value, for a kind of map that the kernel
+    /// makes only with them; else zeros.
+    pub(crate) types: [usize; 2],
 }
 
 /// A program.
@@ -95,15 +103,20 @@ struct Linker<'a> {
 
 pub(crate) fn link(elf: &Elf, btf: &Btf) -> Result<Linked> {
     let types = types_of_functions(elf)?;
-    let ids: Vec<usize> = types.values().copied().collect();
+    let mut maps = maps(elf, btf)?;
+    let of_maps = maps.iter().flat_map(|map| map.types);
+    let ids: Vec<usize> = types.values().copied().chain(of_maps).collect();
     let (reduced, numbers) = btf.reduced(&ids)?;
+    for id in maps.iter_mut().flat_map(|map| &mut map.types) {
+        *id = numbers.get(id).copied().unwrap_or(0);
+    }
     let types = types.into_iter().map(|(place, id)| (place, numbers[&id]));
     let functions = elf.symbols.iter().filter(|symbol| symbol.function);
     let mut linker = Linker {
         elf,
         lengths: functions.map(|f| ((f.section, f.value), f.bytes)).collect(),
         types: types.collect(),
-        maps: maps(elf, btf)?,
+        maps,
         settings: settings(elf),
     };
     let mut programs = Vec::new();
@@ -151,6 +164,7 @@ fn maps(elf: &Elf, btf: &Btf) -> Result<Vec<Map>> {
             value_bytes: zeroes.data.len(),
             entries: 1,
             flags: 0,
+            types: [0; 2],
         });
     }
     Ok(maps)
@@ -166,6 +180,7 @@ fn map(name: &str, btf: &Btf) -> Result<Map> {
         value_bytes: 0,
         entries: 0,
         flags: 0,
+        types: [0; 2],
     };
     for member in &btf.variable(name)?.members {
         let pointer = btf.plain(member.of)?;
@@ -181,10 +196,13 @@ fn map(name: &str, btf: &Btf) -> Result<Map> {
             "type" => map.kind = number()?,
             "max_entries" => map.entries = number()?,
             "map_flags" => map.flags = number()?,
-            "key" => map.key_bytes = btf.bytes(of)?,
-            "value" => map.value_bytes = btf.bytes(of)?,
+            "key" => (map.key_bytes, map.types[0]) = (btf.bytes(of)?, of),
+            "value" => (map.value_bytes, map.types[1]) = (btf.bytes(of)?, of),
             other => bail!("map {name}: {other} is unheard of"),
         }
+    }
+    if map.kind != MAP_OF_SOCKETS {
+        map.types = [0; 2];
     }
     Ok(map)
 }

@@ -30,8 +30,8 @@ pub(crate) fn write(to: &mut String, name: &str, object: &Linked) {
 
 fn map(map: &Map) -> String {
     format!(
-        "MapSpec {{ name: {:?}, kind: {}, key_bytes: {}, value_bytes: {}, entries: {}, flags: {} }},\n",
-        map.name, map.kind, map.key_bytes, map.value_bytes, map.entries, map.flags
+        "MapSpec {{ name: {:?}, kind: {}, key_bytes: {}, value_bytes: {}, entries: {}, flags: {}, types: {:?} }},\n",
+        map.name, map.kind, map.key_bytes, map.value_bytes, map.entries, map.flags, map.types
     )
 }
 

@@ -15,7 +15,7 @@ const FSCONFIG_CMD_CREATE: u32 = 6;
 ///
 /// # Errors
 /// No cgroup v2 in this kernel, or no right to mount it.
-pub(crate) fn own() -> io::Result<OwnedFd> {
+pub fn own() -> io::Result<OwnedFd> {
     let list = fs::read_to_string("/proc/self/cgroup")?;
     let path = list.lines().find_map(|line| line.strip_prefix("0::/"));
     let path = path.ok_or_else(|| io::Error::other("this process is in no cgroup v2"))?;

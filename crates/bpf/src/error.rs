@@ -8,7 +8,7 @@ use std::io;
 pub enum Error {
     /// Loading the programs.
     #[error(
-        "could not load the redirect programs ({what}); needs CAP_BPF, CAP_NET_ADMIN and a kernel \
+        "could not load the programs ({what}); needs CAP_BPF, CAP_NET_ADMIN and a kernel \
          from 6.1: {source}{verifier}"
     )]
     Load {
@@ -49,6 +49,14 @@ pub enum Error {
         "could not attach the `initial_window` program to the cgroup of this process: {source}"
     )]
     AttachWindows {
+        /// Why.
+        source: io::Error,
+    },
+    /// Attaching a program of a command's to its cgroup.
+    #[error("could not attach the program `{program}` to a cgroup: {source}")]
+    AttachCgroup {
+        /// Which.
+        program: &'static str,
         /// Why.
         source: io::Error,
     },

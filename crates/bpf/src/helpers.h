@@ -6,6 +6,7 @@
 #pragma once
 #include <stddef.h>
 #include <linux/stddef.h>
+#include <linux/tcp.h>
 #include <linux/bpf.h>
 
 #define SEC(name) __attribute__((section(name), used))
@@ -55,6 +56,12 @@ static struct bpf_sock *HELPER(skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple 
 static long HELPER(tcp_check_syncookie)(void *sk, void *ip, __u32 ip_len, struct tcphdr *th,
 					__u32 th_len) = NUMBER(tcp_check_syncookie);
 static long HELPER(sk_assign)(void *ctx, void *sk, __u64 flags) = NUMBER(sk_assign);
+static void *HELPER(sk_storage_get)(void *map, void *sk, void *value,
+				    __u64 flags) = NUMBER(sk_storage_get);
+static long HELPER(sk_storage_delete)(void *map, void *sk) = NUMBER(sk_storage_delete);
+struct mptcp_sock;
+static struct mptcp_sock *HELPER(skc_to_mptcp_sock)(void *sk) = NUMBER(skc_to_mptcp_sock);
+static __u64 HELPER(get_netns_cookie)(void *ctx) = NUMBER(get_netns_cookie);
 static void *HELPER(ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = NUMBER(ringbuf_reserve);
 static void HELPER(ringbuf_submit)(void *record, __u64 flags) = NUMBER(ringbuf_submit);
 static void HELPER(ringbuf_discard)(void *record, __u64 flags) = NUMBER(ringbuf_discard);

@@ -5,10 +5,12 @@
 //! [`Redirect`] is the program set of one node: loaded once, attached to
 //! interfaces, fed with listeners and rules. Each worker holds a [`Lane`]: its
 //! events, the gates of its flows, and the way to put frames back on a device.
+//! [`Capture`] is the program set of `posthaste run`, and knows nothing of nodes.
 //! Everything is held by file descriptors and pinned nowhere, so it is gone
 //! when the process is.
 
 mod attach;
+mod capture;
 mod cgroup;
 mod error;
 mod lane;
@@ -29,6 +31,8 @@ mod ring;
 mod rules;
 mod sys;
 
+pub use capture::{Capture, Endpoint, Ports};
+pub use cgroup::own as own_cgroup;
 pub use error::Error;
 #[cfg(fuzzing)]
 pub use lane::parse_event;

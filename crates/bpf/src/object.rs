@@ -4,6 +4,7 @@
 //! the kernel.
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -38,6 +39,9 @@ pub(crate) struct MapSpec {
     pub(crate) value_bytes: u32,
     pub(crate) entries: u32,
     pub(crate) flags: u32,
+    /// Types of key and value in [`Object::btf`], for kinds of maps that the kernel
+    /// makes only with them; else zeros.
+    pub(crate) types: [u32; 2],
 }
 
 /// A program to load.
@@ -84,6 +88,13 @@ impl Object {
     /// what its declaration says.
     pub(crate) fn make(&self, map: usize, entries: Option<u32>) -> Result<Arc<Map>, Error> {
         Map::make(&self.maps[map], entries, None)
+    }
+
+    /// Makes a map of a kind that the kernel wants to know the types of.
+    pub(crate) fn make_typed(&self, map: usize, types: &OwnedFd) -> Result<Arc<Map>, Error> {
+        let spec = &self.maps[map];
+        let made = sys::create_map_of(spec.name, spec.layout(), types.as_fd(), spec.types);
+        Map::wrap(spec.name, spec.layout(), made)
     }
 
     /// Makes a map whose values are maps like `inner`.
@@ -169,18 +180,28 @@ fn last_lines(log: &[u8]) -> String {
     each.collect()
 }
 
+impl MapSpec {
+    fn layout(&self) -> MapLayout {
+        MapLayout {
+            kind: self.kind,
+            key_bytes: self.key_bytes,
+            value_bytes: self.value_bytes,
+            entries: self.entries,
+            flags: self.flags,
+        }
+    }
+}
+
 impl Map {
     fn make(
         spec: &MapSpec,
         entries: Option<u32>,
         inner: Option<&Self>,
     ) -> Result<Arc<Self>, Error> {
+        let layout = spec.layout();
         let layout = MapLayout {
-            kind: spec.kind,
-            key_bytes: spec.key_bytes,
-            value_bytes: spec.value_bytes,
-            entries: entries.unwrap_or(spec.entries),
-            flags: spec.flags,
+            entries: entries.unwrap_or(layout.entries),
+            ..layout
         };
         Self::create(spec.name, layout, inner)
     }
@@ -192,6 +213,14 @@ impl Map {
         inner: Option<&Self>,
     ) -> Result<Arc<Self>, Error> {
         let made = sys::create_map(name, layout, inner.map(AsFd::as_fd));
+        Self::wrap(name, layout, made)
+    }
+
+    fn wrap(
+        name: &'static str,
+        layout: MapLayout,
+        made: io::Result<OwnedFd>,
+    ) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             fd: made.map_err(Error::map("create", name))?,
             name,
@@ -209,6 +238,15 @@ impl Map {
     pub(crate) fn look_up(&self, key: &[u8], value: &mut [u8]) -> Result<bool, Error> {
         assert_eq!(key.len(), self.key_bytes, "{}", self.name);
         sys::look_up(self.fd.as_fd(), key, value).map_err(Error::map("read", self.name))
+    }
+
+    /// Reads the value of a key and removes it; false when there is none.
+    pub(crate) fn take(&self, key: &[u8], value: &mut [u8]) -> Result<bool, Error> {
+        let found = self.look_up(key, value)?;
+        if found {
+            self.delete(key)?;
+        }
+        Ok(found)
     }
 
     /// Removes a key; it need not be there.

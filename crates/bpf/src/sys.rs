@@ -36,6 +36,10 @@ struct MapCreate {
     inner: i32,
     numa_node: u32,
     name: [u8; NAME_BYTES],
+    interface: u32,
+    btf: i32,
+    /// Of key and value.
+    types: [u32; 2],
 }
 
 /// Makes a map. `inner` is one like those a map of maps is for.
@@ -44,7 +48,27 @@ pub(crate) fn create_map(
     layout: MapLayout,
     inner: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
-    let mut attributes = MapCreate {
+    let mut attributes = map_create(name, layout);
+    attributes.inner = inner.map_or(0, |inner| inner.as_raw_fd());
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { descriptor(MAP_CREATE, &mut attributes) }
+}
+
+/// Makes a map whose key and value are of these types of `btf`.
+pub(crate) fn create_map_of(
+    name: &str,
+    layout: MapLayout,
+    btf: BorrowedFd<'_>,
+    types: [u32; 2],
+) -> io::Result<OwnedFd> {
+    let mut attributes = map_create(name, layout);
+    (attributes.btf, attributes.types) = (btf.as_raw_fd(), types);
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { descriptor(MAP_CREATE, &mut attributes) }
+}
+
+fn map_create(name: &str, layout: MapLayout) -> MapCreate {
+    MapCreate {
         layout: [
             layout.kind,
             layout.key_bytes,
@@ -52,12 +76,13 @@ pub(crate) fn create_map(
             layout.entries,
             layout.flags,
         ],
-        inner: inner.map_or(0, |inner| inner.as_raw_fd()),
+        inner: 0,
         numa_node: 0,
         name: short(name),
-    };
-    // SAFETY: nothing in the attributes is a pointer.
-    unsafe { descriptor(MAP_CREATE, &mut attributes) }
+        interface: 0,
+        btf: 0,
+        types: [0; 2],
+    }
 }
 
 #[repr(C)]

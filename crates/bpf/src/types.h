@@ -93,6 +93,20 @@ struct gate {
 	__u8 pad;
 };
 
+/* Where connections of a cgroup are led to. */
+struct capture {
+	__u64 netns;   /* cookie of the network namespace with the listeners */
+	__be16 port4;  /* on 127.0.0.1; 0: there is none */
+	__be16 port6;  /* on ::1, likewise */
+	__u32 pad;
+};
+
+/* Key of `exempt`. */
+struct exempt_key {
+	__u32 prefix_bits;
+	struct address ip;
+};
+
 enum event_kind {
 	EVENT_SYN,     /* a flow to relay begins */
 	EVENT_SYN_ACK, /* its server answered; the segment is held here */

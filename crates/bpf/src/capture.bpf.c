@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Leads the TCP connections of the processes in a cgroup to listeners of
+ * `posthaste run` on this host, without their noticing.
+ *
+ * lead_away4, lead_away6   connect: the listener takes the destination's place
+ * announce                 sockops: tells the listener what that was
+ * report_peer4, 6          getpeername: says it to the process, too
+ *
+ * What cannot be led away, whatever the reason, goes where it was going.
+ */
+#include <stdbool.h>
+#include <linux/in.h>
+#include "helpers.h"
+#include "types.h"
+
+/* From headers that drag in the C library. */
+#define SOCK_STREAM 1
+
+/* Whether the kernel has Multipath TCP. */
+SETTING(setting_mptcp);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct capture);
+} captures SEC(".maps");
+
+/* Destinations that are left alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct exempt_key);
+	__type(value, __u32);
+} exempt SEC(".maps");
+
+/* Where sockets that were led away were going. Goes with the socket. Port 0: a
+ * connection of Multipath TCP that was left alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct destination);
+} originals SEC(".maps");
+
+/* The same for the listener, by the client's address and port, until it has
+ * accepted: no more than there may be in its queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct destination);
+	__type(value, struct destination);
+} announced SEC(".maps");
+
+static __always_inline struct address mapped(__be32 ip)
+{
+	return (struct address){ { 0, 0, bpf_htonl(0xffff), ip } };
+}
+
+static __always_inline bool is_mapped(const struct address *ip)
+{
+	return !ip->word[0] && !ip->word[1] && ip->word[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline bool is_exempt(const struct address *ip)
+{
+	struct exempt_key key = { .prefix_bits = 128, .ip = *ip };
+
+	return bpf_map_lookup_elem(&exempt, &key);
+}
+
+/* The listener for a connection to `to`, or 0 to let it go there. */
+static __always_inline __be16 listener_for(struct bpf_sock_addr *ctx,
+					   const struct destination *to)
+{
+	struct capture *capture;
+	__u32 zero = 0;
+	__be16 port;
+
+	if (ctx->type != SOCK_STREAM)
+		return 0;
+	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_MPTCP)
+		return 0;
+	capture = bpf_map_lookup_elem(&captures, &zero);
+	if (!capture || is_exempt(&to->ip))
+		return 0;
+	/* The listeners are in one network namespace, and reached by its loopback
+	 * interface only. */
+	if (bpf_get_netns_cookie(ctx) != capture->netns || ctx->sk->bound_dev_if)
+		return 0;
+	port = is_mapped(&to->ip) ? capture->port4 : capture->port6;
+	return port;
+}
+
+static __always_inline bool remember(void *sk, struct destination *to)
+{
+	struct destination *original;
+
+	original = bpf_sk_storage_get(&originals, sk, to, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!original)
+		return false;
+	*original = *to;
+	return true;
+}
+
+/* A connection of Multipath TCP is a socket of its own, which getpeername is
+ * about, above those that connect: the first, and more that the kernel adds to
+ * wherever the server says. Those belong where the first is. Returns whether
+ * this is another than the first. */
+static __always_inline bool is_join(struct bpf_sock *sk, struct destination *to, bool led)
+{
+	struct destination left = {};
+	struct mptcp_sock *above;
+
+	if (!SET(setting_mptcp))
+		return false;
+	above = bpf_skc_to_mptcp_sock(sk);
+	if (!above)
+		return false;
+	if (bpf_sk_storage_get(&originals, above, NULL, 0))
+		return true;
+	remember(above, led ? to : &left);
+	return false;
+}
+
+/* Remembers where a socket was going. Returns the listener it is led to. */
+static __always_inline __be16 lead_away(struct bpf_sock_addr *ctx, struct destination *to)
+{
+	struct bpf_sock *sk = ctx->sk;
+	__be16 port;
+
+	if (!sk)
+		return 0;
+	port = listener_for(ctx, to);
+	if (is_join(sk, to, port))
+		return 0;
+	if (!port) {
+		/* From an attempt before this one. */
+		bpf_sk_storage_delete(&originals, sk);
+		return 0;
+	}
+	return remember(sk, to) ? port : 0;
+}
+
+SEC("cgroup/connect4")
+int lead_away4(struct bpf_sock_addr *ctx)
+{
+	struct destination to = { .ip = mapped(ctx->user_ip4), .port = ctx->user_port };
+	__be16 port = lead_away(ctx, &to);
+
+	if (port) {
+		ctx->user_ip4 = bpf_htonl(INADDR_LOOPBACK);
+		ctx->user_port = port;
+	}
+	return 1;
+}
+
+SEC("cgroup/connect6")
+int lead_away6(struct bpf_sock_addr *ctx)
+{
+	struct destination to = { .port = ctx->user_port };
+	__be16 port;
+
+	for (int i = 0; i < 4; i++)
+		to.ip.word[i] = ctx->user_ip6[i];
+	port = lead_away(ctx, &to);
+	if (!port)
+		return 1;
+	/* A socket of IPv6 that goes to an IPv4 address stays one. */
+	ctx->user_ip6[0] = 0;
+	ctx->user_ip6[1] = 0;
+	ctx->user_ip6[2] = is_mapped(&to.ip) ? bpf_htonl(0xffff) : 0;
+	ctx->user_ip6[3] = bpf_htonl(is_mapped(&to.ip) ? INADDR_LOOPBACK : 1);
+	ctx->user_port = port;
+	return 1;
+}
+
+SEC("sockops")
+int announce(struct bpf_sock_ops *ctx)
+{
+	struct destination *original;
+	struct destination client = {};
+	struct bpf_sock *sk;
+
+	/* The SYN is about to be sent, and has a port. */
+	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB)
+		return 1;
+	sk = ctx->sk;
+	if (!sk)
+		return 1;
+	original = bpf_sk_storage_get(&originals, sk, NULL, 0);
+	if (!original)
+		return 1;
+	client.port = bpf_htons(ctx->local_port);
+	if (is_mapped(&original->ip)) {
+		client.ip = mapped(ctx->local_ip4);
+	} else {
+		client.ip.word[0] = ctx->local_ip6[0];
+		client.ip.word[1] = ctx->local_ip6[1];
+		client.ip.word[2] = ctx->local_ip6[2];
+		client.ip.word[3] = ctx->local_ip6[3];
+	}
+	bpf_map_update_elem(&announced, &client, original, BPF_ANY);
+	return 1;
+}
+
+static __always_inline struct destination *original_of(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct destination *original;
+
+	if (!sk)
+		return NULL;
+	original = bpf_sk_storage_get(&originals, sk, NULL, 0);
+	return original && original->port ? original : NULL;
+}
+
+SEC("cgroup/getpeername4")
+int report_peer4(struct bpf_sock_addr *ctx)
+{
+	struct destination *original = original_of(ctx);
+
+	if (original) {
+		ctx->user_ip4 = original->ip.word[3];
+		ctx->user_port = original->port;
+	}
+	return 1;
+}
+
+SEC("cgroup/getpeername6")
+int report_peer6(struct bpf_sock_addr *ctx)
+{
+	struct destination *original = original_of(ctx);
+
+	if (original) {
+		ctx->user_ip6[0] = original->ip.word[0];
+		ctx->user_ip6[1] = original->ip.word[1];
+		ctx->user_ip6[2] = original->ip.word[2];
+		ctx->user_ip6[3] = original->ip.word[3];
+		ctx->user_port = original->port;
+	}
+	return 1;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

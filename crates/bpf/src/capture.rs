@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Leading the connections of the processes in a cgroup to listeners of ours.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::object::{Map, Program};
+use crate::objects::capture::{self, map, program};
+use crate::objects::types;
+use crate::redirect::bytes;
+use crate::rules::{self, PrefixSpec};
+use crate::sys;
+
+/// Is there if the kernel has Multipath TCP.
+const MPTCP: &str = "/proc/sys/net/mptcp/enabled";
+
+/// An address (16 bytes, network order, v4-mapped) and a port (host order).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The address.
+    pub ip: [u8; 16],
+    /// The port.
+    pub port: u16,
+}
+
+/// Where listeners are on 127.0.0.1 and ::1; `None` where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// Of 127.0.0.1.
+    pub ipv4: Option<u16>,
+    /// Of ::1.
+    pub ipv6: Option<u16>,
+}
+
+/// The loaded programs. Dropping it leaves every connection alone that is made
+/// from then on.
+#[derive(Debug)]
+pub struct Capture {
+    /// By their numbers.
+    maps: Vec<Arc<Map>>,
+    programs: Vec<Program>,
+    links: Vec<OwnedFd>,
+}
+
+impl Capture {
+    /// Loads the programs.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with the kernel's reason, [`Error::Map`].
+    pub fn load() -> Result<Self, Error> {
+        let object = &capture::OBJECT;
+        let types = object.load_types()?;
+        let make = |number| match number {
+            map::ORIGINALS => object.make_typed(number, &types),
+            _ => object.make(number, None),
+        };
+        let maps: Vec<_> = (0..object.maps.len()).map(make).collect::<Result<_, _>>()?;
+        let settings = capture::Settings {
+            mptcp: Path::new(MPTCP).exists().into(),
+        };
+        let numbers = 0..object.programs.len();
+        let load = |number| object.load(number, &types, &maps, &settings.in_order());
+        let programs = numbers.map(load);
+        Ok(Self {
+            programs: programs.collect::<Result<_, _>>()?,
+            maps,
+            links: Vec::new(),
+        })
+    }
+
+    /// Has connections of the processes in `cgroup`, and in those below it, looked
+    /// at. They are left alone until there are listeners.
+    ///
+    /// # Errors
+    /// [`Error::AttachCgroup`].
+    pub fn attach(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), Error> {
+        // `enum bpf_attach_type`. The listeners are told first: whoever is led to
+        // them is to be known there.
+        let places = [
+            (program::ANNOUNCE, 3),
+            (program::REPORT_PEER4, 29),
+            (program::REPORT_PEER6, 30),
+            (program::LEAD_AWAY4, 10),
+            (program::LEAD_AWAY6, 11),
+        ];
+        let target = cgroup.as_raw_fd().cast_unsigned();
+        for (number, attach) in places {
+            let program = &self.programs[number];
+            let link = sys::link(program.as_fd(), target, attach);
+            self.links.push(link.map_err(|source| Error::AttachCgroup {
+                program: program.name,
+                source,
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Leaves connections to a prefix alone.
+    ///
+    /// # Errors
+    /// [`Error::Map`]: there are too many.
+    pub fn exempt(&self, prefix: PrefixSpec) -> Result<(), Error> {
+        let key = types::exempt_key {
+            prefix_bits: prefix.bits.into(),
+            ip: rules::address(prefix.ip),
+        };
+        self.maps[map::EXEMPT].update(bytes(&key), &1_u32.to_ne_bytes())
+    }
+
+    /// Leads connections that are made in the network namespace with this cookie to
+    /// the listeners on these ports, or leaves them alone from now on.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn lead_to(&self, netns: u64, ports: Ports) -> Result<(), Error> {
+        let value = types::capture {
+            netns,
+            port4: ports.ipv4.unwrap_or(0).to_be(),
+            port6: ports.ipv6.unwrap_or(0).to_be(),
+            pad: 0,
+        };
+        self.maps[map::CAPTURES].update(&0_u32.to_ne_bytes(), bytes(&value))
+    }
+
+    /// Where a client of the listeners was going, if it was led there. It is told
+    /// once.
+    pub fn take_original(&self, client: Endpoint) -> Option<Endpoint> {
+        let key = types::destination {
+            ip: rules::address(client.ip),
+            port: client.port.to_be(),
+            pad: 0,
+        };
+        let mut value = [0; size_of::<types::destination>()];
+        // A map that cannot be read knows nothing of the client.
+        let announced = &self.maps[map::ANNOUNCED];
+        let found = announced.take(bytes(&key), &mut value).unwrap_or(false);
+        let (ip, rest) = value.split_first_chunk()?;
+        let (port, _) = rest.split_first_chunk()?;
+        found.then_some(Endpoint {
+            ip: *ip,
+            port: u16::from_be_bytes(*port),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_load_and_nobody_is_known_at_first() {
+        let programs = Capture::load().unwrap();
+        let any = Endpoint {
+            ip: [0; 16],
+            port: 1,
+        };
+        assert_eq!(programs.take_original(any), None);
+        let prefix = PrefixSpec {
+            ip: [0; 16],
+            bits: 128,
+        };
+        programs.exempt(prefix).unwrap();
+        programs.lead_to(1, Ports::default()).unwrap();
+    }
+
+    #[test]
+    fn what_was_announced_is_told_once() {
+        let programs = Capture::load().unwrap();
+        let client = types::destination {
+            ip: rules::address([7; 16]),
+            port: 4711_u16.to_be(),
+            pad: 0,
+        };
+        let original = types::destination {
+            ip: rules::address([9; 16]),
+            port: 443_u16.to_be(),
+            pad: 0,
+        };
+        let announced = &programs.maps[map::ANNOUNCED];
+        announced.update(bytes(&client), bytes(&original)).unwrap();
+        let client = Endpoint {
+            ip: [7; 16],
+            port: 4711,
+        };
+        let told = Endpoint {
+            ip: [9; 16],
+            port: 443,
+        };
+        assert_eq!(programs.take_original(client), Some(told));
+        assert_eq!(programs.take_original(client), None);
+    }
+}
