@@ -18,6 +18,7 @@ use crate::policy::SideOptions;
 const SEND_BUFFER_BYTES: i32 = 512 << 10;
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
 const SO_BUF_LOCK: i32 = 72;
+const SO_NETNS_COOKIE: i32 = 71;
 /// From linux/tcp.h.
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
 const TCPI_OPT_SACK: u8 = 2;
@@ -186,6 +187,31 @@ pub fn random<const N: usize>() -> [u8; N] {
         filled += usize::try_from(got).unwrap_or(0);
     }
     bytes
+}
+
+/// The number by which eBPF programs know the network namespace of this thread.
+///
+/// # Errors
+/// The kernel does not tell (before Linux 5.14).
+pub fn netns_cookie() -> io::Result<u64> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut cookie = 0_u64;
+    let mut bytes = libc::socklen_t::try_from(size_of::<u64>()).expect("eight");
+    // SAFETY: the option is a u64, which is what the pointers are for.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut bytes,
+        )
+    };
+    if result == 0 {
+        Ok(cookie)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Now, in milliseconds since 1970.

@@ -32,7 +32,7 @@ use super::prologue::{
 };
 
 /// How long the next node may take to accept a connection before another way is
-/// tried.
+/// tried, if there is one: no less than its first SYN and a repetition take.
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
 /// Round trips for which a flow is held to the pace that it began with.
 const PACED_ROUNDS: u32 = 4;
@@ -198,6 +198,11 @@ impl<I: Intercept> Worker<I> {
         let connect_by = now + entry.rule.rule.timeouts.connect;
         let pending = entry.pending().ok_or_else(unusable)?;
         pending.connect_by = connect_by;
+        let accept_by = if pending.ways.is_empty() {
+            connect_by
+        } else {
+            now + HOP_WITHIN
+        };
         pending.hopping = Some(Hopping {
             via,
             warm: is_warm.then_some(way),
@@ -205,7 +210,7 @@ impl<I: Intercept> Worker<I> {
             sent: opened.sent,
             connected: is_warm,
             owes_proof: !connect.proved,
-            accept_by: now + HOP_WITHIN,
+            accept_by,
         });
         if let Some(time) = opened.paced_for {
             self.paced.push_back((now + time, key));
