@@ -106,6 +106,8 @@ pub struct Route {
 pub struct Chains {
     /// The number of this node; without one it has no peers.
     pub me: Option<NodeId>,
+    /// Flows begin at the first node that they come to: here are only their clients.
+    pub is_client: bool,
     /// Every peer.
     pub peers: Vec<Peer>,
     /// Every chain.

@@ -32,6 +32,7 @@ impl Reader {
         let spelling = Spelling { key_files, nodes };
         let routes = self.routes(&file.route, &chains, &spelling);
         let chains = Chains {
+            is_client: false,
             me,
             peers,
             chains,

@@ -45,6 +45,7 @@ fn to(destinations: &[&str], chains: &[usize], direct: bool) -> Route {
 fn chains(chains: Vec<Chain>, routes: Vec<Route>) -> Chains {
     Chains {
         me: NodeId::new(1),
+        is_client: false,
         peers: vec![peer(2), peer(3)],
         chains,
         routes,

@@ -91,7 +91,8 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let chains = self.rules.chains();
-        let (ways, guard) = (chains.ways(&flow), chains.me.map(LoopGuard::new));
+        let me = chains.me.filter(|_| !chains.is_client);
+        let (ways, guard) = (chains.ways(&flow), me.map(LoopGuard::new));
         if let Some(pending) = self.pending(key) {
             pending.route(ways, guard);
         }
