@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ADMIN_SOCKET, Config};
-use crate::{client, doctor, host, keys, node};
+use crate::{client, doctor, host, keys, node, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +23,7 @@ Examples:
   posthaste status                     of the node that runs here
   posthaste relays list
   posthaste chains explain 198.51.100.7:443
+  posthaste run --via 192.0.2.1:4480 -- curl https://example.org/
   posthaste teardown                   remove what a killed node left behind
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
@@ -89,6 +90,8 @@ enum Verb {
     /// Make what two nodes share
     #[command(subcommand)]
     Keys(keys::KeysVerb),
+    /// Run a command with its TCP connections sent through a node
+    Run(run::RunArgs),
     /// Let the running node finish its relays, accept none, and end
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
@@ -144,6 +147,7 @@ impl Cli {
             Verb::Relays(verb) => client::relays(&verb)?,
             Verb::Chains(args) => client::chains(&args)?,
             Verb::Keys(verb) => keys::run(&verb)?,
+            Verb::Run(args) => return run::run(args),
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
         }

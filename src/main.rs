@@ -20,6 +20,7 @@ mod metrics;
 mod node;
 mod notify;
 mod privileges;
+mod run;
 
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {

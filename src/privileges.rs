@@ -25,6 +25,24 @@ pub(crate) const NODE: [(Capability, &str); 4] = [
     ),
 ];
 
+/// What running a command with its connections led away needs.
+pub(crate) const RUN: [(Capability, &str); 5] = [
+    (
+        Capability::CAP_NET_ADMIN,
+        "to load and attach the programs that lead connections away",
+    ),
+    (
+        Capability::CAP_NET_RAW,
+        "to open listeners as those of nodes are",
+    ),
+    (Capability::CAP_BPF, "to load those programs"),
+    NODE[3],
+    (
+        Capability::CAP_SYS_ADMIN,
+        "to find and make cgroups without a mount point",
+    ),
+];
+
 /// What setting a host up for a node, and clearing it, needs.
 pub(crate) const HOST: [(Capability, &str); 1] = [NODE[0]];
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `run` verb: a command whose TCP connections go through a node.
+//!
+//! The command runs in a cgroup of its own, where eBPF programs lead its
+//! connections to listeners of this process. A worker, the same that nodes have,
+//! takes them from there to the node and asks it for the original destination.
+//!
+//! Who does what: this thread waits for the command and for signals; one thread
+//! is the worker; one says what is wrong with the node, should something be; a
+//! child process removes the cgroup, however this process ends.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use caps::Capability;
+use clap::Args;
+use nix::sys::resource::{Resource, getrlimit};
+use posthaste_bpf as bpf;
+use posthaste_relay::policy::Prefix;
+use posthaste_relay::sys;
+
+use crate::config;
+use crate::privileges;
+
+mod carrier;
+mod cgroup;
+mod child;
+mod complaint;
+mod exempt;
+mod policy;
+mod user;
+mod via;
+
+use carrier::Carrier;
+use cgroup::Cgroup;
+use child::{Child, Launch, Signals};
+use user::User;
+
+/// As of other programs that run a command: they failed themselves; the command
+/// cannot be run; there is none.
+const FAILED: u8 = 125;
+
+const ABOUT: &str = "\
+Sends the TCP connections of COMMAND and of its children through NODE, which is the address and
+port of an explicit listener, or with a configuration file the name of a peer in it. Without a key
+NODE knows this host by its address: list that in its `[access] clients`. Connections to loopback,
+link-local and multicast addresses, to addresses of this host and to NODE itself go direct.
+
+Exit codes: that of COMMAND, or 128 and the number of the signal that ended it; 127 when there is no
+such command, 126 when it cannot be run, 125 when posthaste failed, 2 wrong command line or
+configuration.";
+
+#[derive(Args, Debug)]
+#[command(after_help = ABOUT)]
+pub(crate) struct RunArgs {
+    /// ADDRESS:PORT of the node, or the name of a peer; without it the only peer of the configuration
+    #[arg(long, value_name = "NODE")]
+    via: Option<String>,
+    /// Configuration file to find peers in, with their keys [default: /etc/posthaste/node.toml]
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Leave connections to these addresses alone, for example 10.0.0.0/8; may be repeated
+    #[arg(long, value_name = "PREFIX", value_parser = exempt::prefix)]
+    direct: Vec<Prefix>,
+    /// Run the command as this user
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The command and what it is given
+    #[arg(
+        required = true,
+        value_name = "COMMAND",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// Runs the command; its exit code, or that of a failure.
+pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
+    run_command(args).or_else(|error| {
+        if error.is::<config::Error>() {
+            return Err(error);
+        }
+        eprintln!("posthaste: {error:#}");
+        Ok(ExitCode::from(FAILED))
+    })
+}
+
+fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let via = via::find(args.via.as_deref(), args.config.as_deref())?;
+    let user = args.user.as_deref().map(User::find).transpose()?;
+    privileges::require(&privileges::RUN)?;
+    let files = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
+    privileges::raise_open_files()?;
+    // There is one thread until here, as a fork needs.
+    let cgroup = Cgroup::make()?;
+    let signals = Signals::block()?;
+    let programs = programs(&cgroup, &args.direct, via.address())?;
+    let carrier = Carrier::start(programs, via)?;
+    let launch = Launch {
+        command: &args.command,
+        cgroup: cgroup.members()?,
+        files,
+        mask: signals.former(),
+        user: user.as_ref(),
+    };
+    let code = match Child::start(launch) {
+        Ok(child) => {
+            // What follows is to wait and to pass signals on.
+            privileges::keep_only(&[Capability::CAP_KILL])?;
+            child.wait(&signals)?
+        }
+        Err(failure) => failure.tell(&args.command),
+    };
+    carrier.finish(&signals);
+    cgroup.remove();
+    Ok(ExitCode::from(code))
+}
+
+/// The programs, at work in the cgroup as soon as they are told of listeners.
+/// They go with this process, and before its listeners do: descriptors are
+/// closed in their order.
+fn programs(
+    cgroup: &Cgroup,
+    direct: &[Prefix],
+    node: std::net::SocketAddr,
+) -> anyhow::Result<Arc<bpf::Capture>> {
+    let mut programs = bpf::Capture::load()?;
+    for prefix in exempt::all(direct, node)? {
+        programs.exempt(bpf::PrefixSpec {
+            ip: prefix.octets(),
+            bits: prefix.mapped_bits(),
+        })?;
+    }
+    programs.attach(cgroup.directory()).context(
+        "the kernel needs CONFIG_CGROUP_BPF, and no other owner of this cgroup who forbids more \
+         programs",
+    )?;
+    Ok(Arc::new(programs))
+}
+
+/// Of this thread.
+fn netns() -> anyhow::Result<u64> {
+    sys::netns_cookie().context("ask for the number of this network namespace")
+}

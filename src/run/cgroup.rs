@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The cgroup that a command runs in: one below ours, so that whatever bounds
+//! this process bounds the command. And a child process that removes it.
+//!
+//! The child waits on a pipe whose other end only this process holds, and acts
+//! when that ends, whether in order or not. Processes that the command left
+//! behind go where this process is, and are nobody's business any more.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use caps::Capability;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{
+    ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid,
+};
+use posthaste_bpf as bpf;
+use posthaste_relay::sys;
+
+use crate::privileges;
+
+/// Name of the child, as `ps -e` shows it: the most the kernel keeps.
+const NAME: &std::ffi::CStr = c"posthaste-clean";
+/// How long to wait for the child to be done.
+const REMOVAL_MAX: Duration = Duration::from_secs(2);
+/// Between two attempts of the child, at first and at last: processes come as
+/// fast as they are moved, or a cgroup below is somebody else's.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A cgroup of one's own.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    place: Place,
+    directory: OwnedFd,
+    /// Its end is what the child waits for.
+    pipe: OwnedFd,
+    cleaner: Pid,
+}
+
+impl Cgroup {
+    /// Makes the cgroup and forks the child. This process must have no other
+    /// thread yet.
+    pub(super) fn make() -> anyhow::Result<Self> {
+        let parent = bpf::own_cgroup().context(
+            "open the cgroup of this process: it needs cgroup v2, and CAP_SYS_ADMIN to mount it \
+             for itself",
+        )?;
+        let chance = u32::from_ne_bytes(sys::random());
+        let place = Place {
+            parent,
+            name: format!("posthaste-run-{}-{chance:08x}", getpid()),
+        };
+        let (pipe, cleaner) = start_cleaner(&place)?;
+        let path = place.path();
+        fs::create_dir(&path).context("make a cgroup for the command")?;
+        let directory = File::open(&path).context("open the cgroup of the command")?;
+        Ok(Self {
+            place,
+            directory: directory.into(),
+            pipe,
+            cleaner,
+        })
+    }
+
+    /// Its directory.
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The file that a process joins by.
+    pub(super) fn members(&self) -> anyhow::Result<OwnedFd> {
+        let file = self.place.path().join("cgroup.procs");
+        let opened = OpenOptions::new().write(true).open(file);
+        Ok(opened
+            .context("open the list of the cgroup's members")?
+            .into())
+    }
+
+    /// Has it removed, and waits for that for as long as may be expected.
+    pub(super) fn remove(self) {
+        drop(self.pipe);
+        let start = Instant::now();
+        while start.elapsed() < REMOVAL_MAX {
+            match waitpid(self.cleaner, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => sleep(PAUSE_MIN),
+                _ => break,
+            }
+        }
+        // If somebody has killed the child.
+        let _ = self.place.clear();
+    }
+}
+
+/// Where the cgroup is.
+#[derive(Debug)]
+struct Place {
+    parent: OwnedFd,
+    name: String,
+}
+
+impl Place {
+    fn beside(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.parent.as_raw_fd()).into()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.beside().join(&self.name)
+    }
+
+    /// Moves the processes out and removes the cgroup.
+    fn clear(&self) -> io::Result<()> {
+        let path = self.path();
+        let list = match fs::read_to_string(path.join("cgroup.procs")) {
+            Err(error) if is_gone(&error) => return Ok(()),
+            list => list?,
+        };
+        let others = self.beside().join("cgroup.procs");
+        for process in list.lines() {
+            // One that has ended meanwhile cannot be moved and need not be.
+            let _ = fs::write(&others, process);
+        }
+        match fs::remove_dir(&path) {
+            Err(error) if is_gone(&error) => Ok(()),
+            removed => removed,
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+fn start_cleaner(place: &Place) -> anyhow::Result<(OwnedFd, Pid)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the cleaner's pipe")?;
+    // SAFETY: there is one thread, so no lock is held by a thread that the child
+    // lacks.
+    match unsafe { fork() }.context("fork the cleaner")? {
+        ForkResult::Parent { child } => Ok((write, child)),
+        ForkResult::Child => {
+            drop(write);
+            clean(place, read.into());
+            std::process::exit(0)
+        }
+    }
+}
+
+/// The child's life.
+fn clean(place: &Place, mut pipe: File) {
+    step_aside();
+    let _ = pipe.read(&mut [0]);
+    let mut pause = PAUSE_MIN;
+    while place.clear().is_err() {
+        sleep(pause);
+        pause = PAUSE_MAX.min(pause * 2);
+    }
+}
+
+/// Out of the caller's session, deaf to what is meant for the command, without
+/// the caller's standard input and output, and with no more rights than files
+/// need.
+fn step_aside() {
+    // Each is a precaution: a cleaner that lacks one still cleans.
+    let _ = nix::sys::prctl::set_name(NAME);
+    let _ = setsid();
+    let _ = chdir("/");
+    for ignored in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+    ] {
+        // SAFETY: no handler is installed, the signals are ignored.
+        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
+    }
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+        let _ = dup2_stderr(&null);
+    }
+    let _ = privileges::keep_only(&[Capability::CAP_DAC_OVERRIDE]);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the worker of a command is to do: carry everything to the one node.
+
+use std::time::Duration;
+
+use posthaste_relay::chain::{Chain, Chains, Route};
+use posthaste_relay::policy::{
+    AcceptMode, Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+};
+
+use crate::config::Config;
+
+use super::via::Via;
+
+/// The name of all there is one of.
+const NAME: &str = "run";
+/// Between the ends of a connection there is no time bound but their own, and
+/// what keepalive finds out.
+const FOR_EVER: Duration = Duration::from_secs(40 * 24 * 3600);
+
+/// One rule, one peer, one chain of it, and no other way.
+pub(super) fn toward(via: &Via) -> Policy {
+    let node = Config::default().node;
+    let rule = Rule {
+        name: NAME.to_owned(),
+        matches: Match::default(),
+        action: Action::Relay,
+        accept: AcceptMode::Late,
+        source_address: SourceAddress::Node,
+        proxy_protocol: false,
+        downstream: SideOptions::default(),
+        upstream: SideOptions::default(),
+        timeouts: Timeouts {
+            idle: FOR_EVER,
+            client_fin: FOR_EVER,
+            server_fin: FOR_EVER,
+            ..Timeouts::default()
+        },
+    };
+    let chain = Chain {
+        name: NAME.into(),
+        number: 1,
+        nodes: vec![Some(0)],
+    };
+    let route = Route {
+        matches: Match::default(),
+        chains: vec![0],
+        direct: false,
+    };
+    Policy {
+        rules: vec![rule],
+        half_open: HalfOpenLimits::default(),
+        suspect_for: Duration::ZERO,
+        relays_max: node.relays_max,
+        chains: Chains {
+            me: via.me(),
+            is_client: true,
+            peers: vec![via.peer().clone()],
+            chains: vec![chain],
+            routes: vec![route],
+        },
+        access: posthaste_relay::access::Access::default(),
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which node carries the connections of a command.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use posthaste_relay::chain::{Carrier, Peer, PoolLimits};
+use posthaste_relay::policy::SideOptions;
+use posthaste_wire::header::NodeId;
+
+use crate::config::{Capacity, Config};
+
+/// Where the configuration is that peers are looked for in.
+const CONFIG: &str = "/etc/posthaste/node.toml";
+/// For connections to nodes, where the kernel has it.
+const CONGESTION: &str = "bbr";
+
+/// The node.
+#[derive(Clone, Debug)]
+pub(super) struct Via {
+    peer: Peer,
+    me: Option<NodeId>,
+}
+
+impl Via {
+    pub(super) fn address(&self) -> SocketAddr {
+        self.peer.address
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// By which number the node knows this host, if the two share a key.
+    pub(super) fn me(&self) -> Option<NodeId> {
+        self.me
+    }
+}
+
+/// The node of this address or name, or the only peer.
+pub(super) fn find(asked: Option<&str>, config: Option<&Path>) -> anyhow::Result<Via> {
+    if let Some(address) = asked.and_then(|text| text.parse::<SocketAddr>().ok()) {
+        return by_address(address).map(|peer| Via { peer, me: None });
+    }
+    if let Some(text) = asked
+        && text.parse::<IpAddr>().is_ok()
+    {
+        bail!("--via {text}: the port is missing: expected ADDRESS:PORT, [ADDRESS]:PORT for IPv6");
+    }
+    let path = config.map_or_else(|| PathBuf::from(CONFIG), Path::to_owned);
+    let shown = path.display();
+    if config.is_none() && !path.exists() {
+        bail!(match asked {
+            Some(name) => format!(
+                "--via {name}: no address and port, and there is no {shown} to find a peer of that \
+                 name in: say -c FILE"
+            ),
+            None => format!("which node? say --via ADDRESS:PORT, or list one peer in {shown}"),
+        });
+    }
+    let config = Config::load(&path)?;
+    let chains = &config.policy.chains;
+    let peer = by_name(asked, &chains.peers).with_context(|| format!("peers of {shown}"))?;
+    Ok(Via {
+        peer,
+        me: chains.me,
+    })
+}
+
+/// A node that knows this host by its address.
+fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
+    if address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0 {
+        bail!("--via {address}: expected the address and port of a node's explicit listener");
+    }
+    let known = (Capacity::of_host().congestion)();
+    let there = known.iter().any(|name| name == CONGESTION);
+    Ok(Peer {
+        name: address.to_string().into(),
+        id: NodeId::new(1).expect("not 0"),
+        address,
+        key: None,
+        key_id: 0,
+        carrier: Carrier::Convert,
+        pool: PoolLimits { min: 0, max: 0 },
+        socket: SideOptions {
+            congestion: there.then(|| CONGESTION.to_owned()),
+            ..SideOptions::default()
+        },
+    })
+}
+
+fn by_name(asked: Option<&str>, peers: &[Peer]) -> anyhow::Result<Peer> {
+    let names: Vec<&str> = peers.iter().map(|peer| &*peer.name).collect();
+    let listed = if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are {}", names.join(", "))
+    };
+    match (asked, peers) {
+        (None, [only]) => Ok(only.clone()),
+        (None, _) => bail!("which one? {listed}: say --via NAME or --via ADDRESS:PORT"),
+        (Some(name), _) => {
+            let found = peers.iter().find(|peer| &*peer.name == name);
+            found
+                .cloned()
+                .with_context(|| format!("--via {name}: no peer has that name, {listed}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(name: &str) -> Peer {
+        Peer {
+            name: name.into(),
+            ..by_address("192.0.2.1:4480".parse().unwrap()).unwrap()
+        }
+    }
+
+    fn error<T: std::fmt::Debug>(result: anyhow::Result<T>) -> String {
+        format!("{:#}", result.unwrap_err())
+    }
+
+    #[test]
+    fn an_address_needs_no_configuration() {
+        let via = find(Some("[2001:db8::1]:4480"), None).unwrap();
+        assert_eq!(via.address(), "[2001:db8::1]:4480".parse().unwrap());
+        assert_eq!(via.peer().key, None);
+        assert!(error(find(Some("192.0.2.1"), None)).contains("the port is missing"));
+        for nowhere in ["0.0.0.0:4480", "192.0.2.1:0", "239.0.0.1:1"] {
+            assert!(error(find(Some(nowhere), None)).contains("explicit listener"));
+        }
+    }
+
+    #[test]
+    fn the_only_peer_is_taken_and_others_have_to_be_named() {
+        let (one, two) = (peer("paris"), peer("rome"));
+        let both = [one.clone(), two];
+        assert_eq!(by_name(None, &both[..1]).unwrap(), one);
+        assert_eq!(by_name(Some("paris"), &both).unwrap(), one);
+        assert!(error(by_name(None, &both)).contains("which one? there are paris, rome"));
+        assert!(error(by_name(None, &[])).contains("there are none"));
+        assert!(error(by_name(Some("oslo"), &both)).contains("no peer has that name"));
+    }
+
+    #[test]
+    fn a_file_that_is_asked_for_has_to_be_there() {
+        let missing = find(Some("paris"), Some(Path::new("/nowhere/node.toml")));
+        assert!(error(missing).contains("/nowhere/node.toml"));
+    }
+}
