@@ -20,7 +20,7 @@ use crate::support::{
 const MS: Duration = Duration::from_millis(1);
 
 /// A client that gives up after a few seconds instead of minutes.
-fn impatient(client: &Namespace) {
+pub(crate) fn impatient(client: &Namespace) {
     client
         .sysctl("net.ipv4.tcp_syn_retries", "1")
         .expect("a namespace has its own patience");
@@ -61,9 +61,13 @@ fn rejections(family: Family) -> Vec<String> {
     list
 }
 
-/// Destinations that cannot be reached, each with a name: by a closed port, by a firewall
-/// behind the node, and by a route behind the node or on it.
-fn unreachable_targets(network: &Network, family: Family) -> Vec<(String, SocketAddr)> {
+/// Destinations that cannot be reached, each with a name: by a closed port, by a firewall of the second
+/// of two hosts on the way, and by a route of either.
+pub(crate) fn unreachable_targets(
+    network: &Network,
+    hosts: &[Namespace],
+    family: Family,
+) -> Vec<(String, SocketAddr)> {
     let server = network.server_address(family);
     let mut targets = vec![("a closed port".to_owned(), SocketAddr::new(server, 2999))];
     let mut rules = String::new();
@@ -71,13 +75,9 @@ fn unreachable_targets(network: &Network, family: Family) -> Vec<(String, Socket
         rules += &format!("tcp dport {port} reject with {kind}\n");
         targets.push((kind, SocketAddr::new(server, port)));
     }
-    firewall(
-        network.node(1),
-        &format!("for_{family}"),
-        &[("forward", &rules)],
-    );
-    // The server's own side of the address plan: 200.1 is refused on the node, 200.2 behind it.
-    for (third, host) in (1..).zip(network.nodes()) {
+    firewall(&hosts[1], &format!("for_{family}"), &[("forward", &rules)]);
+    // The server's own side of the address plan: 200.1 is refused on the first host, 200.2 behind it.
+    for (third, host) in (1..).zip(hosts) {
         for (last, kind) in (1..).zip(["unreachable", "prohibit", "throw"]) {
             let (text, length) = match family {
                 Family::V4 => (format!("10.200.{third}.{last}"), 32),
@@ -112,7 +112,7 @@ fn with_and_without_delay() -> [Network; 2] {
 
 /// An address of the client for each case: a router reports errors of its routes to one address
 /// only once a second.
-fn client_of(case: usize, to: SocketAddr) -> SocketAddr {
+pub(crate) fn client_of(case: usize, to: SocketAddr) -> SocketAddr {
     let text = match to {
         SocketAddr::V4(_) => format!("10.100.0.{case}"),
         SocketAddr::V6(_) => format!("fd00:100::{case}"),
@@ -121,7 +121,7 @@ fn client_of(case: usize, to: SocketAddr) -> SocketAddr {
 }
 
 /// Connects to all targets at once, and returns what came of each.
-fn attempt_all(client: &Namespace, cases: &[(String, SocketAddr)]) -> Vec<Option<i32>> {
+pub(crate) fn attempt_all(client: &Namespace, cases: &[(String, SocketAddr)]) -> Vec<Option<i32>> {
     thread::scope(|scope| {
         let attempt = |(case, (_, to)): (usize, &(String, SocketAddr))| {
             let to = *to;
@@ -139,7 +139,7 @@ fn strict_refuses_as_the_network_itself_would() {
         talkative(network.nodes());
         let cases: Vec<_> = Family::ALL
             .into_iter()
-            .flat_map(|family| unreachable_targets(&network, family))
+            .flat_map(|family| unreachable_targets(&network, network.nodes(), family))
             .collect();
         for (case, (_, to)) in cases.iter().enumerate() {
             add_address(network.client(), client_of(case, *to).ip());

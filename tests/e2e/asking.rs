@@ -46,8 +46,7 @@ pub(crate) fn explicit(network: &Network, node: usize) -> String {
 pub(crate) fn peer(network: &Network, node: usize, family: Family) -> String {
     let address = listener(network, node, family);
     format!(
-        "[[peer]]\nname = \"node-{node}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
-         pool_max = 0\n",
+        "[[peer]]\nname = \"node-{node}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n",
         id = node + 1,
     )
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows that nodes carry together: the first is on the path of its clients, the others are asked.
 
+mod failures;
+mod refusals;
+mod streams;
+
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
@@ -14,35 +18,73 @@ fn line_of(count: usize) -> Network {
     network((0..=count).map(|_| Link::Veth))
 }
 
-/// The configuration of the node number `node` of a chain of `count`.
-fn member(network: &Network, node: usize, count: usize, family: Family, accept: &str) -> String {
-    let names: Vec<String> = (1..count).map(|node| format!("\"node-{node}\"")).collect();
-    let mut text = format!("[node]\nid = {}\n{ALLOWED}", node + 1);
-    text += &format!("[defaults]\naccept = \"{accept}\"\n");
-    for neighbour in [node.checked_sub(1), Some(node + 1)].into_iter().flatten() {
-        if neighbour < count {
-            text += &peer(network, neighbour, family);
-        }
-    }
-    if count > 1 {
-        text += &format!(
-            "[[chain]]\nname = \"line\"\nnumber = 7\nnodes = [{}]\n",
-            names.join(", ")
-        );
-    }
-    if node == 0 {
-        text += "[[route]]\nchains = [\"line\"]\ndirect = false\n";
-    } else {
-        text += &explicit(network, node);
-    }
-    text
+/// Nodes and the chains between them.
+#[derive(Clone, Copy)]
+struct Plan<'a> {
+    /// How many nodes there are, on the first hosts after the client.
+    nodes: usize,
+    /// Chains by the nodes after the first, the best first.
+    chains: &'a [&'a [usize]],
+    /// What is done when none of them is to be had.
+    direct: bool,
+    accept: &'a str,
+    /// The family of the hops.
+    hops: Family,
+    /// Whether hops are open before there is a flow.
+    warm: bool,
+    /// Of every node.
+    extra: &'a str,
 }
 
-fn start_chain(network: &Network, count: usize, family: Family, accept: &str) -> Vec<Node> {
-    start_all(
-        network,
-        (0..count).map(|node| member(network, node, count, family, accept)),
-    )
+impl Plan<'_> {
+    /// All nodes in one chain, over cold hops.
+    fn of(nodes: usize) -> Plan<'static> {
+        let chains: &[&[usize]] = match nodes {
+            2 => &[&[1]],
+            3 => &[&[1, 2]],
+            _ => panic!("say which"),
+        };
+        Plan {
+            nodes,
+            chains,
+            direct: false,
+            accept: "early",
+            hops: Family::V4,
+            warm: false,
+            extra: "",
+        }
+    }
+
+    fn start(&self, network: &Network) -> Vec<Node> {
+        // The last first, so that those who dial find somebody.
+        let configs = (0..self.nodes).map(|node| self.config(network, node));
+        start_all(network, configs)
+    }
+
+    fn config(&self, network: &Network, node: usize) -> String {
+        let mut text = format!("[node]\nid = {}\n{ALLOWED}", node + 1);
+        text += &format!("[defaults]\naccept = \"{}\"\n{}", self.accept, self.extra);
+        for other in (0..self.nodes).filter(|other| *other != node) {
+            text += &peer(network, other, self.hops);
+            text += if self.warm { "" } else { "pool_max = 0\n" };
+        }
+        for (number, nodes) in (1..).zip(self.chains) {
+            let names: Vec<String> = nodes
+                .iter()
+                .map(|node| format!("\"node-{node}\""))
+                .collect();
+            let names = names.join(", ");
+            text += &format!(
+                "[[chain]]\nname = \"chain-{number}\"\nnumber = {number}\nnodes = [{names}]\n"
+            );
+        }
+        if node > 0 {
+            return text + &explicit(network, node);
+        }
+        let names = (1..=self.chains.len()).map(|number| format!("\"chain-{number}\""));
+        let names = names.collect::<Vec<_>>().join(", ");
+        text + &format!("[[route]]\nchains = [{names}]\ndirect = {}\n", self.direct)
+    }
 }
 
 #[test]
@@ -50,7 +92,12 @@ fn a_chain_of_nodes_carries_flows_in_every_mode() {
     let network = line_of(3);
     for accept in MODES {
         for hops in Family::ALL {
-            let nodes = start_chain(&network, 3, hops, accept);
+            let plan = Plan {
+                accept,
+                hops,
+                ..Plan::of(3)
+            };
+            let nodes = plan.start(&network);
             for (count, family) in (1..).zip(Family::ALL) {
                 let listener = listen(network.server(), PORT);
                 let mut pair = Pair::open(&network, family, &listener);

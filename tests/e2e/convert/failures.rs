@@ -80,7 +80,7 @@ fn a_route_that_refuses_is_error_97_with_its_code() {
         (Family::V4, "unreachable", "10.200.0.1", 1),
         (Family::V4, "prohibit", "10.200.0.2", 13),
         (Family::V4, "throw", "10.200.0.3", 0),
-        (Family::V6, "unreachable", "fd00:200::1", 3),
+        (Family::V6, "unreachable", "fd00:200::1", 0),
         (Family::V6, "prohibit", "fd00:200::2", 1),
         (Family::V6, "throw", "fd00:200::3", 0),
     ] {

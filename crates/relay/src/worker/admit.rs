@@ -578,7 +578,9 @@ impl<I: Intercept> Worker<I> {
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
         if let (None, Some(prologue)) = (icmp, &mut entry.prologue) {
-            prologue.failed = hop::no_way(error, !entry.flow.is_ipv4()).map(Reply::Unreachable);
+            let neighbour = blame == Blame::Them;
+            let no_way = hop::no_way(error, !entry.flow.is_ipv4(), neighbour);
+            prologue.failed = no_way.map(Reply::Unreachable);
         }
         self.fail_upstream(key, hop::connect_outcome(error), icmp, blame);
     }

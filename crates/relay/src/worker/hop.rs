@@ -136,16 +136,17 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
     }
 }
 
-/// What this host's own routes say of a destination that they lead nowhere, in
-/// words of ICMP, or of ICMPv6.
-pub(super) fn no_way(error: &io::Error, ipv6: bool) -> Option<Icmp> {
+/// What a router would say of `error`, in words of ICMP or of ICMPv6: of a route
+/// that refuses, or of a neighbour that does not answer.
+pub(super) fn no_way(error: &io::Error, ipv6: bool, neighbour: bool) -> Option<Icmp> {
     let (kind, code) = match (error.raw_os_error()?, ipv6) {
         (libc::ENETUNREACH, false) => (3, 0),
         (libc::EHOSTUNREACH, false) => (3, 1),
         (libc::EACCES, false) => (3, 13),
-        (libc::ENETUNREACH, true) => (1, 0),
         (libc::EACCES, true) => (1, 1),
-        (libc::EHOSTUNREACH, true) => (1, 3),
+        (libc::EHOSTUNREACH, true) if neighbour => (1, 3),
+        // What Linux says of every route that leads nowhere.
+        (libc::ENETUNREACH | libc::EHOSTUNREACH, true) => (1, 0),
         _ => return None,
     };
     Some(Icmp {

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes of a chain that die or cannot be reached.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::support::{
+    PORT, Pair, counter, dial, errno, expect_accepted_and_reset, expect_reset, firewall, listen,
+    remove_firewall, target, until_counter, until_ended,
+};
+
+use super::{Plan, line_of};
+
+/// The second and the fourth node, else the third and the fourth.
+const TWO_WAYS: &[&[usize]] = &[&[1, 3], &[2, 3]];
+
+fn two_ways(accept: &str, warm: bool) -> Plan<'_> {
+    Plan {
+        nodes: 4,
+        chains: TWO_WAYS,
+        accept,
+        warm,
+        ..Plan::of(3)
+    }
+}
+
+/// Opens a connection that works, and tells how many relays each node has opened so far.
+fn open_and_check(network: &Network, family: Family, nodes: &[Node]) -> Vec<u64> {
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(network, family, &listener);
+    pair.check();
+    pair.close_client_first();
+    let opened = nodes.iter().map(|node| counter(node, "relays_opened"));
+    opened.collect()
+}
+
+#[test]
+fn a_node_that_dies_resets_its_relays_and_new_ones_take_another_chain() {
+    for (accept, warm) in [("early", false), ("strict", true), ("late", true)] {
+        let network = line_of(4);
+        let mut nodes = two_ways(accept, warm).start(&network);
+        let listener = listen(network.server(), PORT);
+        let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+        pairs.iter_mut().for_each(Pair::check);
+        assert_eq!(counter(&nodes[1], "relays"), 2, "{accept}");
+        nodes[1].kill().expect("it was there");
+        for pair in &mut pairs {
+            expect_reset(&mut pair.client);
+            expect_reset(&mut pair.server);
+        }
+        drop(listener);
+        let alive = nodes.remove(1);
+        drop(alive);
+        for (count, family) in (1..).zip([Family::V4, Family::V6, Family::V4]) {
+            let opened = open_and_check(&network, family, &nodes);
+            assert_eq!(opened, [2 + count, count, 2 + count], "{accept}");
+        }
+    }
+}
+
+/// The first node has given its client's bytes away by then in early mode, so one flow of each of its
+/// workers may be reset before it knows.
+#[test]
+fn a_node_that_dies_farther_on_is_avoided_too() {
+    for accept in ["early", "strict"] {
+        let network = line_of(4);
+        let plan = Plan {
+            nodes: 4,
+            chains: &[&[1, 2], &[3]],
+            accept,
+            ..Plan::of(3)
+        };
+        let mut nodes = plan.start(&network);
+        nodes[2].kill().expect("it was there");
+        let listener = listen(network.server(), PORT);
+        let workers = counter(&nodes[0], "workers");
+        let (done, mut lost) = (AtomicBool::new(false), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| echo_bytes(&listener, &done));
+            for family in Family::ALL.into_iter().cycle().take(8) {
+                let client = dial(network.client(), target(&network, family, &listener));
+                lost += u64::from(!is_answered(client.expect("it is not refused")));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let most = if accept == "early" { workers } else { 0 };
+        assert!(lost <= most, "{accept}: {lost} were lost");
+        until_counter(&nodes[0], "relays", 0);
+    }
+}
+
+/// Answers every connection with the byte that it says.
+fn echo_bytes(listener: &TcpListener, done: &AtomicBool) {
+    listener.set_nonblocking(true).expect("a socket");
+    while !done.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((mut server, _)) => {
+                server.set_nonblocking(false).expect("a socket");
+                let mut byte = [0];
+                server.read_exact(&mut byte).expect("a byte");
+                server.write_all(&byte).expect("a byte");
+            }
+            Err(_) => thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// Whether a byte comes back; if not, the client is reset.
+fn is_answered(mut client: TcpStream) -> bool {
+    let mut byte = [0];
+    let answered = client
+        .write_all(b"?")
+        .and_then(|()| client.read_exact(&mut byte));
+    let Err(error) = answered else {
+        return true;
+    };
+    let reset = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    assert!(reset.contains(&error.kind()), "{error}");
+    false
+}
+
+#[test]
+fn a_node_that_is_silent_is_passed_by_soon() {
+    for accept in ["early", "strict"] {
+        for family in Family::ALL {
+            let network = line_of(4);
+            let deaf = format!("tcp dport {} drop", crate::asking::ASK_PORT);
+            firewall(network.node(1), "deaf", &[("input", &deaf)]);
+            let plan = two_ways(accept, false);
+            let listener = listen(network.server(), PORT);
+            let later = (1..4).map(|node| plan.config(&network, node));
+            let hosts = network.nodes()[1..].iter();
+            let _others: Vec<Node> = hosts
+                .zip(later)
+                .map(|(host, config)| crate::support::start_in(host, &config))
+                .collect();
+            // A busy machine makes some attempts longer, none shorter. A new node has forgotten that the
+            // way is down.
+            let mut took = (0..10).map(|_| {
+                let first = crate::support::start_in(network.node(0), &plan.config(&network, 0));
+                let begin = Instant::now();
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                let took = begin.elapsed();
+                assert_eq!(counter(&first, "hops_failed"), 1, "{accept} {family}");
+                // From now on it is known.
+                pair.close_client_first();
+                took
+            });
+            let soon = took.find(|took| *took < Duration::from_millis(2500));
+            assert!(soon.is_some(), "{accept} {family}");
+            remove_firewall(network.node(1), "deaf");
+        }
+    }
+}
+
+#[test]
+fn without_a_chain_a_flow_goes_directly_if_the_route_says_so() {
+    for (accept, warm) in [("early", true), ("strict", false)] {
+        let network = line_of(4);
+        let plan = Plan {
+            direct: true,
+            ..two_ways(accept, warm)
+        };
+        let mut nodes = plan.start(&network);
+        let last = nodes.drain(1..);
+        drop(last);
+        let listener = listen(network.server(), PORT);
+        for (count, family) in (1..).zip(Family::ALL) {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            assert_eq!(pair.seen_by_server(), pair.client_address(), "{accept}");
+            pair.close_client_first();
+            until_ended(&nodes[0], "finished", count);
+        }
+        assert_eq!(counter(&nodes[0], "relays_opened"), 2);
+    }
+}
+
+#[test]
+fn without_a_chain_a_flow_is_refused_if_the_route_says_so() {
+    for (accept, warm) in [("early", false), ("late", true), ("strict", true)] {
+        let network = line_of(4);
+        let mut nodes = two_ways(accept, warm).start(&network);
+        nodes.truncate(1);
+        let _listener = listen(network.server(), PORT);
+        for (count, family) in (1..).zip(Family::ALL) {
+            let to = SocketAddr::new(network.server_address(family), PORT);
+            let dialled = dial(network.client(), to);
+            if accept == "strict" {
+                assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED));
+            } else {
+                expect_accepted_and_reset(dialled);
+            }
+            until_ended(&nodes[0], "hop_failed", count);
+        }
+    }
+}
