@@ -291,6 +291,8 @@ impl<I: Intercept> Worker<I> {
         (pending.connecting, pending.connect_by) = (now, connect_by);
         pending.look_at = now + LOOK;
         let mss = pending.syn.as_ref().and_then(Frame::mss);
+        // The way was taken off the list when the flow was put off.
+        self.choose_ways(key);
         self.open_upstream(key, mss);
     }
 
