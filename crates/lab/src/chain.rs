@@ -5,7 +5,7 @@
 //! experiment starts the nodes. All nodes share one key, which anybody may know: they talk inside
 //! namespaces only.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -15,7 +15,7 @@ use crate::netns::Namespace;
 use crate::node::Node;
 
 /// Where nodes are asked for flows.
-pub(crate) const PORT: u16 = 4480;
+const PORT: u16 = 4480;
 
 /// What all nodes share.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -37,11 +37,21 @@ const WARM: &[(&str, &str)] = &[
     ("net.ipv4.tcp_wmem", "4096 4194304 16777216"),
 ];
 
+/// A node of a chain, as its neighbours see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    /// Where it is asked for flows, unless it is the first.
+    pub asked_at: IpAddr,
+    /// From where it asks the next one, unless it is the last. A peer is known by its address
+    /// there, and what is known of it is used for its hops.
+    pub calls_from: IpAddr,
+}
+
 /// A chain, as all its nodes know it.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
-    /// The addresses of its nodes. All but the first listen there.
-    pub nodes: Vec<SocketAddr>,
+    /// In order.
+    pub nodes: Vec<Member>,
     /// Warm hops that each worker keeps open to the next node; 0 for cold hops.
     pub pool: u16,
     /// The congestion control of hops between nodes.
@@ -63,10 +73,11 @@ impl Chain {
         toml.push_str("[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
         if let Some(previous) = place.checked_sub(1) {
             // Flows come from there; nothing is kept open toward it.
-            toml.push_str(&self.peer(previous, 0));
+            toml.push_str(&self.peer(previous, self.nodes[previous].calls_from, 0));
         }
         if place + 1 < self.nodes.len() {
-            toml.push_str(&self.peer(place + 1, self.pool));
+            let next = place + 1;
+            toml.push_str(&self.peer(next, self.nodes[next].asked_at, self.pool));
         }
         toml.push_str(&self.listing());
         if place == 0 {
@@ -76,7 +87,7 @@ impl Chain {
             toml.push_str(&format!(
                 "[transparent]\nenabled = false\n\
                  [[listener]]\nmode = \"explicit\"\naddress = \"{}\"\n",
-                self.nodes[place]
+                SocketAddr::new(self.nodes[place].asked_at, PORT)
             ));
         }
         toml
@@ -90,9 +101,9 @@ impl Chain {
     }
 
     /// The member number `place`, as another one knows it.
-    fn peer(&self, place: usize, pool: u16) -> String {
+    fn peer(&self, place: usize, address: IpAddr, pool: u16) -> String {
         let (name, id) = (name(place), place + 1);
-        let (address, congestion) = (self.nodes[place], &self.congestion);
+        let (address, congestion) = (SocketAddr::new(address, PORT), &self.congestion);
         format!(
             "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
              pool_min = {pool}\npool_max = {pool}\n[peer.socket]\ncongestion = {congestion:?}\n"
@@ -149,9 +160,12 @@ mod tests {
     use super::*;
 
     fn chain(pool: u16) -> Chain {
-        let address = |node| SocketAddr::from(([10, 0, node, 2], PORT));
+        let member = |node| Member {
+            asked_at: [10, 0, node, 2].into(),
+            calls_from: [10, 0, node + 1, 1].into(),
+        };
         Chain {
-            nodes: (0..3).map(address).collect(),
+            nodes: (0..3).map(member).collect(),
             pool,
             congestion: "cubic".to_owned(),
         }
@@ -162,7 +176,7 @@ mod tests {
         let middle = chain(4).config(1);
         for part in [
             "id = 2\n",
-            "name = \"node-0\"\nid = 1\naddress = \"10.0.0.2:4480\"",
+            "name = \"node-0\"\nid = 1\naddress = \"10.0.1.1:4480\"",
             "name = \"node-2\"\nid = 3\naddress = \"10.0.2.2:4480\"",
             "nodes = [\"node-1\", \"node-2\"]",
             "address = \"10.0.1.2:4480\"\n",

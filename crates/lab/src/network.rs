@@ -241,6 +241,11 @@ impl Network {
         address(index, Side::Right, family)
     }
 
+    /// A node's own address on its server side, from which it calls those beyond.
+    pub fn calling_address(&self, index: usize, family: Family) -> IpAddr {
+        address(index + 1, Side::Left, family)
+    }
+
     /// The address of a host beside the line.
     pub fn aside_address(&self, index: usize, family: Family) -> IpAddr {
         address(self.plan.line + index, Side::Right, family)

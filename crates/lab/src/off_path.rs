@@ -22,13 +22,12 @@ mod pictures;
 mod report;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::chain::{self, Chain};
+use crate::chain::{Chain, Member};
 use crate::link::Link;
 use crate::model::Path;
 use crate::network::{Family, Network};
@@ -237,14 +236,17 @@ const ROUTER: usize = 1;
 
 /// Starts the access node and the one beside the path.
 fn start_nodes(args: &Args, network: &Network) -> Result<Vec<Node>> {
-    let addresses = [
-        network.node_address(ACCESS, args.family),
-        network.aside_address(0, args.family),
-    ];
+    let access = Member {
+        asked_at: network.node_address(ACCESS, args.family),
+        calls_from: network.calling_address(ACCESS, args.family),
+    };
+    let aside = network.aside_address(0, args.family);
+    let aside = Member {
+        asked_at: aside,
+        calls_from: aside,
+    };
     let chain = Chain {
-        nodes: addresses
-            .map(|address| SocketAddr::new(address, chain::PORT))
-            .to_vec(),
+        nodes: vec![access, aside],
         pool: 0,
         congestion: args.congestion.clone(),
     };

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A network with its server and its nodes, and transfers over it.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::way::{Carriage, Layout};
 use super::{Args, Configuration};
-use crate::chain::{self, Chain};
+use crate::chain::{Chain, Member};
 use crate::link::Link;
 use crate::model::Mode;
 use crate::network::Network;
@@ -93,14 +92,14 @@ impl Setup {
 }
 
 fn chain_of(args: &Args, layout: Layout, network: &Network) -> Chain {
-    let address = |node| network.node_address(node, layout.hops);
-    let nodes = 0..network.nodes().len();
+    let member = |node| Member {
+        asked_at: network.node_address(node, layout.hops),
+        calls_from: network.calling_address(node, layout.hops),
+    };
     // All clients may come to the same worker.
     let pool = u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX);
     Chain {
-        nodes: nodes
-            .map(|node| SocketAddr::new(address(node), chain::PORT))
-            .collect(),
+        nodes: (0..network.nodes().len()).map(member).collect(),
         pool: if layout.carriage.is_warm() { pool } else { 0 },
         congestion: args.hop_congestion().to_owned(),
     }
