@@ -206,7 +206,7 @@ impl<I: Intercept> Worker<I> {
             totals: hops.totals,
             failure: hops.failure.map(ToString::to_string),
             // Until a dial succeeds.
-            down_for: left(Fault::Peer(peer.id)).or(hops.down.then_some(TICK)),
+            down_for: left(Fault::Peer(peer.id)).or_else(|| hops.down.then_some(TICK)),
         });
         let of_chains = chains.chains.iter().map(|chain| ChainState {
             chain: chain.number,
