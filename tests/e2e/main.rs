@@ -25,6 +25,7 @@ mod pitfalls;
 mod proof;
 mod reuse;
 mod rules;
+mod run;
 mod support;
 mod transparency;
 mod warm;

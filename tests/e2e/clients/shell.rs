@@ -11,7 +11,8 @@ use posthaste_lab::scratch::Scratch;
 
 use super::{program, run, settle, succeed};
 use crate::payload::send;
-use crate::support::{MODES, SOON, accepting, counter, line, start};
+use crate::run::{led, start_open};
+use crate::support::{MODES, SOON, accepting, counter, line, start, until_ended};
 use crate::watch::{Accounts, sockets};
 
 /// Without this directory sshd does not start; on Debian only its service makes it.
@@ -44,6 +45,26 @@ fn ssh_logs_in_and_copies_both_ways() {
         }
         assert_eq!(settle(&node, &accounts), 4);
         assert_eq!(counter(&node, mode), 4);
+    }
+}
+
+#[test]
+fn an_ssh_that_is_run_through_a_node_works_as_by_itself() {
+    let network = line();
+    let files = Scratch::new().unwrap();
+    let _sshd = start_sshd(&network, files.path());
+    let document = files.path().join("document");
+    send(&mut File::create(&document).unwrap(), 1, BYTES).unwrap();
+    let (node, via) = start_open(&network, Family::V4);
+    for (count, family) in (1..).zip(Family::ALL) {
+        let remote = format!("echo ${{SSH_CONNECTION%% *}}; cat {}", document.display());
+        let ssh = ssh(&network, family, files.path(), &remote);
+        let down = succeed(&mut led(&network, via, &ssh)).stdout;
+        let end = down.iter().position(|byte| *byte == b'\n').unwrap();
+        let client = network.client_address(family).to_string();
+        assert_ne!(down[..end], *client.as_bytes(), "sshd sees the node");
+        assert!(down[end + 1..] == fs::read(&document).unwrap(), "{family}");
+        until_ended(&node, "finished", count);
     }
 }
 

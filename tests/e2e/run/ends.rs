@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How commands end, what is left when they do, and what cannot begin.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::process::Process;
+use posthaste_lab::scratch::Scratch;
+
+use super::{ASK_PORT, Mirror, ask_address, line_of, printed, start_explicit, stderr, through};
+use crate::support::{SOON, binary, until};
+use crate::watch::{process_named, processes, sockets};
+
+/// The exit code of a command that is run through a node.
+fn code(network: &Network, words: &[&str]) -> (Option<i32>, String) {
+    let via = ask_address(network, 0, Family::V4);
+    let output = through(network, via, &[], words).output().unwrap();
+    (output.status.code(), stderr(&output))
+}
+
+/// The directories of all commands' cgroups, wherever the hierarchy is mounted.
+fn cgroups_of(process: u32) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let directory = words.nth(1)?;
+        (words.next()? == "cgroup2").then(|| PathBuf::from(directory))
+    });
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let own = own.expect("cgroup v2").to_owned();
+    let begins = format!("posthaste-run-{process}-");
+    let mut found = Vec::new();
+    for mount in mounts {
+        for entry in fs::read_dir(mount.join(&own)).unwrap().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&begins) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Starts a command in the background that says when it is there.
+fn start(network: &Network, script: &str) -> Process {
+    let via = ask_address(network, 0, Family::V4);
+    let script = format!("echo there; {script}");
+    let command = through(network, via, &[], ["sh", "-c", &script]);
+    let mut process = Process::spawn("run", command).unwrap();
+    process
+        .wait_until("command", SOON, |process| {
+            process.stdout().contains("there")
+        })
+        .unwrap();
+    assert_eq!(cgroups_of(process.pid()).len(), 1);
+    process
+}
+
+/// Waits until nothing is left of a run: no cgroup, and so no program; no process; no listener.
+fn expect_nothing_left(network: &Network, pid: u32) {
+    until("end of the cgroup", || cgroups_of(pid).is_empty());
+    until("end of the processes", || {
+        processes(network.client())
+            .iter()
+            .all(|process| !process.contains("posthaste"))
+    });
+    assert_eq!(sockets(network.client(), "listening"), [""; 0]);
+}
+
+#[test]
+fn exit_codes_are_those_of_the_command() {
+    let network = line_of(1);
+    assert_eq!(code(&network, &["true"]).0, Some(0));
+    assert_eq!(code(&network, &["sh", "-c", "exit 42"]).0, Some(42));
+    assert_eq!(code(&network, &["sh", "-c", "kill -KILL $$"]).0, Some(137));
+    assert_eq!(code(&network, &["sh", "-c", "kill -TERM $$"]).0, Some(143));
+    let (missing, said) = code(&network, &["no-such-command"]);
+    assert_eq!(missing, Some(127));
+    assert!(
+        said.contains("no-such-command: command not found"),
+        "{said}"
+    );
+    let (denied, said) = code(&network, &["/proc/version"]);
+    assert_eq!(denied, Some(126));
+    assert!(said.contains("/proc/version: cannot be run"), "{said}");
+    assert_eq!(processes(network.client()), [""; 0]);
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let network = line_of(1);
+    for (name, signal) in [
+        ("TERM", Signal::SIGTERM),
+        ("INT", Signal::SIGINT),
+        ("HUP", Signal::SIGHUP),
+        ("USR1", Signal::SIGUSR1),
+    ] {
+        let script = format!("trap 'exit 7' {name}; while :; do sleep 0.01; done");
+        let mut process = start(&network, &script);
+        let pid = process.pid();
+        process.signal(signal).unwrap();
+        let ended = process.wait(SOON).unwrap();
+        assert_eq!(ended.code(), Some(7), "{name}");
+        expect_nothing_left(&network, pid);
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_and_its_command_goes_direct() {
+    let network = line_of(1);
+    let _node = start_explicit(&network, 0, "");
+    let mirror = Mirror::start(network.server());
+    let files = Scratch::new().unwrap();
+    let go = files.path().join("go");
+    let url = mirror.url(network.server_address(Family::V4));
+    let script = format!(
+        "curl -sS {url}; while ! test -e {}; do sleep 0.01; done; curl -sS {url}",
+        go.display()
+    );
+    let mut process = start(&network, &script);
+    let pid = process.pid();
+    let lines = |process: &Process| process.stdout().lines().count();
+    process
+        .wait_until("first connection", SOON, |process| lines(process) == 2)
+        .unwrap();
+    process.signal(Signal::SIGKILL).unwrap();
+    process.wait(SOON).unwrap();
+    expect_nothing_left(&network, pid);
+    fs::write(&go, "").unwrap();
+    until("second connection", || lines(&process) == 3);
+    let client = network.client_address(Family::V4).to_string();
+    assert_eq!(process.stdout().lines().last(), Some(client.as_str()));
+    until("end of the command", || {
+        process_named(network.client(), "sh").is_none()
+    });
+}
+
+#[test]
+fn what_a_command_leaves_running_goes_direct_after_its_end() {
+    let network = line_of(1);
+    let _node = start_explicit(&network, 0, "");
+    let mirror = Mirror::start(network.server());
+    let files = Scratch::new().unwrap();
+    let (go, said) = (files.path().join("go"), files.path().join("said"));
+    let url = mirror.url(network.server_address(Family::V6));
+    let script = format!(
+        "(while ! test -e {}; do sleep 0.01; done; curl -sS -o {} {url}) > /dev/null 2>&1 &",
+        go.display(),
+        said.display()
+    );
+    let via = ask_address(&network, 0, Family::V4);
+    let started = printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
+    assert_eq!(started, "");
+    fs::write(&go, "").unwrap();
+    let client = network.client_address(Family::V6).to_string();
+    until("connection", || {
+        fs::read_to_string(&said).is_ok_and(|text| text.trim() == client)
+    });
+}
+
+#[test]
+fn a_node_that_does_not_carry_is_named_with_the_reason() {
+    let network = line_of(1);
+    let server = network.server_address(Family::V4);
+    let mirror = Mirror::start(network.server());
+    let url = mirror.url(server);
+    let failed = |via: SocketAddr, url: &str| {
+        let mut curl = through(&network, via, &[], ["curl", "-sS", url]);
+        let output = curl.output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        stderr(&output)
+    };
+    let via = ask_address(&network, 0, Family::V4);
+    let said = failed(via, &url);
+    let expected = format!("the node {via} cannot be reached");
+    assert!(said.contains(&expected), "{said}");
+
+    let stranger = format!(
+        "[access]\nclients = [\"192.0.2.1/32\"]\n[node]\nid = 1\n[transparent]\nenabled = false\n\
+         [[listener]]\nmode = \"explicit\"\naddress = \"{via}\"\n"
+    );
+    let node = crate::support::start_in(network.node(0), &stranger);
+    let said = failed(via, &url);
+    assert!(said.contains("does not know this host"), "{said}");
+    drop(node);
+
+    let _node = start_explicit(&network, 0, "");
+    // Nobody listens there: that is the server's answer, and no complaint.
+    let said = failed(via, &format!("http://{server}:81/"));
+    assert!(!said.contains("posthaste"), "{said}");
+    let said = failed(SocketAddr::new(server, mirror.port), "http://192.0.2.1/");
+    assert!(said.contains("does not answer as a node"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_run_is_said_before() {
+    let run = |words: &[&str]| {
+        let mut command = Command::new(binary());
+        let output = command.arg("run").args(words).output().unwrap();
+        (output.status.code().unwrap(), stderr(&output))
+    };
+    let (code, said) = run(&["--via", "192.0.2.1", "--", "true"]);
+    assert!(
+        code == 125 && said.contains("the port is missing"),
+        "{said}"
+    );
+    let config = ["-c", "/nowhere/node.toml", "--", "true"];
+    let (code, said) = run(&config);
+    assert!(code == 2 && said.contains("/nowhere/node.toml"), "{said}");
+    let via = format!("192.0.2.1:{ASK_PORT}");
+    let (code, said) = run(&["--via", &via, "--user", "no-such-user", "--", "true"]);
+    assert!(code == 125 && said.contains("no such user"), "{said}");
+    let (code, said) = run(&["--via", &via, "--direct", "10.0.0.1/8", "--", "true"]);
+    assert!(code == 2 && said.contains("expected a prefix"), "{said}");
+    let (code, _) = run(&["--via", &via]);
+    assert_eq!(code, 2);
+    let mut stripped = Command::new("setpriv");
+    stripped.args(["--bounding-set=-sys_admin", "--inh-caps=-all"]);
+    let output = stripped
+        .arg(binary())
+        .args(["run", "--via", &via, "--", "true"])
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("CAP_SYS_ADMIN is missing"), "{said}");
+}
+
+#[test]
+fn a_command_may_be_another_users() {
+    let network = line_of(1);
+    let _node = start_explicit(&network, 0, "");
+    let mirror = Mirror::start(network.server());
+    let url = mirror.url(network.server_address(Family::V4));
+    let via = ask_address(&network, 0, Family::V4);
+    let script = format!("id -un; echo $USER; ulimit -n; curl -sS {url}");
+    let limit = printed(Command::new("sh").args(["-c", "ulimit -n"]));
+    let mut command = through(&network, via, &["--user", "nobody"], ["sh", "-c", &script]);
+    let said = printed(&mut command);
+    let [name, user, files, seen] = said.lines().collect::<Vec<_>>()[..] else {
+        panic!("{said}")
+    };
+    assert_eq!((name, user, files), ("nobody", "nobody", limit.trim()));
+    assert_ne!(seen, network.client_address(Family::V4).to_string());
+}

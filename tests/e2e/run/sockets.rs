@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every way to make a connection, by a static program: this one.
+
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+
+use posthaste_lab::network::Family;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{Mirror, is_address_of, line_of, start_open, through};
+use crate::payload::{receive_all, send};
+use crate::support::{PORT, SOON, accept, listen, plain, until_ended};
+
+/// Tells this program that it is the client, whom it is to connect to, and how.
+const CLIENT: &str = "POSTHASTE_TEST_CLIENT";
+const WAYS: [&str; 5] = ["plain", "mapped", "waiting", "multipath", "fast"];
+/// `IPPROTO_MPTCP`
+const MULTIPATH: i32 = 262;
+/// Bytes that are under way when a command ends.
+const LAST_WORDS: u64 = 3_000_000;
+
+#[test]
+fn every_kind_of_socket_of_a_static_program_is_led_away() {
+    if let Ok(order) = env::var(CLIENT) {
+        return be_client(&order);
+    }
+    assert!(!has_interpreter(), "this program is not static");
+    let network = line_of(1);
+    let (_node, via) = start_open(&network, Family::V4);
+    let mirror = Mirror::start(network.server());
+    for family in Family::ALL {
+        let server = SocketAddr::new(network.server_address(family), mirror.port);
+        for way in WAYS {
+            if way == "mapped" && family == Family::V6 {
+                continue;
+            }
+            let name = "run::sockets::every_kind_of_socket_of_a_static_program_is_led_away";
+            let own = env::current_exe().unwrap();
+            let words = [own.to_str().unwrap(), "--exact", name, "--nocapture"];
+            let mut command = through(&network, via, &[], words);
+            command.env(CLIENT, format!("{way} {server}"));
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let told = |what: &str| {
+                let lines = said.lines();
+                let found = lines.filter_map(|line| line.strip_prefix(what)).next_back();
+                found
+                    .unwrap_or_else(|| panic!("{way} {family}: {output:?}"))
+                    .to_owned()
+            };
+            let sees: SocketAddr = told("sees ").parse().unwrap();
+            assert_eq!(sees.is_ipv6(), server.is_ipv6() || way == "mapped");
+            assert_eq!(plain(sees), server, "{way}");
+            let seen: IpAddr = told("seen as ").parse().unwrap();
+            assert!(is_address_of(network.node(0), seen), "{way}: {seen}");
+        }
+    }
+}
+
+/// Connects in one of the [`WAYS`] and tells what both ends see.
+fn be_client(order: &str) {
+    let (way, server) = order.split_once(' ').unwrap();
+    let server: SocketAddr = server.parse().unwrap();
+    let request = b"GET / HTTP/1.0\r\n\r\n";
+    let mut stream: TcpStream = match way {
+        "waiting" => connect_waiting(server).unwrap(),
+        "fast" => connect_saying(server, request).unwrap(),
+        _ => connect(server, way).unwrap(),
+    }
+    .into();
+    println!("\nsees {}", stream.peer_addr().unwrap());
+    if way != "fast" {
+        stream.write_all(request).unwrap();
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    println!("seen as {}", answer.lines().last().unwrap());
+}
+
+fn connect(server: SocketAddr, way: &str) -> io::Result<Socket> {
+    let target = match server.ip() {
+        IpAddr::V4(v4) if way == "mapped" => (v4.to_ipv6_mapped(), server.port()).into(),
+        _ => server,
+    };
+    let protocol = if way == "multipath" {
+        Protocol::from(MULTIPATH)
+    } else {
+        Protocol::TCP
+    };
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
+    socket.connect(&target.into())?;
+    Ok(socket)
+}
+
+/// As event loops connect.
+fn connect_waiting(server: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::TCP))?;
+    let begun = socket.connect(&server.into()).unwrap_err();
+    assert_eq!(begun.raw_os_error(), Some(libc::EINPROGRESS));
+    let mut waiting = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: there is one structure, as is said.
+    assert_eq!(unsafe { libc::poll(&raw mut waiting, 1, 30_000) }, 1);
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
+/// With the request in the call that connects (TCP Fast Open).
+fn connect_saying(server: SocketAddr, request: &[u8]) -> io::Result<Socket> {
+    let domain = Domain::for_address(server);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    let sent = socket.send_to_with_flags(request, &server.into(), libc::MSG_FASTOPEN)?;
+    assert_eq!(sent, request.len());
+    Ok(socket)
+}
+
+/// Whether the kernel starts this program by way of a dynamic linker: the file has a `PT_INTERP`
+/// header.
+fn has_interpreter() -> bool {
+    let file = fs::read("/proc/self/exe").unwrap();
+    let number = |at: usize, bytes: usize| {
+        let field = file[at..at + bytes].iter().rev();
+        field.fold(0_usize, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let (first, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    (0..count).any(|index| number(first + index * size, 4) == 3)
+}
+
+#[test]
+fn what_a_command_said_before_it_ended_arrives() {
+    const NAME: &str = "run::sockets::what_a_command_said_before_it_ended_arrives";
+    if let Ok(order) = env::var(CLIENT) {
+        let server: SocketAddr = order.parse().unwrap();
+        let mut stream = TcpStream::connect(server).unwrap();
+        send(&mut stream, 5, LAST_WORDS).unwrap();
+        return;
+    }
+    let network = line_of(1);
+    let (node, via) = start_open(&network, Family::V4);
+    for (count, family) in (1..).zip(Family::ALL) {
+        let listener = listen(network.server(), PORT);
+        let own = env::current_exe().unwrap();
+        let words = [own.to_str().unwrap(), "--exact", NAME, "--nocapture"];
+        let server = SocketAddr::new(network.server_address(family), PORT);
+        let mut command = through(&network, via, &[], words);
+        command.env(CLIENT, server.to_string());
+        let reader = std::thread::spawn(move || {
+            let (mut stream, _) = accept(&listener);
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            let count = receive_all(&mut stream, 5).unwrap();
+            stream.shutdown(Shutdown::Both).unwrap();
+            count
+        });
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(reader.join().unwrap(), LAST_WORDS);
+        until_ended(&node, "finished", count);
+    }
+}
+
+#[test]
+fn connections_of_another_network_namespace_go_where_they_were_going() {
+    let network = line_of(1);
+    let (_node, via) = start_open(&network, Family::V4);
+    let server = network.server();
+    let mirror = Mirror::start(server);
+    let ip = network.server_address(Family::V4);
+    // The command enters the server's namespace, where the listeners of `run` are not.
+    let script = format!(
+        "ip netns exec {} curl -sS {}",
+        server.name(),
+        mirror.url(ip)
+    );
+    let said = super::printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
+    assert_eq!(said.trim().parse::<IpAddr>().unwrap(), ip);
+    assert_ne!(ip, IpAddr::V6(Ipv6Addr::LOCALHOST));
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! By which nodes: chains, keys, several commands at once, and everybody else.
+
+use std::net::IpAddr;
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::process::Process;
+use posthaste_lab::scratch::Scratch;
+
+use super::{
+    Mirror, ask_address, curl, is_address_of, line_of, printed, start_explicit, stderr, through,
+};
+use crate::support::{SOON, binary, counter, dial, listen, plain, until_ended};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// What a host says of a node.
+fn peer(network: &Network, node: usize, family: Family) -> String {
+    let address = ask_address(network, node, family);
+    format!(
+        "[[peer]]\nname = \"node-{node}\"\nid = {}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
+         pool_max = 0\n",
+        node + 1
+    )
+}
+
+#[test]
+fn a_chain_of_three_nodes_carries_a_command() {
+    let network = line_of(3);
+    let mirror = Mirror::start(network.server());
+    for hops in Family::ALL {
+        let chain =
+            |names: &str| format!("[[chain]]\nname = \"line\"\nnumber = 7\nnodes = [{names}]\n");
+        let names = "\"node-1\", \"node-2\"";
+        let route = "[[route]]\nchains = [\"line\"]\ndirect = false\n";
+        let first = peer(&network, 1, hops) + &chain(names) + route;
+        let second = peer(&network, 0, hops) + &peer(&network, 2, hops) + &chain(names);
+        let third = peer(&network, 1, hops) + &chain(names);
+        let nodes = [first, second, third];
+        let nodes = nodes.iter().enumerate();
+        let nodes: Vec<_> = nodes
+            .map(|(node, more)| start_explicit(&network, node, more))
+            .collect();
+        for (count, family) in (1..).zip(Family::ALL) {
+            let via = ask_address(&network, 0, hops);
+            let server = network.server_address(family);
+            let mut command = through(&network, via, &[], curl(&mirror.url(server)));
+            let said = printed(&mut command);
+            let (seen, sees) = said.trim().split_once('\n').unwrap();
+            assert_eq!(sees, server.to_string());
+            assert!(
+                is_address_of(network.node(2), seen.parse().unwrap()),
+                "{seen}"
+            );
+            for node in &nodes {
+                until_ended(node, "finished", count);
+            }
+            assert_eq!(counter(&nodes[0], "hops_cold"), count);
+            assert_eq!(counter(&nodes[1], "hops_cold"), count);
+        }
+    }
+}
+
+#[test]
+fn a_peer_of_the_configuration_is_asked_with_its_key() {
+    let network = line_of(1);
+    let mirror = Mirror::start(network.server());
+    let client =
+        "[[peer]]\nname = \"laptop\"\nid = 9\naddress = \"192.0.2.9:4480\"\npool_max = 0\n";
+    let client = format!("{client}key = \"{KEY}\"\n");
+    // It knows nobody by address.
+    let config = super::explicit(&network, 0, &client)
+        .replace("clients = [\"10.0.0.0/8\", \"fd00::/8\"]\n", "");
+    let _node = crate::support::start_in(network.node(0), &config);
+    let files = Scratch::new().unwrap();
+    for (pool, hop) in [("pool_max = 0", Family::V4), ("pool_max = 4", Family::V6)] {
+        let text = format!("version = 1\n[node]\nid = 9\n{}", peer(&network, 0, hop));
+        let file = files.path().join("node.toml");
+        std::fs::write(&file, text.replace("pool_max = 0", pool)).unwrap();
+        let url = mirror.url(network.server_address(Family::V6));
+        for via in [&[][..], &["--via", "node-0"]] {
+            let mut command = network.client().command(binary()).unwrap();
+            command.args(["run", "-c"]).arg(&file).args(via);
+            let said = printed(command.args(["--", "curl", "-sS", &url]));
+            assert!(is_address_of(network.node(0), said.trim().parse().unwrap()));
+        }
+    }
+    let mut command = network.client().command(binary()).unwrap();
+    command
+        .args(["run", "-c"])
+        .arg(files.path().join("node.toml"));
+    let output = command
+        .args(["--via", "rome", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("no peer has that name, there are node-0"));
+}
+
+#[test]
+fn two_commands_at_once_go_by_a_node_each_and_others_go_direct() {
+    let network = line_of(2);
+    let _nodes = [0, 1].map(|node| start_explicit(&network, node, ""));
+    let mirror = Mirror::start(network.server());
+    let files = Scratch::new().unwrap();
+    let go = files.path().join("go");
+    let url = mirror.url(network.server_address(Family::V4));
+    let script = format!(
+        "echo there; while ! test -e {}; do sleep 0.01; done; curl -sS {url}",
+        go.display()
+    );
+    let mut commands = [0, 1].map(|node| {
+        let via = ask_address(&network, node, Family::V4);
+        let command = through(&network, via, &[], ["sh", "-c", &script]);
+        Process::spawn("run", command).unwrap()
+    });
+    for command in &mut commands {
+        command
+            .wait_until("command", SOON, |process| {
+                process.stdout().contains("there")
+            })
+            .unwrap();
+    }
+    // Somebody else, meanwhile.
+    let listener = listen(network.server(), 81);
+    for family in Family::ALL {
+        let target = (network.server_address(family), 81).into();
+        let stream = dial(network.client(), target).unwrap();
+        let (_server, seen) = crate::support::accept(&listener);
+        assert_eq!(seen, plain(stream.local_addr().unwrap()));
+    }
+    std::fs::write(&go, "").unwrap();
+    for (node, command) in commands.iter_mut().enumerate() {
+        assert!(
+            command.wait(SOON).unwrap().success(),
+            "{}",
+            command.stderr()
+        );
+        let said = command.stdout();
+        let seen: IpAddr = said.lines().last().unwrap().parse().unwrap();
+        assert!(is_address_of(network.node(node), seen), "{node}: {seen}");
+    }
+}
