@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows that nodes carry together: the first is on the path of its clients, the others are asked.
 
+mod churn;
 mod failures;
 mod refusals;
 mod streams;
@@ -14,31 +15,33 @@ use crate::payload;
 use crate::support::{MODES, PORT, Pair, counter, listen, network, until_ended};
 
 /// Client, `count` nodes and server in a line.
-fn line_of(count: usize) -> Network {
+pub(crate) fn line_of(count: usize) -> Network {
     network((0..=count).map(|_| Link::Veth))
 }
 
 /// Nodes and the chains between them.
 #[derive(Clone, Copy)]
-struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     /// How many nodes there are, on the first hosts after the client.
-    nodes: usize,
+    pub(crate) nodes: usize,
     /// Chains by the nodes after the first, the best first.
-    chains: &'a [&'a [usize]],
+    pub(crate) chains: &'a [&'a [usize]],
     /// What is done when none of them is to be had.
-    direct: bool,
-    accept: &'a str,
+    pub(crate) direct: bool,
+    pub(crate) accept: &'a str,
     /// The family of the hops.
-    hops: Family,
+    pub(crate) hops: Family,
     /// Whether hops are open before there is a flow.
-    warm: bool,
+    pub(crate) warm: bool,
+    /// How many of them wait for one, at the most, where it is not the default.
+    pub(crate) pool_max: Option<usize>,
     /// Of every node.
-    extra: &'a str,
+    pub(crate) extra: &'a str,
 }
 
 impl Plan<'_> {
     /// All nodes in one chain, over cold hops.
-    fn of(nodes: usize) -> Plan<'static> {
+    pub(crate) fn of(nodes: usize) -> Plan<'static> {
         let chains: &[&[usize]] = match nodes {
             2 => &[&[1]],
             3 => &[&[1, 2]],
@@ -51,22 +54,28 @@ impl Plan<'_> {
             accept: "early",
             hops: Family::V4,
             warm: false,
+            pool_max: None,
             extra: "",
         }
     }
 
     fn start(&self, network: &Network) -> Vec<Node> {
-        // The last first, so that those who dial find somebody.
         let configs = (0..self.nodes).map(|node| self.config(network, node));
         start_all(network, configs)
     }
 
-    fn config(&self, network: &Network, node: usize) -> String {
+    pub(crate) fn config(&self, network: &Network, node: usize) -> String {
         let mut text = format!("[node]\nid = {}\n{ALLOWED}", node + 1);
         text += &format!("[defaults]\naccept = \"{}\"\n{}", self.accept, self.extra);
         for other in (0..self.nodes).filter(|other| *other != node) {
             text += &peer(network, other, self.hops);
-            text += if self.warm { "" } else { "pool_max = 0\n" };
+            let pool_max = match self.pool_max {
+                None if !self.warm => Some(0),
+                given => given,
+            };
+            if let Some(most) = pool_max {
+                text += &format!("pool_max = {most}\n");
+            }
         }
         for (number, nodes) in (1..).zip(self.chains) {
             let names: Vec<String> = nodes

@@ -80,19 +80,7 @@ fn ten_thousand_connections_end_as_they_should() {
     let node = start(&network, "");
     let listener = listen(network.server(), PORT);
     let accounts = Accounts::of(&node);
-    let (dialled, accepted) = (AtomicU64::new(0), AtomicU64::new(0));
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| be_client(&network, &listener, &dialled));
-            scope.spawn(|| be_server(&listener, &accepted));
-        }
-    });
-    let each = CONNECTIONS / ENDINGS.len() as u64;
-    let expected = [
-        ("finished", 3 * each),
-        ("downstream_reset", each),
-        ("upstream_reset", each),
-    ];
+    let expected = churn(&network, &listener, CONNECTIONS, THREADS);
     accounts.settle(&node, &expected);
     let lines = relay_lines(&node);
     assert_eq!(lines.len() as u64, CONNECTIONS);
@@ -102,11 +90,34 @@ fn ten_thousand_connections_end_as_they_should() {
     }
 }
 
+/// Makes `count` connections, so many at a time; how they should have ended at a node.
+pub(crate) fn churn(
+    network: &Network,
+    listener: &TcpListener,
+    count: u64,
+    threads: u64,
+) -> [(&'static str, u64); 3] {
+    assert!(count.is_multiple_of(ENDINGS.len() as u64));
+    let (dialled, accepted) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| be_client(network, listener, count, &dialled));
+            scope.spawn(|| be_server(listener, count, &accepted));
+        }
+    });
+    let each = count / ENDINGS.len() as u64;
+    [
+        ("finished", 3 * each),
+        ("downstream_reset", each),
+        ("upstream_reset", each),
+    ]
+}
+
 /// Dials one connection after the other and plays its client.
-fn be_client(network: &Network, listener: &TcpListener, dialled: &AtomicU64) {
+fn be_client(network: &Network, listener: &TcpListener, count: u64, dialled: &AtomicU64) {
     loop {
         let number = dialled.fetch_add(1, Ordering::Relaxed);
-        if number >= CONNECTIONS {
+        if number >= count {
             return;
         }
         let plan = Plan::new(number);
@@ -118,8 +129,8 @@ fn be_client(network: &Network, listener: &TcpListener, dialled: &AtomicU64) {
 }
 
 /// Accepts one connection after the other and plays its server.
-fn be_server(listener: &TcpListener, accepted: &AtomicU64) {
-    while accepted.fetch_add(1, Ordering::Relaxed) < CONNECTIONS {
+fn be_server(listener: &TcpListener, count: u64, accepted: &AtomicU64) {
+    while accepted.fetch_add(1, Ordering::Relaxed) < count {
         let (mut stream, peer) = accept(listener);
         let mut number = [0; 8];
         let plan = stream

@@ -23,6 +23,7 @@ mod operations;
 mod payload;
 mod pitfalls;
 mod proof;
+mod proxy;
 mod reuse;
 mod rules;
 mod run;

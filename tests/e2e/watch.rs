@@ -231,6 +231,12 @@ impl Accounts {
         }
     }
 
+    /// The same accounts of a node that may keep so many sockets more: warm hops, which come and go.
+    pub(crate) fn with_spare_sockets(mut self, count: usize) -> Self {
+        self.descriptors.sockets += count;
+        self
+    }
+
     /// Waits until every relay has ended and asserts that each was counted once, that nothing is
     /// left of them, and that `ended` is how they ended.
     pub(crate) fn settle(&self, node: &Node, ended: &[(&str, u64)]) {

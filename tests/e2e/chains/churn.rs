@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that end in every way, through three nodes over links that lose packets: every byte that
+//! arrives is the right one, each has one outcome at each node, and nothing is left of them.
+
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::network::Network;
+
+use crate::churn::churn;
+use crate::support::{PORT, listen};
+use crate::watch::Accounts;
+
+use super::Plan;
+
+/// How many connections, unless [`COUNT_FROM`] says otherwise: what a few seconds suffice for.
+const CONNECTIONS: u64 = 300;
+/// Names the environment variable with another count.
+const COUNT_FROM: &str = "POSTHASTE_CHURN";
+/// Warm hops that wait for a flow, at each worker.
+const POOL_MAX: usize = 4;
+/// How many at a time.
+const THREADS: u64 = 64;
+
+#[test]
+fn connections_over_lossy_hops_end_as_they_should() {
+    let count = std::env::var(COUNT_FROM).map_or(CONNECTIONS, |text| {
+        text.parse().expect("a number of connections")
+    });
+    for pool_max in [0, POOL_MAX] {
+        let link = Link::delay(Duration::from_millis(1)).loss(0.01);
+        let network = Network::line(vec![link; 4]).seed(7).build();
+        let network = network.expect("root can build a network of namespaces");
+        let plan = Plan {
+            pool_max: Some(pool_max),
+            ..Plan::of(3)
+        };
+        let nodes = plan.start(&network);
+        let listener = listen(network.server(), PORT);
+        // Two peers of two workers each; a hop has a socket at either end.
+        let spare = 2 * 2 * 2 * pool_max;
+        let accounts = nodes
+            .iter()
+            .map(|node| Accounts::of(node).with_spare_sockets(spare));
+        let accounts: Vec<_> = accounts.collect();
+        let expected = churn(&network, &listener, count, THREADS);
+        for (index, (node, accounts)) in nodes.iter().zip(accounts).enumerate() {
+            let mut ended = accounts.settle_any(node);
+            // A reset overtakes what was lost before it. Was that the next node's answer, a node cannot
+            // tell the server's reset from the next node's.
+            let untold = ended.remove("hop_failed").unwrap_or(0);
+            assert!(index < 2 || untold == 0, "the last node asks no other");
+            *ended.entry("upstream_reset".to_owned()).or_default() += untold;
+            let ended: Vec<_> = ended
+                .iter()
+                .map(|(name, count)| (&**name, *count))
+                .collect();
+            assert_eq!(
+                ended,
+                sorted(expected),
+                "node {index}, pool_max = {pool_max}"
+            );
+        }
+    }
+}
+
+fn sorted(mut outcomes: [(&str, u64); 3]) -> [(&str, u64); 3] {
+    outcomes.sort_unstable();
+    outcomes
+}
