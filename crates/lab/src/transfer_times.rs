@@ -12,8 +12,8 @@
 //! accept modes, one per port. The transfers of a repeat are shuffled, so that whatever else the
 //! machine does hits all configurations alike. Nothing but warm hops is left from one transfer to
 //! the next, and what nodes remember of them: how much the last flows could send. So that all sizes
-//! find the same, a transfer of the largest size goes before each one that is timed (`--primers`),
-//! and all pools are full again before that begins.
+//! find the same, a longer transfer goes before each one that is timed (`--primer`), and all pools
+//! are full again before that begins.
 
 mod report;
 mod setup;
@@ -79,9 +79,9 @@ pub struct Args {
     /// Congestion control of hops between nodes [default: that of everybody]
     #[arg(long, value_name = "NAME")]
     hop_congestion: Option<String>,
-    /// Transfers of the largest size over warm hops before each one that is timed
-    #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=100))]
-    primers: u32,
+    /// Size of the transfer over warm hops before each one that is timed, in KB; 0 for none
+    #[arg(long, default_value_t = 2000, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
+    primer: u64,
     /// Transfers at once; the model is for one alone, and with more nothing is judged
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
@@ -120,10 +120,6 @@ impl Args {
 
     fn end(&self) -> Duration {
         Duration::from_secs_f64(self.end / 1e3)
-    }
-
-    fn largest(&self) -> u64 {
-        self.sizes.iter().max().copied().unwrap_or_default() * KB
     }
 
     fn hop_congestion(&self) -> &str {

@@ -117,7 +117,7 @@ impl Report<'_> {
         record.parameter("hop_congestion", args.hop_congestion());
         record.parameter("initial_window", args.initial_window);
         record.parameter("clients", args.clients);
-        record.parameter("primers", args.primers);
+        record.parameter("primer_kb", args.primer);
         record.parameter("end_ms", args.end);
         record.parameter("tolerance_percent", args.tolerance);
     }

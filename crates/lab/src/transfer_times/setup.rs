@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::way::{Carriage, Layout};
-use super::{Args, Configuration};
+use super::{Args, Configuration, KB};
 use crate::chain::{Chain, Member};
 use crate::link::Link;
 use crate::model::Mode;
@@ -66,13 +66,13 @@ impl Setup {
     /// Runs as many transfers at once as there are to be clients.
     pub(super) fn fetch(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
-            let largest = Configuration {
-                bytes: args.largest(),
-                ..configuration
-            };
-            for _ in 0..args.primers {
+            if args.primer > 0 {
+                let primer = Configuration {
+                    bytes: args.primer * KB,
+                    ..configuration
+                };
                 chain.wait_until_full(&self.nodes)?;
-                self.fetch_now(args, largest)?;
+                self.fetch_now(args, primer)?;
             }
             chain.wait_until_full(&self.nodes)?;
         }
