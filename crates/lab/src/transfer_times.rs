@@ -79,7 +79,7 @@ pub struct Args {
     /// Congestion control of hops between nodes [default: that of everybody]
     #[arg(long, value_name = "NAME")]
     hop_congestion: Option<String>,
-    /// Size of the transfer over warm hops before each one that is timed, in KB; 0 for none
+    /// Size of the transfer over warm hops before each one that is timed, in KB, shared by all --clients; 0 for none
     #[arg(long, default_value_t = 2000, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
     primer: u64,
     /// Transfers at once; the model is for one alone, and with more nothing is judged

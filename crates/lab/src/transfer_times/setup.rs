@@ -68,7 +68,7 @@ impl Setup {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
             if args.primer > 0 {
                 let primer = Configuration {
-                    bytes: args.primer * KB,
+                    bytes: args.primer * KB / u64::from(args.clients),
                     ..configuration
                 };
                 chain.wait_until_full(&self.nodes)?;
