@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
-use posthaste_bpf::{Redirect, Settings};
+use anyhow::{Context, anyhow, bail, ensure};
+use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
 use posthaste_relay::sys;
@@ -62,20 +62,28 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
 }
 
 fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
-    // Loading takes as long as all the rest, so the rest is done beside it.
+    // Loading takes as long as all the rest, so the rest is done beside it: by
+    // the new thread, which has to start first and can bear it.
+    let (maps, made) = mpsc::channel();
     let (loaded, prepared) = thread::scope(|scope| {
-        let loading = scope.spawn(|| load(&config));
-        let prepared = Prepared::new(&config);
-        let loaded = loading.join().map_err(|_| anyhow!("the loader panicked"))?;
-        anyhow::Ok((loaded?, prepared?))
-    })?;
+        let preparing = scope.spawn(|| Prepared::new(&config, made));
+        let loaded = load(&config, maps);
+        (loaded, preparing.join())
+    });
+    // The rest may have failed for want of maps, so the loader's reason is first.
+    let loaded = loaded?;
+    let prepared = prepared.map_err(|_| anyhow!("starting ended with a panic"))??;
     let Prepared {
         listeners,
         log,
         writer,
         workers,
+        links,
     } = prepared;
     let (node, threads) = Node::start(path, config, loaded, log, workers)?;
+    node.attach_all(&links)?;
+    // Flows are relayed from here on.
+    node.redirect().settle()?;
     // Loading, which is over, needed what nothing else needs.
     privileges::keep_only(&privileges::RUNNING)?;
     let node = Arc::new(node);
@@ -92,28 +100,28 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     ended
 }
 
-/// The redirect programs with their rules, and the generation of those.
-type Loaded = (Redirect, u8);
-
-/// Loads the redirect programs with what they cannot be told later.
-fn load(config: &Config) -> anyhow::Result<Loaded> {
+/// Loads the redirect programs with what they cannot be told later. Hands
+/// their maps over before: workers need no more to start.
+fn load(config: &Config, maps: mpsc::Sender<Arc<Maps>>) -> anyhow::Result<Redirect> {
     let half_open = &config.policy.half_open;
-    let mut redirect = Redirect::load(Settings {
+    let made = Arc::new(Maps::new(Settings {
         workers: u32::try_from(config.node.workers)?,
         redirect_mark: config.transparent.mark,
         socket_mark: config.transparent.socket_mark,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: sets_windows(&config.policy),
-    })?;
+    })?);
+    // Whoever waits for them may have given up on starting.
+    let _ = maps.send(Arc::clone(&made));
+    drop(maps);
+    let mut redirect = Redirect::load(made)?;
     let generation = redirect.set_rules(&intercept::rules(config))?;
-    Ok((redirect, generation))
-}
-
-/// A worker that waits for its share of the redirect programs.
-struct Waiting {
-    worker: worker::Starting,
-    lane: mpsc::Sender<(posthaste_bpf::Lane, u8)>,
+    ensure!(
+        generation == FIRST_GENERATION,
+        "the first rules are of another generation"
+    );
+    Ok(redirect)
 }
 
 /// What a node needs besides the redirect programs.
@@ -121,11 +129,14 @@ struct Prepared {
     listeners: admin::Listeners,
     log: Log,
     writer: journal::Writer,
-    workers: Vec<Waiting>,
+    workers: Vec<worker::Starting>,
+    /// The interfaces there are.
+    links: Vec<host::Link>,
 }
 
 impl Prepared {
-    fn new(config: &Config) -> anyhow::Result<Self> {
+    /// `maps` brings those of the redirect programs, once they are made.
+    fn new(config: &Config, maps: mpsc::Receiver<Arc<Maps>>) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config)?;
         host::install(&config.transparent)?;
         let (log, writer) = journal::start(config.node.log_connections)?;
@@ -134,51 +145,42 @@ impl Prepared {
         }
         let policy = Arc::new(config.policy.clone());
         let desk = Arc::default();
+        let made = maps.recv().context("there are no maps")?;
         let workers = (0..u16::try_from(config.node.workers)?)
-            .map(|index| start_worker(index, config, &log, (&policy, &desk)))
+            .map(|index| start_worker(made.lane(index)?, config, &log, (&policy, &desk)))
             .collect::<anyhow::Result<_>>()?;
+        // Of those that come later the subscription in `listeners` tells.
+        let links = host::links().context("list the interfaces")?;
         Ok(Self {
             listeners,
             log,
             writer,
             workers,
+            links,
         })
     }
 }
 
 impl Node {
-    /// Gives the workers their shares of the programs, and attaches to the
-    /// interfaces.
+    /// Joins the parts, once every worker takes flows.
     fn start(
         path: Option<PathBuf>,
         config: Config,
-        (mut redirect, generation): Loaded,
+        mut redirect: Redirect,
         log: Log,
-        waiting: Vec<Waiting>,
+        starting: Vec<worker::Starting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
         set_peer_windows(&mut redirect, &config.policy, &log)?;
-        for (index, Waiting { lane, .. }) in (0..).zip(&waiting) {
-            // A worker that is gone says why below.
-            let _ = lane.send((redirect.lane(index), generation));
-        }
         let node = Self {
             path,
             config: Mutex::new(config),
             redirect: Mutex::new(redirect),
-            workers: waiting
-                .iter()
-                .map(|waiting| waiting.worker.handle())
-                .collect(),
+            workers: starting.iter().map(worker::Starting::handle).collect(),
             log,
         };
-        let threads = waiting.into_iter().map(|waiting| waiting.worker.wait());
-        let threads = threads
-            .collect::<io::Result<Vec<_>>>()
-            .context("start the workers")?;
-        node.attach_all()?;
-        // Flows are relayed from here on.
-        node.redirect().settle()?;
-        Ok((node, threads))
+        let threads = starting.into_iter().map(worker::Starting::wait);
+        let threads = threads.collect::<io::Result<Vec<_>>>();
+        Ok((node, threads.context("start the workers")?))
     }
 
     /// The configuration in force.
@@ -277,11 +279,12 @@ fn set_peer_windows(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyh
 }
 
 fn start_worker(
-    index: u16,
+    lane: posthaste_bpf::Lane,
     config: &Config,
     log: &Log,
     (policy, desk): (&Arc<Policy>, &Arc<Desk>),
-) -> anyhow::Result<Waiting> {
+) -> anyhow::Result<worker::Starting> {
+    let index = lane.worker();
     let settings = sys::SocketSettings {
         mark: config.transparent.socket_mark,
         backlog: BACKLOG,
@@ -316,15 +319,12 @@ fn start_worker(
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),
     };
-    let (lane, share) = mpsc::channel();
     let open = move || {
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
-        let (lane, generation) = share.recv().map_err(io::Error::other)?;
-        Ok((Lane::open(lane, duplicates)?, generation))
+        Ok((Lane::open(lane, duplicates)?, FIRST_GENERATION))
     };
-    let worker = worker::spawn(settings, Box::new(log.clone()), open)
-        .with_context(|| format!("start worker {index}"))?;
-    Ok(Waiting { worker, lane })
+    worker::spawn(settings, Box::new(log.clone()), open)
+        .with_context(|| format!("start worker {index}"))
 }
 
 /// A panic in another thread ends the process, so no lock stays poisoned.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which interfaces the node intercepts on.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use posthaste_bpf::LinkLayer;
 
 use super::Node;
@@ -22,12 +22,11 @@ pub(crate) struct Attached {
 impl Node {
     /// Attaches to every interface that the configuration wants and that is
     /// not attached yet, and lets go of those that went.
-    pub(crate) fn attach_all(&self) -> anyhow::Result<()> {
-        let links = host::links().context("list the interfaces")?;
-        if let Some(missing) = self.missing(&links) {
+    pub(crate) fn attach_all(&self, links: &[Link]) -> anyhow::Result<()> {
+        if let Some(missing) = self.missing(links) {
             bail!("transparent.interfaces: there is no interface {missing} on this host");
         }
-        self.update_interfaces(&links);
+        self.update_interfaces(links);
         Ok(())
     }
 

@@ -113,6 +113,12 @@ pub struct Lane {
 }
 
 impl Lane {
+    /// The number of the worker.
+    #[must_use]
+    pub fn worker(&self) -> u16 {
+        self.worker
+    }
+
     /// Starts reading events. For the thread that will use it.
     ///
     /// # Errors

@@ -49,24 +49,35 @@ pub enum LinkLayer {
     None,
 }
 
-/// The loaded programs of one node.
-pub struct Redirect {
+/// The generation of the first rules.
+pub const FIRST_GENERATION: u8 = 1;
+
+/// What the programs of one node share with its workers. There before the
+/// programs are, so that workers can start beside their loading.
+#[derive(Debug)]
+pub struct Maps {
+    settings: Settings,
     /// By their numbers.
     maps: Vec<Arc<Map>>,
+    /// By worker.
+    rings: Vec<OnceLock<Arc<Map>>>,
+    tools: Arc<OnceLock<Tools>>,
+}
+
+/// The loaded programs of one node.
+pub struct Redirect {
+    shared: Arc<Maps>,
     program: Program,
     /// The window program, if it may be wanted.
     widen_window: Option<Program>,
     /// That of the rules in force.
     generation: u8,
     holds: HashMap<u32, Hold>,
-    settings: Settings,
     /// The other programs, once the node has settled.
     later: Option<Later>,
-    tools: Arc<OnceLock<Tools>>,
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<OwnedFd>,
-    rings: Vec<Arc<Map>>,
     prefixes: Vec<(u8, PrefixSpec)>,
     /// Those with a window.
     peers: Vec<[u8; 16]>,
@@ -80,13 +91,12 @@ impl std::fmt::Debug for Redirect {
     }
 }
 
-impl Redirect {
-    /// Loads the programs. Nothing is redirected until listeners and rules are
-    /// set and an interface is attached.
+impl Maps {
+    /// Makes the maps.
     ///
     /// # Errors
-    /// [`Error::Load`] with the kernel's reason.
-    pub fn load(settings: Settings) -> Result<Self, Error> {
+    /// [`Error::Map`].
+    pub fn new(settings: Settings) -> Result<Self, Error> {
         let object = &redirect::OBJECT;
         let entries = |number| match number {
             map::LISTENERS => Some(2 * settings.workers),
@@ -95,48 +105,81 @@ impl Redirect {
         };
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| object.make(number, entries(number)));
-        let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+        Ok(Self {
+            settings,
+            maps: maps.collect::<Result<_, _>>()?,
+            rings: (0..settings.workers).map(|_| OnceLock::new()).collect(),
+            tools: Arc::default(),
+        })
+    }
+
+    /// What worker number `worker` needs.
+    ///
+    /// # Errors
+    /// [`Error::Map`] when its ring cannot be made.
+    pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
+        let hold = |map: usize| Arc::clone(&self.maps[map]);
+        Ok(Lane {
+            worker,
+            ring: self.ring(&self.rings[usize::from(worker)])?,
+            withdrawn: hold(map::WITHDRAWN),
+            listeners: hold(map::LISTENERS),
+            peer_windows: hold(map::PEER_WINDOWS),
+            tools: Arc::clone(&self.tools),
+        })
+    }
+
+    /// The ring at a place, made when it is first asked for.
+    fn ring(&self, place: &OnceLock<Arc<Map>>) -> Result<Arc<Map>, Error> {
+        if place.get().is_none() {
+            // One that another thread has made meanwhile stays.
+            let _ = place.set(ring::make()?);
+        }
+        Ok(Arc::clone(place.get().expect("there is one now")))
+    }
+
+    fn get(&self, number: usize) -> &Map {
+        &self.maps[number]
+    }
+}
+
+impl Redirect {
+    /// Loads the programs. Nothing is redirected until listeners and rules are
+    /// set and an interface is attached.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with the kernel's reason.
+    pub fn load(shared: Arc<Maps>) -> Result<Self, Error> {
+        let (object, settings) = (&redirect::OBJECT, &shared.settings);
         let types = object.load_types()?;
         let constants = redirect::Settings {
             workers: settings.workers,
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
         };
-        let load = |number| object.load(number, &types, &maps, &constants.in_order());
+        let load = |number| object.load(number, &types, &shared.maps, &constants.in_order());
         let program = load(program::REDIRECT)?;
         let widen_window = settings.windows.then(|| load(program::WIDEN_WINDOW));
-        let widen_window = widen_window.transpose()?;
-        let rings = (0..settings.workers).map(|_| ring::make());
-        let rings = rings.collect::<Result<_, _>>()?;
         Ok(Self {
-            maps,
             program,
-            widen_window,
-            generation: 0,
+            widen_window: widen_window.transpose()?,
+            generation: FIRST_GENERATION - 1,
             holds: HashMap::new(),
-            settings,
             later: None,
-            tools: Arc::default(),
             cgroup: settings.windows.then(cgroup::own),
             windows: None,
-            rings,
             prefixes: Vec::new(),
             peers: Vec::new(),
+            shared,
         })
     }
 
     /// What worker number `worker` needs.
-    #[must_use]
-    pub fn lane(&self, worker: u16) -> Lane {
-        let hold = |map: usize| Arc::clone(&self.maps[map]);
-        Lane {
-            worker,
-            ring: Arc::clone(&self.rings[usize::from(worker)]),
-            withdrawn: hold(map::WITHDRAWN),
-            listeners: hold(map::LISTENERS),
-            peer_windows: hold(map::PEER_WINDOWS),
-            tools: Arc::clone(&self.tools),
-        }
+    ///
+    /// # Errors
+    /// [`Error::Map`] when its ring cannot be made.
+    pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
+        self.shared.lane(worker)
     }
 
     /// Puts rules in force, all at once, and returns the generation that
@@ -153,12 +196,15 @@ impl Redirect {
         if let Err(error) = self.write_rules(next, &compiled) {
             // Nothing of it may come to life with a later generation.
             for prefix in compiled.keys() {
-                let _ = self.maps[map::RULES].delete(&rule_key(next, *prefix));
+                let _ = self.shared.get(map::RULES).delete(&rule_key(next, *prefix));
             }
             return Err(error);
         }
         // One byte changes, so no program sees a mixture.
-        let written = self.maps[map::VARIABLES].update(&[0; 4], &u32::from(next).to_ne_bytes());
+        let written = self
+            .shared
+            .get(map::VARIABLES)
+            .update(&[0; 4], &u32::from(next).to_ne_bytes());
         written?;
         self.generation = next;
         let former = std::mem::replace(
@@ -166,7 +212,9 @@ impl Redirect {
             compiled.keys().map(|prefix| (next, *prefix)).collect(),
         );
         for (generation, prefix) in former {
-            self.maps[map::RULES].delete(&rule_key(generation, prefix))?;
+            self.shared
+                .get(map::RULES)
+                .delete(&rule_key(generation, prefix))?;
         }
         Ok(next)
     }
@@ -182,7 +230,7 @@ impl Redirect {
         if !windows.is_empty() {
             self.attach_windows()?;
         }
-        let map = &self.maps[map::PEER_WINDOWS];
+        let map = self.shared.get(map::PEER_WINDOWS);
         for address in std::mem::take(&mut self.peers) {
             map.delete(&address)?;
         }
@@ -200,7 +248,9 @@ impl Redirect {
     ) -> Result<(), Error> {
         let mut each = compiled.iter();
         each.try_for_each(|(prefix, value)| {
-            self.maps[map::RULES].update(&rule_key(generation, *prefix), bytes(value))
+            self.shared
+                .get(map::RULES)
+                .update(&rule_key(generation, *prefix), bytes(value))
         })
     }
 
@@ -233,7 +283,9 @@ impl Redirect {
             LinkLayer::Ethernet => 14,
             LinkLayer::None => 0,
         };
-        self.maps[map::DEVICES].update(&ifindex.to_ne_bytes(), &l2_bytes.to_ne_bytes())?;
+        self.shared
+            .get(map::DEVICES)
+            .update(&ifindex.to_ne_bytes(), &l2_bytes.to_ne_bytes())?;
         let program = &self.program;
         let hold = if self.later.is_some() {
             Hold::lasting(program, ifindex)
@@ -252,9 +304,12 @@ impl Redirect {
     /// # Errors
     /// [`Error::Load`], [`Error::AttachLookup`], [`Error::Map`].
     pub fn settle(&mut self) -> Result<(), Error> {
-        let later = Later::load(&self.settings, &self.maps, &self.rings)?;
-        self.tools.get_or_init(|| later.tools());
-        later.step_into(&self.maps[map::STEPS])?;
+        let shared = &self.shared;
+        let rings = shared.rings.iter().map(|place| shared.ring(place));
+        let rings: Vec<_> = rings.collect::<Result<_, _>>()?;
+        let later = Later::load(&shared.settings, &shared.maps, &rings)?;
+        shared.tools.get_or_init(|| later.tools());
+        later.step_into(shared.get(map::STEPS))?;
         self.later = Some(later);
         for hold in self.holds.values_mut() {
             hold.settle(&self.program);
@@ -265,7 +320,7 @@ impl Redirect {
     /// Lets go of an interface.
     pub fn detach(&mut self, ifindex: u32) {
         self.holds.remove(&ifindex);
-        let _ = self.maps[map::DEVICES].delete(&ifindex.to_ne_bytes());
+        let _ = self.shared.get(map::DEVICES).delete(&ifindex.to_ne_bytes());
     }
 
     /// The interfaces attached now, and whether the hold ends with the process.
@@ -295,7 +350,7 @@ impl Redirect {
         let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
         let mut total = |index: usize| {
             let key = u32::try_from(index).expect("seven").to_ne_bytes();
-            let found = self.maps[map::STATS].look_up(&key, &mut values);
+            let found = self.shared.get(map::STATS).look_up(&key, &mut values);
             let values = values.as_chunks().0.iter();
             let total = values.copied().map(u64::from_ne_bytes).sum();
             if found.is_ok() { total } else { 0 }
@@ -321,7 +376,7 @@ impl Redirect {
     /// [`Error::Map`], [`Error::Unsettled`].
     #[doc(hidden)]
     pub fn gates(&self) -> Result<(usize, usize), Error> {
-        let tools = self.tools.get().ok_or(Error::Unsettled)?;
+        let tools = self.shared.tools.get().ok_or(Error::Unsettled)?;
         let [gates, kept] = &tools.gates;
         Ok((gates.count()?, kept.count()?))
     }

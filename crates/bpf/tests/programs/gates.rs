@@ -333,7 +333,7 @@ fn a_gate_belongs_to_the_worker_that_was_told() {
             ..SETTINGS
         },
         |host| {
-            let mut other = host.redirect.lane(1).open().unwrap();
+            let mut other = host.redirect.lane(1).unwrap().open().unwrap();
             let _listeners = listen(&other);
             for family in Family::ALL {
                 // Whichever CPU this runs on, the gate says who.
@@ -359,7 +359,7 @@ fn a_client_that_starts_over_goes_to_the_worker_that_knows_it() {
         ..SETTINGS
     };
     on_host_with(settings, |host| {
-        let mut other = host.redirect.lane(1).open().unwrap();
+        let mut other = host.redirect.lane(1).unwrap().open().unwrap();
         let _listeners = listen(&other);
         for (family, lane) in [(Family::V4, 0), (Family::V6, 1)] {
             let flow = flow(client(family), server(family));

@@ -9,9 +9,11 @@
 //! Only the host exists: nobody is at the other ends of its cables.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use posthaste_bpf::{
-    Accept, Action, Event, FlowKey, GateKey, LinkLayer, OpenLane, Redirect, RuleSpec, Settings,
+    Accept, Action, Event, FlowKey, GateKey, LinkLayer, Maps, OpenLane, Redirect, RuleSpec,
+    Settings,
 };
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
@@ -101,12 +103,12 @@ fn forwarding_namespace() -> Namespace {
 
 impl<'a> Host<'a> {
     fn new(namespace: &'a Namespace, settings: Settings) -> Self {
-        let mut redirect = Redirect::load(settings).expect("root can load programs");
+        let mut redirect = load(settings);
         let [ifindex, out] = ["in0", "out0"].map(|name| interface(namespace, name));
         redirect.attach(ifindex, LinkLayer::Ethernet).unwrap();
         redirect.attach(out, LinkLayer::Ethernet).unwrap();
         redirect.settle().unwrap();
-        let lane = redirect.lane(0).open().unwrap();
+        let lane = redirect.lane(0).unwrap().open().unwrap();
         let listeners = listen(&lane);
         let mut host = Self {
             namespace,
@@ -175,6 +177,12 @@ impl<'a> Host<'a> {
     pub(crate) fn end_listeners(&mut self) {
         self.listeners.clear();
     }
+}
+
+/// Loads the programs.
+pub(crate) fn load(settings: Settings) -> Redirect {
+    let maps = Maps::new(settings).expect("root can make maps");
+    Redirect::load(Arc::new(maps)).expect("root can load programs")
 }
 
 pub(crate) fn interface(namespace: &Namespace, name: &str) -> u32 {

@@ -16,7 +16,7 @@ use posthaste_relay::frame::Frame;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::host::{
-    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, gate, interface, listen, rule,
+    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, gate, interface, listen, load, rule,
 };
 use crate::segment::{Segment, ethernet, ethernet_of};
 
@@ -70,7 +70,7 @@ impl<'a> Wire<'a> {
         layer: LinkLayer,
         (action, accept): (Action, Accept),
     ) -> Self {
-        let mut redirect = Redirect::load(SETTINGS).expect("root can load programs");
+        let mut redirect = load(SETTINGS);
         for name in [TO_CLIENT, TO_SERVER] {
             redirect
                 .attach(interface(network.node(0), name), layer)
@@ -78,7 +78,7 @@ impl<'a> Wire<'a> {
         }
         redirect.settle().unwrap();
         redirect.set_rules(&[rule(action, accept)]).unwrap();
-        let lane = redirect.lane(0).open().unwrap();
+        let lane = redirect.lane(0).unwrap().open().unwrap();
         let listeners = listen(&lane);
         Self {
             network,
@@ -364,12 +364,11 @@ fn new_flows_of_a_worker_that_has_withdrawn_reach_the_server() {
 fn events_wait_until_the_programs_have_settled() {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     network.node(0).run_in(|| {
-        let mut redirect = Redirect::load(Settings {
+        let mut redirect = load(Settings {
             workers: 2,
             ..SETTINGS
-        })
-        .unwrap();
-        let lane = redirect.lane(1).open().unwrap();
+        });
+        let lane = redirect.lane(1).unwrap().open().unwrap();
         let at = interface(network.node(0), TO_CLIENT);
         redirect.attach(at, LinkLayer::Ethernet).unwrap();
         assert_eq!(redirect.attached().collect::<Vec<_>>(), [(at, false)]);
