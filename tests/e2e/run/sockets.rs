@@ -5,8 +5,9 @@ use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use posthaste_lab::network::Family;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -101,13 +102,8 @@ fn connect_waiting(server: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(server), kind, Some(Protocol::TCP))?;
     let begun = socket.connect(&server.into()).unwrap_err();
     assert_eq!(begun.raw_os_error(), Some(libc::EINPROGRESS));
-    let mut waiting = libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: there is one structure, as is said.
-    assert_eq!(unsafe { libc::poll(&raw mut waiting, 1, 30_000) }, 1);
+    let mut waiting = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+    assert_eq!(poll(&mut waiting, PollTimeout::from(30_000_u16))?, 1);
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
