@@ -10,7 +10,7 @@ use posthaste_relay::control::Known;
 use posthaste_wire::header::NodeId;
 
 use crate::admin::api::chains as api;
-use crate::config::{Config, Matches, carrier_word};
+use crate::config::{Config, Matches};
 
 mod explain;
 
@@ -118,7 +118,6 @@ impl Workers {
             name: peer.name.to_string(),
             id: peer.id.to_bits(),
             address: peer.address.to_string(),
-            carrier: carrier_word(peer.carrier).into(),
             pool_min: peer.pool.min,
             pool_max: peer.pool.max,
             waiting: each().map(|state| u64::from(state.waiting)).sum(),

@@ -26,10 +26,7 @@ mod value;
 
 pub(crate) use host::Capacity;
 pub(crate) use problem::Error;
-pub(crate) use show::{
-    Matches, accept as accept_word, action as action_word, carrier as carrier_word,
-    ports as ports_word,
-};
+pub(crate) use show::{Matches, accept as accept_word, action as action_word, ports as ports_word};
 
 /// Where the admin socket is unless the configuration says otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";

@@ -105,8 +105,8 @@ fn list(chains: &Chains) -> String {
     text
 }
 
-fn peers(chains: &Chains) -> Vec<[String; 6]> {
-    let head = ["PEER", "ID", "ADDRESS", "CARRIER", "STATE", "WARM HOPS"];
+fn peers(chains: &Chains) -> Vec<[String; 5]> {
+    let head = ["PEER", "ID", "ADDRESS", "STATE", "WARM HOPS"];
     let rows = chains.peers.iter().map(|peer| {
         let mut warm = peer.waiting.to_string();
         if peer.dialing > 0 {
@@ -119,7 +119,6 @@ fn peers(chains: &Chains) -> Vec<[String; 6]> {
             peer.name.clone(),
             peer.id.to_string(),
             peer.address.clone(),
-            peer.carrier.clone(),
             state(&peer.health),
             warm,
         ]

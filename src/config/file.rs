@@ -159,7 +159,6 @@ pub(super) struct Peer {
     pub(super) key: Scalar,
     pub(super) key_file: Scalar,
     pub(super) key_id: Scalar,
-    pub(super) carrier: Scalar,
     pub(super) pool_min: Scalar,
     pub(super) pool_max: Scalar,
     pub(super) socket: Side,

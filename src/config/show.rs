@@ -14,7 +14,6 @@ use super::value::{show_duration, show_size};
 use super::{Config, Transparent};
 
 mod chains;
-pub(crate) use chains::carrier;
 use chains::{Access, Chain, Listener, Peer, Route};
 
 /// A [`Config`] in the shape of its file.

@@ -151,11 +151,6 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         &["key and key_file: expected one of them"],
     ),
     (
-        "KEY\ncarrier = \"pigeon\"",
-        ":9:11",
-        &["carrier = \"pigeon\"", "\"convert\""],
-    ),
-    (
         "KEY\npool_min = 9\npool_max = 8",
         ":9:12",
         &["pool_min = 9", "at most pool_max, which is 8"],
@@ -171,9 +166,9 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         &["peer.socket.idle", "unknown key"],
     ),
     (
-        "KEY\n[peer.socket]\ninitial_window = 9",
+        "KEY\n[peer.socket]\ninitial_window = 0",
         ":10:18",
-        &["expected \"auto\""],
+        &["socket.initial_window = 0", "from 1 to 1000"],
     ),
     (
         "KEY\n[peer.socket]\ncongestion = \"warp\"",

@@ -27,8 +27,6 @@ pub struct Peer {
     pub key: Option<Key>,
     /// Which of their keys that is, if there is one.
     pub key_id: u32,
-    /// How a cold hop to it is opened.
-    pub carrier: Carrier,
     /// How many warm hops to it a worker keeps open.
     pub pool: PoolLimits,
     /// Settings of the sockets of hops to it.
@@ -50,22 +48,9 @@ impl fmt::Debug for Peer {
             .field("name", &self.name)
             .field("id", &self.id)
             .field("address", &self.address)
-            .field("carrier", &self.carrier)
             .field("pool", &self.pool)
             .finish_non_exhaustive()
     }
-}
-
-/// What carries the chain header over a cold hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Carrier {
-    /// An option of the SYN where it fits and the peer has understood it, else
-    /// the first bytes of the stream.
-    Auto,
-    /// An option of the SYN.
-    Option,
-    /// The first bytes of the stream (RFC 8803).
-    Convert,
 }
 
 /// Bounds on the warm hops to one peer, at one worker.

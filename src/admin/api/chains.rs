@@ -23,7 +23,6 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) id: u64,
     pub(crate) address: String,
-    pub(crate) carrier: String,
     /// Bounds on warm hops at each worker.
     pub(crate) pool_min: u16,
     pub(crate) pool_max: u16,

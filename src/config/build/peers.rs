@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use posthaste_relay::chain::{Carrier, Peer, PoolLimits};
+use posthaste_relay::chain::{Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::{KEY_BYTES, Key};
@@ -90,12 +90,6 @@ impl Reader {
             key_id: self.get(&key("key_id"), &section.key_id, 1, |v| {
                 value::number(v, 0..=u32::MAX)
             }),
-            carrier: self.get(
-                &key("carrier"),
-                &section.carrier,
-                Carrier::Auto,
-                value::carrier,
-            ),
             pool: self.pool(&path, section),
             socket: self.side(&key("socket"), &section.socket, socket),
         };

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use posthaste_relay::access;
-use posthaste_relay::chain::{self, Carrier};
+use posthaste_relay::chain;
 use serde::Serialize;
 
 use super::super::Config;
@@ -35,7 +35,6 @@ pub(super) struct Peer {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<String>,
     key_id: u32,
-    carrier: &'static str,
     pool_min: u16,
     pool_max: u16,
     socket: Side,
@@ -89,21 +88,11 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
         key: key_file.is_none().then_some(HIDDEN),
         key_file: key_file.as_ref().map(|path| path.display().to_string()),
         key_id: peer.key_id,
-        carrier: carrier(peer.carrier),
         pool_min: peer.pool.min,
         pool_max: peer.pool.max,
         socket: side(&peer.socket),
     });
     shown.collect()
-}
-
-/// The word of the configuration for a carrier.
-pub(crate) fn carrier(carrier: Carrier) -> &'static str {
-    match carrier {
-        Carrier::Auto => "auto",
-        Carrier::Option => "option",
-        Carrier::Convert => "convert",
-    }
 }
 
 pub(super) fn chains(config: &Config) -> Vec<Chain> {

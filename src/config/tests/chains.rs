@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Peers, chains, routes, listeners and access.
 
-use posthaste_relay::chain::{Carrier, PoolLimits};
+use posthaste_relay::chain::PoolLimits;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::Key;
 
@@ -28,11 +28,11 @@ fn what_is_said_of_other_nodes_is_read() {
             std::array::from_fn(|at| u8::try_from(at).unwrap())
         ))
     );
-    assert_eq!((paris.key_id, paris.carrier), (3, Carrier::Option));
+    assert_eq!(paris.key_id, 3);
     assert_eq!(paris.pool, PoolLimits { min: 4, max: 8 });
     assert_eq!(paris.socket.congestion.as_deref(), Some("cubic"));
     assert_eq!(rome.key, Some(Key::new([0x5a; 32])));
-    assert_eq!((rome.key_id, rome.carrier), (1, Carrier::Auto));
+    assert_eq!(rome.key_id, 1);
     assert_eq!(rome.pool, PoolLimits { min: 0, max: 0 });
     assert_eq!(rome.socket.congestion.as_deref(), Some("bbr"));
     assert_eq!(chains.chains[0].nodes, [Some(0), Some(1), None]);
@@ -78,11 +78,6 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         "key_id = -1",
         ":9:10",
         &["peer \"a\": key_id = -1", "from 0 to 4294967295"],
-    ),
-    (
-        "carrier = \"pigeon\"",
-        ":9:11",
-        &["\"auto\", \"option\" or \"convert\""],
     ),
     (
         "key_file = \"/x\"",

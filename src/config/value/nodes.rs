@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use posthaste_relay::chain::Carrier;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::KEY_BYTES;
 use toml::Value;
@@ -54,16 +53,6 @@ pub(in super::super) fn node_id(value: &Value) -> Reading<NodeId> {
 /// told.
 pub(in super::super) fn any_node_id() -> NodeId {
     NodeId::new(u64::MAX).expect("it is not zero")
-}
-
-/// `auto`, `option` or `convert`.
-pub(in super::super) fn carrier(value: &Value) -> Reading<Carrier> {
-    match value.as_str() {
-        Some("auto") => Ok(Carrier::Auto),
-        Some("option") => Ok(Carrier::Option),
-        Some("convert") => Ok(Carrier::Convert),
-        _ => Err("expected \"auto\", \"option\" or \"convert\"".into()),
-    }
 }
 
 /// What is shown in place of a key.
