@@ -59,7 +59,7 @@ pub struct Args {
     /// Round-trip time between client and server without the node, in milliseconds
     #[arg(long, default_value_t = 100.0, value_name = "MS")]
     rtt: f64,
-    /// One-way delays between node and client, and node and server; half of --rtt / 2 is on the path
+    /// One-way delays between node and client, and node and server; a quarter of --rtt is on the path
     #[arg(long, value_delimiter = ',', default_values_t = [25.0, 27.5, 30.0, 32.5, 35.0, 37.5], value_name = "MS")]
     hops: Vec<f64>,
     /// Rate of every link, in Mbit/s; the emulation is faithful up to about 100
