@@ -10,10 +10,11 @@
 //!
 //! Every layout has a network of its own, all alive at once, and every node relays in all three
 //! accept modes, one per port. The transfers of a repeat are shuffled, so that whatever else the
-//! machine does hits all configurations alike. Nothing but warm hops is left from one transfer to
-//! the next, and what nodes remember of them: how much the last flows could send. So that all sizes
-//! find the same, a longer transfer goes before each one that is timed (`--primer`), and all pools
-//! are full again before that begins.
+//! machine does hits all configurations alike. Nothing is left from one transfer to the next but
+//! warm hops, and what the nodes of a chain remember: how much the last flows between them could
+//! send. Cold hops profit as well, and are judged only for being slower than the model. So that all
+//! sizes find the same warm hops, a longer transfer goes before each one that is timed
+//! (`--primer`), and all pools are full again before that begins.
 
 mod report;
 mod setup;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::view::View;
-use super::way::{Layout, Way};
+use super::way::{Carriage, Layout, Way};
 use super::{Args, Configuration, KB, Setup, Setups, Timings};
 use crate::chart::{Across, Chart, Series};
 use crate::model::Mode;
@@ -249,7 +249,11 @@ impl Report<'_> {
                 let Some(off) = self.deviation(configuration, moment) else {
                     continue;
                 };
-                if off.abs() > self.args.tolerance {
+                // Nodes of a chain remember what hops bear, cold ones as well, and may beat the
+                // model, whose cold hops begin with the usual window.
+                let may_be_less = configuration.way.carriage != Carriage::Transparent;
+                let off_by = if may_be_less { off } else { off.abs() };
+                if off_by > self.args.tolerance {
                     let what = configuration.describe();
                     misses.push(format!(
                         "Missed: {what}: {} is {off:+.1} % off.",
@@ -297,7 +301,10 @@ impl Report<'_> {
         let within = early - misses.len();
         let tolerance = self.args.tolerance;
         (early > 0).then(|| {
-            format!("Early mode and no node: {within} of {early} medians within {tolerance} % of the model.")
+            format!(
+                "Early mode and no node: {within} of {early} medians within {tolerance} % of the \
+                 model; of chains, no slower than that."
+            )
         })
     }
 
