@@ -19,12 +19,16 @@ const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 /// The path of a program of this host. `make setup` installs those that are missing.
 fn program(name: &str) -> PathBuf {
+    program_if_any(name).unwrap_or_else(|| panic!("{name} is not installed: make setup"))
+}
+
+/// The path of a program that this host need not have.
+fn program_if_any(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
+    std::env::split_paths(&path)
         .chain(SBIN.map(PathBuf::from))
         .map(|directory| directory.join(name))
-        .find(|candidate| candidate.is_file());
-    found.unwrap_or_else(|| panic!("{name} is not installed: make setup"))
+        .find(|candidate| candidate.is_file())
 }
 
 /// Runs a program to its end and returns what it printed.

@@ -11,6 +11,7 @@ use posthaste_lab::scratch::Scratch;
 
 use super::{program, run, settle, succeed};
 use crate::payload::send;
+use crate::run::{led, start_open};
 use crate::support::{SOON, counter, line, start, until_counter};
 use crate::watch::Accounts;
 
@@ -222,4 +223,46 @@ fn wrk(network: &Network, site: &str, options: &[&str]) -> u64 {
         .find_map(|line| line.split_once(" requests in "));
     let (requests, _) = line.unwrap_or_else(|| panic!("wrk said {said}"));
     requests.trim().parse().unwrap()
+}
+
+/// Pictures on a page, over as many connections as a browser makes.
+const PICTURES: usize = 40;
+
+#[test]
+fn a_browser_that_is_run_through_a_node_loads_a_page() {
+    let names = ["chromium", "chromium-headless-shell"];
+    let Some(browser) = names.into_iter().find_map(super::program_if_any) else {
+        eprintln!("there is no chromium on this host: no page was loaded by one");
+        return;
+    };
+    let network = line();
+    let server = WebServer::start(&network);
+    let pictures: String = (0..PICTURES)
+        .map(|number| format!("<img src='/small?{number}'>"))
+        .collect();
+    let count = "onload = () => document.body.append(`${document.images.length} pictures`)";
+    let page = format!("<body><script>{count}</script>{pictures}</body>");
+    fs::write(server.files.path().join("page.html"), page).unwrap();
+    let (_node, via) = start_open(&network, Family::V4);
+    for (scheme, family) in [("http", Family::V4), ("https", Family::V6)] {
+        let before = server.visits().len();
+        let mut command = network.client().command(&browser).unwrap();
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
+        command.args(["--ignore-certificate-errors", "--disable-dev-shm-usage"]);
+        command.arg(format!(
+            "--user-data-dir={}",
+            server.files.path().join(scheme).display()
+        ));
+        let address = in_url(network.server_address(family));
+        command.arg(format!("{scheme}://{address}/page.html"));
+        let loaded = run(&mut led(&network, via, &command));
+        assert!(loaded.contains(&format!("{PICTURES} pictures")), "{loaded}");
+        let visits = server.visits();
+        assert!(visits.len() > before + PICTURES, "{scheme}: {visits:?}");
+        let client = network.client_address(family).to_string();
+        assert!(
+            visits.iter().all(|visitor| *visitor != client),
+            "{visits:?}"
+        );
+    }
 }
