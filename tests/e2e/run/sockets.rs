@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 
+use nix::net::if_::if_nameindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use posthaste_lab::network::Family;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -17,7 +18,7 @@ use crate::support::{PORT, SOON, accept, listen, plain, until_ended};
 
 /// Tells this program that it is the client, whom it is to connect to, and how.
 const CLIENT: &str = "POSTHASTE_TEST_CLIENT";
-const WAYS: [&str; 5] = ["plain", "mapped", "waiting", "multipath", "fast"];
+const WAYS: [&str; 6] = ["plain", "mapped", "waiting", "multipath", "fast", "bound"];
 /// `IPPROTO_MPTCP`
 const MULTIPATH: i32 = 262;
 /// Bytes that are under way when a command ends.
@@ -56,7 +57,12 @@ fn every_kind_of_socket_of_a_static_program_is_led_away() {
             assert_eq!(sees.is_ipv6(), server.is_ipv6() || way == "mapped");
             assert_eq!(plain(sees), server, "{way}");
             let seen: IpAddr = told("seen as ").parse().unwrap();
-            assert!(is_address_of(network.node(0), seen), "{way}: {seen}");
+            let direct = way == "bound";
+            assert_eq!(
+                is_address_of(network.node(0), seen),
+                !direct,
+                "{way}: {seen}"
+            );
         }
     }
 }
@@ -92,6 +98,13 @@ fn connect(server: SocketAddr, way: &str) -> io::Result<Socket> {
         Protocol::TCP
     };
     let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
+    if way == "bound" {
+        // The client has one interface besides the loopback one, where it would not arrive.
+        let all = if_nameindex()?;
+        let mut names = all.iter().map(|interface| interface.name());
+        let name = names.find(|name| *name != c"lo").expect("an interface");
+        socket.bind_device(Some(name.to_bytes()))?;
+    }
     socket.connect(&target.into())?;
     Ok(socket)
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! By which nodes: chains, keys, several commands at once, and everybody else.
 
+use std::io::Write;
 use std::net::IpAddr;
 
 use posthaste_lab::network::{Family, Network};
@@ -10,7 +11,7 @@ use posthaste_lab::scratch::Scratch;
 use super::{
     Mirror, ask_address, curl, is_address_of, line_of, printed, start_explicit, stderr, through,
 };
-use crate::support::{SOON, binary, counter, dial, listen, plain, until_ended};
+use crate::support::{SOON, accept, binary, counter, dial, listen, plain, until_ended};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
@@ -126,7 +127,7 @@ fn two_commands_at_once_go_by_a_node_each_and_others_go_direct() {
     for family in Family::ALL {
         let target = (network.server_address(family), 81).into();
         let stream = dial(network.client(), target).unwrap();
-        let (_server, seen) = crate::support::accept(&listener);
+        let (_server, seen) = accept(&listener);
         assert_eq!(seen, plain(stream.local_addr().unwrap()));
     }
     std::fs::write(&go, "").unwrap();
@@ -140,4 +141,69 @@ fn two_commands_at_once_go_by_a_node_each_and_others_go_direct() {
         let seen: IpAddr = said.lines().last().unwrap().parse().unwrap();
         assert!(is_address_of(network.node(node), seen), "{node}: {seen}");
     }
+}
+
+#[test]
+fn a_run_within_a_run_goes_by_both_nodes() {
+    let network = line_of(2);
+    let nodes = [0, 1].map(|node| start_explicit(&network, node, ""));
+    let mirror = Mirror::start(network.server());
+    for (count, family) in (1..).zip(Family::ALL) {
+        let [first, second] = [0, 1].map(|node| ask_address(&network, node, family));
+        let url = mirror.url(network.server_address(family));
+        let inner = [
+            "run",
+            "--via",
+            &second.to_string(),
+            "--",
+            "curl",
+            "-sS",
+            &url,
+        ];
+        let own = binary();
+        let words = [own.to_str().unwrap()].into_iter().chain(inner);
+        let said = printed(&mut through(&network, first, &[], words));
+        assert!(is_address_of(network.node(1), said.trim().parse().unwrap()));
+        for node in &nodes {
+            until_ended(node, "finished", count);
+        }
+    }
+}
+
+#[test]
+fn what_there_is_no_room_for_goes_direct() {
+    let network = line_of(1);
+    let _node = start_explicit(&network, 0, "");
+    let listener = listen(network.server(), 81);
+    let via = ask_address(&network, 0, Family::V4);
+    // Connections that stay open, one after the other, more than a run with so few descriptors
+    // carries.
+    let server = network.server_address(Family::V4);
+    let script = format!(
+        "for each in $(seq 100); do exec {{fd}}<>/dev/tcp/{server}/81; read -r -N1 -u $fd; done"
+    );
+    let mut command = network.client().command("prlimit").unwrap();
+    command.args(["--nofile=160:160", "--"]).arg(binary());
+    command.args([
+        "run",
+        "--via",
+        &via.to_string(),
+        "--",
+        "bash",
+        "-c",
+        &script,
+    ]);
+    let mut run = Process::spawn("run", command).unwrap();
+    let accepted = (0..100).map(|_| {
+        let (mut stream, seen) = accept(&listener);
+        stream.write_all(b"x").unwrap();
+        (stream, seen)
+    });
+    let accepted: Vec<_> = accepted.collect();
+    let client = network.client_address(Family::V4);
+    let direct = accepted.iter().filter(|(_, seen)| seen.ip() == client);
+    let direct = direct.count();
+    assert!(direct > 0 && direct < 100, "{direct}");
+    drop(accepted);
+    assert!(run.wait(SOON).unwrap().success(), "{}", run.stderr());
 }
