@@ -202,3 +202,32 @@ fn without_a_chain_a_flow_is_refused_if_the_route_says_so() {
         }
     }
 }
+
+/// What a node may not do for one flow says nothing of others.
+#[test]
+fn a_node_that_may_not_connect_is_passed_by_and_not_held_to_be_down() {
+    for (accept, warm) in [("strict", false), ("strict", true)] {
+        let network = line_of(3);
+        let plan = Plan {
+            chains: &[&[1], &[2]],
+            accept,
+            warm,
+            ..Plan::of(3)
+        };
+        let configs = (0..3).map(|node| {
+            let config = plan.config(&network, node);
+            if node == 1 {
+                config.replace(crate::asking::ALLOWED, "")
+            } else {
+                config
+            }
+        });
+        let nodes = crate::asking::start_all(&network, configs);
+        for (count, family) in (1..).zip([Family::V4, Family::V6, Family::V4]) {
+            let opened = open_and_check(&network, family, &nodes);
+            assert_eq!(opened, [count, 0, count], "{accept}");
+            // Each asks the first anew.
+            assert_eq!(counter(&nodes[0], "hops_failed"), count, "{accept}");
+        }
+    }
+}
