@@ -2,6 +2,7 @@
 //! Requests that are granted, and servers that cannot be reached: the client is told how, by an error
 //! (RFC 8803 §6.2.8) and an end in order.
 
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 
 use posthaste_lab::network::Family;
@@ -128,6 +129,25 @@ fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
         });
         crate::support::reset(client);
         crate::support::until_counter(&asked.node, "relays", 0);
+    }
+    assert_eq!(asked.settle(), 2);
+}
+
+/// Whoever does not stop is not listened to for ever.
+#[test]
+fn a_client_that_goes_on_after_an_error_is_reset() {
+    /// Far more than all buffers on the way hold.
+    const BYTES: usize = 256 << 20;
+    let network = scene();
+    let asked = Asked::start(&network, &converter(&network));
+    for family in Family::ALL {
+        let request = message(&[&connect(server(&network, family), &[])]);
+        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        let piece = [b'x'; 64 << 10];
+        let mut pieces = (0..BYTES / piece.len()).map(|_| client.write_all(&piece));
+        let stopped = pieces.find_map(Result::err).expect("it is stopped");
+        let reset = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+        assert!(reset.contains(&stopped.kind()), "{stopped}");
     }
     assert_eq!(asked.settle(), 2);
 }

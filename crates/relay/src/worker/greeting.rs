@@ -24,6 +24,9 @@ pub(super) const ASK_WITHIN: Duration = Duration::from_secs(5);
 const HOP_SILENT: Duration = Duration::from_secs(90);
 /// How long somebody refused may take to read why.
 const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes heard from somebody refused: more than a receive buffer holds by default,
+/// so whoever sends more has gone on after reading why.
+const HEARD_MAX: usize = 8 << 20;
 /// What a warm hop begins with.
 const GREETING: &[u8] = b"PHOP";
 
@@ -48,8 +51,8 @@ enum Stage {
     Response(Box<Challenged>),
     /// A warm hop that waits for a flow.
     Hop(Box<Acceptor>),
-    /// It has been told why not.
-    Refused,
+    /// It has been told why not, and has said so many bytes since.
+    Refused(usize),
 }
 
 /// What a connection turned out to want.
@@ -98,7 +101,7 @@ impl Greeting {
         Self {
             socket,
             from,
-            stage: Stage::Refused,
+            stage: Stage::Refused(0),
             until: now + READ_WITHIN,
         }
     }
@@ -110,7 +113,7 @@ impl Greeting {
 
     /// Whether it had the time to say what it wants.
     pub(super) fn is_silent(&self) -> bool {
-        !matches!(self.stage, Stage::Hop(_) | Stage::Refused)
+        !matches!(self.stage, Stage::Hop(_) | Stage::Refused(_))
     }
 
     /// Keeps a request without a seal until the handshake is complete.
@@ -142,7 +145,7 @@ impl Greeting {
                     self.until = now + HOP_SILENT;
                     return wait_for_flow(&self.socket, acceptor);
                 }
-                Stage::Refused => return hear_out(&self.socket),
+                Stage::Refused(heard) => return hear_out(&self.socket, heard),
             };
             match next {
                 Ok(stage) => self.stage = stage,
@@ -220,13 +223,13 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> Wish {
 }
 
 /// Waits for the end of a connection that has been told why not.
-fn hear_out(socket: &OwnedFd) -> Wish {
+fn hear_out(socket: &OwnedFd, heard: &mut usize) -> Wish {
     let mut piece = [0; 4096];
     loop {
         match recv(socket.as_raw_fd(), &mut piece, MsgFlags::empty()) {
             Err(nix::errno::Errno::EAGAIN) => return Wish::Wait,
-            Ok(0) | Err(_) => return Wish::Close { wrong: false },
-            Ok(_) => {}
+            Ok(count) if count > 0 && *heard < HEARD_MAX => *heard += count,
+            Ok(_) | Err(_) => return Wish::Close { wrong: false },
         }
     }
 }
