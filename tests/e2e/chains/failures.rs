@@ -223,11 +223,15 @@ fn a_node_that_may_not_connect_is_passed_by_and_not_held_to_be_down() {
             }
         });
         let nodes = crate::asking::start_all(&network, configs);
-        for (count, family) in (1..).zip([Family::V4, Family::V6, Family::V4]) {
-            let opened = open_and_check(&network, family, &nodes);
-            assert_eq!(opened, [count, 0, count], "{accept}");
-            // Each asks the first anew.
-            assert_eq!(counter(&nodes[0], "hops_failed"), count, "{accept}");
-        }
+        let opened = open_and_check(&network, Family::V4, &nodes);
+        assert_eq!(opened, [1, 0, 1], "{accept}");
+        // It is asked anew for the next flow, unless the machine is so busy that it seems to be silent.
+        let asked_again = (0..10).any(|_| {
+            let before = counter(&nodes[0], "hops_failed");
+            let opened = open_and_check(&network, Family::V6, &nodes);
+            assert_eq!((opened[0], opened[1]), (opened[2], 0), "{accept}");
+            counter(&nodes[0], "hops_failed") > before
+        });
+        assert!(asked_again, "{accept}, warm: {warm}");
     }
 }
