@@ -152,11 +152,17 @@ impl Asked {
     }
 }
 
-/// Starts a node on each of the first hosts, with these configurations.
-pub(crate) fn start_all(network: &Network, configs: impl IntoIterator<Item = String>) -> Vec<Node> {
-    let hosts = network.nodes().iter();
-    let pairs = hosts.zip(configs);
-    pairs
+/// Starts a node on each of the first hosts, with these configurations: the first one last, so that its
+/// dials find the others.
+pub(crate) fn start_all(
+    network: &Network,
+    configs: impl DoubleEndedIterator<Item = String> + ExactSizeIterator,
+) -> Vec<Node> {
+    let hosts = network.nodes()[..configs.len()].iter().rev();
+    let pairs = hosts.zip(configs.rev());
+    let mut nodes: Vec<_> = pairs
         .map(|(host, config)| start_in(host, &config))
-        .collect()
+        .collect();
+    nodes.reverse();
+    nodes
 }
