@@ -118,10 +118,15 @@ impl Access {
     /// It may not, for what it is.
     pub fn permits(&self, flow: &Flow) -> Result<(), Special> {
         let (_, server) = flow.addresses();
-        match Special::of(flow.server().ip()) {
-            Some(special) if !self.destinations.iter().any(|p| p.contains(server)) => Err(special),
-            _ => Ok(()),
-        }
+        let Some(special) = Special::of(flow.server().ip()) else {
+            return Ok(());
+        };
+        // Nobody means the secrets of the machine when allowing a network that
+        // they happen to lie in.
+        let bits = if special == Special::Metadata { 128 } else { 0 };
+        let mut allowing = self.destinations.iter();
+        let allowed = allowing.any(|p| p.contains(server) && p.mapped_bits() >= bits);
+        if allowed { Ok(()) } else { Err(special) }
     }
 }
 
@@ -225,6 +230,22 @@ mod tests {
         for server in ["10.2.0.1:80", "[fd00:2::2]:80"] {
             let denied = Err(Special::Private);
             assert_eq!(access.permits(&flow_to(server)), denied, "{server}");
+        }
+    }
+
+    #[test]
+    fn where_secrets_are_told_is_allowed_by_its_own_address_only() {
+        let allowing = |text: &str| Access {
+            destinations: vec![prefix(text)],
+            ..Access::default()
+        };
+        for (server, network, itself) in [
+            ("169.254.169.254:80", "169.254.0.0/16", "169.254.169.254/32"),
+            ("[fd00:ec2::254]:80", "fd00::/8", "fd00:ec2::254/128"),
+        ] {
+            let denied = Err(Special::Metadata);
+            assert_eq!(allowing(network).permits(&flow_to(server)), denied);
+            assert_eq!(allowing(itself).permits(&flow_to(server)), Ok(()));
         }
     }
 
