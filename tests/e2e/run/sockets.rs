@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 
-use nix::net::if_::if_nameindex;
+use nix::net::if_::{Interface, if_nameindex};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use posthaste_lab::network::Family;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -101,7 +101,7 @@ fn connect(server: SocketAddr, way: &str) -> io::Result<Socket> {
     if way == "bound" {
         // The client has one interface besides the loopback one, where it would not arrive.
         let all = if_nameindex()?;
-        let mut names = all.iter().map(|interface| interface.name());
+        let mut names = all.iter().map(Interface::name);
         let name = names.find(|name| *name != c"lo").expect("an interface");
         socket.bind_device(Some(name.to_bytes()))?;
     }
