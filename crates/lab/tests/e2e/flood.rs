@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Floods arrive, and what a server made of them is told apart.
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use posthaste_lab::echo::{self, Echo};
@@ -27,10 +28,25 @@ fn counts(network: &Network, prefix: Prefix) -> Counts {
         .expect("the kernel shows its counters")
 }
 
+/// Lets every host on the way learn its neighbours' addresses. Packets wait for such an answer in
+/// a queue that is shorter than a flood, and on a busy machine the answer takes its time.
+fn meet_the_neighbours(network: &Network, server: SocketAddr) {
+    let closed = SocketAddr::new(server.ip(), PORT + 1);
+    let answer = network
+        .client()
+        .run_in(|| TcpStream::connect_timeout(&closed, SOON));
+    assert_eq!(
+        answer.expect_err("nobody listens").kind(),
+        ErrorKind::ConnectionRefused
+    );
+}
+
 fn flood_of(network: &Network, family: Family, sources: Prefix) -> u64 {
+    let target = SocketAddr::new(network.server_address(family), PORT);
+    meet_the_neighbours(network, target);
     let plan = Plan {
         sources,
-        target: SocketAddr::new(network.server_address(family), PORT),
+        target,
         rate: 1000,
         duration: Duration::from_millis(300),
         seed: 1,
