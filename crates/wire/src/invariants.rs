@@ -10,6 +10,7 @@ use crate::Progress;
 use crate::convert::{Answer, BYTES_MAX, Head};
 use crate::gather::Gather;
 use crate::hop;
+use crate::stamp::{Format, Probe, Reflection, Timestamp};
 use crate::syn_option;
 
 /// The options of a SYN.
@@ -58,6 +59,34 @@ pub fn check_answer(bytes: &[u8]) {
 /// What either end of a hop receives, in the handshake and after it.
 pub fn check_hop(bytes: &[u8]) {
     hop::check(bytes);
+}
+
+/// What a reflector or a sender of STAMP receives.
+pub fn check_stamp(bytes: &[u8]) {
+    if let Ok(read) = Probe::parse(bytes) {
+        let again = read.packet.encode();
+        assert_eq!(
+            Probe::parse(&again).map(|read| read.packet),
+            Ok(read.packet)
+        );
+        check_time(read.packet.sent);
+    }
+    if let Ok(read) = Reflection::parse(bytes) {
+        let again = read.packet.encode();
+        let again = Reflection::parse(&again).map(|read| read.packet);
+        assert_eq!(again, Ok(read.packet));
+        let Reflection { sent, received, .. } = read.packet;
+        for format in [Format::Ntp, Format::Ptp] {
+            let stay = sent.since(received, format);
+            assert!(stay.is_some() || received.since(sent, format).is_some());
+        }
+    }
+}
+
+/// A time that can be read is written as it was.
+fn check_time(sent: Timestamp) {
+    let time = sent.to_unix(Format::Ntp);
+    assert_eq!(Timestamp::from_unix(time).to_unix(Format::Ntp), time);
 }
 
 fn done<T>(progress: Progress<T>) -> T {
@@ -127,7 +156,13 @@ mod tests {
     use crate::rng::{Rng, simulate};
     use crate::seal::{Key, Nonce, Seal};
 
-    const CHECKS: [fn(&[u8]); 4] = [check_syn_option, check_head, check_answer, check_hop];
+    const CHECKS: [fn(&[u8]); 5] = [
+        check_syn_option,
+        check_head,
+        check_answer,
+        check_hop,
+        check_stamp,
+    ];
 
     #[test]
     fn they_hold_for_noise() {
@@ -135,6 +170,15 @@ mod tests {
             let length = rng.below(70);
             let noise = rng.bytes(length);
             CHECKS.iter().for_each(|check| check(&noise));
+        });
+    }
+
+    /// Packets of STAMP have no beginning of their own, but a length.
+    #[test]
+    fn they_hold_for_noise_of_the_length_of_packets() {
+        simulate(10_000, |mut rng| {
+            let length = rng.pick(&[44, 112]);
+            check_stamp(&rng.bytes(length));
         });
     }
 

@@ -15,6 +15,7 @@
 //! | [`seal`], [`replay`] | that a header comes from a peer, now, once |
 //! | [`hop`] | an open connection between two nodes that waits for a flow |
 //! | [`proxy_v2`] | telling a server who the client is |
+//! | [`stamp`] | measuring the way to another node (RFC 8762) |
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ pub mod replay;
 #[cfg(test)]
 mod rng;
 pub mod seal;
+pub mod stamp;
 pub mod syn_option;
 pub mod tcp_option;
 #[cfg(test)]

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::Progress;
 use crate::convert::{Answer, Connect, ConvertError, Head, Request, TcpRequest};
 use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use crate::hop::{self, Acceptor, Dialer, FromAcceptor, FromDialer, Icmp, Reply, Session};
 use crate::seal::{Key, Nonce, Seal};
+use crate::stamp::{self, ErrorEstimate, Probe, Reflection, Timestamp};
 use crate::{proxy_v2, syn_option};
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
@@ -267,20 +269,73 @@ fn proxy(name: &str) -> Option<Example> {
     })
 }
 
+/// A probe of node 1, and its reflection, which took 12 ms to arrive and was
+/// sent after 50 us.
+fn measurement() -> (Probe, Reflection) {
+    let after = |micros| {
+        let time = Duration::from_millis(NOW_MS) + Duration::from_micros(micros);
+        Timestamp::from_unix(time)
+    };
+    let probe = Probe {
+        sequence: 9,
+        sent: after(0),
+        error: ErrorEstimate::OURS,
+        session: stamp::session(node(1)),
+    };
+    let reflection = Reflection {
+        sequence: 9,
+        sent: after(12_050),
+        received: after(12_000),
+        error: ErrorEstimate::OURS,
+        probe,
+        ttl: 57,
+    };
+    (probe, reflection)
+}
+
+fn measuring(name: &str, example: &[u8]) -> Option<Example> {
+    let (probe, reflection) = measurement();
+    let key = stamp::key(&key());
+    let is_sealed = name.ends_with("sealed");
+    let (written, is_read) = match name {
+        "stamp-probe" | "stamp-probe-sealed" => {
+            let read = Probe::parse(example).ok()?;
+            let open = probe.encode().to_vec();
+            let sealed = probe.seal(&key).to_vec();
+            let written = if is_sealed { sealed } else { open };
+            (
+                written,
+                read.packet == probe && read.is_of(&key) == is_sealed,
+            )
+        }
+        "stamp-reflection" | "stamp-reflection-sealed" => {
+            let read = Reflection::parse(example).ok()?;
+            let open = reflection.encode().to_vec();
+            let sealed = reflection.seal(&key).to_vec();
+            let written = if is_sealed { sealed } else { open };
+            let is_same = read.packet == reflection;
+            (written, is_same && read.is_of(&key) == is_sealed)
+        }
+        _ => return None,
+    };
+    Some(Example { written, is_read })
+}
+
 fn example(name: &str, bytes: &[u8]) -> Option<Example> {
     match name {
         "syn-option" => Some(option(bytes, None)),
         "syn-option-label" => Some(option(bytes, ipv4().label)),
         name => convert(name, bytes)
             .or_else(|| hop(name, bytes))
-            .or_else(|| proxy(name)),
+            .or_else(|| proxy(name))
+            .or_else(|| measuring(name, bytes)),
     }
 }
 
 #[test]
 fn every_example_is_what_we_write_and_read() {
     let examples = documented();
-    assert_eq!(examples.len(), 31, "of the examples of the document");
+    assert_eq!(examples.len(), 35, "of the examples of the document");
     for (name, bytes) in examples {
         let ours = example(name, &bytes).unwrap_or_else(|| panic!("{name} is unknown"));
         assert_eq!(ours.written, bytes, "{name} is written");

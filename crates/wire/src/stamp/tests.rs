@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+use crate::rng::{Rng, simulate};
+
+fn probe(rng: &mut Rng) -> Probe {
+    Probe {
+        sequence: u32::from_be_bytes(rng.array()),
+        sent: Timestamp(rng.next()),
+        error: ErrorEstimate {
+            synchronized: rng.below(2) == 0,
+            format: if rng.below(2) == 0 {
+                Format::Ntp
+            } else {
+                Format::Ptp
+            },
+            scale: rng.byte() & 63,
+            multiplier: rng.byte().max(1),
+        },
+        session: u16::from_be_bytes(rng.array()),
+    }
+}
+
+fn reflection(rng: &mut Rng) -> Reflection {
+    let own = probe(rng);
+    let received = Timestamp(rng.next());
+    let mut of = probe(rng);
+    of.session = own.session;
+    of_parts(own, received, of, rng.byte())
+}
+
+#[test]
+fn packets_are_read_as_they_were_written() {
+    simulate(500, |mut rng| {
+        let key = Key::new(rng.array());
+        let other = Key::new(rng.array());
+        let (probe, reflection) = (probe(&mut rng), reflection(&mut rng));
+        assert_eq!(Probe::parse(&probe.encode()).unwrap().packet, probe);
+        let open = reflection.encode();
+        let open = Reflection::parse(&open).unwrap();
+        assert_eq!((open.packet, open.is_sealed()), (reflection, false));
+        assert!(!open.is_of(&key), "nobody sealed it");
+        let bytes = probe.seal(&key);
+        let sealed = Probe::parse(&bytes).unwrap();
+        assert_eq!(sealed.packet, probe);
+        assert!(sealed.is_sealed() && sealed.is_of(&key) && !sealed.is_of(&other));
+        let bytes = reflection.seal(&key);
+        let sealed = Reflection::parse(&bytes).unwrap();
+        assert_eq!(sealed.packet, reflection);
+        assert!(sealed.is_of(&key) && !sealed.is_of(&other));
+    });
+}
+
+#[test]
+fn every_bit_of_a_sealed_packet_counts() {
+    simulate(3, |mut rng| {
+        let key = Key::new(rng.array());
+        for bytes in [probe(&mut rng).seal(&key), reflection(&mut rng).seal(&key)] {
+            for bit in 0..bytes.len() * 8 {
+                let mut other = bytes;
+                other[bit / 8] ^= 1 << (bit % 8);
+                let read = Probe::parse(&other);
+                assert!(read.is_err() || !read.unwrap().is_of(&key), "bit {bit}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_probe_that_is_sent_back_is_no_reflection_of_one() {
+    simulate(50, |mut rng| {
+        let key = Key::new(rng.array());
+        let bytes = probe(&mut rng).seal(&key);
+        let read = Reflection::parse(&bytes);
+        assert!(read.is_err(), "the echo of the error estimate is zero");
+        let bytes = probe(&mut rng).encode();
+        assert!(Reflection::parse(&bytes).is_err());
+    });
+}
+
+#[test]
+fn other_lengths_are_refused() {
+    let bytes = [1; 200];
+    for length in (0..200).filter(|length| ![OPEN_BYTES, SEALED_BYTES].contains(length)) {
+        let error = StampError::Length(length);
+        assert_eq!(Probe::parse(&bytes[..length]), Err(error));
+        assert_eq!(Reflection::parse(&bytes[..length]), Err(error));
+    }
+    assert!(Probe::parse(&bytes[..OPEN_BYTES]).is_ok());
+    assert_eq!(Probe::parse(&[0; OPEN_BYTES]), Err(StampError::Estimate));
+}
+
+#[test]
+fn what_must_be_zero_is_not_looked_at() {
+    let mut rng = Rng::new(7);
+    let probe = probe(&mut rng);
+    let mut bytes = probe.encode();
+    bytes[16..].fill(0xff);
+    assert_eq!(Probe::parse(&bytes).unwrap().packet, probe);
+}
+
+#[test]
+fn sessions_are_numbered_from_one() {
+    let of = |id| session(NodeId::new(id).unwrap());
+    assert_eq!((of(1), of(2), of(65_534)), (2, 3, 65_535));
+    assert_eq!((of(65_535), of(65_536)), (1, 2));
+    assert_ne!(of(u64::MAX), 0);
+}
+
+#[test]
+fn the_key_is_none_that_seals_anything_else() {
+    let shared = Key::new([7; 32]);
+    assert_ne!(key(&shared), shared);
+    assert_eq!(key(&shared), key(&Key::new([7; 32])));
+}
