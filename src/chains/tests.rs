@@ -65,6 +65,7 @@ fn worker(paris_down: bool, south_down: bool) -> Known {
             dialing: 1,
             wanted: 4,
             rtt: Some(Duration::from_millis(20)),
+            opened: None,
             totals: HopTotals {
                 taken: 5,
                 ..HopTotals::default()
@@ -174,6 +175,7 @@ fn the_first_way_that_is_not_down_is_taken() {
         dialing: 0,
         wanted: 0,
         rtt: None,
+        opened: None,
         totals: HopTotals::default(),
         failure: Some("could not connect".into()),
         down_for: Some(Duration::from_millis(1)),

@@ -168,6 +168,9 @@ pub struct PeerState {
     pub wanted: u32,
     /// The round trip time to it.
     pub rtt: Option<Duration>,
+    /// The shortest round trip time (`min_rtt` of TCP_INFO) of the hops that were
+    /// opened of late, and how long ago that was.
+    pub opened: Option<(Duration, Duration)>,
     /// What became of hops to it.
     pub totals: HopTotals,
     /// Why the last dial that failed did.

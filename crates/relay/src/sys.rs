@@ -504,6 +504,14 @@ pub struct TcpInfo {
     pub delivery_rate_bytes_per_second: u64,
 }
 
+impl TcpInfo {
+    /// The lowest round-trip time, if one was measured: all ones stand for none.
+    pub fn min_rtt(&self) -> Option<Duration> {
+        let measured = ![0, u32::MAX].contains(&self.min_rtt_us);
+        measured.then(|| Duration::from_micros(self.min_rtt_us.into()))
+    }
+}
+
 /// Reads `TCP_INFO` and the congestion control's name.
 pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let info = raw_tcp_info(socket)?;

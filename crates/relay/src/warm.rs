@@ -315,7 +315,7 @@ impl WarmHops {
         match dial.advance(now) {
             Ok(Dialed::Not(dial)) => hop.stage = Some(Stage::Dialing(dial)),
             Ok(Dialed::Ready(ready)) => {
-                neighbour.totals.dialed += 1;
+                neighbour.on_opened(ready.min_rtt, now);
                 neighbour.pool.on_ready(key, ready.rtt, now);
                 hop.stage = Some(Stage::Waiting(ready, None));
             }

@@ -108,6 +108,8 @@ pub(super) struct Ready {
     pub(super) socket: OwnedFd,
     pub(super) dialer: Dialer,
     pub(super) rtt: Duration,
+    /// The shortest round trip since the SYN.
+    pub(super) min_rtt: Option<Duration>,
 }
 
 impl Dial {
@@ -224,11 +226,12 @@ fn respond(
 ) -> Result<Dialed, DialError> {
     rest.drain(..written(write(&socket, &rest))?);
     if rest.is_empty() {
-        let rtt_us = sys::tcp_info(&socket).map_or(0, |info| info.rtt_us);
+        let info = sys::tcp_info(&socket).unwrap_or_default();
         return Ok(Dialed::Ready(Ready {
             socket,
             dialer,
-            rtt: Duration::from_micros(rtt_us.into()),
+            rtt: Duration::from_micros(info.rtt_us.into()),
+            min_rtt: info.min_rtt(),
         }));
     }
     if late {

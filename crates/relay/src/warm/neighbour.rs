@@ -12,6 +12,9 @@ use super::dial::{DialError, Ready};
 use super::path::{Path, Plan};
 use super::pool::{End, Pool};
 
+/// A round trip time gives way to a longer one after so long.
+const LATELY: Duration = Duration::from_secs(1);
+
 /// A peer and all that is known of it.
 #[derive(Debug)]
 pub(super) struct Neighbour {
@@ -22,6 +25,8 @@ pub(super) struct Neighbour {
     pub(super) due: Option<Duration>,
     pub(super) totals: HopTotals,
     pub(super) failure: Option<DialError>,
+    /// The shortest round trip time of hops that were opened of late, and when.
+    opened: Option<(Duration, Duration)>,
 }
 
 /// How the hops to one peer are.
@@ -37,6 +42,9 @@ pub(crate) struct State<'a> {
     pub(crate) down: bool,
     /// The round trip time to it.
     pub(crate) rtt: Option<Duration>,
+    /// The shortest round trip time of hops that were opened of late, and how
+    /// long ago.
+    pub(crate) opened: Option<(Duration, Duration)>,
     /// Counts.
     pub(crate) totals: HopTotals,
     /// Why the last dial that failed did.
@@ -52,6 +60,7 @@ impl Neighbour {
             due: Some(now),
             totals: HopTotals::default(),
             failure: None,
+            opened: None,
         }
     }
 
@@ -67,6 +76,16 @@ impl Neighbour {
         self.totals.failed += 1;
         self.pool.on_dial_failed(key, error.failure(), now);
         self.failure = Some(error);
+    }
+
+    /// A hop was opened; `min_rtt` is nothing where its kernel does not say.
+    pub(super) fn on_opened(&mut self, min_rtt: Option<Duration>, now: Duration) {
+        self.totals.dialed += 1;
+        let Some(min_rtt) = min_rtt else { return };
+        let known = self.opened.filter(|(_, at)| now < *at + LATELY);
+        if known.is_none_or(|(known, _)| min_rtt <= known) {
+            self.opened = Some((min_rtt, now));
+        }
     }
 
     pub(super) fn on_lost(&mut self, key: u64, end: End, now: Duration) {
@@ -100,6 +119,7 @@ impl Neighbour {
             wanted: self.pool.target(now),
             down: self.pool.down(),
             rtt: self.pool.rtt(),
+            opened: self.opened.map(|(rtt, at)| (rtt, now.saturating_sub(at))),
             totals: self.totals,
             failure: self.failure.as_ref(),
         }

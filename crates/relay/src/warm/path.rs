@@ -69,9 +69,7 @@ struct Estimate {
 impl Path {
     /// Takes note of what a flow achieved, at its end.
     pub(crate) fn learn(&mut self, info: &TcpInfo, now: Duration) {
-        let min_rtt = Duration::from_micros(info.min_rtt_us.into());
-        // All ones stand for none.
-        if info.min_rtt_us != 0 && info.min_rtt_us != u32::MAX {
+        if let Some(min_rtt) = info.min_rtt() {
             // The way may have become longer: the shortest of long ago is gone.
             let known = self.min_rtt.filter(|(_, at)| now < *at + AGE_MAX);
             if known.is_none_or(|(known, _)| min_rtt <= known) {

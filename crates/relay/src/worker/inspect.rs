@@ -203,6 +203,7 @@ impl<I: Intercept> Worker<I> {
             dialing: count(hops.dialing),
             wanted: count(hops.wanted),
             rtt: hops.rtt,
+            opened: hops.opened,
             totals: hops.totals,
             failure: hops.failure.map(ToString::to_string),
             // Until a dial succeeds.
