@@ -8,7 +8,7 @@
 //! *Memory* is that of the node's process and of every process it started, idle and then with
 //! many idle relays.
 
-mod memory;
+pub(crate) mod memory;
 pub mod probe;
 mod report;
 

@@ -8,12 +8,14 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
+use crate::sys;
 
 /// The name of the product's program.
 const PROGRAM: &str = "posthaste";
@@ -41,9 +43,17 @@ pub struct Builder<'a> {
     binary: PathBuf,
     config: String,
     metrics: String,
+    confined: Option<(CpuSet, i32)>,
 }
 
 impl Builder<'_> {
+    /// Runs the node on `cpus` only, with a nice value.
+    #[must_use]
+    pub fn confined(mut self, cpus: CpuSet, nice: i32) -> Self {
+        self.confined = Some((cpus, nice));
+        self
+    }
+
     /// The node's configuration: TOML tables other than `[admin]` and `[metrics]`.
     #[must_use]
     pub fn config(mut self, toml: &str) -> Self {
@@ -80,6 +90,9 @@ impl Builder<'_> {
             .context("write the node's configuration")?;
         let mut command = self.namespace.command(&self.binary)?;
         command.arg("node").arg("-c").arg(&file);
+        if let Some((cpus, nice)) = self.confined {
+            sys::confine(&mut command, cpus, nice);
+        }
         let process = Process::spawn("the node", command)?;
         Ok(Node {
             process,
@@ -105,6 +118,7 @@ impl Node {
             binary: binary.into(),
             config: String::new(),
             metrics: "off".to_owned(),
+            confined: None,
         }
     }
 

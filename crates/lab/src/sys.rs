@@ -12,8 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::Pid;
 
 /// Adds the name of the call to an error, so that it says what was attempted.
 fn named(call: &str, source: &io::Error) -> io::Error {
@@ -122,6 +123,21 @@ pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
         })?;
         Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
+    // nothing else, both safe there. Only a failure allocates, for its message.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Makes the process started by `command` run on `cpus` only, with a nice value.
+pub(crate) fn confine(command: &mut Command, cpus: CpuSet, nice: libc::c_int) {
+    let prepare = move || {
+        sched_setaffinity(Pid::from_raw(0), &cpus)?;
+        // SAFETY: takes integers and touches no memory of ours; 0 names the calling process.
+        check("setpriority", unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, nice)
+        })
+        .map(drop)
     };
     // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
     // nothing else, both safe there. Only a failure allocates, for its message.

@@ -7,21 +7,26 @@ use anyhow::{Context, Result};
 
 /// Memory of one process, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     /// The process's name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Resident, whoever else uses it too.
-    pub(super) resident: u64,
+    pub(crate) resident: u64,
     /// Resident, pages shared with other processes counted in part.
-    pub(super) proportional: u64,
+    pub(crate) proportional: u64,
     /// Resident and used by nobody else.
-    pub(super) private: u64,
+    pub(crate) private: u64,
     /// Resident and backed by no file: heap, stacks, what was written to.
-    pub(super) anonymous: u64,
+    pub(crate) anonymous: u64,
 }
 
 /// The memory of process `pid` and of all its descendants, the process first.
-pub(super) fn of_family(pid: u32) -> Result<Vec<Usage>> {
+pub(crate) fn of_family(pid: u32) -> Result<Vec<Usage>> {
+    family(pid)?.into_iter().map(of).collect()
+}
+
+/// Process `pid` and all its descendants, the process first.
+pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     let mut members = vec![pid];
     let parents = parents()?;
     // Children may have lower numbers than their parents: look until no more are found.
@@ -39,7 +44,7 @@ pub(super) fn of_family(pid: u32) -> Result<Vec<Usage>> {
         }
         members.extend(found);
     }
-    members.into_iter().map(of).collect()
+    Ok(members)
 }
 
 fn of(pid: u32) -> Result<Usage> {

@@ -88,7 +88,7 @@ fn remote_ip(field: &str) -> Option<IpAddr> {
 }
 
 /// The value of `name` in a file of pairs of lines, names above values.
-fn counter(text: &str, group: &str, name: &str) -> io::Result<u64> {
+pub(crate) fn counter(text: &str, group: &str, name: &str) -> io::Result<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let values = lines.next().zip(lines.next());
     let found = values.and_then(|(names, values)| {
