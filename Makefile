@@ -7,7 +7,7 @@ FUZZ_SECONDS := 60
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/$(shell rustc --print host-tuple)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build demo test lint unit e2e kernel-test fuzz fmt deny typos install clean
+.PHONY: help setup setup-bench build demo bench test lint unit e2e kernel-test fuzz fmt deny typos install clean
 .NOTPARALLEL:
 
 help: ## list the verbs
@@ -16,11 +16,17 @@ help: ## list the verbs
 setup: ## install what this machine lacks (needs root)
 	scripts/setup.sh
 
+setup-bench: ## install what posthaste is compared with (needs root)
+	scripts/setup-bench.sh
+
 build: ## build the release binaries
 	$(CARGO) build --release --workspace
 
 demo: setup build ## fetch files directly and through a node, side by side (needs root)
 	$(RELEASE)/posthaste-lab demo
+
+bench: setup-bench build ## compare posthaste with IP forwarding, HAProxy and nginx, a quarter of an hour (needs root)
+	$(RELEASE)/posthaste-lab compare
 
 test: setup lint unit e2e ## everything that must pass (needs root)
 

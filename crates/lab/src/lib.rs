@@ -12,12 +12,14 @@
 pub mod boot;
 mod chain;
 pub mod chart;
+pub mod compare;
 pub mod contender;
 pub mod demo;
 pub mod echo;
 pub mod establish;
 pub mod flood;
 pub mod link;
+pub mod load;
 mod model;
 pub mod netns;
 pub mod network;

@@ -4,7 +4,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use posthaste_lab::{boot, demo, establish, off_path, record, synflood, transfer_times};
+use posthaste_lab::{
+    boot, compare, demo, establish, load, off_path, record, synflood, transfer_times,
+};
 
 /// Builds networks, runs experiments on posthaste and records the results.
 ///
@@ -30,6 +32,11 @@ enum Command {
     Synflood(synflood::Args),
     /// Measure how fast a node starts and how much memory it takes.
     Boot(boot::Args),
+    /// Measure what nodes cost beside IP forwarding, HAProxy and nginx.
+    Compare(compare::Args),
+    /// Generate load, or serve it, for `compare`.
+    #[command(hide = true)]
+    Load(load::Args),
     /// Print records as Markdown.
     Report(record::Args),
 }
@@ -42,6 +49,8 @@ fn main() -> ExitCode {
         Command::OffPath(args) => off_path::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::Boot(args) => boot::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Load(args) => load::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

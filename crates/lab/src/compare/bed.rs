@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A contender on a network of its own, with the servers behind it, ready for loads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::contender::{Contender, NICE, PORT, Running, Site, cpu_set};
+use super::counts::Counts;
+use super::integrity::{self, Account};
+use super::load::{Load, Placement};
+use crate::link::Link;
+use crate::load::{Call, Order, Outcome, Serve, Served, Work};
+use crate::netns::Namespace;
+use crate::network::{Network, TO_CLIENT, TO_SERVER};
+use crate::node::Binary;
+use crate::process::{Process, wait_until};
+use crate::scratch::Scratch;
+use crate::sys;
+
+/// Settings of all hosts, the same for all contenders: room for many connections a second, and
+/// one congestion control.
+const SETTINGS: &[(&str, &str)] = &[
+    ("net.ipv4.ip_local_port_range", "1024 65535"),
+    ("net.ipv4.tcp_tw_reuse", "1"),
+    ("net.core.somaxconn", "16384"),
+    ("net.ipv4.tcp_max_syn_backlog", "16384"),
+    ("net.ipv4.tcp_congestion_control", CONGESTION),
+];
+
+/// Without pacing, whose timers would run at other times than the load.
+const CONGESTION: &str = "reno";
+
+/// No load may take longer than its window and this.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How long the server may take to notice that connections have ended.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// How long loads warm up and are measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) warm_up: Duration,
+    pub(super) window: Duration,
+}
+
+/// What one load found.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// What the clients found, in one.
+    pub(super) outcome: Outcome,
+    /// Packets on the client's and on the server's link for each connection.
+    pub(super) packets: [f64; 2],
+    /// What was not as it should be.
+    pub(super) problems: Vec<String>,
+}
+
+/// A contender that runs. Its parts are dropped in their order.
+#[derive(Debug)]
+pub(super) struct Bed {
+    pub(super) contender: Contender,
+    pub(super) running: Running,
+    servers: Vec<Server>,
+    /// CPUs of clients and servers.
+    cpus: Vec<usize>,
+    /// The kernel's threads that take what softirqs leave, by CPU.
+    ksoftirqd: Vec<i32>,
+    network: Network,
+}
+
+#[derive(Debug)]
+struct Server {
+    process: Process,
+    control: PathBuf,
+    _files: Scratch,
+}
+
+impl Bed {
+    /// Builds the network and starts everything. `cpus` are as many as the placement takes.
+    pub(super) fn new(
+        contender: Contender,
+        placement: Placement,
+        cpus: &[usize],
+        binary: &Binary,
+    ) -> Result<Self> {
+        let links = vec![Link::Veth; contender.nodes + 1];
+        let network = Network::line(links).congestion(CONGESTION).build()?;
+        let hosts = [network.client(), network.server()];
+        for host in hosts.into_iter().chain(network.nodes()) {
+            for (key, value) in SETTINGS {
+                host.sysctl(key, value)?;
+            }
+        }
+        let (relay, ends, threads) = match placement {
+            Placement::One => (&cpus[..1], &cpus[..1], 1),
+            Placement::Split => (&cpus[..1], &cpus[1..2], 1),
+            Placement::Two => (&cpus[..2], &cpus[..2], 2),
+        };
+        let servers = ends
+            .iter()
+            .map(|&cpu| Server::start(network.server(), cpu, ends.len() > 1))
+            .collect::<Result<_>>()?;
+        let site = Site {
+            network: &network,
+            cpus: relay,
+            threads,
+            binary,
+        };
+        let running = contender.start(&site)?;
+        Ok(Self {
+            contender,
+            running,
+            servers,
+            cpus: ends.to_vec(),
+            ksoftirqd: ksoftirqd(cpus)?,
+            network,
+        })
+    }
+
+    /// Puts a load through the contender.
+    pub(super) fn measure(&self, load: &Load, times: Times) -> Result<Measured> {
+        let before = self.look()?;
+        let clients = self
+            .works(load)
+            .into_iter()
+            .zip(&self.cpus)
+            .map(|(work, &cpu)| self.call(work, cpu, times))
+            .collect::<Result<Vec<_>>>()?;
+        let outcomes = clients
+            .into_iter()
+            .map(|client| finish(client, times))
+            .collect::<Result<Vec<Outcome>>>()?;
+        let outcome = merge(outcomes);
+        // The server may hear of the last ends a little later than the client.
+        let expected = before.served.accepted + outcome.begun;
+        let settled = || {
+            self.served()
+                .is_ok_and(|now| now.accepted >= expected && now.accepted == now.ended + now.broken)
+        };
+        // What is missing then is found below.
+        let _ = wait_until("end of all connections", SETTLED, settled);
+        let account = Account::new(&before, &self.look()?, &outcome);
+        Ok(Measured {
+            packets: account.packets_per_connection(),
+            problems: integrity::problems(&account, &load.work),
+            outcome,
+        })
+    }
+
+    /// The load, divided among the clients.
+    fn works(&self, load: &Load) -> Vec<Work> {
+        let clients = self.cpus.len();
+        let part = match &load.work {
+            Work::Closed { at_once, sizes } => Work::Closed {
+                at_once: at_once / clients,
+                sizes: sizes.clone(),
+            },
+            whole => whole.clone(),
+        };
+        vec![part; clients]
+    }
+
+    fn call(&self, work: Work, cpu: usize, times: Times) -> Result<Process> {
+        let call = Call {
+            target: self.running.target,
+            ask_for: self.running.ask_for,
+            warm_up_ms: milliseconds(times.warm_up),
+            window_ms: milliseconds(times.window),
+            parties: self.parties()?,
+            work,
+        };
+        spawn("the client", self.network.client(), cpu, &Order::Call(call))
+    }
+
+    /// Whose CPU time counts besides the client's.
+    fn parties(&self) -> Result<BTreeMap<String, Vec<i32>>> {
+        let ids = |pids: Vec<u32>| pids.into_iter().map(|pid| Ok(i32::try_from(pid)?));
+        let relay = ids(self.running.pids()?).collect::<Result<_>>()?;
+        let servers = self.servers.iter().map(|server| server.process.pid());
+        let servers = ids(servers.collect()).collect::<Result<_>>()?;
+        Ok([
+            ("relay".to_owned(), relay),
+            ("server".to_owned(), servers),
+            ("ksoftirqd".to_owned(), self.ksoftirqd.clone()),
+        ]
+        .into())
+    }
+
+    fn look(&self) -> Result<Look> {
+        let of = |host: &Namespace, interface: &str| host.run_in(|| Counts::take(interface));
+        Ok(Look {
+            client: of(self.network.client(), TO_SERVER)?,
+            server: of(self.network.server(), TO_CLIENT)?,
+            served: self.served()?,
+        })
+    }
+
+    fn served(&self) -> Result<Served> {
+        let mut sum = Served::default();
+        for server in &self.servers {
+            let served = server.served()?;
+            sum.accepted += served.accepted;
+            sum.ended += served.ended;
+            sum.broken += served.broken;
+            sum.sent += served.sent;
+        }
+        Ok(sum)
+    }
+}
+
+/// What can be counted at one time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    pub(super) client: Counts,
+    pub(super) server: Counts,
+    pub(super) served: Served,
+}
+
+impl Server {
+    /// Starts a server on a CPU; `prefer` when it is one of several that share the connections.
+    fn start(namespace: &Namespace, cpu: usize, prefer: bool) -> Result<Self> {
+        let files = Scratch::new()?;
+        let control = files.path().join("served.sock");
+        let order = Order::Serve(Serve {
+            port: PORT,
+            cpu: prefer.then_some(cpu),
+            control: control.clone(),
+        });
+        let mut process = spawn("the server", namespace, cpu, &order)?;
+        process.wait_until("control socket", PATIENCE, |_| control.exists())?;
+        Ok(Self {
+            process,
+            control,
+            _files: files,
+        })
+    }
+
+    fn served(&self) -> Result<Served> {
+        let mut stream = UnixStream::connect(&self.control).context("ask the server")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut text = String::new();
+        stream
+            .read_to_string(&mut text)
+            .context("hear the server")?;
+        serde_json::from_str(&text).with_context(|| format!("the server said {text:?}"))
+    }
+}
+
+/// Starts this program as client or server.
+fn spawn(name: &str, namespace: &Namespace, cpu: usize, order: &Order) -> Result<Process> {
+    let own = std::env::current_exe().context("find this program's own path")?;
+    let mut command: Command = namespace.command(own)?;
+    let order = serde_json::to_string(order).context("encode an order")?;
+    command.arg("load").arg(order);
+    sys::confine(&mut command, cpu_set(&[cpu])?, NICE);
+    Process::spawn(name, command)
+}
+
+fn finish(mut client: Process, times: Times) -> Result<Outcome> {
+    let status = client.wait(times.warm_up + times.window + PATIENCE)?;
+    ensure!(status.success(), "the client: {}", client.stderr().trim());
+    let text = client.stdout();
+    serde_json::from_str(&text).with_context(|| format!("the client said {text:?}"))
+}
+
+/// What several clients found that ran at the same time, in one. CPU times are those that the
+/// first one saw: each measures everybody.
+fn merge(outcomes: Vec<Outcome>) -> Outcome {
+    let mut outcomes = outcomes.into_iter();
+    let mut sum = outcomes.next().unwrap_or_default();
+    for other in outcomes {
+        sum.counted += other.counted;
+        sum.counted_bytes += other.counted_bytes;
+        sum.begun += other.begun;
+        sum.completed += other.completed;
+        sum.received += other.received;
+        for (what, count) in other.errors {
+            *sum.errors.entry(what).or_default() += count;
+        }
+    }
+    sum
+}
+
+/// The processes `ksoftirqd/N` of these CPUs.
+fn ksoftirqd(cpus: &[usize]) -> Result<Vec<i32>> {
+    let wanted: Vec<String> = cpus.iter().map(|cpu| format!("ksoftirqd/{cpu}")).collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").context("list /proc")? {
+        let path = entry.context("list /proc")?.path();
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        let pid = path
+            .file_name()
+            .and_then(|name| name.to_str()?.parse::<i32>().ok());
+        if wanted.iter().any(|wanted| wanted == name.trim()) {
+            found.extend(pid);
+        }
+    }
+    ensure!(
+        found.len() == cpus.len(),
+        "no {wanted:?} among the processes"
+    );
+    Ok(found)
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

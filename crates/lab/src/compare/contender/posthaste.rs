@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! posthaste as operators run it, without a line of log for each connection, as the others.
+//!
+//! A fixed destination it has none: where HAProxy's clients address HAProxy, those of posthaste
+//! address an explicit listener and say with the request, by RFC 8803, to whom it is to go. As
+//! with HAProxy the server sees the relay's address.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use super::{NICE, Running, Site, cpu_set};
+use crate::chain::{Chain, Member};
+use crate::network::Family;
+use crate::node::Node;
+
+/// The explicit listener's port.
+const ASKED_AT: u16 = 4480;
+
+/// Warm hops that a worker keeps open: more than clients begin at once.
+const POOL: u16 = 512;
+
+pub(super) fn early(site: &Site<'_>) -> Result<Running> {
+    transparent(site, "early")
+}
+
+pub(super) fn late(site: &Site<'_>) -> Result<Running> {
+    transparent(site, "late")
+}
+
+fn transparent(site: &Site<'_>, accept: &str) -> Result<Running> {
+    let config = format!("{}[defaults]\naccept = \"{accept}\"\n", head(site));
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(site.server(), config)
+    })
+}
+
+pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
+    let listener = SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT);
+    // The lab's addresses are private ones.
+    let config = format!(
+        "{}id = 1\n[transparent]\nenabled = false\n\
+         [[listener]]\nmode = \"explicit\"\naddress = \"{listener}\"\n\
+         [access]\nclients = [\"10.0.0.0/8\"]\ndestinations = [\"10.0.0.0/8\"]\n",
+        head(site)
+    );
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ask_for: Some(site.server()),
+        ..Running::bare(listener, config)
+    })
+}
+
+/// Two nodes: the first on the path, the second asked by it.
+pub(super) fn warm(site: &Site<'_>) -> Result<Running> {
+    let network = site.network;
+    let member = |node| Member {
+        asked_at: network.node_address(node, Family::V4),
+        calls_from: network.calling_address(node, Family::V4),
+    };
+    let chain = Chain {
+        nodes: (0..2).map(member).collect(),
+        pool: POOL,
+        congestion: network.congestion().to_owned(),
+    };
+    let mut nodes = Vec::new();
+    let mut configs = String::new();
+    for place in 0..2 {
+        chain.prepare(network.node(place))?;
+        // The table that the chain's part begins with goes on.
+        let member = chain.config(place).replacen("[node]\n", &head(site), 1);
+        nodes.push(node(site, place, &member)?);
+        configs.push_str(&member);
+    }
+    chain.wait_until_full(&nodes)?;
+    Ok(Running {
+        nodes,
+        ..Running::bare(site.server(), configs)
+    })
+}
+
+/// The table `[node]`, to which more may be added.
+fn head(site: &Site<'_>) -> String {
+    let threads = site.threads;
+    format!("[node]\nworkers = {threads}\nlog_connections = false\n")
+}
+
+fn node(site: &Site<'_>, place: usize, config: &str) -> Result<Node> {
+    Node::builder(site.network.node(place), site.binary.find()?)
+        .config(config)
+        .confined(cpu_set(site.cpus)?, NICE)
+        .start()
+}

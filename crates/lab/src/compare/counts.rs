@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel of a host has counted: packets of an interface, and TCP's mishaps.
+
+use std::fs;
+use std::ops::Sub;
+
+use anyhow::{Context, Result};
+
+use crate::flood::counts::counter;
+
+/// Counts since the host was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Packets that the interface received and sent. One that the next stack gets in one piece
+    /// counts once, however large.
+    pub(super) packets: u64,
+    /// Segments sent again.
+    pub(super) retransmitted: u64,
+    /// Resets sent.
+    pub(super) resets: u64,
+    /// Connections that a reset ended, and attempts that failed.
+    pub(super) broken: u64,
+}
+
+impl Counts {
+    /// Looks at an interface and the network namespace of the calling thread.
+    pub(super) fn take(interface: &str) -> Result<Self> {
+        let read = |name: &str| {
+            let path = format!("/proc/thread-self/net/{name}");
+            fs::read_to_string(&path).with_context(|| format!("read {path}"))
+        };
+        let snmp = read("snmp")?;
+        let tcp = |name| counter(&snmp, "Tcp:", name);
+        Ok(Self {
+            packets: packets(&read("dev")?, interface)?,
+            retransmitted: tcp("RetransSegs")?,
+            resets: tcp("OutRsts")?,
+            broken: tcp("EstabResets")? + tcp("AttemptFails")?,
+        })
+    }
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            packets: self.packets - earlier.packets,
+            retransmitted: self.retransmitted - earlier.retransmitted,
+            resets: self.resets - earlier.resets,
+            broken: self.broken - earlier.broken,
+        }
+    }
+}
+
+/// Packets received and sent by an interface, in the lines of /proc/net/dev.
+fn packets(text: &str, interface: &str) -> Result<u64> {
+    let line = text.lines().find_map(|line| {
+        let (name, rest) = line.split_once(':')?;
+        (name.trim() == interface).then_some(rest)
+    });
+    let fields: Option<Vec<u64>> = line.map(|line| {
+        let numbers = line.split_ascii_whitespace();
+        numbers.filter_map(|number| number.parse().ok()).collect()
+    });
+    // Bytes and packets received come first, and six other figures later those sent.
+    let both = fields.and_then(|fields| Some(fields.get(1)? + fields.get(9)?));
+    both.with_context(|| format!("the kernel shows no interface {interface}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_both_directions_are_found() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets ...\n    lo: 1 2 0 0 0 0 0 0 \
+                    3 4 0 0 0 0 0 0\n  s0: 900 12 0 0 0 0 0 0 800 11 0 0 0 0 0 0\n";
+        assert_eq!(packets(text, "s0").unwrap(), 23);
+        assert!(packets(text, "c0").is_err());
+    }
+
+    #[test]
+    fn this_host_can_be_looked_at() {
+        assert!(Counts::take("lo").is_ok());
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what was measured to what is compared. Pure.
+
+use std::fmt;
+
+use super::bed::Measured;
+use super::load::Yield;
+use crate::stats::percentile;
+
+/// What one contender's rounds of one load come to: a value for each round.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    /// CPU time for each unit of the load, of all who take part: us, or ms for a gigabyte.
+    pub(super) total: Vec<f64>,
+    /// The same less the direct link's.
+    pub(super) marginal: Vec<f64>,
+    /// Transactions a second, or Gbit/s.
+    pub(super) rate: Vec<f64>,
+    /// Median time of a transaction or message, in us, and the time that 1 of 100 exceed.
+    pub(super) typical: Vec<f64>,
+    pub(super) slow: Vec<f64>,
+    /// Time added to a message one way, in us.
+    pub(super) added: Vec<f64>,
+    /// Packets for each connection on the client's and on the server's link.
+    pub(super) packets: [Vec<f64>; 2],
+}
+
+impl Figures {
+    /// The figures of rounds, and of the direct link in the same rounds.
+    pub(super) fn new(yields: Yield, rounds: &[Measured], direct: &[Measured]) -> Self {
+        let mut figures = Self::default();
+        for (measured, direct) in rounds.iter().zip(direct) {
+            let total = total(yields, measured);
+            let (typical, slow) = latency(measured);
+            figures.total.push(total);
+            figures.marginal.push(total - self::total(yields, direct));
+            figures.rate.push(rate(yields, measured));
+            figures.typical.push(typical);
+            figures.slow.push(slow);
+            figures.added.push((typical - latency(direct).0) / 2.0);
+            for (all, one) in figures.packets.iter_mut().zip(measured.packets) {
+                all.push(one);
+            }
+        }
+        figures
+    }
+
+    /// What this kind of load is about.
+    pub(super) fn deciding(&self, yields: Yield) -> &[f64] {
+        match yields {
+            Yield::Transactions | Yield::Bytes => &self.marginal,
+            Yield::Messages => &self.added,
+            Yield::Rate => &self.rate,
+        }
+    }
+}
+
+/// CPU time for each unit, of all who take part.
+fn total(yields: Yield, measured: &Measured) -> f64 {
+    let seconds: f64 = measured.outcome.cpu_s.values().sum();
+    match yields {
+        // Milliseconds for 10^9 bytes.
+        Yield::Bytes => seconds * 1e3 / (measured.outcome.counted_bytes as f64 / 1e9),
+        _ => seconds * 1e6 / measured.outcome.counted as f64,
+    }
+}
+
+/// Transactions a second, or Gbit/s.
+fn rate(yields: Yield, measured: &Measured) -> f64 {
+    let outcome = &measured.outcome;
+    match yields {
+        Yield::Bytes => outcome.counted_bytes as f64 * 8.0 / 1e9 / outcome.window_s,
+        _ => outcome.counted as f64 / outcome.window_s,
+    }
+}
+
+fn latency(measured: &Measured) -> (f64, f64) {
+    measured
+        .outcome
+        .latency_us
+        .map_or((f64::NAN, f64::NAN), |[_, typical, _, slow]| {
+            (typical, slow)
+        })
+}
+
+/// Median and quartiles over the rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub(super) low: f64,
+    pub(super) median: f64,
+    pub(super) high: f64,
+}
+
+impl Spread {
+    /// `None` without a value, or with one that is none.
+    pub(super) fn of(values: &[f64]) -> Option<Self> {
+        if values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        Some(Self {
+            low: percentile(values, 25.0)?,
+            median: percentile(values, 50.0)?,
+            high: percentile(values, 75.0)?,
+        })
+    }
+
+    /// Of the ratios of two series, round by round.
+    pub(super) fn of_ratio(values: &[f64], others: &[f64]) -> Option<Self> {
+        let ratios: Vec<f64> = values.iter().zip(others).map(|(a, b)| a / b).collect();
+        Self::of(&ratios)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = if self.median.abs() < 10.0 {
+            2
+        } else if self.median.abs() < 1000.0 {
+            1
+        } else {
+            0
+        };
+        let Self { low, median, high } = self;
+        write!(f, "{median:.digits$} ({low:.digits$} to {high:.digits$})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Outcome;
+
+    fn measured(cpu_s: f64, counted: u64, typical: f64) -> Measured {
+        Measured {
+            outcome: Outcome {
+                counted,
+                counted_bytes: counted * 1_000_000,
+                window_s: 2.0,
+                cpu_s: [
+                    ("relay".to_owned(), cpu_s / 2.0),
+                    ("client".to_owned(), cpu_s / 2.0),
+                ]
+                .into(),
+                latency_us: Some([1.0, typical, 90.0, 99.0]),
+                ..Outcome::default()
+            },
+            packets: [12.0, 12.5],
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn marginal_is_what_comes_on_top_in_the_same_round() {
+        let direct = [measured(1.0, 10_000, 20.0), measured(1.2, 10_000, 20.0)];
+        let rounds = [measured(1.5, 10_000, 30.0), measured(1.9, 10_000, 36.0)];
+        let figures = Figures::new(Yield::Transactions, &rounds, &direct);
+        let near = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-6, "{value}");
+        near(figures.marginal[0], 50.0);
+        near(figures.marginal[1], 70.0);
+        near(figures.rate[0], 5000.0);
+        near(figures.added[1], 8.0);
+        let bytes = Figures::new(Yield::Bytes, &rounds, &direct);
+        // 10 GB in 1.5 s of CPU time, and in 2 s of time.
+        near(bytes.total[0], 150.0);
+        near(bytes.rate[0], 40.0);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        let spread = Spread::of_ratio(&[50.0, 100.0, 30.0], &[100.0, 200.0, 60.0]).unwrap();
+        assert_eq!(spread.to_string(), "0.50 (0.50 to 0.50)");
+        assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
+        assert_eq!(Spread::of(&[]), None);
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a load was carried in full, so that nobody wins by leaving something out. Pure.
+//!
+//! Every connection that a client began must have reached the server, carried every byte, and
+//! been closed by FINs in both directions, seen by the programs at both ends. Resets and failed
+//! attempts must not occur at all. Packets are counted for each connection on both links: a relay
+//! that sends fewer than forwarding does is not thereby wrong, but whoever reads the record sees it.
+
+use super::bed::Look;
+use super::counts::Counts;
+use crate::load::{Outcome, Served, Work};
+
+/// Everything counted during one load.
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    client: Counts,
+    server: Counts,
+    served: Served,
+    outcome: Outcome,
+}
+
+impl Account {
+    pub(super) fn new(before: &Look, after: &Look, outcome: &Outcome) -> Self {
+        let (then, now) = (before.served, after.served);
+        Self {
+            client: after.client - before.client,
+            server: after.server - before.server,
+            served: Served {
+                accepted: now.accepted - then.accepted,
+                ended: now.ended - then.ended,
+                broken: now.broken - then.broken,
+                sent: now.sent - then.sent,
+            },
+            outcome: outcome.clone(),
+        }
+    }
+
+    /// Packets for each connection on the client's and on the server's link.
+    pub(super) fn packets_per_connection(&self) -> [f64; 2] {
+        let connections = self.outcome.begun.max(1) as f64;
+        [self.client, self.server].map(|counts| counts.packets as f64 / connections)
+    }
+}
+
+/// What was not as it should be; nothing, if all is well.
+pub(super) fn problems(account: &Account, work: &Work) -> Vec<String> {
+    let Account {
+        client,
+        server,
+        served,
+        outcome,
+    } = account;
+    let mut problems: Vec<String> = outcome
+        .errors
+        .iter()
+        .map(|(what, count)| format!("{count} x {what}"))
+        .collect();
+    let mut equal = |what: &str, is: u64, should: u64| {
+        if is != should {
+            problems.push(format!("{what}: {is}, not {should}"));
+        }
+    };
+    equal("connections completed", outcome.completed, outcome.begun);
+    equal("connections at the server", served.accepted, outcome.begun);
+    equal("closed by both at the server", served.ended, outcome.begun);
+    equal("broken at the server", served.broken, 0);
+    equal("bytes received", outcome.received, served.sent);
+    equal("resets by the client", client.resets, 0);
+    equal("resets by the server", server.resets, 0);
+    equal("broken at the client", client.broken, 0);
+    equal("broken at the server's host", server.broken, 0);
+    if !matches!(work, Work::Stream { .. }) && outcome.counted == 0 {
+        problems.push("nothing completed within the window".to_owned());
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Account {
+        Account {
+            client: Counts {
+                packets: 1200,
+                ..Counts::default()
+            },
+            server: Counts {
+                packets: 1190,
+                ..Counts::default()
+            },
+            served: Served {
+                accepted: 100,
+                ended: 100,
+                broken: 0,
+                sent: 819_200,
+            },
+            outcome: Outcome {
+                counted: 90,
+                begun: 100,
+                completed: 100,
+                received: 819_200,
+                ..Outcome::default()
+            },
+        }
+    }
+
+    fn found(change: impl FnOnce(&mut Account)) -> usize {
+        let mut account = good();
+        change(&mut account);
+        let work = Work::Closed {
+            at_once: 1,
+            sizes: vec![8192],
+        };
+        problems(&account, &work).len()
+    }
+
+    #[test]
+    fn a_load_carried_in_full_has_no_problem() {
+        assert_eq!(found(|_| {}), 0);
+        assert_eq!(good().packets_per_connection(), [12.0, 11.9]);
+    }
+
+    #[test]
+    fn every_shortcut_is_found() {
+        assert_eq!(found(|account| account.outcome.received -= 1), 1);
+        assert_eq!(found(|account| account.outcome.completed -= 1), 1);
+        assert_eq!(found(|account| account.served.accepted -= 1), 1);
+        // A FIN left out, as a reset in its place.
+        assert_eq!(found(|account| account.served.ended -= 1), 1);
+        assert_eq!(found(|account| account.served.broken += 1), 1);
+        assert_eq!(found(|account| account.server.resets += 1), 1);
+        assert_eq!(found(|account| account.client.broken += 1), 1);
+        assert_eq!(found(|account| account.outcome.counted = 0), 1);
+        let error = ("fetch: wrong bytes".to_owned(), 2);
+        assert_eq!(found(|account| account.outcome.errors.extend([error])), 1);
+    }
+}

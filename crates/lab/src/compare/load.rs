@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loads: what is put through every contender, and which figures come out.
+
+use super::sizes;
+use crate::load::Work;
+
+/// Where the processes of a load run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Placement {
+    /// Client, relay and server on one CPU; the relay has one thread.
+    One,
+    /// The relay's one thread on one CPU, client and server on another.
+    Split,
+    /// Everything on two CPUs: two clients, two servers, a relay of two threads.
+    Two,
+}
+
+impl Placement {
+    pub(super) const ALL: [Self; 3] = [Self::One, Self::Split, Self::Two];
+
+    /// How many CPUs it takes.
+    pub(super) fn cpus(self) -> usize {
+        if self == Self::One { 1 } else { 2 }
+    }
+}
+
+/// What is reckoned from a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Yield {
+    /// CPU time per transaction.
+    Transactions,
+    /// CPU time per gigabyte.
+    Bytes,
+    /// Time added to a message, one way, and CPU time per message there and back.
+    Messages,
+    /// Transactions per second alone: the CPU time of two CPUs is no sum.
+    Rate,
+}
+
+/// One load.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    /// By which it is asked for.
+    pub(super) name: &'static str,
+    /// In tables and pictures.
+    pub(super) title: &'static str,
+    pub(super) placement: Placement,
+    pub(super) yields: Yield,
+    pub(super) work: Work,
+}
+
+/// Connections of the loads whose figures are compared with published ones.
+const FEW: usize = 64;
+const MANY: usize = 256;
+
+/// What a lightly loaded relay gets, in connections per second.
+const LOW_RATE: u32 = 2500;
+
+/// All loads, in the order of tables.
+pub(super) fn all() -> Vec<Load> {
+    let small = [1, 8].into_iter().flat_map(small);
+    small
+        .chain([low_rate(), mixed(), large()])
+        .chain([1, 16].map(bulk))
+        .chain([ping_pong(), split(), two_cores()])
+        .collect()
+}
+
+/// Objects of so many KB, few and many at once.
+fn small(kilobytes: u64) -> [Load; 2] {
+    let name = |at_once| match (kilobytes, at_once) {
+        (1, FEW) => ("1k-64", "1 KB objects, 64 at once"),
+        (1, _) => ("1k-256", "1 KB objects, 256 at once"),
+        (_, FEW) => ("8k-64", "8 KB objects, 64 at once"),
+        (_, _) => ("8k-256", "8 KB objects, 256 at once"),
+    };
+    [FEW, MANY].map(|at_once| {
+        let work = closed(at_once, vec![kilobytes << 10]);
+        on_one(name(at_once), Yield::Transactions, work)
+    })
+}
+
+fn low_rate() -> Load {
+    let work = Work::Open {
+        rate: LOW_RATE,
+        size: 8 << 10,
+    };
+    on_one(
+        ("8k-low", "8 KB objects, 2500 a second"),
+        Yield::Transactions,
+        work,
+    )
+}
+
+fn mixed() -> Load {
+    let name = ("mixed", "objects of web-like sizes, 64 at once");
+    on_one(name, Yield::Transactions, closed(FEW, sizes::web_like()))
+}
+
+fn large() -> Load {
+    let name = ("1m", "1 MB objects, 16 at once");
+    on_one(name, Yield::Transactions, closed(16, vec![1 << 20]))
+}
+
+fn bulk(flows: usize) -> Load {
+    let name = match flows {
+        1 => ("bulk-1", "bulk, one flow"),
+        _ => ("bulk-16", "bulk, sixteen flows"),
+    };
+    on_one(name, Yield::Bytes, Work::Stream { flows })
+}
+
+fn ping_pong() -> Load {
+    let name = ("ping-pong", "1300 bytes there and back");
+    on_one(name, Yield::Messages, Work::PingPong { bytes: 1300 })
+}
+
+fn split() -> Load {
+    Load {
+        placement: Placement::Split,
+        ..rate(("split", "8 KB objects, the relay on a CPU of its own"))
+    }
+}
+
+fn two_cores() -> Load {
+    Load {
+        placement: Placement::Two,
+        ..rate(("two-cores", "8 KB objects, everything on two CPUs"))
+    }
+}
+
+fn rate(name: (&'static str, &'static str)) -> Load {
+    on_one(name, Yield::Rate, closed(FEW, vec![8 << 10]))
+}
+
+fn closed(at_once: usize, sizes: Vec<u64>) -> Work {
+    Work::Closed { at_once, sizes }
+}
+
+fn on_one((name, title): (&'static str, &'static str), yields: Yield, work: Work) -> Load {
+    Load {
+        name,
+        title,
+        placement: Placement::One,
+        yields,
+        work,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = all().iter().map(|load| load.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What all loads do with a client's connection: begin it, ask for the server, account for errors.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{MsgFlags, recv};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{Call, Request, content};
+
+/// How long a blocking connection may take for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is said before a request, and heard before what it asks for.
+#[derive(Debug)]
+pub(super) struct Greeting {
+    /// Empty, unless a converter is asked.
+    said: Vec<u8>,
+}
+
+impl Greeting {
+    pub(super) fn new(call: &Call) -> Self {
+        Self {
+            said: call.ask_for.map_or_else(Vec::new, content::ask_for),
+        }
+    }
+
+    /// A request with the greeting before it.
+    pub(super) fn with(&self, request: Request) -> Vec<u8> {
+        [&self.said[..], &request.encode()].concat()
+    }
+
+    /// How many bytes of a converter's answer are to come: none is unknown, and without a
+    /// converter there are none.
+    pub(super) fn answer_bytes(&self) -> Option<usize> {
+        self.said.is_empty().then_some(0)
+    }
+}
+
+/// Begins to connect.
+pub(super) fn begin(target: SocketAddr) -> io::Result<TcpStream> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
+    match socket.connect(&target.into()) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        result => result?,
+    }
+    Ok(socket.into())
+}
+
+/// A blocking connection whose bytes come back.
+pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
+    let greeting = Greeting::new(call);
+    let mut stream = TcpStream::connect_timeout(&call.target, PATIENCE).context("connect")?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream
+        .write_all(&greeting.with(Request::Echo))
+        .context("ask for echoes")?;
+    skip_answer(&mut stream, &mut greeting.answer_bytes()).context("hear the converter")?;
+    Ok(stream)
+}
+
+/// Writes what must fit into the empty buffer of a new connection.
+pub(super) fn write_whole(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    match stream.write(bytes) {
+        // Not connected yet.
+        Err(error) if error.kind() == ErrorKind::NotConnected => Err(ErrorKind::WouldBlock.into()),
+        result => expect(result? == bytes.len(), "request cut short"),
+    }
+}
+
+/// Reads a converter's answer away, if one is to come.
+pub(super) fn skip_answer(stream: &mut TcpStream, left: &mut Option<usize>) -> io::Result<()> {
+    if left.is_none() {
+        let mut front = [0; 2];
+        let flags = MsgFlags::MSG_PEEK;
+        let count = recv(stream.as_raw_fd(), &mut front, flags)?;
+        if count == 1 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        *left = content::answer_bytes(front);
+        expect(count == 2 && left.is_some(), "no answer of a converter")?;
+    }
+    let mut buffer = [0; 1020];
+    while let Some(count) = left.filter(|&count| count > 0) {
+        let count = stream.read(&mut buffer[..count])?;
+        expect(count > 0, "ended within the converter's answer")?;
+        *left = left.map(|left| left - count);
+    }
+    Ok(())
+}
+
+/// An error that says what went wrong.
+pub(super) fn expect(holds: bool, otherwise: &str) -> io::Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(io::Error::new(ErrorKind::InvalidData, otherwise.to_owned()))
+}
+
+/// Adds an error to those that are counted.
+pub(super) fn count_error(errors: &mut BTreeMap<String, u64>, what: &str, error: &io::Error) {
+    *errors.entry(format!("{what}: {error}")).or_default() += 1;
+}

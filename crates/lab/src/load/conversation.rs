@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One connection of the server: a request, what it asks for, and the end.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use super::content::{self, REQUEST_BYTES, Request};
+
+/// How far a conversation came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The socket has to say when it goes on.
+    Waiting,
+    /// Everything was sent, and the client's FIN came after.
+    Ended,
+}
+
+/// A connection and what it is about.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    stream: TcpStream,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The request is coming.
+    Listening {
+        request: [u8; REQUEST_BYTES],
+        have: usize,
+    },
+    /// The pattern is sent, up to a size, if there is one.
+    Sending { sent: u64, size: Option<u64> },
+    /// Everything goes back; what could not be sent yet waits.
+    Echoing { waiting: Vec<u8> },
+    /// Our FIN is sent, and the client's is to come.
+    Ending,
+}
+
+impl Conversation {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        let phase = Phase::Listening {
+            request: [0; REQUEST_BYTES],
+            have: 0,
+        };
+        Self { stream, phase }
+    }
+
+    /// Goes on until the socket has to be waited for. Bytes sent are added to `sent`. An error is
+    /// the connection's, or the client's that said what it should not.
+    pub(super) fn advance(
+        &mut self,
+        pattern: &[u8],
+        buffer: &mut [u8],
+        sent: &mut u64,
+    ) -> io::Result<Progress> {
+        let result = self.advance_until_blocked(pattern, buffer, sent);
+        match result {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Progress::Waiting),
+            result => result,
+        }
+    }
+
+    fn advance_until_blocked(
+        &mut self,
+        pattern: &[u8],
+        buffer: &mut [u8],
+        total: &mut u64,
+    ) -> io::Result<Progress> {
+        loop {
+            match &mut self.phase {
+                Phase::Listening { request, have } => {
+                    *have += some(self.stream.read(&mut request[*have..])?)?;
+                    if *have == REQUEST_BYTES {
+                        self.phase = Phase::asked(*request)?;
+                    }
+                }
+                Phase::Sending { sent, size } => {
+                    send(&mut self.stream, pattern, sent, *size, total)?;
+                    self.stream.shutdown(Shutdown::Write)?;
+                    self.phase = if size.is_some() {
+                        Phase::Ending
+                    } else {
+                        return Ok(Progress::Ended);
+                    };
+                }
+                Phase::Echoing { waiting } => {
+                    if echo(&mut self.stream, waiting, buffer, total)? {
+                        self.stream.shutdown(Shutdown::Write)?;
+                        return Ok(Progress::Ended);
+                    }
+                }
+                Phase::Ending => {
+                    let surplus = self.stream.read(&mut buffer[..1])?;
+                    return match surplus {
+                        0 => Ok(Progress::Ended),
+                        _ => Err(ErrorKind::InvalidData.into()),
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl Phase {
+    fn asked(request: [u8; REQUEST_BYTES]) -> io::Result<Self> {
+        let request = Request::decode(request).ok_or(ErrorKind::InvalidData)?;
+        Ok(match request {
+            Request::Object(size) => Self::Sending {
+                sent: 0,
+                size: Some(size),
+            },
+            Request::Stream => Self::Sending {
+                sent: 0,
+                size: None,
+            },
+            Request::Echo => Self::Echoing {
+                waiting: Vec::new(),
+            },
+        })
+    }
+}
+
+/// Sends the pattern until `size` bytes are sent, or without a size until the client's FIN.
+fn send(
+    stream: &mut TcpStream,
+    pattern: &[u8],
+    sent: &mut u64,
+    size: Option<u64>,
+    total: &mut u64,
+) -> io::Result<()> {
+    while size.is_none_or(|size| *sent < size) {
+        if size.is_none() && has_ended(stream)? {
+            return Ok(());
+        }
+        let part = content::from(pattern, *sent);
+        let left = size.map_or(u64::MAX, |size| size - *sent);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(part.len());
+        let count = stream.write(&part[..length])? as u64;
+        *sent += count;
+        *total += count;
+    }
+    Ok(())
+}
+
+/// Whether the client's FIN has come; it has nothing more to say before.
+fn has_ended(stream: &mut TcpStream) -> io::Result<bool> {
+    match stream.read(&mut [0]) {
+        Ok(0) => Ok(true),
+        Ok(_) => Err(ErrorKind::InvalidData.into()),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns what has come; true when the client's FIN has come and everything is sent.
+fn echo(
+    stream: &mut TcpStream,
+    waiting: &mut Vec<u8>,
+    buffer: &mut [u8],
+    total: &mut u64,
+) -> io::Result<bool> {
+    while !waiting.is_empty() {
+        let count = stream.write(waiting)?;
+        waiting.drain(..count);
+        *total += count as u64;
+    }
+    let length = stream.read(buffer)?;
+    if length == 0 {
+        return Ok(true);
+    }
+    let count = match stream.write(&buffer[..length]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+        result => result?,
+    };
+    *total += count as u64;
+    waiting.extend_from_slice(&buffer[count..length]);
+    Ok(false)
+}
+
+/// A count that may not be zero: the client's FIN came too early.
+fn some(count: usize) -> io::Result<usize> {
+    if count == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(count)
+}

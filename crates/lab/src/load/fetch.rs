@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! New connections that fetch one object each.
+
+use std::io::{self, ErrorKind, Read};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::connection::{self, Greeting};
+use super::meter::Window;
+use super::poll::Poll;
+use super::{Call, Outcome, Request, content};
+use crate::stats::percentile;
+
+/// Connections that may be open at a time in an open loop; one more is an error, not a delay.
+const OPEN_MAX: usize = 8192;
+
+/// How long the last connections may take to end after the window.
+const LAST: Duration = Duration::from_secs(5);
+
+/// A closed loop: when a connection has ended the next one begins.
+pub(super) fn closed(call: &Call, at_once: usize, sizes: &[u64]) -> Result<Outcome> {
+    ensure!(!sizes.is_empty(), "no sizes to fetch");
+    let mut fetcher = Fetcher::new(call)?;
+    let mut next = (0..).map(|turn: usize| sizes[turn % sizes.len()]);
+    let mut size = || next.next().unwrap_or_default();
+    for _ in 0..at_once {
+        fetcher.begin(size(), Instant::now());
+    }
+    while !fetcher.window.is_over() {
+        for _ in 0..fetcher.wait(Duration::from_millis(10))? {
+            fetcher.begin(size(), Instant::now());
+        }
+    }
+    fetcher.finish()
+}
+
+/// An open loop: connections begin on time, whatever has become of the earlier ones, and their
+/// time runs from when they were due.
+pub(super) fn open(call: &Call, rate: u32, size: u64) -> Result<Outcome> {
+    ensure!(rate > 0, "a rate of none");
+    crate::sys::drop_timer_slack()?;
+    let mut fetcher = Fetcher::new(call)?;
+    let interval = Duration::from_secs(1) / rate;
+    let mut due = Instant::now();
+    while !fetcher.window.is_over() {
+        fetcher.wait(due.saturating_duration_since(Instant::now()))?;
+        while Instant::now() >= due {
+            fetcher.begin(size, due);
+            due += interval;
+        }
+    }
+    fetcher.finish()
+}
+
+/// Connections under way.
+#[derive(Debug)]
+struct Fetcher {
+    call: Call,
+    greeting: Greeting,
+    poll: Poll,
+    slots: Vec<Option<Fetch>>,
+    /// Slots that are empty.
+    free: Vec<usize>,
+    ready: Vec<usize>,
+    pattern: Vec<u8>,
+    buffer: Vec<u8>,
+    window: Window,
+    outcome: Outcome,
+    latencies: Vec<f64>,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Fetch {
+    stream: TcpStream,
+    begun: Instant,
+    size: u64,
+    have: u64,
+    asked: bool,
+    /// Bytes of the converter's answer still to come; none is unknown.
+    answer: Option<usize>,
+}
+
+impl Fetcher {
+    fn new(call: &Call) -> Result<Self> {
+        crate::echo::raise_descriptor_limit()?;
+        Ok(Self {
+            call: call.clone(),
+            greeting: Greeting::new(call),
+            poll: Poll::new()?,
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            pattern: content::pattern(),
+            buffer: vec![0; 1 << 17],
+            window: Window::new(call)?,
+            outcome: Outcome::default(),
+            latencies: Vec::new(),
+        })
+    }
+
+    /// Begins a connection. One that cannot begin is counted.
+    fn begin(&mut self, size: u64, begun: Instant) {
+        self.outcome.begun += 1;
+        if let Err(error) = self.try_begin(size, begun) {
+            self.count_error("begin", &error);
+        }
+    }
+
+    fn try_begin(&mut self, size: u64, begun: Instant) -> io::Result<()> {
+        if self.free.is_empty() {
+            if self.slots.len() == OPEN_MAX {
+                return Err(io::Error::other("too many connections open"));
+            }
+            self.free.push(self.slots.len());
+            self.slots.push(None);
+        }
+        let stream = connection::begin(self.call.target)?;
+        let slot = self.free[self.free.len() - 1];
+        self.poll.add(&stream, slot)?;
+        self.free.pop();
+        self.slots[slot] = Some(Fetch {
+            stream,
+            begun,
+            size,
+            have: 0,
+            asked: false,
+            answer: self.greeting.answer_bytes(),
+        });
+        Ok(())
+    }
+
+    /// Waits for events, for the given time at the most, handles them, and returns how many
+    /// connections have ended.
+    fn wait(&mut self, most: Duration) -> Result<usize> {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poll.wait(Some(most), &mut ready)?;
+        let counting = self.window.check(&mut self.outcome)?;
+        let ended = ready
+            .iter()
+            .filter(|slot| self.go_on(**slot, counting))
+            .count();
+        self.ready = ready;
+        Ok(ended)
+    }
+
+    /// Goes on with a connection; true when it has ended, one way or another.
+    fn go_on(&mut self, slot: usize, counting: bool) -> bool {
+        let Some(fetch) = self.slots[slot].as_mut() else {
+            return false;
+        };
+        let before = fetch.have;
+        let result = fetch.advance(&self.greeting, &self.pattern, &mut self.buffer);
+        let gained = fetch.have - before;
+        self.outcome.received += gained;
+        if counting {
+            self.outcome.counted_bytes += gained;
+        }
+        match result {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Err(error) => self.count_error("fetch", &error),
+            Ok(()) => self.complete(slot, counting),
+        }
+        self.slots[slot] = None;
+        self.free.push(slot);
+        true
+    }
+
+    fn complete(&mut self, slot: usize, counting: bool) {
+        self.outcome.completed += 1;
+        if let Some(fetch) = self.slots[slot].as_ref().filter(|_| counting) {
+            self.outcome.counted += 1;
+            self.latencies
+                .push(fetch.begun.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+
+    fn count_error(&mut self, what: &str, error: &io::Error) {
+        connection::count_error(&mut self.outcome.errors, what, error);
+    }
+
+    /// Lets the last connections end, and says what was found.
+    fn finish(mut self) -> Result<Outcome> {
+        let until = Instant::now() + LAST;
+        while self.free.len() < self.slots.len() && Instant::now() < until {
+            self.wait(Duration::from_millis(100))?;
+        }
+        let unfinished = self.slots.iter().flatten().count() as u64;
+        if unfinished > 0 {
+            let what = "not ended after the load".to_owned();
+            self.outcome.errors.insert(what, unfinished);
+        }
+        self.outcome.latency_us = percentiles(&self.latencies);
+        Ok(self.outcome)
+    }
+}
+
+impl Fetch {
+    /// Goes on until the socket would block, which is an error here, or the end.
+    fn advance(
+        &mut self,
+        greeting: &Greeting,
+        pattern: &[u8],
+        buffer: &mut [u8],
+    ) -> io::Result<()> {
+        if !self.asked {
+            let request = greeting.with(Request::Object(self.size));
+            connection::write_whole(&mut self.stream, &request)?;
+            self.asked = true;
+        }
+        connection::skip_answer(&mut self.stream, &mut self.answer)?;
+        loop {
+            let count = self.stream.read(buffer)?;
+            if count == 0 {
+                return connection::expect(self.have == self.size, "ended too early");
+            }
+            let fits = content::fits(pattern, self.have, &buffer[..count]);
+            self.have += count as u64;
+            connection::expect(fits, "wrong bytes")?;
+            connection::expect(self.have <= self.size, "too many bytes")?;
+        }
+    }
+}
+
+/// Percentiles 10, 50, 90 and 99.
+pub(super) fn percentiles(samples: &[f64]) -> Option<[f64; 4]> {
+    let at = |percent| percentile(samples, percent);
+    Some([at(10.0)?, at(50.0)?, at(90.0)?, at(99.0)?])
+}

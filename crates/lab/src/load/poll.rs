@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An epoll set of numbered sockets, edge-triggered, each added once.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use crate::sys;
+
+/// Events taken at a time.
+const BATCH: usize = 256;
+
+/// The set. Sockets leave it when they are closed.
+#[derive(Debug)]
+pub(super) struct Poll {
+    epoll: Epoll,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Poll {
+    pub(super) fn new() -> Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
+        let events = vec![libc::epoll_event { events: 0, u64: 0 }; BATCH];
+        Ok(Self { epoll, events })
+    }
+
+    /// Watches a socket for everything, under a number.
+    pub(super) fn add(&self, socket: impl AsFd, number: usize) -> io::Result<()> {
+        let interest = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        let event = EpollEvent::new(interest, number as u64);
+        self.epoll.add(socket, event).map_err(io::Error::from)
+    }
+
+    /// Waits for events, for the given time at the most, and puts the numbers of their sockets
+    /// into `ready`.
+    pub(super) fn wait(&mut self, most: Option<Duration>, ready: &mut Vec<usize>) -> Result<()> {
+        let count = sys::epoll_wait_precise(self.epoll.0.as_fd(), &mut self.events, most)?;
+        ready.clear();
+        let numbers = self.events[..count].iter().map(|event| event.u64);
+        ready.extend(numbers.filter_map(|number| usize::try_from(number).ok()));
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that carry all they can from the server.
+
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::sys::socket::{MsgFlags, recv};
+
+use super::connection::{self, Greeting};
+use super::meter::Window;
+use super::poll::Poll;
+use super::{Call, Outcome, Request};
+
+/// How long the last bytes may take to come after the client's FIN.
+const LAST: Duration = Duration::from_secs(10);
+
+/// Bytes taken at a time.
+const TAKEN: usize = 1 << 20;
+
+/// Receives until the window is over, ends all connections and says what was found.
+pub(super) fn run(call: &Call, flows: usize) -> Result<Outcome> {
+    let mut streams = Streams::begin(call, flows)?;
+    let mut until = None;
+    let mut ready = Vec::new();
+    while streams.flows.iter().any(Option::is_some) {
+        streams
+            .poll
+            .wait(Some(Duration::from_millis(5)), &mut ready)?;
+        for &number in &ready {
+            streams.go_on(number)?;
+        }
+        streams.window.check(&mut streams.outcome)?;
+        if !streams.window.is_over() {
+            continue;
+        }
+        let until = *until.get_or_insert_with(|| Instant::now() + LAST);
+        streams.end()?;
+        if Instant::now() > until {
+            let left = streams.flows.iter().flatten().count() as u64;
+            let what = "not ended after the load".to_owned();
+            streams.outcome.errors.insert(what, left);
+            break;
+        }
+    }
+    Ok(streams.outcome)
+}
+
+#[derive(Debug)]
+struct Streams {
+    poll: Poll,
+    greeting: Greeting,
+    flows: Vec<Option<Flow>>,
+    buffer: Vec<u8>,
+    window: Window,
+    outcome: Outcome,
+    /// Whether our FINs are sent.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Flow {
+    stream: TcpStream,
+    asked: bool,
+    /// Bytes of the converter's answer still to come; none is unknown.
+    answer: Option<usize>,
+}
+
+impl Streams {
+    fn begin(call: &Call, flows: usize) -> Result<Self> {
+        let mut streams = Self {
+            poll: Poll::new()?,
+            greeting: Greeting::new(call),
+            flows: Vec::new(),
+            buffer: vec![0; TAKEN],
+            window: Window::new(call)?,
+            outcome: Outcome::default(),
+            ended: false,
+        };
+        for number in 0..flows {
+            let stream = connection::begin(call.target)?;
+            streams.poll.add(&stream, number)?;
+            streams.flows.push(Some(Flow {
+                stream,
+                asked: false,
+                answer: streams.greeting.answer_bytes(),
+            }));
+        }
+        streams.outcome.begun = flows as u64;
+        Ok(streams)
+    }
+
+    /// Takes what has come over a flow.
+    fn go_on(&mut self, number: usize) -> Result<()> {
+        while let Some(flow) = self.flows[number].as_mut() {
+            match flow.take(&self.greeting, &mut self.buffer) {
+                Ok(0) => {
+                    self.outcome.completed += 1;
+                    self.flows[number] = None;
+                }
+                Ok(count) => {
+                    self.outcome.received += count;
+                    if self.window.check(&mut self.outcome)? {
+                        self.outcome.counted_bytes += count;
+                    } else if self.window.is_over() {
+                        self.end()?;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => {
+                    connection::count_error(&mut self.outcome.errors, "stream", &error);
+                    self.flows[number] = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends our FINs, once.
+    fn end(&mut self) -> Result<()> {
+        if self.ended {
+            return Ok(());
+        }
+        self.ended = true;
+        for flow in self.flows.iter().flatten() {
+            flow.stream.shutdown(Shutdown::Write)?;
+        }
+        Ok(())
+    }
+}
+
+impl Flow {
+    /// How many more bytes have come; none is the end.
+    fn take(&mut self, greeting: &Greeting, buffer: &mut [u8]) -> io::Result<u64> {
+        if !self.asked {
+            let request = greeting.with(Request::Stream);
+            connection::write_whole(&mut self.stream, &request)?;
+            self.asked = true;
+        }
+        connection::skip_answer(&mut self.stream, &mut self.answer)?;
+        // Counted and not copied: what the ends cost would drown what is between them.
+        let count = recv(self.stream.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC)?;
+        Ok(count as u64)
+    }
+}
