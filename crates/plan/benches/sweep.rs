@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long planning takes: the sweep, the tables of all nodes, and looking a chain up.
+//!
+//! The matrices are synthetic. `geo` is the great circle between random places, there and back in
+//! fibre: no link is worse than a detour, and the sweep can pass none over. `detours` stretches each
+//! link by chance, as routing does: most are beaten by a chain. Both with half a millisecond for each
+//! node. `rate` gives every tenth link a low rate, so that each size is swept by itself.
+
+use std::hint::black_box;
+use std::num::NonZeroU64;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use posthaste_plan::fronts::Limits;
+use posthaste_plan::table::Classes;
+use posthaste_plan::{Link, Matrix, Model, Planner};
+
+/// What a chain pays for a node, in microseconds.
+const NODE_COST_US: u32 = 500;
+
+/// Kilometres around the earth, and in a millisecond of fibre.
+const RADIUS_KM: f64 = 6371.0;
+const KM_PER_MS: f64 = 200.0;
+
+/// SplitMix64, for numbers from 0 to 1.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
+    }
+}
+
+/// Random places, as points on a ball.
+fn places(count: usize, rng: &mut Rng) -> Vec<[f64; 3]> {
+    let mut place = || {
+        let (height, turn) = (2.0 * rng.next() - 1.0, std::f64::consts::TAU * rng.next());
+        let radius = (1.0 - height * height).sqrt();
+        [radius * turn.cos(), radius * turn.sin(), height]
+    };
+    (0..count).map(|_| place()).collect()
+}
+
+fn matrix(nodes: usize, stretch: impl Fn(&mut Rng, f64) -> Link) -> Matrix {
+    let mut rng = Rng(1);
+    let places = places(nodes, &mut rng);
+    let mut matrix = Matrix::new(nodes).expect("few nodes");
+    for one in 0..nodes {
+        matrix.set_cost(one, NODE_COST_US).expect("a short time");
+        for other in 0..one {
+            let cosine: f64 = (0..3)
+                .map(|axis| places[one][axis] * places[other][axis])
+                .sum();
+            let rtt_ms = 2.0 * RADIUS_KM * cosine.clamp(-1.0, 1.0).acos() / KM_PER_MS;
+            let link = stretch(&mut rng, rtt_ms);
+            matrix
+                .set_both(one, other, Some(link))
+                .expect("a short time");
+        }
+    }
+    matrix
+}
+
+fn of_ms(rtt_ms: f64) -> Link {
+    Link::of_rtt(whole(rtt_ms * 1e3))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is positive and small"
+)]
+fn whole(number: f64) -> u32 {
+    number as u32
+}
+
+/// A random number below `bound`.
+fn below(rng: &mut Rng, bound: f64) -> u32 {
+    whole(rng.next() * bound * 0.999_999)
+}
+
+fn geo(nodes: usize) -> Matrix {
+    matrix(nodes, |_, rtt_ms| of_ms(rtt_ms))
+}
+
+/// Stretched by 1.2 and half the size of a normal number, of which twelve uniform ones make one.
+fn detours(nodes: usize) -> Matrix {
+    matrix(nodes, |rng, rtt_ms| {
+        let normal = (0..12).map(|_| rng.next()).sum::<f64>() - 6.0;
+        of_ms(rtt_ms * (1.2 + 0.5 * normal.abs()) + 0.3)
+    })
+}
+
+fn rates(nodes: usize) -> Matrix {
+    matrix(nodes, |rng, rtt_ms| Link {
+        rate: (rng.next() < 0.1)
+            .then_some(NonZeroU64::new(10_000_000))
+            .flatten(),
+        ..of_ms(rtt_ms * 1.2)
+    })
+}
+
+/// A kind of matrix, by name.
+type Kind = (&'static str, fn(usize) -> Matrix);
+
+fn sweep(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sweep");
+    group.sample_size(10);
+    let kinds: [Kind; 2] = [("geo", geo), ("detours", detours)];
+    for nodes in [115, 250, 500, 1000] {
+        for (name, make) in kinds {
+            let matrix = make(nodes);
+            let planner = Planner::new(&matrix, Model::default(), Limits::default());
+            group.bench_function(BenchmarkId::new(name, nodes), |bencher| {
+                bencher.iter(|| planner.fronts(0));
+            });
+        }
+    }
+    let matrix = detours(115);
+    let limits = Limits { hops_max: Some(4) };
+    let planner = Planner::new(&matrix, Model::default(), limits);
+    group.bench_function("detours, 4 hops/115", |bencher| {
+        bencher.iter(|| planner.fronts(0));
+    });
+    group.finish();
+}
+
+/// The sweep, and everything that is chosen from it: tables of all nodes, for ten sizes and four
+/// access links.
+fn tables(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("tables");
+    group.sample_size(10);
+    let model = Model::default();
+    let classes = Classes::by_rounds(&model);
+    let kinds: [Kind; 3] = [("geo", geo), ("detours", detours), ("rates", rates)];
+    for nodes in [115, 500, 1000] {
+        for (name, make) in kinds {
+            let matrix = make(nodes);
+            let planner = Planner::new(&matrix, model, Limits::default());
+            group.bench_function(BenchmarkId::new(name, nodes), |bencher| {
+                bencher.iter(|| planner.tables(&classes));
+            });
+        }
+    }
+    group.finish();
+}
+
+/// A pair, size and access link at random, and what of the chain makes its label.
+fn look_up(criterion: &mut Criterion) {
+    let model = Model::default();
+    let classes = Classes::by_rounds(&model);
+    for nodes in [115, 1000] {
+        let matrix = detours(nodes);
+        let planner = Planner::new(&matrix, model, Limits::default());
+        let table = planner.tables(&classes).swap_remove(0);
+        println!("the table of one of {nodes} nodes: {} bytes", table.bytes());
+        let mut rng = Rng(2);
+        let questions: Vec<_> = (0..4096)
+            .map(|_| {
+                let egress = below(&mut rng, nodes as f64) as usize;
+                (egress, below(&mut rng, 2e7), below(&mut rng, 6e4))
+            })
+            .collect();
+        let mut next = questions.iter().cycle();
+        criterion.bench_function(&format!("look up/{nodes}"), |bencher| {
+            bencher.iter(|| {
+                let &(egress, bytes, access_us) = next.next().expect("it goes on for ever");
+                let class = classes.of(bytes.into(), access_us);
+                let chain = table.chains(egress, class).next().unwrap_or(&[]);
+                black_box(chain.first().copied())
+            });
+        });
+    }
+}
+
+criterion_group!(benches, sweep, tables, look_up);
+criterion_main!(benches);

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Planning by looking at every chain there is, and small random graphs on which both must agree.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use crate::fronts::{Fronts, Limits, Measure};
+use crate::matrix::{Link, Matrix};
+use crate::model::{Mode, Model};
+use crate::planner::{Planner, Transfer};
+use crate::rng::Rng;
+use crate::table::{CHOICES, Classes};
+
+/// Graphs that each test looks at.
+const GRAPHS: u32 = 1500;
+
+/// Length and longest hop, as points have them.
+type Cost = (u32, u32);
+
+/// Every chain from one node to another that passes no node twice.
+fn all_chains(matrix: &Matrix, from: u16, to: u16, hops_max: usize) -> Vec<Vec<u16>> {
+    let mut whole = Vec::new();
+    let mut open = vec![vec![from]];
+    while let Some(chain) = open.pop() {
+        let last = chain[chain.len() - 1];
+        if last == to {
+            whole.push(chain);
+            continue;
+        }
+        if chain.len() > hops_max {
+            continue;
+        }
+        let nodes = u16::try_from(matrix.nodes()).unwrap();
+        for next in (0..nodes).filter(|next| !chain.contains(next)) {
+            if matrix.link(last.into(), next.into()).is_some() {
+                open.push([&chain[..], &[next]].concat());
+            }
+        }
+    }
+    whole
+}
+
+fn cost(matrix: &Matrix, model: &Model, measure: Measure, chain: &[u16]) -> Cost {
+    let links = chain
+        .windows(2)
+        .map(|ends| matrix.link(ends[0].into(), ends[1].into()).unwrap());
+    let key = |link: &Link| match measure {
+        Measure::RoundTrip => u64::from(link.rtt_us),
+        Measure::TimeFor(bytes) => model.time_us(link, bytes),
+    };
+    let costs: u32 = chain[1..chain.len() - 1]
+        .iter()
+        .map(|&node| matrix.cost_us(node.into()))
+        .sum();
+    let length: u64 = links.clone().map(|link| model.length_us(link)).sum();
+    let longest = links.map(key).max().unwrap();
+    (
+        u32::try_from(length).unwrap() + costs,
+        u32::try_from(longest).unwrap(),
+    )
+}
+
+/// What no other beats, by ascending longest hop.
+fn unbeaten(mut costs: Vec<Cost>) -> Vec<Cost> {
+    costs.sort_by_key(|&(length, longest)| (longest, length));
+    let mut front: Vec<Cost> = Vec::new();
+    for cost in costs {
+        if front.last().is_none_or(|last| cost.0 < last.0) {
+            front.push(cost);
+        }
+    }
+    front
+}
+
+/// Directed or not, with ties or without, with links missing, and costs of all kinds.
+fn random_matrix(rng: &mut Rng, links_differ: bool) -> Matrix {
+    let nodes = 2 + rng.below(6) as usize;
+    let mut matrix = Matrix::new(nodes).unwrap();
+    let longest = [4, 12, 100_000][rng.below(3) as usize];
+    let missing = [0, 2, 6][rng.below(3) as usize];
+    let directed = rng.below(2) == 0;
+    for from in 0..nodes {
+        let cost = [0, 1, 50][rng.below(3) as usize];
+        matrix.set_cost(from, cost).unwrap();
+        for to in 0..nodes {
+            if to == from || (!directed && to > from) || rng.below(10) < missing {
+                continue;
+            }
+            let link = random_link(rng, longest, links_differ);
+            matrix.set(from, to, Some(link)).unwrap();
+            if !directed {
+                matrix.set(to, from, Some(link)).unwrap();
+            }
+        }
+    }
+    matrix
+}
+
+fn random_link(rng: &mut Rng, longest_us: u32, links_differ: bool) -> Link {
+    let mut link = Link::of_rtt(rng.below(longest_us));
+    if links_differ {
+        link.loss_ppm = [0, 0, 100, 20_000][rng.below(4) as usize];
+        link.rate = [None, NonZeroU64::new(5_000_000)][rng.below(2) as usize];
+        link.window = [None, NonZeroU32::new(64)][rng.below(2) as usize];
+    }
+    link
+}
+
+fn random_limits(rng: &mut Rng) -> Limits {
+    let hops_max = [None, Some(1), Some(2), Some(3), Some(4), Some(5)];
+    Limits {
+        hops_max: hops_max[rng.below(6) as usize],
+    }
+}
+
+fn random_model(rng: &mut Rng) -> Model {
+    Model {
+        mode: [Mode::Early, Mode::Late][rng.below(2) as usize],
+        ..Model::default()
+    }
+}
+
+/// Every pair's front is that of all chains, and its chains cost what they are said to.
+fn agree(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> usize {
+    let fronts = Fronts::of(matrix, model, measure, limits);
+    let hops_max = limits.hops_max.map_or(usize::MAX, usize::from);
+    let nodes = u16::try_from(matrix.nodes()).unwrap();
+    let mut points = 0;
+    let mut chain = Vec::new();
+    for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
+        if from == to {
+            continue;
+        }
+        let all = all_chains(matrix, from, to, hops_max);
+        let costs = all.iter().map(|chain| cost(matrix, model, measure, chain));
+        let expected = unbeaten(costs.collect());
+        let mut found = Vec::new();
+        for point in fronts.points(from.into(), to.into()) {
+            fronts.chain(from.into(), to.into(), &point, &mut chain);
+            assert!(all.contains(&chain), "{chain:?} in {matrix:?}");
+            let said = (point.length_us, point.longest_us);
+            assert_eq!(
+                said,
+                cost(matrix, model, measure, &chain),
+                "{chain:?} in {matrix:?}"
+            );
+            found.push(said);
+        }
+        assert_eq!(found, expected, "{from} to {to}, {limits:?}, in {matrix:?}");
+        points += found.len();
+    }
+    points
+}
+
+#[test]
+fn no_chain_is_missed_and_none_is_beaten() {
+    let mut rng = Rng(1);
+    let mut points = 0;
+    for _ in 0..GRAPHS {
+        let matrix = random_matrix(&mut rng, false);
+        let model = random_model(&mut rng);
+        points += agree(&matrix, &model, Measure::RoundTrip, Limits::default());
+    }
+    assert!(points > 20_000, "only {points} points were compared");
+}
+
+#[test]
+fn bounded_chains_are_the_best_of_their_bound() {
+    let mut rng = Rng(2);
+    for _ in 0..GRAPHS {
+        let matrix = random_matrix(&mut rng, false);
+        let limits = random_limits(&mut rng);
+        agree(&matrix, &Model::default(), Measure::RoundTrip, limits);
+    }
+}
+
+#[test]
+fn loss_and_rate_are_planned_for_as_exactly() {
+    let mut rng = Rng(3);
+    for _ in 0..GRAPHS {
+        let matrix = random_matrix(&mut rng, true);
+        let limits = random_limits(&mut rng);
+        let measure = Measure::TimeFor(u64::from(rng.below(3_000_000)));
+        agree(&matrix, &random_model(&mut rng), measure, limits);
+    }
+}
+
+#[test]
+fn the_order_in_which_links_are_told_changes_nothing() {
+    let mut rng = Rng(4);
+    for _ in 0..GRAPHS / 3 {
+        let matrix = random_matrix(&mut rng, true);
+        let links: Vec<_> = matrix.links().collect();
+        let mut again = Matrix::new(matrix.nodes()).unwrap();
+        for place in rng.permutation(links.len()) {
+            let (from, to, link) = links[place];
+            again.set(from, to, Some(*link)).unwrap();
+        }
+        for node in 0..matrix.nodes() {
+            again.set_cost(node, matrix.cost_us(node)).unwrap();
+        }
+        let classes = Classes::new(&[10_000, 1_000_000], &[0, 20]).unwrap();
+        let tables = |matrix: &Matrix| {
+            Planner::new(matrix, Model::default(), Limits::default()).tables(&classes)
+        };
+        assert_eq!(tables(&matrix), tables(&again));
+    }
+}
+
+#[test]
+fn other_numbers_for_the_same_nodes_give_the_same_fronts() {
+    let mut rng = Rng(5);
+    for _ in 0..GRAPHS / 3 {
+        let matrix = random_matrix(&mut rng, false);
+        let renamed = rng.permutation(matrix.nodes());
+        let mut other = Matrix::new(matrix.nodes()).unwrap();
+        for (from, to, link) in matrix.links() {
+            other.set(renamed[from], renamed[to], Some(*link)).unwrap();
+        }
+        for (node, &name) in renamed.iter().enumerate() {
+            other.set_cost(name, matrix.cost_us(node)).unwrap();
+        }
+        let fronts = |matrix: &Matrix| {
+            Fronts::of(
+                matrix,
+                &Model::default(),
+                Measure::RoundTrip,
+                Limits::default(),
+            )
+        };
+        let (fronts, others) = (fronts(&matrix), fronts(&other));
+        for (from, to, _) in matrix.links() {
+            let costs = |fronts: &Fronts, from, to| -> Vec<Cost> {
+                let points = fronts.points(from, to);
+                points
+                    .map(|point| (point.length_us, point.longest_us))
+                    .collect()
+            };
+            assert_eq!(
+                costs(&fronts, from, to),
+                costs(&others, renamed[from], renamed[to])
+            );
+        }
+    }
+}
+
+/// For every pair and class the table's first chain is as fast as the fastest of all chains, its
+/// others are chains as well, and all differ.
+#[test]
+fn tables_give_the_fastest_of_all_chains() {
+    let mut rng = Rng(6);
+    for round in 0..GRAPHS / 3 {
+        let matrix = random_matrix(&mut rng, round % 2 == 0);
+        let limits = random_limits(&mut rng);
+        let hops_max = limits.hops_max.map_or(usize::MAX, usize::from);
+        let planner = Planner::new(&matrix, random_model(&mut rng), limits);
+        let access_us = [0, 3, 10_000];
+        let classes = Classes::new(&[1_000, 100_000, 10_000_000], &access_us).unwrap();
+        let tables = planner.tables(&classes);
+        let pairs =
+            (0..matrix.nodes()).flat_map(|from| (0..matrix.nodes()).map(move |to| (from, to)));
+        for (from, to) in pairs.filter(|(from, to)| from != to) {
+            let ends = [from, to].map(|node| u16::try_from(node).unwrap());
+            let all = all_chains(&matrix, ends[0], ends[1], hops_max);
+            for (&bytes, access_us) in classes.sizes().iter().zip(access_us) {
+                let transfer = Transfer { bytes, access_us };
+                let time = |chain: &Vec<u16>| planner.time_us(chain, transfer).unwrap();
+                let chains = tables[from].chains(to, classes.of(bytes, access_us));
+                let whole = |inner: &[u16]| [&ends[..1], inner, &ends[1..]].concat();
+                let chains: Vec<Vec<u16>> = chains.map(whole).collect();
+                assert_eq!(
+                    chains.first().map(&time),
+                    all.iter().map(time).min(),
+                    "{from} to {to}, {transfer:?}, {limits:?} in {matrix:?}"
+                );
+                assert!(chains.len() <= CHOICES && chains.iter().all(|chain| all.contains(chain)));
+                assert!((1..chains.len()).all(|place| !chains[..place].contains(&chains[place])));
+            }
+        }
+        assert_eq!(tables[0].chains(0, classes.of(0, 0)).count(), 0);
+    }
+}
+
+/// Every pair has as many chains to fall back on as its front has points.
+#[test]
+fn fall_backs_are_kept_where_there_are_any() {
+    let mut rng = Rng(7);
+    for _ in 0..GRAPHS / 3 {
+        let matrix = random_matrix(&mut rng, false);
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        let classes = Classes::by_rounds(&Model::default());
+        let tables = planner.tables(&classes);
+        let fronts = planner.fronts(0);
+        for (from, to, _) in matrix.links() {
+            let kept = tables[from].chains(to, classes.of(100_000, 0)).count();
+            assert_eq!(kept, fronts.points(from, to).count().min(CHOICES));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is known of the links between nodes.
+//!
+//! A link that was not measured is absent. It is never taken for one without delay, which would
+//! attract every chain.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+/// Most nodes of a matrix. It bounds the memory of a plan, some 10 GB in the worst case.
+pub const NODES_MAX: usize = 4096;
+
+/// Longest round trip of a link, and largest cost of a node, in microseconds: one minute. The sum
+/// of a few still fits the arithmetic of the sweep.
+pub const TIME_MAX_US: u32 = 60_000_000;
+
+/// A directed link: what a TCP connection from one node to another would meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Round-trip time, in microseconds.
+    pub rtt_us: u32,
+    /// Lost packets in a million, of those that carry data.
+    pub loss_ppm: u32,
+    /// Bits per second it bears. `None`: so many that they do not matter.
+    pub rate: Option<NonZeroU64>,
+    /// The link has an open connection, which may send so many segments at once. `None`: a
+    /// connection is opened for the flow.
+    pub window: Option<NonZeroU32>,
+}
+
+impl Link {
+    /// A link that is known by its round-trip time only.
+    pub fn of_rtt(rtt_us: u32) -> Self {
+        Self {
+            rtt_us,
+            ..Self::default()
+        }
+    }
+}
+
+/// Why a matrix was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There are too many nodes.
+    #[error("{0} nodes are more than {NODES_MAX}")]
+    TooMany(usize),
+    /// There is no such node.
+    #[error("there is no node {node}: there are {nodes}")]
+    NoNode {
+        /// Its number.
+        node: usize,
+        /// How many there are.
+        nodes: usize,
+    },
+    /// A node has no link to itself.
+    #[error("node {0} cannot have a link to itself")]
+    Itself(usize),
+    /// The time is beyond [`TIME_MAX_US`].
+    #[error("{0} us are more than a minute")]
+    TooLong(u32),
+    /// More than a million lost in a million.
+    #[error("{0} lost packets in a million are too many")]
+    TooLossy(u32),
+}
+
+/// The links between nodes, and what a chain pays at each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    nodes: usize,
+    links: Vec<Option<Link>>,
+    costs_us: Vec<u32>,
+}
+
+impl Matrix {
+    /// `nodes` nodes that cost nothing, and no links.
+    pub fn new(nodes: usize) -> Result<Self, Error> {
+        if nodes > NODES_MAX {
+            return Err(Error::TooMany(nodes));
+        }
+        Ok(Self {
+            nodes,
+            links: vec![None; nodes * nodes],
+            costs_us: vec![0; nodes],
+        })
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Sets the link from one node to another; `None` takes it away.
+    pub fn set(&mut self, from: usize, to: usize, link: Option<Link>) -> Result<(), Error> {
+        self.check_node(from)?;
+        self.check_node(to)?;
+        if from == to {
+            return Err(Error::Itself(from));
+        }
+        match link {
+            Some(link) if link.rtt_us > TIME_MAX_US => return Err(Error::TooLong(link.rtt_us)),
+            Some(link) if link.loss_ppm > 1_000_000 => return Err(Error::TooLossy(link.loss_ppm)),
+            _ => {}
+        }
+        self.links[from * self.nodes + to] = link;
+        Ok(())
+    }
+
+    /// Sets the link in both directions.
+    pub fn set_both(&mut self, one: usize, other: usize, link: Option<Link>) -> Result<(), Error> {
+        self.set(one, other, link)?;
+        self.set(other, one, link)
+    }
+
+    /// What the chains that pass a node pay for it, in microseconds: the time it needs to open
+    /// the next hop and to pass bytes on, and whatever keeps chains short.
+    pub fn set_cost(&mut self, node: usize, cost_us: u32) -> Result<(), Error> {
+        self.check_node(node)?;
+        if cost_us > TIME_MAX_US {
+            return Err(Error::TooLong(cost_us));
+        }
+        self.costs_us[node] = cost_us;
+        Ok(())
+    }
+
+    /// The link from one node to another, if it was measured. Panics for a node that there is not.
+    pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
+        assert!(to < self.nodes, "there is no node {to}");
+        self.links[from * self.nodes + to].as_ref()
+    }
+
+    /// What a chain pays for a node, in microseconds.
+    pub fn cost_us(&self, node: usize) -> u32 {
+        self.costs_us[node]
+    }
+
+    /// All links with their ends, by row.
+    pub fn links(&self) -> impl Iterator<Item = (usize, usize, &Link)> {
+        let place = |(place, link): (usize, _)| (place / self.nodes, place % self.nodes, link);
+        let links = self.links.iter().enumerate();
+        links
+            .filter_map(|(place, link)| Some((place, link.as_ref()?)))
+            .map(place)
+    }
+
+    /// What all links have in common but their round-trip times, if they have.
+    pub(crate) fn common(&self) -> Option<Link> {
+        let bare = |link: &Link| Link { rtt_us: 0, ..*link };
+        let mut links = self.links.iter().flatten().map(bare);
+        let first = links.next().unwrap_or_default();
+        links.all(|link| link == first).then_some(first)
+    }
+
+    fn check_node(&self, node: usize) -> Result<(), Error> {
+        let nodes = self.nodes;
+        if node < nodes {
+            return Ok(());
+        }
+        Err(Error::NoNode { node, nodes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_absent() {
+        let mut matrix = Matrix::new(3).unwrap();
+        matrix.set(0, 2, Some(Link::of_rtt(0))).unwrap();
+        assert_eq!(matrix.link(0, 2), Some(&Link::of_rtt(0)));
+        assert_eq!(matrix.link(2, 0), None);
+        assert_eq!(matrix.links().count(), 1);
+        matrix.set(0, 2, None).unwrap();
+        assert_eq!(matrix.links().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert_eq!(
+            Matrix::new(NODES_MAX + 1).unwrap_err(),
+            Error::TooMany(NODES_MAX + 1)
+        );
+        let mut matrix = Matrix::new(2).unwrap();
+        let link = Some(Link::of_rtt(5));
+        assert_eq!(matrix.set(1, 1, link), Err(Error::Itself(1)));
+        assert_eq!(
+            matrix.set(0, 2, link),
+            Err(Error::NoNode { node: 2, nodes: 2 })
+        );
+        let long = Some(Link::of_rtt(TIME_MAX_US + 1));
+        assert_eq!(matrix.set(0, 1, long), Err(Error::TooLong(TIME_MAX_US + 1)));
+        assert_eq!(
+            matrix.set_cost(1, TIME_MAX_US + 1),
+            Err(Error::TooLong(TIME_MAX_US + 1))
+        );
+        let lossy = Some(Link {
+            loss_ppm: 1_000_001,
+            ..Link::default()
+        });
+        assert_eq!(matrix.set(0, 1, lossy), Err(Error::TooLossy(1_000_001)));
+        assert_eq!(matrix.links().count(), 0);
+    }
+
+    #[test]
+    fn links_are_compared_without_their_delays() {
+        let mut matrix = Matrix::new(2).unwrap();
+        assert_eq!(matrix.common(), Some(Link::default()));
+        matrix.set_both(0, 1, Some(Link::of_rtt(7))).unwrap();
+        matrix.set(0, 1, Some(Link::of_rtt(9))).unwrap();
+        assert_eq!(matrix.common(), Some(Link::default()));
+        let lossy = Link {
+            loss_ppm: 1,
+            ..Link::of_rtt(9)
+        };
+        matrix.set(0, 1, Some(lossy)).unwrap();
+        assert_eq!(matrix.common(), None);
+    }
+}

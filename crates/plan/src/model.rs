@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long does a transfer take over a chain? One model, for planning and for what measurements
+//! are held against.
+//!
+//! The time from the client's SYN until it has the last byte of an answer of `S` bytes is
+//!
+//! ```text
+//! T = sum(length_i) + sum(cost_n) + max(time_i(S))       over hops i and nodes n
+//! ```
+//!
+//! * `length_i` is what every byte spends on a hop, there and back: its round-trip time `d_i` in
+//!   early mode, and `2 d_i` in strict and late mode, in which handshakes follow one another.
+//! * `time_i(S) = wait_i + pace_i(S)` is what the transfer would wait for that hop alone.
+//!   The hops work at the same time, so only the slowest counts.
+//! * `wait_i` is the handshake of a cold hop in early mode, `d_i`: all handshakes run while the
+//!   request follows, and only the longest is waited for. Warm hops are open.
+//! * `pace_i(S)` is the time from the first byte to the last. The sender of a hop may send a window
+//!   of segments, and twice as much in each following round trip: every round but the last takes
+//!   `d_i`, or the window's sending time at the link's rate if that is longer, and the last takes
+//!   its sending time. A cold hop begins with the initial window, a warm one with what it
+//!   has grown to. Where packets are lost, the pace is no faster than congestion control allows
+//!   ([`Congestion`]).
+//!
+//! **Sources.** With `X_i` the one-way delay of a hop, `D` of the way, no loss and rates that do not
+//! matter, early mode is the published model: `2D + 2 max(X_i)` to the first byte (equation 2 of the
+//! Miniproxy paper, HotMiddlebox 2016), and `k` rounds of `2 max(X_i)` more to the last (equations 8
+//! and 10); `T = sum(d_i) + K max(d_i)` with `K = k + 1` rounds. The chain planning of MOSTO (JSAC
+//! 2017, section III-B) has `K - 1` for `K`: it counts from the first data packet, without the
+//! handshake. Strict and late modes take `4D` to the first byte, and slow start is split
+//! as in early mode. Loss and rate are the open problem of that paper's section VI.
+//!
+//! **Access links.** Client and server are hops, too, which no plan can change: `max` is taken over
+//! them as well, and a chain is not worth lengthening for hops that are faster than these.
+//!
+//! **Limits.** Round trips are taken to stay as they are: no queues, no delayed acknowledgements, no
+//! end of slow start before its time. The longest handshake and the slowest pace are taken for the
+//! same hop's; the published model does the same.
+
+mod loss;
+
+pub use loss::Congestion;
+
+use crate::matrix::Link;
+
+/// A time that no transfer takes, 30 years: some tens of them can still be added up.
+const MICROS_MAX: u64 = 1_000_000_000_000_000;
+
+/// When a node answers the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// At once, opening the next hop at the same time.
+    #[default]
+    Early,
+    /// When the server has answered.
+    Strict,
+    /// At once, opening the next hop when this one is open.
+    Late,
+}
+
+/// What the model must know of how nodes and senders work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Model {
+    /// When nodes answer.
+    pub mode: Mode,
+    /// What senders do about loss.
+    pub congestion: Congestion,
+    /// Segments that a sender may send in the first round of a cold hop, at least one.
+    pub initial_window: u32,
+    /// Bytes of content in a full packet, at least one.
+    pub segment_bytes: u32,
+    /// Bytes of headers in a packet, which take their time at the link's rate.
+    pub header_bytes: u32,
+}
+
+impl Default for Model {
+    /// Early mode, CUBIC, ten segments (RFC 6928) in packets of 1500 bytes with the headers of
+    /// IPv4 and of TCP with timestamps.
+    fn default() -> Self {
+        Self {
+            mode: Mode::Early,
+            congestion: Congestion::Cubic,
+            initial_window: 10,
+            segment_bytes: 1448,
+            header_bytes: 52,
+        }
+    }
+}
+
+impl Model {
+    /// What a hop over `link` adds to the time of every transfer, in microseconds.
+    pub fn length_us(&self, link: &Link) -> u64 {
+        match self.mode {
+            Mode::Early => u64::from(link.rtt_us),
+            Mode::Strict | Mode::Late => 2 * u64::from(link.rtt_us),
+        }
+    }
+
+    /// How long a transfer of `bytes` would wait for a hop over `link` if it were the slowest, in
+    /// microseconds.
+    ///
+    /// Never less for a longer round trip, with all else the same: that is why planning for links
+    /// that differ in round-trip times only can compare these.
+    pub fn time_us(&self, link: &Link, bytes: u64) -> u64 {
+        self.wait_us(link) + self.pace_us(link, bytes)
+    }
+
+    /// The time a transfer of `bytes` would wait for a hop over `link` as a number of its round
+    /// trips, if it depends on nothing else.
+    pub fn round_trips(&self, link: &Link, bytes: u64) -> Option<u64> {
+        if link.loss_ppm > 0 || link.rate.is_some() {
+            return None;
+        }
+        let one = Link { rtt_us: 1, ..*link };
+        Some(self.time_us(&one, bytes))
+    }
+
+    /// How long a transfer of `bytes` takes over hops that follow one another, in microseconds,
+    /// when their nodes cost `costs_us` in all. Without bytes it is the time to the first.
+    pub fn transfer_us<'a>(
+        &self,
+        hops: impl Iterator<Item = &'a Link> + Clone,
+        costs_us: u64,
+        bytes: u64,
+    ) -> u64 {
+        let length: u64 = hops.clone().map(|hop| self.length_us(hop)).sum();
+        let slowest = hops.map(|hop| self.time_us(hop, bytes)).max();
+        length + costs_us + slowest.unwrap_or(0)
+    }
+
+    /// How many rounds of slow start `bytes` take, from a window of `segments`; none take one.
+    pub fn rounds(&self, bytes: u64, segments: u32) -> u32 {
+        let (rounds, _) = self.slow_start(bytes, segments, |_| {});
+        rounds + 1
+    }
+
+    /// The most bytes that `rounds` rounds of slow start carry on a cold hop.
+    pub fn bytes_in(&self, rounds: u32) -> u64 {
+        let windows = 1u64.checked_shl(rounds).map_or(u64::MAX, |end| end - 1);
+        windows.saturating_mul(self.window_bytes(self.initial_window))
+    }
+
+    fn wait_us(&self, link: &Link) -> u64 {
+        match (self.mode, link.window) {
+            (Mode::Early, None) => u64::from(link.rtt_us),
+            _ => 0,
+        }
+    }
+
+    fn pace_us(&self, link: &Link, bytes: u64) -> u64 {
+        let window = link.window.map_or(self.initial_window, u32::from);
+        let mut time = 0;
+        let round = |window| time += self.sending_us(link, window).max(link.rtt_us.into());
+        let (_, left) = self.slow_start(bytes, window, round);
+        let slow_start = time + self.sending_us(link, left);
+        slow_start.max(self.congestion.pace_us(self, link, bytes))
+    }
+
+    /// Calls `round` with the bytes of every full window after which some are left; returns how
+    /// many those were and what the last round sends.
+    fn slow_start(&self, bytes: u64, segments: u32, mut round: impl FnMut(u64)) -> (u32, u64) {
+        let mut window = self.window_bytes(segments);
+        let (mut rounds, mut left) = (0, bytes);
+        while left > window {
+            round(window);
+            rounds += 1;
+            left -= window;
+            window = window.saturating_mul(2);
+        }
+        (rounds, left)
+    }
+
+    fn window_bytes(&self, segments: u32) -> u64 {
+        u64::from(segments.max(1)) * u64::from(self.segment_bytes.max(1))
+    }
+
+    /// How long the link needs for so many bytes of content and their headers, in microseconds.
+    fn sending_us(&self, link: &Link, bytes: u64) -> u64 {
+        let Some(rate) = link.rate else { return 0 };
+        let packets = bytes.div_ceil(u64::from(self.segment_bytes.max(1)));
+        let on_the_wire = u128::from(bytes) + u128::from(packets) * u128::from(self.header_bytes);
+        let micros = on_the_wire * 8_000_000 / u128::from(rate.get());
+        u64::try_from(micros).map_or(MICROS_MAX, |micros| micros.min(MICROS_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU32, NonZeroU64};
+
+    use super::*;
+
+    const MS: u32 = 1000;
+
+    fn hops(rtts_ms: &[u32]) -> Vec<Link> {
+        rtts_ms.iter().map(|rtt| Link::of_rtt(rtt * MS)).collect()
+    }
+
+    fn ms(model: &Model, hops: &[Link], bytes: u64) -> f64 {
+        model.transfer_us(hops.iter(), 0, bytes) as f64 / 1e3
+    }
+
+    #[test]
+    fn the_published_times_to_first_byte() {
+        let model = Model::default();
+        let times = [hops(&[100]), hops(&[50, 50]), hops(&[25, 25, 25, 25])]
+            .map(|hops| ms(&model, &hops, 0));
+        assert_eq!(times, [200.0, 150.0, 125.0]);
+    }
+
+    #[test]
+    fn the_published_rounds() {
+        let model = Model::default();
+        for (kilobytes, rounds) in [(15, 2), (14, 1), (448, 5), (14_813, 10)] {
+            assert_eq!(model.rounds(kilobytes * 1000, 10), rounds, "{kilobytes} KB");
+        }
+        assert_eq!(model.rounds(model.bytes_in(5), 10), 5);
+        assert_eq!(model.rounds(model.bytes_in(5) + 1, 10), 6);
+        assert_eq!(model.rounds(0, 10), 1);
+        // T = sum(d_i) + K max(d_i)
+        assert_eq!(ms(&model, &hops(&[30, 40, 50]), model.bytes_in(5)), 370.0);
+    }
+
+    #[test]
+    fn strict_and_late_gain_in_slow_start_only() {
+        for mode in [Mode::Strict, Mode::Late] {
+            let model = Model {
+                mode,
+                ..Model::default()
+            };
+            assert_eq!(ms(&model, &hops(&[50, 50]), 0), 200.0);
+            assert_eq!(ms(&model, &hops(&[50, 50]), 25_000), 250.0);
+        }
+    }
+
+    #[test]
+    fn warm_hops_are_waited_for_only_beyond_their_window() {
+        let model = Model::default();
+        let warm = Link {
+            window: NonZeroU32::new(100),
+            ..Link::of_rtt(92 * MS)
+        };
+        let hops = [Link::of_rtt(4 * MS), warm, Link::of_rtt(4 * MS)];
+        assert_eq!(ms(&model, &hops, 0), 104.0);
+        assert_eq!(ms(&model, &hops, 100_000), 100.0 + 4.0 + 8.0);
+        assert_eq!(ms(&model, &hops, 200_000), 100.0 + 92.0);
+    }
+
+    #[test]
+    fn the_rate_bounds_every_round() {
+        // 14480 bytes in 10 packets of 1500 bytes take 15 ms at 8 Mbit/s.
+        let slow = [Link {
+            rate: NonZeroU64::new(8_000_000),
+            ..Link::of_rtt(10 * MS)
+        }];
+        let model = Model::default();
+        assert_eq!(ms(&model, &slow, 14_480), 20.0 + 15.0);
+        assert_eq!(ms(&model, &slow, 2 * 14_480), 20.0 + 30.0);
+        let nodes_cost = model.transfer_us(slow.iter(), 700, 14_480);
+        assert_eq!(nodes_cost, 35_700);
+    }
+
+    #[test]
+    fn a_longer_round_trip_never_saves_time() {
+        for congestion in Congestion::ALL {
+            for (loss_ppm, rate) in [
+                (0, None),
+                (500, None),
+                (20_000, NonZeroU64::new(10_000_000)),
+            ] {
+                let model = Model {
+                    congestion,
+                    ..Model::default()
+                };
+                let time = |rtt_us| {
+                    let link = Link {
+                        rtt_us,
+                        loss_ppm,
+                        rate,
+                        window: None,
+                    };
+                    model.time_us(&link, 3_000_000)
+                };
+                let times: Vec<u64> = (0..400_000).step_by(997).map(time).collect();
+                assert!(times.is_sorted(), "{congestion:?} {loss_ppm} ppm");
+            }
+        }
+    }
+
+    #[test]
+    fn without_loss_and_rate_times_are_round_trips() {
+        let model = Model::default();
+        for bytes in [0, 1, 100_000, 10_000_000] {
+            for window in [None, NonZeroU32::new(50)] {
+                let link = Link {
+                    window,
+                    ..Link::of_rtt(777)
+                };
+                let trips = model.round_trips(&link, bytes).unwrap();
+                assert_eq!(model.time_us(&link, bytes), trips * 777);
+            }
+        }
+        let lossy = Link {
+            loss_ppm: 1,
+            ..Link::default()
+        };
+        assert_eq!(model.round_trips(&lossy, 1), None);
+    }
+
+    #[test]
+    fn extremes_neither_panic_nor_wrap() {
+        let worst = Link {
+            rtt_us: crate::matrix::TIME_MAX_US,
+            loss_ppm: 1_000_000,
+            rate: NonZeroU64::new(1),
+            window: NonZeroU32::new(1),
+        };
+        for congestion in Congestion::ALL {
+            let model = Model {
+                congestion,
+                initial_window: 0,
+                segment_bytes: 0,
+                ..Model::default()
+            };
+            assert!(model.time_us(&worst, u64::MAX) > model.time_us(&Link::default(), 1));
+        }
+    }
+}

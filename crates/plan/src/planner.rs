@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which chain, for a pair of nodes and a transfer?
+
+use crate::fronts::{Fronts, Limits, Measure, Point};
+use crate::matrix::{Link, Matrix};
+use crate::model::Model;
+use crate::table::{self, Classes, Table};
+
+/// A matrix with all that is needed to choose chains in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Planner<'a> {
+    matrix: &'a Matrix,
+    model: Model,
+    limits: Limits,
+    /// What links have in common, if round-trip times alone tell them apart.
+    common: Option<Link>,
+}
+
+/// What is known of a transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// How much the server answers.
+    pub bytes: u64,
+    /// Round-trip time, in microseconds, of the slower of the hops that no plan can change: the
+    /// client's to the first node, and the last node's to the server. 0 to plan without them.
+    pub access_us: u32,
+}
+
+/// How long a transfer would wait for a hop, by the measure of that hop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HopTime<'a> {
+    /// The measure is that time.
+    Measure,
+    /// The measure is a round trip, of which there are so many.
+    Trips(u64),
+    /// The measure is a round trip, and the model knows more of such links.
+    Model(&'a Model, Link, u64),
+}
+
+impl HopTime<'_> {
+    /// The time for a measure, in microseconds.
+    pub(crate) fn of(&self, measure_us: u32) -> u64 {
+        match self {
+            Self::Measure => measure_us.into(),
+            Self::Trips(trips) => trips * u64::from(measure_us),
+            Self::Model(model, common, bytes) => {
+                let link = Link {
+                    rtt_us: measure_us,
+                    ..*common
+                };
+                model.time_us(&link, *bytes)
+            }
+        }
+    }
+}
+
+impl<'a> Planner<'a> {
+    /// Prepares for planning. Panics if `limits` allow no hop.
+    pub fn new(matrix: &'a Matrix, model: Model, limits: Limits) -> Self {
+        assert_ne!(limits.hops_max, Some(0), "a chain has a hop");
+        Self {
+            matrix,
+            model,
+            limits,
+            common: matrix.common(),
+        }
+    }
+
+    /// The matrix that is planned for.
+    pub fn matrix(&self) -> &'a Matrix {
+        self.matrix
+    }
+
+    /// The model that chains are chosen by.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Whether one set of chains serves transfers of every size: links differ in round-trip
+    /// times only.
+    pub fn serves_every_size(&self) -> bool {
+        self.common.is_some()
+    }
+
+    /// The chains from which the best for a transfer of `bytes` can be chosen.
+    pub fn fronts(&self, bytes: u64) -> Fronts {
+        let measure = match self.common {
+            Some(_) => Measure::RoundTrip,
+            None => Measure::TimeFor(bytes),
+        };
+        Fronts::of(self.matrix, &self.model, measure, self.limits)
+    }
+
+    /// How long a transfer over a chain of these nodes takes, in microseconds, from the first node
+    /// to the last; `None` if a link is missing.
+    pub fn time_us(&self, chain: &[u16], transfer: Transfer) -> Option<u64> {
+        let links = chain
+            .windows(2)
+            .map(|ends| self.matrix.link(ends[0].into(), ends[1].into()));
+        let links: Vec<&Link> = links.collect::<Option<_>>()?;
+        let inner = chain.get(1..chain.len().saturating_sub(1)).unwrap_or(&[]);
+        let costs = inner.iter().map(|&node| self.matrix.cost_us(node.into()));
+        let costs_us = costs.map(u64::from).sum::<u64>();
+        let length: u64 = links.iter().map(|link| self.model.length_us(link)).sum();
+        let slowest = links
+            .iter()
+            .map(|link| self.model.time_us(link, transfer.bytes));
+        let floor = self.floor_us(transfer);
+        Some(length + costs_us + slowest.max().unwrap_or(0).max(floor))
+    }
+
+    /// The chain that is the fastest for a transfer, and its time in microseconds: of those that
+    /// are equally fast the shortest. `fronts` must be of this planner, and for this size.
+    pub fn choose(
+        &self,
+        fronts: &Fronts,
+        from: usize,
+        to: usize,
+        transfer: Transfer,
+    ) -> Option<(Point, u64)> {
+        let time = |point: Point| (point, self.point_time_us(fronts, &point, transfer));
+        let points = fronts.points(from, to).map(time);
+        points.min_by_key(|(point, time)| (*time, point.length_us))
+    }
+
+    /// How long a transfer over the chain of a point takes, in microseconds.
+    pub fn point_time_us(&self, fronts: &Fronts, point: &Point, transfer: Transfer) -> u64 {
+        let hop = self.hop_time(fronts, transfer.bytes).of(point.longest_us);
+        u64::from(point.length_us) + hop.max(self.floor_us(transfer))
+    }
+
+    /// The tables of all nodes, by node.
+    pub fn tables(&self, classes: &Classes) -> Vec<Table> {
+        table::build_all(self, classes)
+    }
+
+    /// How long a transfer of `bytes` would wait for a hop of a measure.
+    pub(crate) fn hop_time(&self, fronts: &Fronts, bytes: u64) -> HopTime<'_> {
+        match (fronts.measure(), self.common) {
+            (Measure::RoundTrip, Some(common)) => match self.model.round_trips(&common, bytes) {
+                Some(trips) => HopTime::Trips(trips),
+                None => HopTime::Model(&self.model, common, bytes),
+            },
+            _ => HopTime::Measure,
+        }
+    }
+
+    /// How long a transfer would wait for the slower hop of those that no plan can change.
+    pub(crate) fn floor_us(&self, transfer: Transfer) -> u64 {
+        let link = Link::of_rtt(transfer.access_us);
+        self.model.time_us(&link, transfer.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    const MS: u32 = 1000;
+
+    /// A line of nodes 10 ms apart, with direct links between all.
+    fn line(nodes: usize, cost_us: u32) -> Matrix {
+        let mut matrix = Matrix::new(nodes).unwrap();
+        for from in 0..nodes {
+            matrix.set_cost(from, cost_us).unwrap();
+            for to in 0..from {
+                let rtt_us = u32::try_from(from - to).unwrap() * 10 * MS;
+                matrix
+                    .set_both(from, to, Some(Link::of_rtt(rtt_us)))
+                    .unwrap();
+            }
+        }
+        matrix
+    }
+
+    fn best(planner: &Planner<'_>, transfer: Transfer) -> (Vec<u16>, u64) {
+        let fronts = planner.fronts(transfer.bytes);
+        let last = fronts.nodes() - 1;
+        let (point, time) = planner.choose(&fronts, 0, last, transfer).unwrap();
+        let mut chain = Vec::new();
+        fronts.chain(0, last, &point, &mut chain);
+        assert_eq!(planner.time_us(&chain, transfer), Some(time));
+        (chain, time)
+    }
+
+    #[test]
+    fn larger_transfers_take_more_nodes() {
+        let matrix = line(5, 6 * MS);
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        let of = |bytes| {
+            best(
+                &planner,
+                Transfer {
+                    bytes,
+                    access_us: 0,
+                },
+            )
+            .0
+        };
+        assert_eq!(of(1_000), [0, 2, 4]);
+        assert_eq!(of(1_000_000), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn access_links_bound_what_nodes_can_do() {
+        let matrix = line(5, 100);
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        let transfer = |access_us| Transfer {
+            bytes: 1_000_000,
+            access_us,
+        };
+        assert_eq!(best(&planner, transfer(0)).0, [0, 1, 2, 3, 4]);
+        assert_eq!(best(&planner, transfer(20 * MS)).0, [0, 2, 4]);
+        let (chain, time) = best(&planner, transfer(100 * MS));
+        assert_eq!(chain, [0, 4]);
+        // The direct way's round trip, and 7 rounds of the access link.
+        assert_eq!(time, u64::from(740 * MS));
+    }
+
+    #[test]
+    fn hops_may_be_bounded() {
+        let matrix = line(5, 0);
+        let limits = Limits { hops_max: Some(2) };
+        let planner = Planner::new(&matrix, Model::default(), limits);
+        let transfer = Transfer {
+            bytes: 1_000_000,
+            access_us: 0,
+        };
+        assert_eq!(best(&planner, transfer).0, [0, 2, 4]);
+    }
+
+    #[test]
+    fn a_lossy_link_is_gone_around_by_large_transfers() {
+        let mut matrix = Matrix::new(3).unwrap();
+        let lossy = Link {
+            loss_ppm: 10_000,
+            ..Link::of_rtt(40 * MS)
+        };
+        matrix.set_both(0, 2, Some(lossy)).unwrap();
+        matrix.set_both(0, 1, Some(Link::of_rtt(45 * MS))).unwrap();
+        matrix.set_both(1, 2, Some(Link::of_rtt(45 * MS))).unwrap();
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        assert!(!planner.serves_every_size());
+        let of = |planner: &Planner<'_>, bytes| {
+            best(
+                planner,
+                Transfer {
+                    bytes,
+                    access_us: 0,
+                },
+            )
+            .0
+        };
+        assert_eq!(of(&planner, 10_000), [0, 2]);
+        assert_eq!(of(&planner, 3_000_000), [0, 1, 2]);
+        let model = Model {
+            congestion: crate::model::Congestion::Bbr,
+            ..Model::default()
+        };
+        let planner = Planner::new(&matrix, model, Limits::default());
+        assert_eq!(of(&planner, 3_000_000), [0, 2]);
+    }
+
+    #[test]
+    fn a_slow_link_is_gone_around_by_large_transfers() {
+        let mut matrix = line(3, 0);
+        let slow = Link {
+            rate: NonZeroU64::new(1_000_000),
+            ..Link::of_rtt(12 * MS)
+        };
+        matrix.set(0, 2, Some(slow)).unwrap();
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        let of = |bytes| {
+            best(
+                &planner,
+                Transfer {
+                    bytes,
+                    access_us: 0,
+                },
+            )
+            .0
+        };
+        assert_eq!(of(100), [0, 2]);
+        assert_eq!(of(100_000), [0, 1, 2]);
+    }
+
+    #[test]
+    fn without_links_there_is_no_chain() {
+        let matrix = Matrix::new(2).unwrap();
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        let fronts = planner.fronts(1);
+        assert_eq!(planner.choose(&fronts, 0, 1, Transfer::default()), None);
+        assert_eq!(planner.time_us(&[0, 1], Transfer::default()), None);
+        assert_eq!(fronts.points(0, 0).count(), 0);
+    }
+}

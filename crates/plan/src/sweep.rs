@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sweep: every chain that is not beaten, for all pairs of nodes at once.
+//!
+//! Links are taken in ascending order of a key, the shortest hop first. After each, the matrix of
+//! lengths holds the shortest chain of every pair over the links taken so far: of the chains whose
+//! longest hop is no longer than that link. Whenever a link makes a pair's chain shorter, that is a
+//! new point of the pair's front, and it is logged. Key and length may be unrelated.
+//!
+//! A link from `i` to `j` of length `s` shortens the chain from `x` to `y` only if it shortens both
+//! that from `x` to `j` and that from `i` to `y`: otherwise the way by `i` and `j` is no shorter than
+//! one that was there. So only `A x B` need a look, with
+//! `A = {x: D(x,i) + s < D(x,j)}` and `B = {y: s + D(j,y) < D(i,y)}`, which take one pass over two rows
+//! each; and none at all if `D(i,j) <= s`. That is the optimisation of MOSTO's appendix A, and exact
+//! because lengths are integers: rounding would break it.
+//!
+//! **Bounded hops.** A layer for each number of hops `h` holds the shortest chains of at most `h`.
+//! The same holds between layers: `A_a` compares layer `a` with `a + 1`, and `A_a x B_b` is for
+//! layer `a + b + 1`. But no link can be passed over there: a chain as short as the link may
+//! have hops more. Without a bound one layer takes the part of all.
+//!
+//! For every point the node before the last is logged. A chain is read backwards from it: the
+//! chain to that node, as short as it was when the point was found, is the rest.
+
+use crate::matrix::Matrix;
+
+/// The length of a chain that is not there. Three of them still fit: no sum overflows.
+pub(crate) const ABSENT: i32 = 1 << 29;
+
+/// Rows are padded to blocks of so many nodes, which are compared at once.
+const BLOCK: usize = 16;
+
+/// A link as the sweep sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edge {
+    /// What links are ordered by.
+    pub(crate) key: u32,
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+    /// What it adds to the length of a chain.
+    pub(crate) length: i32,
+}
+
+/// A chain was found that is shorter than all with no longer a hop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// Its last node; the first is that of the log.
+    pub(crate) to: u16,
+    /// The node before the last.
+    pub(crate) before: u16,
+    /// Place in the order of links of the one that made it.
+    pub(crate) rank: u32,
+    /// Its length.
+    pub(crate) length: u32,
+}
+
+/// The links in the order of the sweep, which depends on nothing else than the matrix.
+///
+/// `measure` gives the key and the length of a link, which must be less than [`ABSENT`].
+pub(crate) fn edges(
+    matrix: &Matrix,
+    measure: impl Fn(usize, usize) -> Option<(u32, i32)>,
+) -> Vec<Edge> {
+    let mut edges: Vec<Edge> = matrix
+        .links()
+        .filter_map(|(from, to, _)| {
+            let (key, length) = measure(from, to)?;
+            let (from, to) = (short(from), short(to));
+            Some(Edge {
+                key,
+                from,
+                to,
+                length,
+            })
+        })
+        .collect();
+    // Keys that tie are told apart by the ends: no two elements are equal.
+    edges.sort_unstable_by_key(|edge| {
+        u64::from(edge.key) << 32 | u64::from(edge.from) << 16 | u64::from(edge.to)
+    });
+    edges
+}
+
+/// Takes all edges in their order. The logs are by layer and by first node, in the order of finding;
+/// there is one layer, or `hops_max` and one for chains without a hop, which is empty.
+pub(crate) fn run(nodes: usize, edges: &[Edge], hops_max: Option<usize>) -> Vec<Vec<Vec<Found>>> {
+    let mut sweep = Sweep::new(nodes, hops_max);
+    for (rank, edge) in (0u32..).zip(edges) {
+        sweep.take(rank, edge);
+    }
+    sweep.layers.into_iter().map(|layer| layer.log).collect()
+}
+
+fn short(node: usize) -> u16 {
+    u16::try_from(node).expect("a matrix has fewer nodes")
+}
+
+/// The shortest chains over the links taken, of at most so many hops.
+#[derive(Debug)]
+struct Layer {
+    /// Lengths by first node, then by last.
+    rows: Vec<i32>,
+    /// The same by last node, then by first.
+    columns: Vec<i32>,
+    /// The node before the last, by first, then by last.
+    before: Vec<u16>,
+    log: Vec<Vec<Found>>,
+}
+
+/// A node that the link brings nearer: first node of `A`, or last of `B`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Near {
+    node: u16,
+    /// Of a chain to the node: the one before it. Of no use in `A`.
+    before: u16,
+    /// The length up to the link's end, with the link in `A`.
+    length: i32,
+}
+
+#[derive(Debug)]
+struct Sweep {
+    /// Nodes in a padded row.
+    stride: usize,
+    layers: Vec<Layer>,
+    /// From a layer to the one that its chains are in with one more hop: 1, or 0 without a bound.
+    step: usize,
+    /// By layer, of the link at hand.
+    sources: Vec<Vec<Near>>,
+    targets: Vec<Vec<Near>>,
+}
+
+impl Sweep {
+    fn new(nodes: usize, hops_max: Option<usize>) -> Self {
+        let stride = nodes.next_multiple_of(BLOCK);
+        let count = hops_max.map_or(1, |hops| hops + 1);
+        Self {
+            stride,
+            layers: (0..count).map(|_| Layer::new(nodes, stride)).collect(),
+            step: usize::from(hops_max.is_some()),
+            sources: vec![Vec::new(); count],
+            targets: vec![Vec::new(); count],
+        }
+    }
+
+    fn take(&mut self, rank: u32, edge: &Edge) {
+        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
+        let open = self.open_layers(edge);
+        for near in 0..open {
+            let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
+            let sources = &mut self.sources[near];
+            collect(
+                chains.column(from, self.stride),
+                compared.column(to, self.stride),
+                edge.length,
+                sources,
+            );
+            let targets = &mut self.targets[near];
+            collect(
+                chains.row(to, self.stride),
+                compared.row(from, self.stride),
+                edge.length,
+                targets,
+            );
+            for target in targets {
+                let known = chains.before[to * self.stride + usize::from(target.node)];
+                let is_end = target.node == edge.to;
+                target.before = if is_end { edge.from } else { known };
+                target.length -= edge.length;
+            }
+        }
+        for one in 0..open {
+            for other in 0..open {
+                let joined = if self.step == 0 { 0 } else { one + other + 1 };
+                if let Some(layer) = self.layers.get_mut(joined) {
+                    layer.join(self.stride, rank, &self.sources[one], &self.targets[other]);
+                }
+            }
+        }
+    }
+
+    /// How many layers' chains to look at: none if there is a chain between the link's ends
+    /// already that is no longer, and takes no more hops, which without a bound is all the same.
+    fn open_layers(&self, edge: &Edge) -> usize {
+        let place = usize::from(edge.from) * self.stride + usize::from(edge.to);
+        let known = self.layers[self.step].rows[place];
+        if edge.length < known {
+            self.layers.len().max(2) - 1
+        } else {
+            0
+        }
+    }
+}
+
+impl Layer {
+    fn new(nodes: usize, stride: usize) -> Self {
+        let mut rows = vec![ABSENT; nodes * stride];
+        for node in 0..nodes {
+            rows[node * stride + node] = 0;
+        }
+        Self {
+            columns: rows.clone(),
+            rows,
+            before: vec![0; nodes * stride],
+            log: vec![Vec::new(); nodes],
+        }
+    }
+
+    fn row(&self, from: usize, stride: usize) -> &[i32] {
+        &self.rows[from * stride..][..stride]
+    }
+
+    fn column(&self, to: usize, stride: usize) -> &[i32] {
+        &self.columns[to * stride..][..stride]
+    }
+
+    /// Looks at the chains from all sources over the link to all targets.
+    fn join(&mut self, stride: usize, rank: u32, sources: &[Near], targets: &[Near]) {
+        for source in sources {
+            let from = usize::from(source.node);
+            let row = &mut self.rows[from * stride..][..stride];
+            let before = &mut self.before[from * stride..][..stride];
+            let log = &mut self.log[from];
+            for target in targets {
+                let to = usize::from(target.node);
+                let length = source.length + target.length;
+                if length < row[to] {
+                    row[to] = length;
+                    before[to] = target.before;
+                    self.columns[to * stride + from] = length;
+                    log.push(Found {
+                        to: target.node,
+                        before: target.before,
+                        rank,
+                        length: length.cast_unsigned(),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The nodes whose `chains` and one link of `length` more are shorter than `compared`.
+fn collect(chains: &[i32], compared: &[i32], length: i32, near: &mut Vec<Near>) {
+    // Room for all, and a place to write what does not count.
+    near.resize(chains.len() + 1, Near::default());
+    let mut count = 0;
+    let (chains, _) = chains.as_chunks::<BLOCK>();
+    let (compared, _) = compared.as_chunks::<BLOCK>();
+    for (block, (chains, compared)) in chains.iter().zip(compared).enumerate() {
+        // Few blocks have any, and to learn that of all of a block at once is cheap.
+        let pairs = chains.iter().zip(compared);
+        let any = pairs.fold(0, |any, (chain, other)| {
+            any | i32::from(chain + length < *other)
+        });
+        if any == 0 {
+            continue;
+        }
+        // Written whether they count or not: a branch would be guessed wrong.
+        for (place, (chain, other)) in chains.iter().zip(compared).enumerate() {
+            near[count] = Near {
+                node: short(block * BLOCK + place),
+                before: 0,
+                length: chain + length,
+            };
+            count += usize::from(chain + length < *other);
+        }
+    }
+    near.truncate(count);
+}

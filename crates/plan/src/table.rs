@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one node keeps of a plan: for each other node, size and access link the chain to use, and
+//! two more to fall back on.
+//!
+//! The fall-backs are the neighbours on the front: first the one that is a little shorter and has a
+//! longer hop, then the one that is a little longer and has shorter hops. A node that knows another to have failed skips
+//! the chains that contain it, and goes direct when none is left.
+//!
+//! Look-ups allocate nothing and touch a handful of cache lines. A chain is kept once for each
+//! egress, however many classes use it, and so is every distinct assignment of choices to classes.
+
+mod build;
+
+pub(crate) use build::build_all;
+
+/// The most classes: sizes times access links. So many chains to an egress can be counted in a byte.
+pub const CLASSES_MAX: usize = 64;
+
+/// Chains that a look-up may give: the best and its fall-backs.
+pub const CHOICES: usize = 3;
+
+/// No chain is kept.
+const NONE: u8 = u8::MAX;
+
+/// Places in the list of an egress's chains, [`NONE`] after the last.
+type Choices = [u8; CHOICES];
+
+/// Into which classes transfers are sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classes {
+    /// The largest transfer of each size class, in bytes, ascending. Chains are chosen for these.
+    /// What is larger than the last is sorted there.
+    sizes: Vec<u64>,
+    /// The slowest access link of each class, as a round-trip time in microseconds, ascending.
+    access_us: Vec<u32>,
+}
+
+/// There are no classes, or more than [`CLASSES_MAX`], or they do not ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "sizes and access links must ascend, and there must be 1 to {CLASSES_MAX} combinations of them"
+)]
+pub struct WrongClasses;
+
+impl Classes {
+    /// Classes by these bounds: bytes, and round-trip times in microseconds.
+    pub fn new(sizes: &[u64], access_us: &[u32]) -> Result<Self, WrongClasses> {
+        let ascend = sizes.is_sorted_by(|a, b| a < b) && access_us.is_sorted_by(|a, b| a < b);
+        let count = sizes.len().saturating_mul(access_us.len());
+        if !ascend || !(1..=CLASSES_MAX).contains(&count) {
+            return Err(WrongClasses);
+        }
+        Ok(Self {
+            sizes: sizes.to_vec(),
+            access_us: access_us.to_vec(),
+        })
+    }
+
+    /// A size class for each number of rounds that slow start takes on a cold hop, up to ten, and
+    /// access links of 0, 10, 20 and 40 ms.
+    pub fn by_rounds(model: &crate::Model) -> Self {
+        let sizes: Vec<u64> = (1..=10).map(|rounds| model.bytes_in(rounds)).collect();
+        Self {
+            sizes,
+            access_us: vec![0, 10_000, 20_000, 40_000],
+        }
+    }
+
+    /// The largest transfers of the size classes, in bytes.
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    /// The slowest access links of their classes, in microseconds.
+    pub fn access_us(&self) -> &[u32] {
+        &self.access_us
+    }
+
+    /// The class of a transfer of `bytes` over an access link of this round-trip time.
+    ///
+    /// An access link belongs to the class below: a chain that is too good for it costs a node, one
+    /// that is not good enough costs time.
+    pub fn of(&self, bytes: u64, access_us: u32) -> Class {
+        let size = self.sizes.partition_point(|largest| *largest < bytes);
+        let size = size.min(self.sizes.len() - 1);
+        let access = self.access_us.partition_point(|link| *link <= access_us);
+        Class(size * self.access_us.len() + access.saturating_sub(1))
+    }
+
+    fn count(&self) -> usize {
+        self.sizes.len() * self.access_us.len()
+    }
+}
+
+/// A class of transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class(usize);
+
+/// The chains from one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Where in `chains` those to each egress begin.
+    starts: Box<[u32]>,
+    /// Each a count of nodes, and these, without the ends.
+    chains: Box<[u16]>,
+    /// Which pattern each egress has.
+    pattern_of: Box<[u16]>,
+    /// For each pattern and class, which choices.
+    patterns: Box<[u16]>,
+    /// Which of an egress's chains, the best first.
+    choices: Box<[Choices]>,
+    /// How many classes a pattern is for.
+    classes: usize,
+}
+
+impl Table {
+    /// The chains to a node, the best first: the nodes between this one and it. The direct hop is
+    /// the chain without a node. Nothing is kept for the node itself, nor for one that cannot be
+    /// reached.
+    ///
+    /// Panics for a node that there is not.
+    pub fn chains(&self, egress: usize, class: Class) -> impl Iterator<Item = &[u16]> {
+        self.chains_of(egress, self.choices(egress, class))
+    }
+
+    fn choices(&self, egress: usize, class: Class) -> Choices {
+        assert!(class.0 < self.classes, "a class of other classes");
+        let pattern = usize::from(self.pattern_of[egress]);
+        let number = self.patterns[pattern * self.classes + class.0];
+        self.choices[usize::from(number)]
+    }
+
+    fn chains_of(&self, egress: usize, choices: Choices) -> impl Iterator<Item = &[u16]> {
+        let chains = &self.chains[self.starts[egress] as usize..];
+        let kept = choices.into_iter().take_while(|choice| *choice != NONE);
+        kept.map(|choice| nth(chains, choice))
+    }
+
+    /// How many nodes it has chains for, this one included.
+    pub fn nodes(&self) -> usize {
+        self.pattern_of.len()
+    }
+
+    /// How many bytes of memory it takes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.starts)
+            + size_of_val(&*self.chains)
+            + size_of_val(&*self.pattern_of)
+            + size_of_val(&*self.patterns)
+            + size_of_val(&*self.choices)
+            + size_of::<Self>()
+    }
+
+    /// How many chains it keeps.
+    pub fn chain_count(&self) -> usize {
+        let (mut rest, mut count) = (&*self.chains, 0);
+        while let [nodes, after @ ..] = rest {
+            rest = &after[usize::from(*nodes)..];
+            count += 1;
+        }
+        count
+    }
+}
+
+/// One of the chains that follow one another.
+fn nth(mut chains: &[u16], place: u8) -> &[u16] {
+    for _ in 0..place {
+        chains = &chains[1 + usize::from(chains[0])..];
+    }
+    &chains[1..=usize::from(chains[0])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_are_sorted_into_classes() {
+        let classes = Classes::new(&[15_000, 45_000], &[0, 10_000, 20_000]).unwrap();
+        let of = |bytes, access| classes.of(bytes, access).0;
+        assert_eq!(of(0, 0), 0);
+        assert_eq!(of(15_000, 9_999), 0);
+        assert_eq!(of(15_001, 0), 3);
+        assert_eq!(of(u64::MAX, 0), 3);
+        assert_eq!(of(1, 10_000), 1);
+        assert_eq!(of(1, u32::MAX), 2);
+    }
+
+    #[test]
+    fn classes_ascend_and_are_bounded() {
+        assert!(Classes::new(&[], &[0]).is_err());
+        assert!(Classes::new(&[1], &[]).is_err());
+        assert!(Classes::new(&[2, 1], &[0]).is_err());
+        assert!(Classes::new(&[1, 1], &[0]).is_err());
+        let many: Vec<u64> = (1..=65).collect();
+        assert!(Classes::new(&many, &[0]).is_err());
+        assert!(Classes::new(&many[..64], &[0]).is_ok());
+        let by_rounds = Classes::by_rounds(&crate::Model::default());
+        assert_eq!(by_rounds.sizes()[4], 448_880);
+    }
+}
