@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::access::Access;
 use crate::chain::Chains;
 use crate::flow::Flow;
+use crate::side::Sides;
 
 /// When the client is answered, relative to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -203,6 +204,13 @@ pub struct Rule {
     pub upstream: SideOptions,
     /// Its time bounds.
     pub timeouts: Timeouts,
+}
+
+impl Rule {
+    /// Settings of the sockets of both sides.
+    pub fn sides(&self) -> Sides<&SideOptions> {
+        Sides([&self.downstream, &self.upstream])
+    }
 }
 
 /// Bounds on half-open upstream connections: those opened at a SYN whose

@@ -48,12 +48,14 @@ pub trait Io {
     /// # Errors
     /// `WouldBlock`, or the connection's fault.
     fn read(&mut self, side: Side) -> io::Result<usize>;
-    /// Writes scratch bytes `from..to`; returns how many were taken. Without
-    /// bytes, it only finds out whether the connection has failed.
+    /// Writes scratch bytes `from..to`; returns how many were taken. With
+    /// `more`, what does not fill a segment waits for the write or the FIN that
+    /// follows at once. Without bytes, it only finds out whether the connection
+    /// has failed.
     ///
     /// # Errors
     /// As for [`Io::read`].
-    fn write(&mut self, side: Side, from: usize, to: usize) -> io::Result<usize>;
+    fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize>;
     /// Keeps scratch bytes `from..to` for later.
     fn keep(&mut self, from: usize, to: usize) -> Self::Buffer;
     /// Writes kept bytes from `from` on; returns how many were taken.
@@ -95,6 +97,8 @@ pub struct Ready {
     pub failed: bool,
     /// Urgent data (RFC 6093) is among the bytes.
     pub urgent: bool,
+    /// The peer has sent FIN: behind the bytes that wait there are no more.
+    pub ending: bool,
 }
 
 /// What the relay wants next.
@@ -195,6 +199,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.ready[side].writable |= ready.writable;
         self.ready[side].failed |= ready.failed;
         self.ready[side].urgent |= ready.urgent;
+        self.ready[side].ending |= ready.ending;
     }
 
     /// Moves what can be moved, within one turn.
@@ -365,7 +370,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         let read = self.read_result(from, result)?;
         let mut written = 0;
         while written < read && self.ready[!from].writable {
-            let result = io.write(!from, written, read);
+            let result = io.write(!from, written, read, self.ready[from].ending);
             match self.wrote(!from, result) {
                 Ok(bytes) => {
                     written += bytes;
@@ -426,7 +431,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     fn probe(&mut self, side: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         let unread = self.directions[side].stage != Stage::Flowing && !self.ended(!side);
         if unread && std::mem::take(&mut self.ready[side].failed) {
-            let result = io.write(side, 0, 0);
+            let result = io.write(side, 0, 0, false);
             self.wrote(side, result)?;
         }
         Ok(())

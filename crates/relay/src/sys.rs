@@ -5,17 +5,16 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::socket::{SockFlag, accept4};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::policy::SideOptions;
 
 /// A send buffer's size at the start, in bytes; the kernel doubles it.
-const SEND_BUFFER_BYTES: i32 = 512 << 10;
+const SEND_BUFFER_BYTES: u32 = 512 << 10;
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
 const SO_BUF_LOCK: i32 = 72;
 const SO_NETNS_COOKIE: i32 = 71;
@@ -253,21 +252,14 @@ pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
 /// Takes a connection whose handshake is complete: the socket, its client and
 /// its original destination.
 pub(crate) fn accept(listener: &Socket) -> io::Result<(OwnedFd, SocketAddr, SocketAddr)> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let fd = accept4(listener.as_raw_fd(), flags)?;
-    // SAFETY: the kernel has just made `fd`, and nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let socket = SockRef::from(&fd);
+    let (socket, client) = listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
     let address = |address: socket2::SockAddr| {
         address
             .as_socket()
             .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
     };
-    let (client, server) = (
-        address(socket.peer_addr()?)?,
-        address(socket.local_addr()?)?,
-    );
-    Ok((fd, client, server))
+    let (client, server) = (address(client)?, address(socket.local_addr()?)?);
+    Ok((socket.into(), client, server))
 }
 
 /// The segment size that the peer of an open connection announced, as far as
@@ -279,20 +271,41 @@ pub(crate) fn segment_bytes(socket: &impl AsFd) -> Option<u16> {
     u16::try_from(info.tcpi_snd_mss + options).ok()
 }
 
-/// Applies a rule's settings to one side of a relay.
+/// Applies a rule's settings to one side of a relay, or to the listener that
+/// such sides inherit them from.
 pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    apply_at_birth(fd, options)?;
+    apply_when_full(fd, options)?;
+    apply_when_old(fd, options)
+}
+
+/// Applies those of a rule's settings that a socket needs before it connects.
+pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     let socket = SockRef::from(fd);
     if let Some(name) = &options.congestion {
         socket.set_tcp_congestion(name.as_bytes())?;
     }
-    match options.send_buffer_bytes {
-        Some(bytes) => socket.set_send_buffer_size(bytes as usize)?,
-        None => widen_send_buffer(fd)?,
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes as usize)?;
     }
     if let Some(bytes) = options.receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes as usize)?;
     }
-    socket.set_tcp_notsent_lowat(options.notsent_lowat_bytes)?;
+    Ok(())
+}
+
+/// Applies those that matter once a socket has more to send than it takes at
+/// once, which most never have.
+pub(crate) fn apply_when_full(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    if options.send_buffer_bytes.is_none() {
+        widen_send_buffer(fd)?;
+    }
+    SockRef::from(fd).set_tcp_notsent_lowat(options.notsent_lowat_bytes)
+}
+
+/// Applies those that matter after seconds, which most connections do not last.
+pub(crate) fn apply_when_old(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    let socket = SockRef::from(fd);
     if !options.user_timeout.is_zero() {
         socket.set_tcp_user_timeout(Some(options.user_timeout))?;
     }
@@ -310,11 +323,15 @@ pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
 /// only when an acknowledgement finds it full: a relay in slow start, which
 /// writes segments as they come, would lose a round trip of the hop.
 fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
+    // It may have grown beyond on its own.
+    if SockRef::from(socket).send_buffer_size()? >= 2 * SEND_BUFFER_BYTES as usize {
+        return Ok(());
+    }
     set_option(
         socket,
         libc::SOL_SOCKET,
         libc::SO_SNDBUFFORCE,
-        SEND_BUFFER_BYTES,
+        SEND_BUFFER_BYTES.cast_signed(),
     )?;
     // Setting a size has switched the tuning off.
     set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)

@@ -387,6 +387,7 @@ impl<I: Intercept> Worker<I> {
             writable: failed || flags.contains(EpollFlags::EPOLLOUT),
             failed,
             urgent: flags.contains(EpollFlags::EPOLLPRI),
+            ending: flags.contains(EpollFlags::EPOLLRDHUP),
         };
         let key = token >> 1;
         let Some(entry) = self.entries.get_mut(key) else {

@@ -65,6 +65,8 @@ pub(super) struct Stream {
     starved: bool,
     /// An event waits to be taken.
     event: bool,
+    /// What was written last waits for what was said to follow.
+    waiting: bool,
     /// What the relay was told since a call was refused.
     told: Ready,
 }
@@ -86,6 +88,7 @@ impl Stream {
             error: None,
             starved: false,
             event: true,
+            waiting: false,
             told: Ready::default(),
         }
     }
@@ -115,6 +118,7 @@ impl Stream {
             writable,
             failed: self.died.is_some() || (self.fin && self.fin_sent),
             urgent: self.urgent.is_some(),
+            ending: self.fin,
         }
     }
 
@@ -278,6 +282,11 @@ impl Kernel {
         self.streams[side].read - self.streams[!side].written
     }
 
+    /// Whether bytes wait in the socket of `side` for what was said to follow.
+    pub(super) fn waits(&self, side: Side) -> bool {
+        self.streams[side].waiting
+    }
+
     /// Every byte and the FIN of `side` have been handed over.
     pub(super) fn handed_over(&self, side: Side) -> bool {
         let (from, to) = (&self.streams[side], &self.streams[!side]);
@@ -361,6 +370,7 @@ impl Kernel {
         let writable = self.note_fault(writable)?;
         let taken = self.part(writable.min(bytes.len()).min(most));
         let stream = &mut self.streams[side];
+        stream.waiting = false;
         let wanted = content(!side, stream.written, taken);
         assert!(bytes[..taken] == *wanted, "bytes are lost or out of order");
         stream.written += taken;
@@ -392,11 +402,12 @@ impl Io for Kernel {
         Ok(bytes.len())
     }
 
-    fn write(&mut self, side: Side, from: usize, to: usize) -> io::Result<usize> {
+    fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
         assert!(to <= self.loaded, "the scratch holds less");
         let scratch = std::mem::take(&mut self.scratch);
         let result = self.put(side, &scratch[from..to]);
         self.scratch = scratch;
+        self.streams[side].waiting |= more && matches!(result, Ok(1..));
         result
     }
 
@@ -458,6 +469,7 @@ impl Io for Kernel {
         assert_eq!(self.held(!side), 0, "FIN overtakes bytes");
         let stream = &mut self.streams[side];
         assert!(!stream.fin_sent, "FIN is sent twice");
+        stream.waiting = false;
         if stream.died.is_some() {
             return Err(ErrorKind::NotConnected.into());
         }

@@ -228,6 +228,7 @@ impl Schedule {
             writable: self.rng.once_in(2),
             failed: self.rng.once_in(2),
             urgent: false,
+            ending: false,
         };
         self.kernel.expect(side, ready);
         self.relay.note(side, ready);
@@ -311,6 +312,10 @@ impl Schedule {
         if let Verdict::Done(outcome) = verdict {
             self.outcome = Some(outcome);
             self.check_cause(outcome);
+        }
+        if verdict == Verdict::Blocked {
+            let forgotten = |side: &Side| self.kernel.waits(*side) && self.kernel.held(!*side) == 0;
+            assert!(!Side::BOTH.iter().any(forgotten), "bytes wait for nothing");
         }
         self.check();
     }

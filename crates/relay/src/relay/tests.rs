@@ -19,6 +19,7 @@ const READY: Ready = Ready {
     writable: true,
     failed: true,
     urgent: false,
+    ending: false,
 };
 const COPIED: usize = 64 << 10;
 const TURN: usize = 4 << 20;

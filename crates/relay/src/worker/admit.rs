@@ -18,7 +18,7 @@ use crate::relay::Ready;
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
-use super::entry::{Entry, LocalRule, Pending, State, Timers, micros};
+use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers, micros};
 use super::hop::{self, Hop, Kept, Wanted};
 use super::wait::LOOK;
 use super::{ACCEPTS_MAX, Worker};
@@ -170,6 +170,7 @@ impl<I: Intercept> Worker<I> {
             accept,
             queued: false,
             sockets: Sides::default(),
+            owed: Sides::default(),
             started: self.now,
             timers: Timers::default(),
             prologue: None,
@@ -248,6 +249,7 @@ impl<I: Intercept> Worker<I> {
         self.watch(key, Side::Upstream, &socket)?;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Upstream] = Some(socket);
+            entry.owed[Side::Upstream] = Owed::ALL;
         }
         Ok(())
     }
@@ -406,7 +408,8 @@ impl<I: Intercept> Worker<I> {
         };
         if !entry.rule.inherited {
             // The connection works without, so let it.
-            let _ = sys::apply(&socket, &entry.rule.rule.downstream);
+            let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
+            entry.owed[Side::Downstream] = Owed::ALL;
         }
         entry.timers.accept_us = Some(entry.since_start_us(now));
         entry.sockets[Side::Downstream] = Some(socket);
@@ -512,9 +515,12 @@ impl<I: Intercept> Worker<I> {
         self.counters.late.add(1);
         self.remember(&flow);
         let mss = sys::segment_bytes(&socket);
-        if !rule.inherited {
-            let _ = sys::apply(&socket, &rule.rule.downstream);
-        }
+        let owed = if rule.inherited {
+            Owed::default()
+        } else {
+            let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
+            Owed::ALL
+        };
         if rule.rule.accept != AcceptMode::Late {
             self.unannounced.insert(flow);
         }
@@ -524,6 +530,7 @@ impl<I: Intercept> Worker<I> {
         }
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
+            entry.owed[Side::Downstream] = owed;
             entry.timers.accept_us = Some(0);
         }
         self.choose_ways(key);
@@ -539,7 +546,9 @@ impl<I: Intercept> Worker<I> {
         let Some(socket) = &entry.sockets[Side::Upstream] else {
             return;
         };
-        if let Some(error) = hop::connect_error(socket) {
+        if ready.failed
+            && let Some(error) = hop::connect_error(socket)
+        {
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
         let strict = entry.accept == AcceptMode::Strict || entry.asker().is_some();

@@ -80,6 +80,8 @@ impl<I: Intercept> Worker<I> {
         }
         let mut halves = Halves {
             sockets: &entry.sockets,
+            owed: &mut entry.owed,
+            options: entry.rule.rule.sides(),
             prologue: entry.prologue.as_deref_mut(),
             workspace: &mut self.workspace,
         };
@@ -186,6 +188,9 @@ impl<I: Intercept> Worker<I> {
     /// An entry's deadline has come.
     pub(super) fn on_time(&mut self, key: u64) {
         let now: Duration = self.now;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.on_age(now);
+        }
         let outcome = match self.entries.get(key).map(|entry| &entry.state) {
             Some(State::Open(relay)) => relay.on_time(now),
             Some(State::Opening(_)) => return self.on_opening_time(key),

@@ -16,10 +16,14 @@ use crate::opening::Opening;
 use crate::pipes::Pipe;
 use crate::policy::{AcceptMode, Rule};
 use crate::relay::{Bounds, Relay};
-use crate::side::Sides;
+use crate::side::{Side, Sides};
+use crate::sys;
 
 use super::prologue::{Asker, Prologue};
 use super::ways::Hopping;
+
+/// The age from which a relay may need what short ones never do.
+const OLD: Duration = Duration::from_secs(1);
 
 /// A rule and what is computed from it once.
 #[derive(Debug)]
@@ -39,6 +43,23 @@ pub(super) struct Timers {
     pub(super) first_byte_us: Option<u32>,
 }
 
+/// Which of the rule's settings a side's socket has yet to be given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Owed {
+    /// Those of [`sys::apply_when_full`].
+    pub(super) when_full: bool,
+    /// Those of [`sys::apply_when_old`].
+    pub(super) when_old: bool,
+}
+
+impl Owed {
+    /// All that a socket was not given at birth.
+    pub(super) const ALL: Self = Self {
+        when_full: true,
+        when_old: true,
+    };
+}
+
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) flow: Flow,
@@ -47,6 +68,7 @@ pub(super) struct Entry {
     /// It waits for another turn.
     pub(super) queued: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
+    pub(super) owed: Sides<Owed>,
     /// When its SYN or its accept was seen, in the worker's time.
     pub(super) started: Duration,
     pub(super) timers: Timers,
@@ -145,8 +167,27 @@ impl Entry {
     /// When the entry wants to be looked at.
     pub(super) fn deadline(&self) -> Duration {
         match &self.state {
+            State::Open(relay) if self.owes() => relay.deadline().min(self.started + OLD),
             State::Open(relay) => relay.deadline(),
             State::Opening(pending) => pending.deadline(),
+        }
+    }
+
+    fn owes(&self) -> bool {
+        self.owed.0.iter().any(|owed| owed.when_old)
+    }
+
+    /// Gives the sockets of an open relay what they are owed at this age.
+    pub(super) fn on_age(&mut self, now: Duration) {
+        if !self.is_open() || now < self.started + OLD {
+            return;
+        }
+        for side in Side::BOTH {
+            let owed = std::mem::take(&mut self.owed[side].when_old);
+            if let (true, Some(socket)) = (owed, &self.sockets[side]) {
+                // The connection works without, so let it.
+                let _ = sys::apply_when_old(socket, self.rule.rule.sides()[side]);
+            }
         }
     }
 

@@ -8,10 +8,12 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
 
 use crate::pipes::{PIPE_BYTES, Pipe, Pipes};
+use crate::policy::SideOptions;
 use crate::relay::Io;
 use crate::side::{Side, Sides};
 use crate::sys;
 
+use super::entry::Owed;
 use super::prologue::Prologue;
 
 /// Bytes read at once when copying.
@@ -39,6 +41,9 @@ impl Workspace {
 /// Both sockets of a relay, for the length of one turn.
 pub(super) struct Halves<'a> {
     pub(super) sockets: &'a Sides<Option<OwnedFd>>,
+    pub(super) owed: &'a mut Sides<Owed>,
+    /// The rule's settings for both.
+    pub(super) options: Sides<&'a SideOptions>,
     /// What is still to be heard before the bytes of the upstream side.
     pub(super) prologue: Option<&'a mut Prologue>,
     pub(super) workspace: &'a mut Workspace,
@@ -49,6 +54,25 @@ impl Halves<'_> {
         self.sockets[side]
             .as_ref()
             .expect("an open relay has both sockets")
+    }
+
+    /// Repeats a write that found its socket full, once the socket has been
+    /// given what it needs for that.
+    fn write_to(
+        &mut self,
+        side: Side,
+        mut call: impl FnMut(&mut Self) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let written = call(self);
+        let full = written
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if full && std::mem::take(&mut self.owed[side].when_full) {
+            // The connection works without, so let it.
+            let _ = sys::apply_when_full(self.fd(side), self.options[side]);
+            return call(self);
+        }
+        written
     }
 
     /// Hears what the next node says before the flow's bytes. The relay reads,
@@ -76,14 +100,12 @@ impl Io for Halves<'_> {
         retry(|| recv(fd, &mut self.workspace.scratch, MsgFlags::empty()))
     }
 
-    fn write(&mut self, side: Side, from: usize, to: usize) -> io::Result<usize> {
-        let fd = self.fd(side).as_raw_fd();
-        retry(|| {
-            send(
-                fd,
-                &self.workspace.scratch[from..to],
-                MsgFlags::MSG_NOSIGNAL,
-            )
+    fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
+        let more = if more { libc::MSG_MORE } else { 0 };
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
+        self.write_to(side, |halves| {
+            let fd = halves.fd(side).as_raw_fd();
+            retry(|| send(fd, &halves.workspace.scratch[from..to], flags))
         })
     }
 
@@ -92,8 +114,10 @@ impl Io for Halves<'_> {
     }
 
     fn write_kept(&mut self, side: Side, kept: &Box<[u8]>, from: usize) -> io::Result<usize> {
-        let fd = self.fd(side).as_raw_fd();
-        retry(|| send(fd, &kept[from..], MsgFlags::MSG_NOSIGNAL))
+        self.write_to(side, |halves| {
+            let fd = halves.fd(side).as_raw_fd();
+            retry(|| send(fd, &kept[from..], MsgFlags::MSG_NOSIGNAL))
+        })
     }
 
     fn lease(&mut self) -> Option<Pipe> {
@@ -111,7 +135,9 @@ impl Io for Halves<'_> {
     }
 
     fn empty(&mut self, side: Side, pipe: &mut Pipe, bytes: usize) -> io::Result<usize> {
-        sys::splice(&pipe.read, self.fd(side), bytes)
+        self.write_to(side, |halves| {
+            sys::splice(&pipe.read, halves.fd(side), bytes)
+        })
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
@@ -138,13 +164,38 @@ mod tests {
 
     use super::*;
 
-    /// A connection whose near end is the upstream side of a relay.
-    fn connection() -> (Sides<Option<OwnedFd>>, TcpStream) {
+    /// What a relay has whose upstream side alone is there.
+    struct Near {
+        sockets: Sides<Option<OwnedFd>>,
+        owed: Sides<Owed>,
+        options: SideOptions,
+        workspace: Workspace,
+    }
+
+    impl Near {
+        fn halves(&mut self) -> Halves<'_> {
+            Halves {
+                sockets: &self.sockets,
+                owed: &mut self.owed,
+                options: Sides([&self.options; 2]),
+                prologue: None,
+                workspace: &mut self.workspace,
+            }
+        }
+    }
+
+    fn connection() -> (Near, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (near, _) = listener.accept().unwrap();
         near.set_nonblocking(true).unwrap();
-        (Sides([None, Some(near.into())]), peer)
+        let near = Near {
+            sockets: Sides([None, Some(near.into())]),
+            owed: Sides([Owed::ALL; 2]),
+            options: SideOptions::default(),
+            workspace: Workspace::new(),
+        };
+        (near, peer)
     }
 
     fn reset(peer: TcpStream) {
@@ -167,19 +218,18 @@ mod tests {
 
     #[test]
     fn a_reset_behind_a_fin_is_told_to_writers_only() {
-        let (sockets, peer) = connection();
-        let mut workspace = Workspace::new();
-        let mut halves = Halves {
-            sockets: &sockets,
-            prologue: None,
-            workspace: &mut workspace,
-        };
+        let (mut near, peer) = connection();
+        let mut halves = near.halves();
         peer.shutdown(Shutdown::Write).unwrap();
         until(|| halves.read(Side::Upstream), |read| matches!(read, Ok(0)));
-        assert_eq!(halves.write(Side::Upstream, 0, 0).unwrap(), 0, "it lives");
+        assert_eq!(
+            halves.write(Side::Upstream, 0, 0, false).unwrap(),
+            0,
+            "it lives"
+        );
         reset(peer);
         let broken = is(ErrorKind::BrokenPipe);
-        until(|| halves.write(Side::Upstream, 0, 0), broken);
+        until(|| halves.write(Side::Upstream, 0, 0, false), broken);
         assert_eq!(halves.read(Side::Upstream).unwrap(), 0);
         let gone = halves.finish(Side::Upstream);
         assert!(is(ErrorKind::NotConnected)(&gone), "{gone:?}");
@@ -187,15 +237,10 @@ mod tests {
 
     #[test]
     fn bytes_before_a_reset_are_read_and_then_the_reset() {
-        let (sockets, mut peer) = connection();
-        let mut workspace = Workspace::new();
-        let mut halves = Halves {
-            sockets: &sockets,
-            prologue: None,
-            workspace: &mut workspace,
-        };
+        let (mut near, mut peer) = connection();
+        let mut halves = near.halves();
         halves.workspace.scratch[..3].copy_from_slice(b"abc");
-        assert_eq!(halves.write(Side::Upstream, 0, 3).unwrap(), 3);
+        assert_eq!(halves.write(Side::Upstream, 0, 3, false).unwrap(), 3);
         let mut got = [0; 3];
         peer.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"abc");
@@ -208,15 +253,48 @@ mod tests {
         let read = halves.read(Side::Upstream);
         assert!(is(ErrorKind::ConnectionReset)(&read), "{read:?}");
     }
+
+    #[test]
+    fn a_full_socket_is_given_room_once() {
+        let (mut near, _peer) = connection();
+        let mut halves = near.halves();
+        let size = |halves: &Halves<'_>| {
+            let socket = socket2::SockRef::from(halves.fd(Side::Upstream));
+            socket.send_buffer_size().unwrap()
+        };
+        let socket = socket2::SockRef::from(halves.fd(Side::Upstream));
+        socket.set_send_buffer_size(16 << 10).unwrap();
+        let born = size(&halves);
+        let mut sent = 0;
+        let full = loop {
+            match halves.write(Side::Upstream, 0, SCRATCH_BYTES, false) {
+                Ok(bytes) => sent += bytes,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        assert!(
+            size(&halves) > born && sent > born,
+            "{born} bytes, {sent} sent"
+        );
+        assert!(!halves.owed[Side::Upstream].when_full);
+    }
+
+    #[test]
+    fn bytes_with_more_to_come_leave_with_the_fin() {
+        let (mut near, mut peer) = connection();
+        let mut halves = near.halves();
+        assert_eq!(halves.write(Side::Upstream, 0, 3, true).unwrap(), 3);
+        halves.finish(Side::Upstream).unwrap();
+        let mut got = Vec::new();
+        peer.read_to_end(&mut got).unwrap();
+        assert_eq!(got, [0; 3]);
+    }
+
     #[test]
     fn urgent_bytes_stop_splicing_and_not_reading() {
-        let (sockets, peer) = connection();
-        let mut workspace = Workspace::new();
-        let mut halves = Halves {
-            sockets: &sockets,
-            prologue: None,
-            workspace: &mut workspace,
-        };
+        let (mut near, peer) = connection();
+        let mut halves = near.halves();
         let near = socket2::SockRef::from(halves.fd(Side::Upstream));
         near.set_out_of_band_inline(true).unwrap();
         let far = socket2::SockRef::from(&peer);

@@ -49,7 +49,7 @@ impl Wanted<'_> {
             sys::keep_icmp_errors(&socket, ipv6, true)?;
         }
         // The connection works without, so let it.
-        let _ = sys::apply(&socket, &self.rule.upstream);
+        let _ = sys::apply_at_birth(&socket, &self.rule.upstream);
         Ok(socket)
     }
 
