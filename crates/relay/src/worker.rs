@@ -129,6 +129,8 @@ pub(crate) struct Worker<I> {
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
+    /// Flows that began in this turn, whose servers are not asked yet.
+    unasked: Vec<u64>,
     /// Relays that want another turn.
     again: Vec<u64>,
     ended: Vec<Ended>,
@@ -275,6 +277,7 @@ impl<I: Intercept> Worker<I> {
             down: HashMap::new(),
             passed: VecDeque::new(),
             workspace: Workspace::new(),
+            unasked: Vec::new(),
             again: Vec::new(),
             ended: Vec::new(),
             events_wait: false,
@@ -323,11 +326,15 @@ impl<I: Intercept> Worker<I> {
     fn turn(&mut self, events: &[EpollEvent]) {
         // SYN events first: an accepted socket looks for what they begin.
         self.take_events();
+        for event in events.iter().filter(|event| is_listener(event.data())) {
+            self.accept(event.data() & !TOKEN_LISTENER);
+        }
+        self.ask_servers();
         for event in events {
             match event.data() {
                 TOKEN_EVENTS => {}
                 TOKEN_WAKER => self.obey(),
-                token if token & TOKEN_LISTENER != 0 => self.accept(token & !TOKEN_LISTENER),
+                token if is_listener(token) => {}
                 token if token & TOKEN_WARM != 0 => self.on_warm(token & !TOKEN_WARM),
                 token if token & TOKEN_GREETING != 0 => self.on_greeting(token & !TOKEN_GREETING),
                 token => self.on_socket(token, event.events()),
@@ -520,6 +527,10 @@ impl<I: Intercept> Worker<I> {
     fn id(&self, key: u64) -> RelayId {
         RelayId(u64::from(self.index) << KEY_BITS | key)
     }
+}
+
+fn is_listener(token: u64) -> bool {
+    token & TOKEN_LISTENER != 0 && token < TOKEN_WAKER
 }
 
 fn interest_of(key: u64, side: Side) -> EpollEvent {

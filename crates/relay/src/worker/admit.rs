@@ -116,15 +116,25 @@ impl<I: Intercept> Worker<I> {
             self.counters.early.add(1);
             (Opening::early(), AcceptMode::Early)
         };
-        let mss = event.frame.mss();
         let key = self.insert(event.flow, rule, accept, opening, Some(event.frame));
         self.opening.insert(event.flow, key);
         self.count_half_open(key);
         if let Some(pending) = self.pending(key) {
             pending.gates.push((event.flow, event.gate));
+            pending.asked = false;
         }
-        self.choose_ways(key);
-        self.open_upstream(key, mss);
+        self.unasked.push(key);
+    }
+
+    /// Opens what the SYNs of this turn have begun. Those whose clients have
+    /// proved themselves since have no gate any more, so that what their servers
+    /// answer need not be held and put back.
+    pub(super) fn ask_servers(&mut self) {
+        for key in std::mem::take(&mut self.unasked) {
+            if self.pending(key).is_some_and(|pending| !pending.asked) {
+                self.ask_server(key);
+            }
+        }
     }
 
     /// Counts an opening flow against the budgets until its client is proved.
@@ -161,6 +171,7 @@ impl<I: Intercept> Worker<I> {
             ways: Vec::new(),
             guard: None,
             proof: ProofReader::default(),
+            asked: true,
             by_cold: false,
             hopping: None,
         };
@@ -277,11 +288,14 @@ impl<I: Intercept> Worker<I> {
             return Err(error);
         }
         self.counters.over_budget.add(1);
+        if let Some(pending) = self.pending(key) {
+            pending.asked = false;
+        }
         Ok(())
     }
 
-    /// Asks the server of a flow that was put off.
-    fn catch_up(&mut self, key: u64) {
+    /// Opens a flow whose server has not been asked, or was put off.
+    fn ask_server(&mut self, key: u64) {
         let now = self.now;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -293,7 +307,8 @@ impl<I: Intercept> Worker<I> {
         (pending.connecting, pending.connect_by) = (now, connect_by);
         pending.look_at = now + LOOK;
         let mss = pending.syn.as_ref().and_then(Frame::mss);
-        // The way was taken off the list when the flow was put off.
+        pending.asked = true;
+        // A way was taken off the list if the flow was put off.
         self.choose_ways(key);
         self.open_upstream(key, mss);
     }
@@ -421,14 +436,14 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let asked = entry.sockets[Side::Upstream].is_some();
         let Some(pending) = entry.pending() else {
             return;
         };
+        let asked = pending.asked;
         let step = pending.opening.on_accept();
         self.prove(key);
         match step {
-            OnMeeting::Wait(None) if !asked => self.catch_up(key),
+            OnMeeting::Wait(None) if !asked => self.ask_server(key),
             OnMeeting::Wait(frame) => {
                 self.inject(frame.and_then(|f| f.completed()), Heading::In);
                 self.meet_over_hop(key);

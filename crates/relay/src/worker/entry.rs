@@ -108,6 +108,8 @@ pub(super) struct Pending {
     pub(super) guard: Option<LoopGuard>,
     /// Reads that the client of another node is proved.
     pub(super) proof: ProofReader,
+    /// A server, or the next node, was asked for it.
+    pub(super) asked: bool,
     /// The next hop is to be a cold one.
     pub(super) by_cold: bool,
     /// The hop to it, if there is one.
