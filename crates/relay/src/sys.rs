@@ -337,6 +337,12 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
 }
 
+/// Has the ACK that completes a handshake wait for the bytes that most clients
+/// have sent by then, and saves a packet and its handling; or has it sent now.
+pub(crate) fn set_quick_ack(socket: &impl AsFd, quick: bool) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, quick.into())
+}
+
 /// Turns the armed reset-on-close off (or on again).
 pub(crate) fn set_reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
     SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO))

@@ -63,6 +63,20 @@ impl<I: Intercept> Worker<I> {
             key,
             &[(Side::Upstream, upstream), (Side::Downstream, ready)],
         );
+        self.complete_handshake(key);
+    }
+
+    /// Has the server told that its handshake is complete, if the client's bytes
+    /// have not: it may be the one to speak first.
+    fn complete_handshake(&self, key: u64) {
+        if let Some(entry) = self.entries.get(key)
+            && let State::Open(relay) = &entry.state
+            && relay.moved_from(Side::Downstream) == 0
+            && let Some(upstream) = &entry.sockets[Side::Upstream]
+        {
+            // The kernel does so itself after a while.
+            let _ = sys::set_quick_ack(upstream, true);
+        }
     }
 
     /// Gives a relay its turn, with what its sides turned out to be ready for.

@@ -49,6 +49,7 @@ impl Wanted<'_> {
             sys::keep_icmp_errors(&socket, ipv6, true)?;
         }
         // The connection works without, so let it.
+        let _ = sys::set_quick_ack(&socket, false);
         let _ = sys::apply_at_birth(&socket, &self.rule.upstream);
         Ok(socket)
     }
