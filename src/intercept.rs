@@ -9,7 +9,7 @@ use std::time::Duration;
 use posthaste_bpf as bpf;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept};
+use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept, Start};
 use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix};
 use posthaste_relay::sys;
 
@@ -126,8 +126,9 @@ impl Intercept for Lane {
             .suspect(&flow_key(flow), sys::monotonic() + period);
     }
 
-    fn widen(&mut self, peer: IpAddr, segments: u32) {
-        self.lane.set_peer_window(octets(peer), segments);
+    fn widen(&mut self, peer: IpAddr, start: Option<Start>) {
+        self.lane
+            .set_peer_start(octets(peer), start.map(peer_start));
     }
 
     fn acquit(&mut self, flow: &Flow) {
@@ -135,12 +136,19 @@ impl Intercept for Lane {
     }
 }
 
-/// What connections with each peer start with, by its address.
-pub(crate) fn peer_windows(policy: &Policy) -> Vec<([u8; 16], u32)> {
+/// How connections with each peer start, by its address.
+pub(crate) fn peer_starts(policy: &Policy) -> Vec<([u8; 16], bpf::PeerStart)> {
     let peers = policy.chains.peers.iter();
     peers
-        .map(|peer| (octets(peer.address.ip()), peer.window_segments()))
+        .map(|peer| (octets(peer.address.ip()), peer_start(peer.start())))
         .collect()
+}
+
+fn peer_start(start: Start) -> bpf::PeerStart {
+    bpf::PeerStart {
+        segments: start.segments,
+        rate: start.rate,
+    }
 }
 
 fn octets(ip: IpAddr) -> [u8; 16] {

@@ -170,7 +170,7 @@ impl Node {
         log: Log,
         starting: Vec<worker::Starting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
-        set_peer_windows(&mut redirect, &config.policy, &log)?;
+        set_peer_starts(&mut redirect, &config.policy, &log)?;
         let node = Self {
             path,
             config: Mutex::new(config),
@@ -211,7 +211,7 @@ impl Node {
         };
         let (next, restart) = self.config().adopt(Config::load(path)?);
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
-        set_peer_windows(&mut self.redirect(), &next.policy, &self.log)?;
+        set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
             worker.send(Command::Policy {
@@ -265,10 +265,10 @@ fn sets_windows(policy: &Policy) -> bool {
 
 /// Has connections with peers start with their windows. Without privilege for
 /// that they start as any other, unless the configuration says how.
-fn set_peer_windows(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
+fn set_peer_starts(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
     let mut peers = policy.chains.peers.iter();
     let is_wanted = peers.any(|peer| peer.socket.initial_window.is_some());
-    match redirect.set_peer_windows(&intercept::peer_windows(policy)) {
+    match redirect.set_peer_starts(&intercept::peer_starts(policy)) {
         Err(error) if !is_wanted => {
             let what = "hops start with the kernel's initial window";
             log.info(what, &[("error", &error)]);

@@ -11,7 +11,7 @@ use posthaste_bpf_build::Rust;
 /// The objects, and their structures that user space works with.
 const OBJECTS: [(&str, &[&str]); 3] = [
     ("capture", &["capture", "destination", "exempt_key"]),
-    ("redirect", &["rule_key", "candidates"]),
+    ("redirect", &["rule_key", "candidates", "peer_start"]),
     ("later", &["destination", "gate", "event_head"]),
 ];
 

@@ -16,7 +16,7 @@ use posthaste_bpf as bpf;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{Event, Gate, Heading, Intercept};
+use posthaste_relay::intercept::{Event, Gate, Heading, Intercept, Start};
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
 
@@ -217,7 +217,7 @@ impl Intercept for Capture {
 
     fn know(&mut self, _flow: &Flow) {}
 
-    fn widen(&mut self, _peer: IpAddr, _segments: u32) {}
+    fn widen(&mut self, _peer: IpAddr, _start: Option<Start>) {}
 
     fn suspect(&mut self, _flow: &Flow, _period: Duration) {}
 

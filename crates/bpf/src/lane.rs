@@ -36,6 +36,25 @@ pub struct FlowKey {
     pub server_port: u16,
 }
 
+/// With which congestion window connections with a node start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerStart {
+    /// No less than so many segments.
+    pub segments: u32,
+    /// What the way takes in a round trip at so many bytes per second, up to 1024
+    /// segments.
+    pub rate: u32,
+}
+
+impl PeerStart {
+    pub(crate) fn value(self) -> types::peer_start {
+        types::peer_start {
+            segments: self.segments,
+            rate: self.rate / 1000,
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -175,14 +194,15 @@ impl OpenLane {
         self.lane.listeners.update(&key, &value)
     }
 
-    /// Gives connections with a node that has one another initial window, in
-    /// segments. The address is 16 bytes, v4-mapped for IPv4.
-    pub fn set_peer_window(&self, address: [u8; 16], segments: u32) {
+    /// Says how connections with a node at this address start, or that it is none.
+    /// The address is 16 bytes, v4-mapped for IPv4.
+    pub fn set_peer_start(&self, address: [u8; 16], start: Option<PeerStart>) {
         let windows = &self.lane.peer_windows;
-        // A peer that is gone since needs none.
-        if matches!(windows.look_up(&address, &mut [0; 4]), Ok(true)) {
-            let _ = windows.update(&address, &segments.to_ne_bytes());
-        }
+        // Without it, they start as any other: the map is full, or has none.
+        let _ = match start {
+            Some(start) => windows.update(&address, bytes(&start.value())),
+            None => windows.delete(&address),
+        };
     }
 
     /// Has the worker's new flows forwarded, or no longer. Those it has begun

@@ -36,6 +36,6 @@ pub use cgroup::own as own_cgroup;
 pub use error::Error;
 #[cfg(fuzzing)]
 pub use lane::parse_event;
-pub use lane::{Event, EventKind, FlowKey, GateKey, Heading, Lane, OpenLane};
+pub use lane::{Event, EventKind, FlowKey, GateKey, Heading, Lane, OpenLane, PeerStart};
 pub use redirect::{FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use rules::{Accept, Action, PrefixSpec, RuleSpec};

@@ -23,6 +23,8 @@
 #define ICMPV6_PARAMPROB 4
 #define SOL_TCP 6
 #define PACKET_HOST 0
+/* In segments: 1.5 MB. */
+#define PEER_WINDOW_MAX 1024
 
 /* Written at run time: the policy in force. */
 volatile __u32 generation;
@@ -35,14 +37,13 @@ struct {
 	__type(value, struct candidates);
 } rules SEC(".maps");
 
-/* Nodes that hops are opened to and by, with the initial congestion window in
- * segments of connections with them. */
+/* Addresses of nodes that hops are opened to and by. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct address);
-	__type(value, __u32);
+	__type(value, struct peer_start);
 } peer_windows SEC(".maps");
 
 /* The programs of later.bpf.c. */
@@ -266,6 +267,17 @@ int redirect(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+/* What a node's way bears in the round trip that the handshake took. */
+static __always_inline __u32 peer_window(const struct peer_start *start, __u32 rtt_us, __u32 mss)
+{
+	__u64 segments = (__u64)start->rate * rtt_us / 1000;
+
+	segments = mss ? segments / mss : 0;
+	if (segments > PEER_WINDOW_MAX)
+		segments = PEER_WINDOW_MAX;
+	return segments > start->segments ? segments : start->segments;
+}
+
 /* A connection of ours is open: widen its initial window if its rule says so.
  * Only here does the kernel take one (TCP_BPF_IW). */
 SEC("sockops")
@@ -276,7 +288,7 @@ int widen_window(struct bpf_sock_ops *ctx)
 	struct packet pkt = {};
 	struct bpf_sock *sk = ctx->sk;
 	struct address *remote, *local;
-	__u32 *of_peer;
+	struct peer_start *of_peer;
 	int window;
 
 	if (!passive && ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
@@ -297,7 +309,7 @@ int widen_window(struct bpf_sock_ops *ctx)
 	}
 	of_peer = bpf_map_lookup_elem(&peer_windows, remote);
 	if (of_peer) {
-		window = *of_peer;
+		window = peer_window(of_peer, ctx->srtt_us >> 3, ctx->mss_cache);
 		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 		return 1;
 	}

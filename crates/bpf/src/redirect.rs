@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::attach::Hold;
 use crate::cgroup;
 use crate::error::Error;
-use crate::lane::Lane;
+use crate::lane::{Lane, PeerStart};
 use crate::later::{Later, Tools};
 use crate::object::{Map, Program};
 use crate::objects::redirect::{self, map, program};
@@ -219,23 +219,22 @@ impl Redirect {
         Ok(next)
     }
 
-    /// Gives connections with these nodes an initial window of so many segments,
-    /// and those with others what rules say. Addresses are 16 bytes, v4-mapped
-    /// for IPv4.
+    /// Has connections with the nodes at these addresses start so, and those with
+    /// others as rules say. Addresses are 16 bytes, v4-mapped for IPv4.
     ///
     /// # Errors
     /// [`Error::WindowsAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`],
     /// [`Error::Map`].
-    pub fn set_peer_windows(&mut self, windows: &[([u8; 16], u32)]) -> Result<(), Error> {
-        if !windows.is_empty() {
+    pub fn set_peer_starts(&mut self, starts: &[([u8; 16], PeerStart)]) -> Result<(), Error> {
+        if !starts.is_empty() {
             self.attach_windows()?;
         }
         let map = self.shared.get(map::PEER_WINDOWS);
         for address in std::mem::take(&mut self.peers) {
             map.delete(&address)?;
         }
-        for (address, segments) in windows {
-            map.update(address, &segments.to_ne_bytes())?;
+        for (address, start) in starts {
+            map.update(address, bytes(&start.value()))?;
             self.peers.push(*address);
         }
         Ok(())

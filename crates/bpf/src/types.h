@@ -75,6 +75,12 @@ struct candidates {
 	struct candidate list[CANDIDATES_MAX];
 };
 
+/* With which congestion window connections with a node start. */
+struct peer_start {
+	__u32 segments; /* no less */
+	__u32 rate; /* bytes per millisecond: what a round trip takes at it */
+};
+
 /* What may happen to the client's SYN while its gate stands. */
 enum gate_syn {
 	SYN_ADMITTED, /* it went to the listener */

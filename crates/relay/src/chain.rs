@@ -11,7 +11,9 @@ use posthaste_wire::header::{Label, NodeId};
 use posthaste_wire::seal::Key;
 
 use crate::flow::Flow;
+use crate::intercept::Start;
 use crate::policy::{Match, SideOptions};
+use crate::warm::path::RATE_ASSUMED;
 
 /// Another node that this one exchanges flows with.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,10 +36,26 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The window that connections with it start with, in segments, while nothing
-    /// is known of the way: what the operator says, or that of RFC 6928.
-    pub fn window_segments(&self) -> u32 {
-        self.socket.initial_window.unwrap_or(10)
+    /// How connections with it start while nothing is known of the way.
+    pub fn start(&self) -> Start {
+        self.start_at(self.rate_assumed())
+    }
+
+    /// How they start on a way that bears so many bytes per second, as far as is known:
+    /// with no less than the operator says, or RFC 6928.
+    pub(crate) fn start_at(&self, rate: u32) -> Start {
+        Start {
+            segments: self.socket.initial_window.unwrap_or(10),
+            rate,
+        }
+    }
+
+    /// What the way to it is taken to bear, in bytes per second, while nobody knows: 0,
+    /// nothing, for nodes that are not our own, and where the operator says how
+    /// connections are to start.
+    pub(crate) fn rate_assumed(&self) -> u32 {
+        let is_ours = self.key.is_some() && self.socket.initial_window.is_none();
+        if is_ours { RATE_ASSUMED } else { 0 }
     }
 }
 

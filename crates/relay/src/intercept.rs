@@ -51,6 +51,16 @@ pub struct Gate {
     pub kept: bool,
 }
 
+/// With which window a connection starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// No less than so many segments.
+    pub segments: u32,
+    /// As much as the way bears in a round trip at so many bytes per second, as far as
+    /// the redirection can follow.
+    pub rate: u32,
+}
+
 /// Which way a frame is put on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heading {
@@ -103,9 +113,9 @@ pub trait Intercept {
     fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()>;
     /// Remembers that a client from this prefix completed a handshake.
     fn know(&mut self, flow: &Flow);
-    /// Has connections with a peer, that are opened from now on, start with a window
-    /// of so many segments.
-    fn widen(&mut self, peer: IpAddr, segments: u32);
+    /// Says how connections with a peer at this address start that are opened from now
+    /// on; with `None`, as all others do.
+    fn widen(&mut self, peer: IpAddr, start: Option<Start>);
     /// Has flows to this destination opened strictly for a while.
     fn suspect(&mut self, flow: &Flow, period: Duration);
     /// Takes that back.

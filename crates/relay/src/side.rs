@@ -4,7 +4,7 @@
 use std::ops::{Index, IndexMut, Not};
 
 /// One side of a relay; `!side` is the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// Toward the client.
     Downstream,

@@ -517,6 +517,8 @@ pub struct TcpInfo {
     pub unacked_segments: u32,
     /// Segments retransmitted since the start.
     pub retransmitted_segments: u32,
+    /// Of these, what the peer had already (by duplicate SACKs, RFC 2883).
+    pub needless_segments: u32,
     /// Bytes acknowledged by the peer.
     pub acked_bytes: u64,
     /// Bytes received.
@@ -551,11 +553,18 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         send_mss_bytes: info.tcpi_snd_mss,
         unacked_segments: info.tcpi_unacked,
         retransmitted_segments: info.tcpi_total_retrans,
+        needless_segments: info.tcpi_dsack_dups,
         acked_bytes: info.tcpi_bytes_acked,
         received_bytes: info.tcpi_bytes_received,
         notsent_bytes: info.tcpi_notsent_bytes,
         delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
     })
+}
+
+/// The smoothed round-trip time of a connection, once there is one.
+pub(crate) fn rtt(socket: &impl AsFd) -> Option<Duration> {
+    let rtt_us = raw_tcp_info(socket).ok()?.tcpi_rtt;
+    (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
 }
 
 /// Whether a connecting socket's SYN is still in this host: in a queue of a device,

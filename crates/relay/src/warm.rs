@@ -19,7 +19,9 @@
 //! * For a flow to a peer that is not [`WarmHops::down`] it calls
 //!   [`WarmHops::take`]. The socket is the worker's from then on, in no epoll.
 //!   Without a hop the flow goes over a cold one.
-//! * When the flow has ended it calls [`WarmHops::learn`].
+//! * When a flow begins on a hop, warm or cold, dialed or accepted, it calls
+//!   [`WarmHops::begin`], when that has sent its first bytes [`WarmHops::share`],
+//!   and when it has ended [`WarmHops::learn`].
 
 mod backoff;
 mod demand;
@@ -47,7 +49,6 @@ use pool::{End, Order};
 use socket::Look;
 
 pub(crate) use neighbour::State;
-use path::Plan;
 
 /// Orders of one pool that are carried out in one turn: a dial costs some ten
 /// microseconds, and flows wait meanwhile.
@@ -88,14 +89,9 @@ pub(crate) struct Warm {
     /// Idle: [`Dialer::open`] gives the first bytes to send. It takes a late
     /// pong.
     pub(crate) dialer: Dialer,
-    /// The round trip time to the peer.
-    pub(crate) rtt: Duration,
-    /// How the flow is to start, if more is known than of any flow. Its pace
-    /// is set; [`unpace`] is to lift it after some round trips.
-    pub(crate) plan: Option<Plan>,
 }
 
-/// Lifts the pace that a hop was given: see [`Plan::pacing_rate`].
+/// Lifts the pace that a hop was given: see [`WarmHops::share`].
 pub(crate) fn unpace(socket: &OwnedFd) {
     // A socket that cannot be paced was not.
     let _ = sys::set_pacing(socket, None);
@@ -233,7 +229,10 @@ impl WarmHops {
             }
             neighbour.totals.taken += 1;
             let _ = epoll.delete(&ready.socket);
-            return Some(neighbour.send_off(ready, now));
+            return Some(Warm {
+                socket: ready.socket,
+                dialer: ready.dialer,
+            });
         }
         neighbour.totals.missed += 1;
         None
@@ -252,9 +251,50 @@ impl WarmHops {
         }
     }
 
-    /// How a flow to a peer had better start now, if anything is known.
-    pub(crate) fn plan(&self, peer: usize, now: Duration) -> Option<Plan> {
-        self.neighbours.get(peer)?.plan(now)
+    /// What the way to a peer is taken to bear, in bytes per second; 0 if there is no
+    /// telling.
+    pub(crate) fn rate(&self, peer: usize, now: Duration) -> u32 {
+        let neighbour = self.neighbours.get(peer);
+        neighbour.map_or(0, |neighbour| neighbour.path.rate(now))
+    }
+
+    /// Has a flow begin on a hop to or from a peer: paced, since the window of the hop
+    /// may be large, and at no more than the way is taken to bear.
+    pub(crate) fn begin(&self, peer: usize, socket: &OwnedFd, now: Duration) {
+        let Some(neighbour) = self.neighbours.get(peer) else {
+            return;
+        };
+        let pace = neighbour.path.first_pace(neighbour.round(socket), now);
+        // A bound that is lifted leaves the kernel pacing. A flow that is not paced is
+        // a flow all the same.
+        let _ = sys::set_pacing(socket, Some(pace.unwrap_or(u32::MAX)));
+        if pace.is_none() {
+            unpace(socket);
+        }
+    }
+
+    /// Bounds a flow that has sent its first bytes over such a hop to its share of the
+    /// way. For how long: [`unpace`] is to lift it then, and [`Self::unshare`] to follow,
+    /// also if the flow ends before.
+    pub(crate) fn share(
+        &mut self,
+        peer: usize,
+        socket: &OwnedFd,
+        now: Duration,
+    ) -> Option<Duration> {
+        let neighbour = self.neighbours.get_mut(peer)?;
+        let round = neighbour.round(socket);
+        neighbour.path.first_pace(round, now)?;
+        let share = neighbour.path.share(round, now);
+        let _ = sys::set_pacing(socket, Some(share.pacing_rate));
+        Some(share.hold)
+    }
+
+    /// A flow no longer needs its share of the way.
+    pub(crate) fn unshare(&mut self, peer: usize) {
+        if let Some(neighbour) = self.neighbours.get_mut(peer) {
+            neighbour.path.unshare();
+        }
     }
 
     /// How the hops to each peer are, by the index of the peer.

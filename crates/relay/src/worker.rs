@@ -17,6 +17,7 @@ mod greeting;
 mod halves;
 mod hop;
 mod inspect;
+mod pace;
 mod prologue;
 mod wait;
 mod ways;
@@ -50,6 +51,7 @@ use entry::Entry;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
+use pace::Paces;
 use ways::Fault;
 
 /// Events taken from epoll at once.
@@ -120,10 +122,8 @@ pub(crate) struct Worker<I> {
     /// Open connections to peers that wait for flows; `None` without a number of
     /// this node.
     warm: Option<WarmHops>,
-    /// The initial window that hops to each peer have, in segments.
-    windows: Vec<u32>,
-    /// Hops whose flow began at a pace, and until when it holds.
-    paced: VecDeque<(Duration, u64)>,
+    /// With which window and pace hops start.
+    paces: Paces,
     /// What has failed of late, and until when ways by it are tried last.
     down: HashMap<Fault, Duration>,
     /// Gates of SYNs that were passed on, in the order of their expiry.
@@ -272,8 +272,7 @@ impl<I: Intercept> Worker<I> {
             unannounced: HashSet::new(),
             greetings: Slots::new(),
             warm,
-            windows: Vec::new(),
-            paced: VecDeque::new(),
+            paces: Paces::default(),
             down: HashMap::new(),
             passed: VecDeque::new(),
             workspace: Workspace::new(),
@@ -353,6 +352,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(warm) = &mut self.warm {
             warm.on_time(&self.epoll, self.now);
         }
+        self.unpace();
         self.report();
     }
 
@@ -374,7 +374,8 @@ impl<I: Intercept> Worker<I> {
             || self.withdrawn;
         let tick = waiting.then_some(self.swept + TICK);
         let warm = self.warm.as_ref().and_then(WarmHops::deadline);
-        let Some(next) = [tick, warm].into_iter().flatten().min() else {
+        let paces = self.paces.deadline();
+        let Some(next) = [tick, warm, paces].into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
         let left = next.saturating_sub(self.now);
@@ -438,7 +439,6 @@ impl<I: Intercept> Worker<I> {
             self.recover();
         }
         self.sweep_greetings();
-        self.unpace();
         self.widen();
         self.drain_or_return();
     }

@@ -82,8 +82,7 @@ impl Demand {
         rounded(self.needed(now))
     }
 
-    /// Flows that began within about the time of a dial: those that share the
-    /// way to the peer and have learned nothing of it yet.
+    /// Flows that began within about the time of a dial.
     pub(super) fn recent(&self, now: Duration) -> f64 {
         self.recent.value(now, self.replace)
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A peer, the warm hops to it, and all that is known of it.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::chain::Peer;
 use crate::control::HopTotals;
 use crate::sys;
 
-use super::Warm;
-use super::dial::{DialError, Ready};
-use super::path::{Path, Plan};
+use super::dial::DialError;
+use super::path::Path;
 use super::pool::{End, Pool};
 
 /// A round trip time gives way to a longer one after so long.
@@ -56,7 +56,7 @@ impl Neighbour {
         Self {
             pool: Pool::new(peer.pool, seed, now),
             peer: peer.clone(),
-            path: Path::default(),
+            path: Path::new(peer.rate_assumed()),
             due: Some(now),
             totals: HopTotals::default(),
             failure: None,
@@ -93,23 +93,9 @@ impl Neighbour {
         self.pool.on_lost(key, end, now);
     }
 
-    pub(super) fn plan(&self, now: Duration) -> Option<Plan> {
-        self.path.plan(self.pool.sharers(now), now)
-    }
-
-    /// Makes a hop ready for its flow.
-    pub(super) fn send_off(&self, ready: Ready, now: Duration) -> Warm {
-        let plan = self.plan(now);
-        if let Some(plan) = &plan {
-            // A flow that is not paced is a flow all the same.
-            let _ = sys::set_pacing(&ready.socket, Some(plan.pacing_rate));
-        }
-        Warm {
-            rtt: self.pool.rtt().unwrap_or(ready.rtt),
-            socket: ready.socket,
-            dialer: ready.dialer,
-            plan,
-        }
+    /// The round trip time of a hop, or that to the peer while the hop is dialed.
+    pub(super) fn round(&self, socket: &OwnedFd) -> Option<Duration> {
+        sys::rtt(socket).or_else(|| self.pool.rtt())
     }
 
     pub(super) fn state(&self, now: Duration) -> State<'_> {

@@ -1,127 +1,175 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What flows to a peer have found the way to bear, for the next of them: TCP
-//! control block sharing (RFC 9040) by hops to one peer.
+//! What the way to a peer bears, for flows that begin: TCP control block sharing
+//! (RFC 9040) by hops to one peer.
 //!
-//! A warm hop is open, but nothing has gone over it: its window is the
-//! kernel's initial one. A flow that ended a moment ago knows better. What it
-//! achieved is remembered (temporal sharing, §6), doubted more and more as it
-//! ages, since the way may have filled up meanwhile, and divided among the
-//! flows that start at the same time (ensemble sharing, §7).
+//! A hop knows nothing of the way when its flow comes: nothing has gone over it.
+//! Flows that have ended know better. The rate of the best of late is remembered
+//! (temporal sharing, §6) and doubted more and more as it ages, until the way is
+//! taken to bear what it was taken to bear at first: [`RATE_ASSUMED`]. A flow with
+//! less to send, or with a part of the way, does not show that it bears less; one
+//! that lost segments does.
 //!
-//! A window of hundreds of segments must not leave at the rate of the network
-//! card, so a pace comes with it, little above the rate that was achieved. It
-//! is for the first round trips only: see [`Plan::pacing_rate`].
+//! The rate says how much a flow may have in flight in its first round trip, and
+//! how fast that may leave. It is divided among the flows that start at the same
+//! time (ensemble sharing, §7); those that end within their first bytes,
+//! [`FREE_BYTES`], are too small to count.
 
 use std::time::Duration;
 
 use crate::sys::TcpInfo;
 
-/// No window is larger, in segments.
-const WINDOW_MAX: f64 = 1024.0;
-/// What every connection may send at once (RFC 6928). No plan for less.
-const WINDOW_KERNEL: f64 = 10.0;
-/// An estimate is worth half after so long.
+/// What a way between two nodes is taken to bear while nobody knows, in bytes per
+/// second: 100 Mbit/s.
+pub(crate) const RATE_ASSUMED: u32 = 12_500_000;
+/// What every flow may send without regard to others that start: as much as servers
+/// that are known to be in a hurry send in one window, 32 segments.
+pub(crate) const FREE_BYTES: u64 = 32 * 1448;
+/// A flow that sent fewer segments has not found out what the way bears.
+const SEGMENTS_MIN: u64 = 20;
+/// What every connection may send at once (RFC 6928). Nobody is paced for less.
+const WINDOW_KERNEL: f64 = 10.0 * SEGMENT_BYTES;
+const SEGMENT_BYTES: f64 = 1448.0;
+/// What is known is worth half after so long.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 /// And nothing after so long.
 const AGE_MAX: Duration = Duration::from_secs(60);
-/// A flow that sent fewer segments has not found out what the way bears.
-const SEGMENTS_MIN: u64 = 20;
-/// The pace, by the rate achieved: room to find that there is more.
+/// What is left of the rate after a loss at the least. As a rule more is: what the
+/// congestion control has left to the flow.
+const AFTER_LOSS: f64 = 0.5;
+/// The pace, by the rate: room to find that there is more.
 const PACE: f64 = 1.2;
-/// Ethernet, less headers and timestamps: for a socket that does not know.
-const SEGMENT_BYTES: u32 = 1448;
+/// A round trip, while none is known.
+const ROUND_UNKNOWN: Duration = Duration::from_millis(100);
 
-/// How a flow is to start on a hop.
-///
-/// Linux takes an initial window only before a socket has sent any data, which
-/// a hop that waits has (its hello): so the window is for the dial, and the
-/// pace for the flow.
+/// How a flow goes on after its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// The congestion window to start with, in segments: more than the
-    /// kernel's own 10, at most 1024, and never more than what a flow had in
-    /// flight of late, by rate and round trip time.
-    pub(crate) initial_window_segments: u32,
-    /// Bytes per second for `SO_MAX_PACING_RATE` during the first round trips.
-    /// It bounds a flow below what the way may bear by now, so it is to be
-    /// lifted soon; the kernel then paces by what its congestion control says.
+pub(crate) struct Share {
+    /// Bytes per second for `SO_MAX_PACING_RATE`.
     pub(crate) pacing_rate: u32,
+    /// How long it holds: a round trip, and one more for each doubling that it takes
+    /// to the whole. Then the kernel paces by what its congestion control says.
+    pub(crate) hold: Duration,
 }
 
-/// What is remembered of the way to a peer, in one direction.
-#[derive(Clone, Debug, Default)]
+/// What is known of the way to a peer, in one direction.
+#[derive(Clone, Debug)]
 pub(crate) struct Path {
+    /// In bytes per second; 0 if nothing is to be taken for granted.
+    assumed: f64,
     estimate: Option<Estimate>,
-    /// The shortest round trip, and when it was last confirmed or replaced.
-    min_rtt: Option<(Duration, Duration)>,
+    /// When the rate was last cut.
+    cut: Option<Duration>,
+    /// Flows that are held to a share.
+    sharers: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     /// Bytes per second.
     rate: f64,
-    /// Segments that the congestion control let be in flight.
-    window: f64,
-    segment_bytes: f64,
     at: Duration,
 }
 
 impl Path {
-    /// Takes note of what a flow achieved, at its end.
-    pub(crate) fn learn(&mut self, info: &TcpInfo, now: Duration) {
-        if let Some(min_rtt) = info.min_rtt() {
-            // The way may have become longer: the shortest of long ago is gone.
-            let known = self.min_rtt.filter(|(_, at)| now < *at + AGE_MAX);
-            if known.is_none_or(|(known, _)| min_rtt <= known) {
-                self.min_rtt = Some((min_rtt, now));
-            }
-        }
-        let segment_bytes = match info.send_mss_bytes {
-            0 => SEGMENT_BYTES,
-            bytes => bytes,
-        };
-        let rate =
-            f64::from(u32::try_from(info.delivery_rate_bytes_per_second).unwrap_or(u32::MAX));
-        if info.acked_bytes < SEGMENTS_MIN * u64::from(segment_bytes) || rate == 0.0 {
-            return;
-        }
-        let next = Estimate {
-            rate,
-            window: info.cwnd_segments.into(),
-            segment_bytes: segment_bytes.into(),
-            at: now,
-        };
-        // A flow that had less to send, and lost nothing, does not show that
-        // the way bears less.
-        let met_its_bound = info.retransmitted_segments > 0;
-        let known = self.estimate.map(|known| known.rate * known.worth(now));
-        if met_its_bound || known.is_none_or(|known| rate >= known) {
-            self.estimate = Some(next);
+    /// Knows nothing but what is assumed, in bytes per second.
+    pub(crate) fn new(assumed: u32) -> Self {
+        Self {
+            assumed: assumed.into(),
+            estimate: None,
+            cut: None,
+            sharers: 0,
         }
     }
 
-    /// How a flow is to start that shares the way with `sharers` in all.
-    /// `None` when it had better start as any other.
-    pub(crate) fn plan(&self, sharers: f64, now: Duration) -> Option<Plan> {
-        let (estimate, (min_rtt, _)) = (self.estimate?, self.min_rtt?);
-        let share = estimate.worth(now) / sharers.max(1.0);
-        let in_flight = estimate.rate * min_rtt.as_secs_f64() / estimate.segment_bytes;
-        let window = (in_flight.min(estimate.window) * share).min(WINDOW_MAX);
-        (window > WINDOW_KERNEL).then(|| Plan {
-            initial_window_segments: whole(window),
-            pacing_rate: whole(estimate.rate * share * PACE),
-        })
+    /// Takes note of what a flow achieved, at its end.
+    pub(crate) fn learn(&mut self, info: &TcpInfo, now: Duration) {
+        let Some(Shown { rate, bound, round }) = Shown::of(info) else {
+            return;
+        };
+        let known = self.known(now);
+        // Flows that end within a round trip have met the same loss.
+        let is_new_loss = info.retransmitted_segments > info.needless_segments
+            && self.cut.is_none_or(|cut| now >= cut + round);
+        let rate = if rate >= known {
+            rate
+        } else if is_new_loss && bound < known {
+            self.cut = Some(now);
+            rate.max(bound).max(known * AFTER_LOSS)
+        } else {
+            return;
+        };
+        self.estimate = Some(Estimate { rate, at: now });
+    }
+
+    /// What the way is taken to bear, in bytes per second.
+    pub(crate) fn rate(&self, now: Duration) -> u32 {
+        whole(self.known(now))
+    }
+
+    /// The pace of a flow's first bytes, in bytes per second, with a round trip time
+    /// if it is known. None where the kernel's own window would do, or nothing is
+    /// known.
+    pub(crate) fn first_pace(&self, round: Option<Duration>, now: Duration) -> Option<u32> {
+        let rate = self.known(now);
+        let window = rate * round.unwrap_or(ROUND_UNKNOWN).as_secs_f64();
+        (window > WINDOW_KERNEL).then(|| whole(rate * PACE))
+    }
+
+    /// The pace of a flow that has sent its first bytes. It shares until
+    /// [`Self::unshare`].
+    pub(crate) fn share(&mut self, round: Option<Duration>, now: Duration) -> Share {
+        let round = round.unwrap_or(ROUND_UNKNOWN);
+        self.sharers += 1;
+        let sharers = f64::from(self.sharers);
+        Share {
+            pacing_rate: whole(self.known(now) * PACE / sharers),
+            hold: round.mul_f64(1.0 + sharers.log2()),
+        }
+    }
+
+    /// A flow has ended, or is held no longer.
+    pub(crate) fn unshare(&mut self) {
+        self.sharers = self.sharers.saturating_sub(1);
+    }
+
+    fn known(&self, now: Duration) -> f64 {
+        let worth = |estimate: &Estimate| {
+            let age = now.saturating_sub(estimate.at);
+            if age >= AGE_MAX {
+                return 0.0;
+            }
+            (-age.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2()
+        };
+        let of = |estimate: Estimate| (estimate.rate - self.assumed) * worth(&estimate);
+        self.assumed + self.estimate.map_or(0.0, of)
     }
 }
 
-impl Estimate {
-    /// From 1 when it is new to 0 when it says nothing any more.
-    fn worth(&self, now: Duration) -> f64 {
-        let age = now.saturating_sub(self.at);
-        if age >= AGE_MAX {
-            return 0.0;
-        }
-        (-age.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2()
+/// What a flow that had something to send shows.
+struct Shown {
+    /// The rate that it achieved, in bytes per second.
+    rate: f64,
+    /// No more than this goes within the window that its congestion control has left it.
+    bound: f64,
+    round: Duration,
+}
+
+impl Shown {
+    fn of(info: &TcpInfo) -> Option<Self> {
+        let round = info.min_rtt()?;
+        let segment = match info.send_mss_bytes {
+            0 => SEGMENT_BYTES,
+            bytes => bytes.into(),
+        };
+        let delivered =
+            f64::from(u32::try_from(info.delivery_rate_bytes_per_second).unwrap_or(u32::MAX));
+        let enough = info.acked_bytes >= SEGMENTS_MIN * u64::from(whole(segment));
+        let bound = f64::from(info.cwnd_segments) * segment / round.as_secs_f64();
+        (enough && delivered > 0.0).then(|| Self {
+            rate: delivered.min(bound),
+            bound,
+            round,
+        })
     }
 }
 
@@ -139,6 +187,7 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_secs(1000);
+    const ROUND: Option<Duration> = Some(Duration::from_millis(50));
 
     /// A flow that moved plenty at 50 ms, with as many segments in flight as
     /// its rate says.
@@ -153,113 +202,170 @@ mod tests {
         }
     }
 
+    fn path() -> Path {
+        Path::new(1_000_000)
+    }
+
     fn after(seconds: u64) -> Duration {
         NOW + Duration::from_secs(seconds)
     }
 
-    fn window(path: &Path, sharers: f64, now: Duration) -> u32 {
-        let plan = path.plan(sharers, now);
-        plan.map_or(0, |plan| plan.initial_window_segments)
+    #[test]
+    fn a_way_is_taken_to_bear_what_is_assumed_and_then_what_was_shown() {
+        let mut path = path();
+        assert_eq!(path.rate(NOW), 1_000_000);
+        assert_eq!(path.first_pace(ROUND, NOW), Some(1_200_000));
+        path.learn(&flow(10_000_000), NOW);
+        assert_eq!(path.rate(NOW), 10_000_000);
+        assert_eq!(path.first_pace(ROUND, NOW), Some(12_000_000));
     }
 
     #[test]
-    fn a_flow_starts_as_the_last_one_went() {
-        let mut path = Path::default();
-        assert_eq!(path.plan(1.0, NOW), None);
+    fn where_nothing_is_assumed_nothing_is_paced_until_a_flow_has_ended() {
+        let mut path = Path::new(0);
+        assert_eq!((path.rate(NOW), path.first_pace(ROUND, NOW)), (0, None));
         path.learn(&flow(10_000_000), NOW);
-        let plan = Plan {
-            initial_window_segments: 500,
-            pacing_rate: 12_000_000,
-        };
-        assert_eq!(path.plan(1.0, NOW), Some(plan));
+        assert_eq!(path.rate(NOW), 10_000_000);
+        assert_eq!(path.first_pace(ROUND, after(60)), None);
     }
 
     #[test]
     fn what_is_old_is_worth_less_and_then_nothing() {
-        let mut path = Path::default();
-        path.learn(&flow(10_000_000), NOW);
-        assert_eq!(window(&path, 1.0, after(10)), 250);
-        assert_eq!(window(&path, 1.0, after(20)), 125);
-        assert_eq!(window(&path, 1.0, after(59)), 0, "less than the kernel's");
-        path.learn(&flow(1_000_000_000), after(60));
-        assert_eq!(window(&path, 1.0, after(60)), 1024);
-        assert_ne!(window(&path, 1.0, after(119)), 0);
-        assert_eq!(window(&path, 1.0, after(120)), 0);
-    }
-
-    #[test]
-    fn flows_that_start_together_share() {
-        let mut path = Path::default();
-        path.learn(&flow(10_000_000), NOW);
-        let plan = path.plan(10.0, NOW).unwrap();
-        assert_eq!(plan.initial_window_segments, 50);
-        assert_eq!(plan.pacing_rate, 1_200_000);
-        assert_eq!(path.plan(60.0, NOW), None);
-    }
-
-    #[test]
-    fn a_window_that_was_cut_is_not_gone_beyond() {
-        let mut path = Path::default();
-        path.learn(
-            &TcpInfo {
-                cwnd_segments: 30,
-                ..flow(10_000_000)
-            },
-            NOW,
-        );
-        assert_eq!(window(&path, 1.0, NOW), 30);
+        let mut path = path();
+        path.learn(&flow(9_000_000), NOW);
+        assert_eq!(path.rate(after(10)), 5_000_000);
+        assert_eq!(path.rate(after(20)), 3_000_000);
+        assert!(path.rate(after(59)) > 1_000_000);
+        assert_eq!(path.rate(after(60)), 1_000_000);
+        path.learn(&flow(4_000_000), after(20));
+        assert_eq!(path.rate(after(20)), 4_000_000, "less than before, and new");
     }
 
     #[test]
     fn a_flow_that_had_little_to_say_changes_nothing() {
-        let mut path = Path::default();
+        let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let short = TcpInfo {
             acked_bytes: 19_999,
             ..flow(20_000_000)
         };
         path.learn(&short, NOW);
-        path.learn(&flow(1_000_000), NOW);
-        assert_eq!(window(&path, 1.0, NOW), 500);
+        path.learn(&flow(2_000_000), NOW);
+        assert_eq!(path.rate(NOW), 10_000_000);
     }
 
     #[test]
-    fn a_flow_that_lost_segments_lowers_it() {
-        let mut path = Path::default();
+    fn a_window_bounds_what_was_shown() {
+        let mut path = path();
+        let cut = TcpInfo {
+            cwnd_segments: 200,
+            ..flow(10_000_000)
+        };
+        path.learn(&cut, NOW);
+        assert_eq!(path.rate(NOW), 4_000_000);
+    }
+
+    #[test]
+    fn a_loss_cuts_it_as_the_congestion_control_has_cut_the_window() {
+        let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let lossy = TcpInfo {
             retransmitted_segments: 7,
-            ..flow(1_000_000)
+            cwnd_segments: 350,
+            ..flow(500_000)
         };
         path.learn(&lossy, NOW);
-        assert_eq!(window(&path, 1.0, NOW), 50);
+        assert_eq!(path.rate(NOW), 7_000_000);
     }
 
     #[test]
-    fn a_way_that_has_become_longer_is_believed_in_the_end() {
-        let mut path = Path::default();
-        let far = TcpInfo {
-            min_rtt_us: 100_000,
-            cwnd_segments: 1000,
-            ..flow(10_000_000)
-        };
+    fn a_loss_halves_it_at_the_most_and_once_in_a_round_trip() {
+        let mut path = path();
         path.learn(&flow(10_000_000), NOW);
-        path.learn(&far, after(10));
-        assert_eq!(window(&path, 1.0, after(10)), 500);
-        path.learn(&far, after(60));
-        assert_eq!(window(&path, 1.0, after(60)), 1000);
+        let lossy = TcpInfo {
+            retransmitted_segments: 7,
+            ..flow(500_000)
+        };
+        path.learn(&lossy, NOW);
+        assert_eq!(path.rate(NOW), 5_000_000);
+        path.learn(&lossy, NOW + Duration::from_millis(49));
+        assert!(path.rate(NOW + Duration::from_millis(49)) > 4_900_000);
+        for rounds in 1..9 {
+            path.learn(&lossy, NOW + Duration::from_millis(50) * rounds);
+        }
+        let rate = path.rate(after(1));
+        assert!((500_000..600_000).contains(&rate), "{rate}: what was shown");
+        assert_eq!(path.rate(after(61)), 1_000_000, "and what is assumed again");
+    }
+
+    #[test]
+    fn what_was_repeated_needlessly_is_no_loss() {
+        let mut path = path();
+        path.learn(&flow(10_000_000), NOW);
+        let needless = TcpInfo {
+            retransmitted_segments: 7,
+            needless_segments: 7,
+            ..flow(500_000)
+        };
+        path.learn(&needless, NOW);
+        let unhurt = TcpInfo {
+            retransmitted_segments: 7,
+            cwnd_segments: 500,
+            ..flow(500_000)
+        };
+        path.learn(&unhurt, NOW);
+        assert_eq!(path.rate(NOW), 10_000_000);
+    }
+
+    #[test]
+    fn a_flow_that_lost_segments_and_was_faster_raises_it() {
+        let mut path = path();
+        let lossy = TcpInfo {
+            retransmitted_segments: 7,
+            ..flow(3_000_000)
+        };
+        path.learn(&lossy, NOW);
+        assert_eq!(path.rate(NOW), 3_000_000);
+    }
+
+    #[test]
+    fn flows_that_start_together_share_for_as_long_as_it_takes_them_to_double() {
+        let mut path = path();
+        path.learn(&flow(10_000_000), NOW);
+        let alone = path.share(ROUND, NOW);
+        let whole = Share {
+            pacing_rate: 12_000_000,
+            hold: Duration::from_millis(50),
+        };
+        assert_eq!(alone, whole);
+        let shares: Vec<Share> = (0..3).map(|_| path.share(ROUND, NOW)).collect();
+        assert_eq!(shares[0].pacing_rate, 6_000_000);
+        assert_eq!(shares[0].hold, Duration::from_millis(100));
+        assert_eq!(shares[2].pacing_rate, 3_000_000);
+        assert_eq!(shares[2].hold, Duration::from_millis(150));
+        (0..4).for_each(|_| path.unshare());
+        assert_eq!(path.share(ROUND, NOW), whole);
+    }
+
+    #[test]
+    fn a_way_so_short_that_the_kernels_window_does_is_not_paced() {
+        let path = Path::new(RATE_ASSUMED);
+        assert_eq!(path.first_pace(Some(Duration::from_millis(1)), NOW), None);
+        let pace = path.first_pace(Some(Duration::from_millis(2)), NOW);
+        assert_eq!(pace, Some(15_000_000));
+        assert_eq!(path.first_pace(None, NOW), pace);
     }
 
     #[test]
     fn the_round_trip_of_a_socket_that_knows_none_is_not_believed() {
-        let mut path = Path::default();
+        let mut path = path();
         for min_rtt_us in [0, u32::MAX] {
             let info = TcpInfo {
                 min_rtt_us,
                 ..flow(10_000_000)
             };
             path.learn(&info, NOW);
-            assert_eq!(path.plan(1.0, NOW), None);
+            assert_eq!(path.rate(NOW), 1_000_000);
         }
     }
 }

@@ -271,12 +271,6 @@ impl Pool {
         self.rtt
     }
 
-    /// How many flows share the way to the peer without knowing of each other:
-    /// see [`Demand::recent`].
-    pub(super) fn sharers(&self, now: Duration) -> f64 {
-        self.demand.recent(now)
-    }
-
     fn end_dial(&mut self, hop: u64) -> Option<Duration> {
         let at = self.dialing.iter().position(|(dial, _)| *dial == hop)?;
         Some(self.dialing.remove(at)?.1)

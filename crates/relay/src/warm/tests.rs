@@ -280,7 +280,6 @@ fn a_hop_becomes_ready_and_carries_a_flow() {
         assert!(worker.take().is_none(), "nothing is dialed yet");
         worker.until_waiting(2);
         let warm = worker.take().unwrap();
-        assert_eq!(warm.plan, None, "nothing is known");
         carry(warm);
         worker.until_waiting(2);
         assert_eq!(node.accepted(), 3);
@@ -454,24 +453,31 @@ fn other_peers_keep_the_hops_that_are_still_right() {
 }
 
 #[test]
-fn a_flow_starts_as_the_last_one_went_and_is_paced_for_a_while() {
+fn a_flow_starts_at_the_pace_of_the_way_and_goes_on_at_its_share_for_a_while() {
     let node = Node::new(false, Manner::Proper);
     let mut worker = Worker::new(&[peer(node.address, 2, 8)]);
     worker.until_waiting(2);
+    // So fast that even over loopback a round trip is worth pacing.
     let info = TcpInfo {
-        min_rtt_us: 50_000,
+        min_rtt_us: 1000,
         send_mss_bytes: 1000,
         acked_bytes: 10_000_000,
-        delivery_rate_bytes_per_second: 10_000_000,
-        cwnd_segments: 400,
+        delivery_rate_bytes_per_second: 3_000_000_000,
+        cwnd_segments: 3000,
         ..TcpInfo::default()
     };
-    worker.hops.learn(0, &info, sys::monotonic());
+    let now = sys::monotonic();
+    worker.hops.learn(0, &info, now);
+    let known = worker.hops.rate(0, now);
     let warm = worker.take().unwrap();
-    let plan = warm.plan.unwrap();
-    assert!((11..=400).contains(&plan.initial_window_segments));
+    worker.hops.begin(0, &warm.socket, now);
     let pace = sys::pacing(&warm.socket).unwrap();
-    assert_eq!(pace, u64::from(plan.pacing_rate));
+    assert!(pace > u64::from(known), "{pace} {known}");
+    let alone = worker.hops.share(0, &warm.socket, now).unwrap();
+    assert_eq!(sys::pacing(&warm.socket).unwrap(), pace);
+    let shared = worker.hops.share(0, &warm.socket, now).unwrap();
+    assert!(shared > alone);
+    assert_eq!(sys::pacing(&warm.socket).unwrap(), pace / 2);
     unpace(&warm.socket);
     assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
     carry(warm);

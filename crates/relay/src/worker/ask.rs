@@ -134,8 +134,12 @@ impl<I: Intercept> Worker<I> {
             me: chains.me,
             find: &find,
         };
-        let from = greeting.from;
-        match greeting.hear(&keys, now) {
+        let (from, was_hop) = (greeting.from, greeting.is_hop());
+        let wish = greeting.hear(&keys, now);
+        if let (Some(peer), false) = (greeting.peer(), was_hop) {
+            self.welcome(key, peer);
+        }
+        match wish {
             Wish::Wait => {}
             Wish::Close { wrong } => {
                 self.greetings.remove(key);
@@ -177,6 +181,7 @@ impl<I: Intercept> Worker<I> {
         }
         match self.authenticate(&head) {
             Ok(peer) => {
+                self.welcome(key, peer);
                 if let Some(connect) = head.request.connect {
                     let peer = Some(peer);
                     self.on_asked(
@@ -288,7 +293,7 @@ impl<I: Intercept> Worker<I> {
         } else {
             (Opening::strict(), AcceptMode::Strict)
         };
-        if !rule.inherited {
+        if asked.peer.is_none() && !rule.inherited {
             // The connection works without, so let it.
             let _ = sys::apply(&greeting.socket, &rule.rule.downstream);
         }
@@ -315,7 +320,23 @@ impl<I: Intercept> Worker<I> {
                 pending.route(onward.ways, onward.guard);
             }
         }
+        if let Some(peer) = asked.peer {
+            self.begin_pace(entry, Side::Downstream, peer);
+        }
         self.open_upstream(entry, None);
+    }
+
+    /// Somebody has proved to be a peer: its connection is a hop, and gets the settings
+    /// of hops.
+    fn welcome(&mut self, key: u64, peer: NodeId) {
+        let chains = self.rules.chains();
+        let known = chains.peer(peer).map(|index| &chains.peers[index]);
+        if let (Some(greeting), Some(known)) = (self.greetings.get(key), known) {
+            let from = greeting.from.ip();
+            // The connection works without, so let it.
+            let _ = sys::apply(&greeting.socket, &known.socket);
+            self.on_caller(peer, from);
+        }
     }
 
     /// Where a flow may go.

@@ -112,6 +112,13 @@ impl<I: Intercept> Worker<I> {
         if down == 0 && relay.moved_from(Side::Upstream) > 0 {
             entry.timers.first_byte_us = Some(entry.since_start_us(self.now));
         }
+        let is_hop = entry.prologue.is_some();
+        if is_hop && !matches!(verdict, Verdict::Done(_)) {
+            self.share_pace(key);
+        }
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         match verdict {
             Verdict::Blocked => {}
             Verdict::Again if entry.queued => {}
@@ -236,6 +243,7 @@ impl<I: Intercept> Worker<I> {
         self.counters.ended[outcome as usize].add(1);
         let record = self.record(key, &entry, outcome);
         self.ended.push(record);
+        Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if outcome == Outcome::Finished {
             for socket in entry.sockets.0.iter().flatten() {
                 // If this failed, the peer would get a reset after the FIN.

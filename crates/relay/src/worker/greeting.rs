@@ -111,6 +111,14 @@ impl Greeting {
         matches!(self.stage, Stage::Hop(_))
     }
 
+    /// The peer whose warm hop it is.
+    pub(super) fn peer(&self) -> Option<NodeId> {
+        match &self.stage {
+            Stage::Hop(acceptor) => Some(acceptor.session().peer),
+            _ => None,
+        }
+    }
+
     /// Whether it had the time to say what it wants.
     pub(super) fn is_silent(&self) -> bool {
         !matches!(self.stage, Stage::Hop(_) | Stage::Refused(_))

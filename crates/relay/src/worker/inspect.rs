@@ -166,9 +166,9 @@ impl<I: Intercept> Worker<I> {
                 Command::Policy { policy, generation } => {
                     if let Some(warm) = &mut self.warm {
                         warm.replace(&policy.chains.peers, self.now);
-                        self.windows.clear();
                     }
                     self.rules.replace(policy, generation);
+                    self.forget_paces();
                     if self.full() {
                         self.set_withdrawn(true);
                     }

@@ -14,6 +14,7 @@ use posthaste_wire::hop::{Acceptor, HopError, Reply, ReplyReader};
 use crate::chain::Peer;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
+use crate::side::Sides;
 use crate::sys;
 
 /// Bytes of the longest message that is read piece by piece.
@@ -127,6 +128,8 @@ pub(super) struct Prologue {
     pub(super) via: Option<Via>,
     /// Why the next node did not connect.
     pub(super) failed: Option<Reply>,
+    /// The peers of hops whose flow has not sent its first bytes.
+    pub(super) starting: Sides<Option<NodeId>>,
 }
 
 impl Prologue {

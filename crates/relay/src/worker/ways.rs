@@ -21,11 +21,10 @@ use crate::outcome::Outcome;
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys::{self, IcmpError};
-use crate::warm;
 
 use super::Worker;
 use super::admit::Blame;
-use super::entry::{Entry, Pending, micros};
+use super::entry::{Pending, micros};
 use super::hop;
 use super::prologue::{
     Expecting, Unheard, Via, is_of_all_flows, is_of_hop, outcome_of, read_whole, say,
@@ -34,8 +33,6 @@ use super::prologue::{
 /// How long the next node may take to accept a connection before another way is
 /// tried, if there is one: no less than its first SYN and a repetition take.
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
-/// Round trips for which a flow is held to the pace that it began with.
-const PACED_ROUNDS: u32 = 4;
 /// How long a way that failed is tried last.
 const DOWN_FOR: Duration = Duration::from_secs(5);
 
@@ -73,8 +70,6 @@ struct Opened {
     /// What was asked, if some of it may not have been sent, and how much was.
     request: Vec<u8>,
     sent: usize,
-    /// How long it is held to a pace.
-    paced_for: Option<Duration>,
 }
 
 impl Hopping {
@@ -213,9 +208,7 @@ impl<I: Intercept> Worker<I> {
             owes_proof: !connect.proved,
             accept_by,
         });
-        if let Some(time) = opened.paced_for {
-            self.paced.push_back((now + time, key));
-        }
+        self.begin_pace(key, Side::Upstream, via.peer);
         if is_warm {
             self.meet_over_hop(key);
         }
@@ -235,7 +228,6 @@ impl<I: Intercept> Worker<I> {
                     expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
                     request: Vec::new(),
                     sent: 0,
-                    paced_for: hop.plan.map(|_| hop.rtt * PACED_ROUNDS),
                 });
             }
         }
@@ -253,53 +245,7 @@ impl<I: Intercept> Worker<I> {
             expecting: Expecting::of(peer, flow),
             request,
             sent,
-            paced_for: None,
         })
-    }
-
-    /// Lifts the pace that flows began with.
-    pub(super) fn unpace(&mut self) {
-        while let Some((_, key)) = self.paced.pop_front_if(|(until, _)| *until <= self.now) {
-            let entry = self.entries.get(key);
-            if let Some(socket) = entry.and_then(|entry| entry.sockets[Side::Upstream].as_ref()) {
-                warm::unpace(socket);
-            }
-        }
-    }
-
-    /// Remembers what a flow that ends achieved on its hops, for those to come.
-    pub(super) fn learn(&mut self, entry: &Entry) {
-        let (Some(said), Some(warm)) = (&entry.prologue, &mut self.warm) else {
-            return;
-        };
-        let hops = [
-            (Side::Downstream, said.by),
-            (Side::Upstream, said.via.map(|via| via.peer)),
-        ];
-        for (side, peer) in hops {
-            let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
-            let info = entry.sockets[side].as_ref().map(sys::tcp_info);
-            if let (Some(peer), Some(Ok(info))) = (peer, info) {
-                warm.learn(peer, &info, self.now);
-            }
-        }
-    }
-
-    /// Has hops that are opened from now on start as the last flows went.
-    pub(super) fn widen(&mut self) {
-        let Some(warm) = &self.warm else {
-            return;
-        };
-        let peers = &self.rules.chains().peers;
-        self.windows.resize(peers.len(), 0);
-        for (index, (peer, told)) in peers.iter().zip(&mut self.windows).enumerate() {
-            let known = warm.plan(index, self.now);
-            let known = known.map_or(0, |plan| plan.initial_window_segments);
-            let window = known.max(peer.window_segments());
-            if std::mem::replace(told, window) != window {
-                self.intercept.widen(peer.address.ip(), window);
-            }
-        }
     }
 
     /// The connection to the next node has something to say.
@@ -420,7 +366,8 @@ impl<I: Intercept> Worker<I> {
         entry.sockets[Side::Upstream] = None;
         let flow = entry.flow;
         if let Some(prologue) = &mut entry.prologue {
-            prologue.expecting = None;
+            (prologue.expecting, prologue.via) = (None, None);
+            prologue.starting[Side::Upstream] = None;
         }
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {

@@ -127,6 +127,6 @@ impl Pool {
     }
 
     fn flows_of_late(&self, now: Duration) -> usize {
-        crate::warm::demand::rounded(self.sharers(now))
+        crate::warm::demand::rounded(self.demand.recent(now))
     }
 }

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! With which window and pace flows start on hops, and what they show for the next
+//! ones: what [`WarmHops`](crate::warm::WarmHops) knows of the ways, applied to the
+//! worker's sockets.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use posthaste_wire::header::NodeId;
+
+use crate::intercept::{Intercept, Start};
+use crate::side::Side;
+use crate::sys;
+use crate::warm::{self, path::FREE_BYTES};
+
+use super::Worker;
+use super::entry::{Entry, State};
+use super::prologue::Prologue;
+
+/// Addresses remembered from which peers call.
+const CALLERS_MAX: usize = 1024;
+
+/// What the worker has said about the ways to peers, and has still to say.
+#[derive(Debug, Default)]
+pub(super) struct Paces {
+    /// How connections with each address start, as the redirection was told.
+    told: HashMap<IpAddr, Start>,
+    /// Addresses from which peers have called that are not those where they are asked.
+    callers: HashMap<IpAddr, NodeId>,
+    /// Flows that are held to their share of the way on a side, and by which peer.
+    held: HashMap<(u64, Side), NodeId>,
+    /// When that is over, and may have been before.
+    due: BinaryHeap<Reverse<(Duration, u64, Side)>>,
+}
+
+impl Paces {
+    /// When something is to be done at the latest.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.due.peek().map(|Reverse((until, ..))| *until)
+    }
+}
+
+impl<I: Intercept> Worker<I> {
+    /// A flow begins on the hop to or from the peer of one side.
+    pub(super) fn begin_pace(&mut self, key: u64, side: Side, peer: NodeId) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if let Some(prologue) = &mut entry.prologue {
+            prologue.starting[side] = Some(peer);
+        }
+        let peer = self.rules.chains().peer(peer);
+        if let (Some(warm), Some(peer), Some(socket)) = (&self.warm, peer, &entry.sockets[side]) {
+            warm.begin(peer, socket, self.now);
+        }
+    }
+
+    /// Bounds flows that have sent their first bytes to their share of the way.
+    pub(super) fn share_pace(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let (State::Open(relay), Some(prologue)) = (&entry.state, &mut entry.prologue) else {
+            return;
+        };
+        for side in Side::BOTH {
+            if relay.moved_from(!side) < FREE_BYTES {
+                continue;
+            }
+            let Some(id) = prologue.starting[side].take() else {
+                continue;
+            };
+            let peer = self.rules.chains().peer(id);
+            if let (Some(warm), Some(peer), Some(socket)) =
+                (&mut self.warm, peer, &entry.sockets[side])
+                && let Some(hold) = warm.share(peer, socket, self.now)
+            {
+                self.paces.held.insert((key, side), id);
+                self.paces.due.push(Reverse((self.now + hold, key, side)));
+            }
+        }
+    }
+
+    /// Lifts the pace that flows began with.
+    pub(super) fn unpace(&mut self) {
+        while let Some(Reverse((until, key, side))) = self.paces.due.peek().copied() {
+            if until > self.now {
+                return;
+            }
+            self.paces.due.pop();
+            let entry = self.entries.get(key);
+            if let Some(socket) = entry.and_then(|entry| entry.sockets[side].as_ref()) {
+                warm::unpace(socket);
+            }
+            self.unshare(key, side);
+        }
+    }
+
+    /// A flow needs its share of the way no longer.
+    pub(super) fn unshare(&mut self, key: u64, side: Side) {
+        let peer = self.paces.held.remove(&(key, side));
+        let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
+        if let (Some(warm), Some(peer)) = (&mut self.warm, peer) {
+            warm.unshare(peer);
+        }
+    }
+
+    /// Remembers what a flow that ends achieved on its hops, for those to come.
+    pub(super) fn learn(&mut self, entry: &Entry) {
+        let (Some(said), Some(warm)) = (&entry.prologue, &mut self.warm) else {
+            return;
+        };
+        for (side, peer) in hops_of(said) {
+            let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
+            let info = entry.sockets[side].as_ref().map(sys::tcp_info);
+            if let (Some(peer), Some(Ok(info))) = (peer, info) {
+                warm.learn(peer, &info, self.now);
+            }
+        }
+    }
+
+    /// A peer has called from an address, and has proved that it is the peer.
+    pub(super) fn on_caller(&mut self, peer: NodeId, from: IpAddr) {
+        let chains = self.rules.chains();
+        let known = chains.peer(peer).map(|peer| &chains.peers[peer]);
+        let is_new = known.is_some_and(|known| known.address.ip() != from)
+            && self.paces.callers.get(&from) != Some(&peer);
+        if is_new && self.paces.callers.len() < CALLERS_MAX {
+            self.paces.callers.insert(from, peer);
+            // Its next hop comes in a moment.
+            self.widen();
+        }
+    }
+
+    /// Has hops that are opened from now on start with what their ways bear.
+    pub(super) fn widen(&mut self) {
+        let Some(warm) = &self.warm else {
+            return;
+        };
+        let chains = self.rules.chains();
+        let start = |index: usize| chains.peers[index].start_at(warm.rate(index, self.now));
+        let callers = self.paces.callers.iter();
+        let callers = callers.filter_map(|(ip, peer)| Some((*ip, start(chains.peer(*peer)?))));
+        let peers = chains.peers.iter().enumerate();
+        let peers = peers.map(|(index, peer)| (peer.address.ip(), start(index)));
+        // Where a peer is asked counts more than who has called from there.
+        let wanted: HashMap<IpAddr, Start> = callers.chain(peers).collect();
+        for ip in self
+            .paces
+            .told
+            .keys()
+            .filter(|ip| !wanted.contains_key(*ip))
+        {
+            self.intercept.widen(*ip, None);
+        }
+        for (ip, start) in &wanted {
+            if self.paces.told.get(ip) != Some(start) {
+                self.intercept.widen(*ip, Some(*start));
+            }
+        }
+        self.paces.told = wanted;
+    }
+
+    /// Has everything said again: there are other peers.
+    pub(super) fn forget_paces(&mut self) {
+        let chains = self.rules.chains();
+        self.paces
+            .callers
+            .retain(|_, peer| chains.peer(*peer).is_some());
+        let told = std::mem::take(&mut self.paces.told);
+        self.widen();
+        for ip in told.keys().filter(|ip| !self.paces.told.contains_key(*ip)) {
+            self.intercept.widen(*ip, None);
+        }
+    }
+}
+
+/// Which peers the two sides are hops to.
+fn hops_of(said: &Prologue) -> [(Side, Option<NodeId>); 2] {
+    [
+        (Side::Downstream, said.by),
+        (Side::Upstream, said.via.map(|via| via.peer)),
+    ]
+}
