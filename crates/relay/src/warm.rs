@@ -244,6 +244,15 @@ impl WarmHops {
         self.neighbours.get(peer).is_some_and(|one| one.pool.down())
     }
 
+    /// A hop to a peer was reset without an answer: those that wait are asked whether
+    /// they live, before they carry anything.
+    pub(crate) fn suspect(&mut self, peer: usize, now: Duration) {
+        if let Some(neighbour) = self.neighbours.get_mut(peer) {
+            neighbour.pool.suspect_all();
+            neighbour.due = Some(now);
+        }
+    }
+
     /// Takes note of what a flow achieved over a hop to a peer, at its end.
     pub(crate) fn learn(&mut self, peer: usize, info: &TcpInfo, now: Duration) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {

@@ -126,6 +126,8 @@ pub(crate) struct Worker<I> {
     paces: Paces,
     /// What has failed of late, and until when ways by it are tried last.
     down: HashMap<Fault, Duration>,
+    /// Resets without an answer by chain, since the last answer, and the last of them.
+    doubts: HashMap<u32, (u32, Duration)>,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
@@ -274,6 +276,7 @@ impl<I: Intercept> Worker<I> {
             warm,
             paces: Paces::default(),
             down: HashMap::new(),
+            doubts: HashMap::new(),
             passed: VecDeque::new(),
             workspace: Workspace::new(),
             unasked: Vec::new(),
@@ -349,10 +352,10 @@ impl<I: Intercept> Worker<I> {
             self.swept = self.now;
             self.sweep();
         }
+        self.unpace();
         if let Some(warm) = &mut self.warm {
             warm.on_time(&self.epoll, self.now);
         }
-        self.unpace();
         self.report();
     }
 

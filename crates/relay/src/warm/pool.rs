@@ -292,7 +292,8 @@ impl Pool {
         self.suspect_all();
     }
 
-    fn suspect_all(&mut self) {
+    /// Something was wrong with a hop: who knows about the others.
+    pub(super) fn suspect_all(&mut self) {
         self.suspects.append(&mut self.resting);
         for asked in &mut self.asked {
             asked.suspect = true;

@@ -423,7 +423,9 @@ impl<I: Intercept> Worker<I> {
         match read_whole(socket, |bytes| proof.feed(bytes)) {
             Ok(()) => self.on_proof(key),
             Err(Unheard::Incomplete) => {}
-            Err(Unheard::Gone | Unheard::Wrong(_)) => self.end(key, Outcome::ClientAbsent),
+            Err(Unheard::Gone | Unheard::Reset | Unheard::Wrong(_)) => {
+                self.end(key, Outcome::ClientAbsent)
+            }
         }
     }
 

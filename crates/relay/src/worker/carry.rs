@@ -132,14 +132,21 @@ impl<I: Intercept> Worker<I> {
 
     /// Ends a relay. If that is the next node's doing, it is called so.
     fn conclude(&mut self, key: u64, outcome: Outcome) {
-        let prologue = self
-            .entries
-            .get(key)
-            .and_then(|entry| entry.prologue.as_deref());
-        let failed = prologue.and_then(|said| Some((said.failed?, said.via?)));
-        let Some((reply, via)) = failed else {
+        let entry = self.entries.get(key);
+        let said = entry.and_then(|entry| entry.prologue.as_deref());
+        let hop = said.and_then(|said| Some((said.via?, said.failed, said.expecting.is_some())));
+        let Some((via, failed, is_awaited)) = hop else {
             return self.end(key, outcome);
         };
+        let Some(reply) = failed else {
+            match outcome {
+                _ if !is_awaited => self.trust(via),
+                Outcome::UpstreamReset => self.doubt(via),
+                _ => {}
+            }
+            return self.end(key, outcome);
+        };
+        self.trust(via);
         if is_of_hop(reply) {
             self.counters.hops_failed.add(1);
         }
@@ -236,6 +243,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         self.learn(&entry);
+        Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);
         }
@@ -243,7 +251,6 @@ impl<I: Intercept> Worker<I> {
         self.counters.ended[outcome as usize].add(1);
         let record = self.record(key, &entry, outcome);
         self.ended.push(record);
-        Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if outcome == Outcome::Finished {
             for socket in entry.sockets.0.iter().flatten() {
                 // If this failed, the peer would get a reset after the FIN.

@@ -143,6 +143,8 @@ impl Prologue {
             Ok(Reply::Connected) => None,
             Ok(reply) => Some(reply),
             Err(Unheard::Incomplete) => return Err(io::ErrorKind::WouldBlock.into()),
+            // It may have answered: a reset does not wait for lost segments.
+            Err(Unheard::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),
             Err(Unheard::Gone | Unheard::Wrong(_)) => Some(Reply::Failed),
         };
         if self.failed.is_some() {
@@ -163,6 +165,8 @@ pub(super) enum Unheard<E> {
     Incomplete,
     /// The connection has ended.
     Gone,
+    /// It was reset.
+    Reset,
     /// It is not what it should be.
     Wrong(E),
 }
@@ -184,6 +188,7 @@ pub(super) fn read_whole<T, E>(
             Ok(count) => count,
             Err(Errno::EINTR) => 0,
             Err(Errno::EAGAIN) => return Err(Unheard::Incomplete),
+            Err(Errno::ECONNRESET) => return Err(Unheard::Reset),
             Err(_) => return Err(Unheard::Gone),
         };
     }
@@ -321,6 +326,20 @@ mod tests {
             assert_eq!(kind(&heard), Some(io::ErrorKind::ConnectionReset));
             assert_eq!(prologue.failed, Some(Reply::Failed), "{said:?}");
         }
+    }
+
+    #[test]
+    fn a_reset_may_have_overtaken_an_answer_and_is_called_nobodys_fault() {
+        let (upstream, next) = connection();
+        let (downstream, _former) = connection();
+        // What is closed before everything was read is reset.
+        say(&upstream, b"request").unwrap();
+        drop(next);
+        let mut prologue = expecting(Some(Asker::Peer));
+        let heard = prologue.hear(&upstream, &downstream);
+        assert_eq!(kind(&heard), Some(io::ErrorKind::ConnectionReset));
+        assert_eq!((prologue.failed, prologue.asker), (None, Some(Asker::Peer)));
+        assert!(prologue.expecting.is_some());
     }
 
     #[test]

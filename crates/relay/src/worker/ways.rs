@@ -35,6 +35,8 @@ use super::prologue::{
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
 /// How long a way that failed is tried last.
 const DOWN_FOR: Duration = Duration::from_secs(5);
+/// Resets without an answer, one after the other, until a chain counts as failed.
+const DOUBTS_MAX: u32 = 3;
 
 /// What keeps a way from being taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -337,7 +339,7 @@ impl<I: Intercept> Worker<I> {
         let reply = match read_whole(socket, |bytes| expecting.feed(bytes)) {
             Ok(reply) => Some(reply),
             Err(Unheard::Incomplete) => return,
-            Err(Unheard::Gone | Unheard::Wrong(_)) => None,
+            Err(Unheard::Gone | Unheard::Reset | Unheard::Wrong(_)) => None,
         };
         if reply != Some(Reply::Connected) {
             return self.on_hop_failed(key, reply);
@@ -375,7 +377,9 @@ impl<I: Intercept> Worker<I> {
                 return self.retry_cold(key, way);
             }
             self.counters.hops_failed.add(1);
-            if lost {
+            if lost && hopping.connected {
+                self.doubt(hopping.via);
+            } else if lost {
                 self.mark_down(Fault::Peer(hopping.via.peer));
             } else if is_of_all_flows(reply) {
                 self.mark_down(Fault::Chain(hopping.via.chain));
@@ -420,6 +424,32 @@ impl<I: Intercept> Worker<I> {
         let now = self.now;
         self.down.retain(|_, until| *until > now);
         self.down.insert(fault, now + DOWN_FOR);
+    }
+
+    /// A node has accepted a flow and then reset it without an answer. It may have
+    /// answered, and the server reset the flow: an answer that is lost on its way is
+    /// not repeated after a reset. One that never answers is found out by the next
+    /// flows.
+    pub(super) fn doubt(&mut self, via: Via) {
+        let now = self.now;
+        let (count, last) = self.doubts.get(&via.chain).copied().unwrap_or((0, now));
+        let count = if now < last + DOWN_FOR { count + 1 } else { 1 };
+        self.doubts.insert(via.chain, (count, now));
+        if count >= DOUBTS_MAX {
+            self.doubts.remove(&via.chain);
+            self.mark_down(Fault::Chain(via.chain));
+        }
+        let peer = self.rules.chains().peer(via.peer);
+        if let (Some(warm), Some(peer)) = (&mut self.warm, peer) {
+            warm.suspect(peer, now);
+        }
+    }
+
+    /// The next node has answered.
+    pub(super) fn trust(&mut self, via: Via) {
+        if !self.doubts.is_empty() {
+            self.doubts.remove(&via.chain);
+        }
     }
 
     /// Whether the hop of an opening flow has taken too long.
