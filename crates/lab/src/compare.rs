@@ -16,9 +16,11 @@ mod contender;
 mod counts;
 mod figures;
 mod integrity;
+mod judge;
 mod load;
 mod report;
 mod sizes;
+mod syn_watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,7 +32,7 @@ use nix::unistd::Pid;
 
 use self::bed::{Bed, Measured, Times};
 use self::contender::Contender;
-use self::load::{Load, Placement};
+use self::load::{Load, Placement, Yield};
 use crate::node::Binary;
 use crate::record::{self, Record};
 use crate::shuffle::shuffled;
@@ -135,11 +137,14 @@ fn measure_all(
 ) -> Result<()> {
     let mut beds = Vec::new();
     for &contender in contenders {
-        eprintln!("compare: starting {}", contender.name);
         let bed = Bed::new(contender, placement, cpus, &args.binary);
-        let bed = bed.with_context(|| format!("start {}", contender.name))?;
-        let key = format!("{} ({} CPU)", contender.name, placement.cpus());
-        record.parameter(&key, bed.running.configuration.clone());
+        let bed = bed.with_context(|| format!("prepare {}", contender.name))?;
+        if !contender.bulk_only || loads.iter().any(|load| !skips(load, &contender)) {
+            let running = bed.start()?;
+            let key = format!("{}, {placement:?}", contender.name);
+            record.parameter(&key, running.configuration.clone());
+            running.stop()?;
+        }
         beds.push(bed);
     }
     let order: Vec<usize> = (0..beds.len()).collect();
@@ -172,7 +177,9 @@ fn measure_all(
 /// Whether a contender has nothing of its own to show at a load.
 fn skips(load: &Load, contender: &Contender) -> bool {
     let much = ["bulk-1", "bulk-16", "1m", "mixed"].contains(&load.name);
-    contender.bulk_only && !much
+    // Flows over warm hops have no SYN between the nodes.
+    let no_syn = load.yields == Yield::SynDelay && contender.nodes > 1;
+    contender.bulk_only && !much || no_syn
 }
 
 /// Those that were asked for by name, or all; in their own order.

@@ -29,6 +29,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 pub use self::content::Request;
+use crate::stats::percentile;
 
 /// Arguments of `posthaste-lab load`.
 #[derive(Debug, clap::Args)]
@@ -160,6 +161,12 @@ pub fn run(args: &Args) -> Result<()> {
             print(&outcome)
         }
     }
+}
+
+/// Percentiles 10, 50, 90 and 99; none without samples.
+pub(crate) fn percentiles(samples: &[f64]) -> Option<[f64; 4]> {
+    let at = |percent| percentile(samples, percent);
+    Some([at(10.0)?, at(50.0)?, at(90.0)?, at(99.0)?])
 }
 
 /// Writes a line of JSON to the standard output.

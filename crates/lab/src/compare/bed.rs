@@ -14,9 +14,10 @@ use anyhow::{Context, Result, ensure};
 use super::contender::{Contender, NICE, PORT, Running, Site, cpu_set};
 use super::counts::Counts;
 use super::integrity::{self, Account};
-use super::load::{Load, Placement};
+use super::load::{Load, Placement, Yield};
+use super::syn_watch::SynWatch;
 use crate::link::Link;
-use crate::load::{Call, Order, Outcome, Serve, Served, Work};
+use crate::load::{Call, Order, Outcome, Serve, Served, Work, percentiles};
 use crate::netns::Namespace;
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::Binary;
@@ -57,18 +58,23 @@ pub(super) struct Measured {
     pub(super) outcome: Outcome,
     /// Packets on the client's and on the server's link for each connection.
     pub(super) packets: [f64; 2],
+    /// How long SYNs took through the relay, in us: percentiles 10, 50, 90, 99; where it was asked.
+    pub(super) syn_delay_us: Option<[f64; 4]>,
     /// What was not as it should be.
     pub(super) problems: Vec<String>,
 }
 
-/// A contender that runs. Its parts are dropped in their order.
+/// Where loads are put through a contender. Its parts are dropped in their order.
 #[derive(Debug)]
 pub(super) struct Bed {
     pub(super) contender: Contender,
-    pub(super) running: Running,
     servers: Vec<Server>,
+    /// CPUs of the relay, and its threads.
+    relay_cpus: Vec<usize>,
+    threads: usize,
     /// CPUs of clients and servers.
-    cpus: Vec<usize>,
+    end_cpus: Vec<usize>,
+    binary: Binary,
     /// The kernel's threads that take what softirqs leave, by CPU.
     ksoftirqd: Vec<i32>,
     network: Network,
@@ -82,7 +88,7 @@ struct Server {
 }
 
 impl Bed {
-    /// Builds the network and starts everything. `cpus` are as many as the placement takes.
+    /// Builds the network and starts the servers. `cpus` are as many as the placement takes.
     pub(super) fn new(
         contender: Contender,
         placement: Placement,
@@ -97,40 +103,58 @@ impl Bed {
                 host.sysctl(key, value)?;
             }
         }
-        let (relay, ends, threads) = match placement {
-            Placement::One => (&cpus[..1], &cpus[..1], 1),
-            Placement::Split => (&cpus[..1], &cpus[1..2], 1),
-            Placement::Two => (&cpus[..2], &cpus[..2], 2),
+        contender.prepare(&network)?;
+        let (relay_cpus, end_cpus) = match placement {
+            Placement::One | Placement::Two => (cpus, cpus),
+            Placement::Split => (&cpus[..1], &cpus[1..]),
         };
-        let servers = ends
+        let servers = end_cpus
             .iter()
-            .map(|&cpu| Server::start(network.server(), cpu, ends.len() > 1))
+            .map(|&cpu| Server::start(network.server(), cpu, end_cpus.len() > 1))
             .collect::<Result<_>>()?;
-        let site = Site {
-            network: &network,
-            cpus: relay,
-            threads,
-            binary,
-        };
-        let running = contender.start(&site)?;
         Ok(Self {
             contender,
-            running,
             servers,
-            cpus: ends.to_vec(),
+            relay_cpus: relay_cpus.to_vec(),
+            threads: relay_cpus.len(),
+            end_cpus: end_cpus.to_vec(),
+            binary: binary.clone(),
             ksoftirqd: ksoftirqd(cpus)?,
             network,
         })
     }
 
+    /// Starts the contender.
+    pub(super) fn start(&self) -> Result<Running> {
+        let site = Site {
+            network: &self.network,
+            cpus: &self.relay_cpus,
+            threads: self.threads,
+            binary: &self.binary,
+        };
+        let name = self.contender.name;
+        let running = self.contender.start(&site);
+        running.with_context(|| format!("start {name}"))
+    }
+
     /// Puts a load through the contender.
     pub(super) fn measure(&self, load: &Load, times: Times) -> Result<Measured> {
+        let running = self.start()?;
+        let measured = self.measure_running(&running, load, times)?;
+        running.stop()?;
+        Ok(measured)
+    }
+
+    fn measure_running(&self, running: &Running, load: &Load, times: Times) -> Result<Measured> {
         let before = self.look()?;
+        let node = self.network.nodes().first();
+        let watch = node.filter(|_| load.yields == Yield::SynDelay);
+        let watch = watch.map(SynWatch::start).transpose()?;
         let clients = self
             .works(load)
             .into_iter()
-            .zip(&self.cpus)
-            .map(|(work, &cpu)| self.call(work, cpu, times))
+            .zip(&self.end_cpus)
+            .map(|(work, &cpu)| self.call(running, work, cpu, times))
             .collect::<Result<Vec<_>>>()?;
         let outcomes = clients
             .into_iter()
@@ -148,6 +172,10 @@ impl Bed {
         let account = Account::new(&before, &self.look()?, &outcome);
         Ok(Measured {
             packets: account.packets_per_connection(),
+            syn_delay_us: match watch {
+                Some(watch) => percentiles(&watch.delays_us()?),
+                None => None,
+            },
             problems: integrity::problems(&account, &load.work),
             outcome,
         })
@@ -155,7 +183,7 @@ impl Bed {
 
     /// The load, divided among the clients.
     fn works(&self, load: &Load) -> Vec<Work> {
-        let clients = self.cpus.len();
+        let clients = self.end_cpus.len();
         let part = match &load.work {
             Work::Closed { at_once, sizes } => Work::Closed {
                 at_once: at_once / clients,
@@ -166,22 +194,22 @@ impl Bed {
         vec![part; clients]
     }
 
-    fn call(&self, work: Work, cpu: usize, times: Times) -> Result<Process> {
+    fn call(&self, running: &Running, work: Work, cpu: usize, times: Times) -> Result<Process> {
         let call = Call {
-            target: self.running.target,
-            ask_for: self.running.ask_for,
+            target: running.target,
+            ask_for: running.ask_for,
             warm_up_ms: milliseconds(times.warm_up),
             window_ms: milliseconds(times.window),
-            parties: self.parties()?,
+            parties: self.parties(running)?,
             work,
         };
         spawn("the client", self.network.client(), cpu, &Order::Call(call))
     }
 
     /// Whose CPU time counts besides the client's.
-    fn parties(&self) -> Result<BTreeMap<String, Vec<i32>>> {
+    fn parties(&self, running: &Running) -> Result<BTreeMap<String, Vec<i32>>> {
         let ids = |pids: Vec<u32>| pids.into_iter().map(|pid| Ok(i32::try_from(pid)?));
-        let relay = ids(self.running.pids()?).collect::<Result<_>>()?;
+        let relay = ids(running.pids()?).collect::<Result<_>>()?;
         let servers = self.servers.iter().map(|server| server.process.pid());
         let servers = ids(servers.collect()).collect::<Result<_>>()?;
         Ok([

@@ -2,8 +2,10 @@
 //! The contenders: each a name, what it is, and how it is started.
 //!
 //! Another one is a row in [`ALL`] and a function that starts it and says how clients reach the
-//! server through it. It gets a network of its own, and is to keep to the CPUs, threads and
-//! priority that its [`Site`] says.
+//! server through it. It gets a network of its own, which it may prepare once, and is to keep to
+//! the CPUs, threads and priority that its [`Site`] says. It is started anew for every load: only
+//! one relay runs at a time, so that none takes what another could have, such as the memory that
+//! the kernel lets a user have in pipes.
 
 mod haproxy;
 mod nginx;
@@ -14,7 +16,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nix::sched::CpuSet;
 
 use crate::boot::memory;
@@ -58,6 +60,7 @@ pub(super) struct Contender {
     pub(super) program: Option<(&'static str, &'static str)>,
     /// Whether it differs from the others only where much is carried.
     pub(super) bulk_only: bool,
+    prepare: fn(&Network) -> Result<()>,
     start: fn(&Site<'_>) -> Result<Running>,
 }
 
@@ -70,7 +73,7 @@ pub(super) const ALL: [Contender; 11] = [
         nothing,
     )
     .nodes(0),
-    row("forwarding", "an IP router", Mode::Reference, forwarding),
+    row("forwarding", "an IP router", Mode::Reference, forwarding).prepares(no_early_demux),
     row("haproxy", "HAProxy, splicing", Mode::Fixed, haproxy::fixed).needs("haproxy", "-v"),
     row(
         "haproxy-1m",
@@ -86,6 +89,7 @@ pub(super) const ALL: [Contender; 11] = [
         Mode::Transparent,
         haproxy::transparent,
     )
+    .prepares(haproxy::policy_routes)
     .needs("haproxy", "-v"),
     row(
         "haproxy-transparent-1m",
@@ -93,6 +97,7 @@ pub(super) const ALL: [Contender; 11] = [
         Mode::Transparent,
         haproxy::transparent_tuned,
     )
+    .prepares(haproxy::policy_routes)
     .needs("haproxy", "-v")
     .bulk_only(),
     row("nginx", "nginx stream", Mode::Fixed, nginx::fixed).needs("nginx", "-v"),
@@ -120,6 +125,7 @@ pub(super) const ALL: [Contender; 11] = [
         Mode::Transparent,
         posthaste::warm,
     )
+    .prepares(posthaste::join)
     .nodes(2),
 ];
 
@@ -136,6 +142,7 @@ const fn row(
         nodes: 1,
         program: None,
         bulk_only: false,
+        prepare: |_| Ok(()),
         start,
     }
 }
@@ -154,6 +161,16 @@ impl Contender {
     const fn bulk_only(mut self) -> Self {
         self.bulk_only = true;
         self
+    }
+
+    const fn prepares(mut self, prepare: fn(&Network) -> Result<()>) -> Self {
+        self.prepare = prepare;
+        self
+    }
+
+    /// Does, once, what its network needs.
+    pub(super) fn prepare(&self, network: &Network) -> Result<()> {
+        (self.prepare)(network)
     }
 
     /// Starts it and waits until it relays.
@@ -260,6 +277,14 @@ impl Running {
         }
     }
 
+    /// Ends it in order, so that it leaves nothing to the next one.
+    pub(super) fn stop(self) -> Result<()> {
+        for mut node in self.nodes {
+            node.stop(READY).context("stop a node")?;
+        }
+        Ok(())
+    }
+
     /// All its processes and their descendants.
     pub(super) fn pids(&self) -> Result<Vec<u32>> {
         let own = self.processes.iter().map(Process::pid);
@@ -273,11 +298,16 @@ fn nothing(site: &Site<'_>) -> Result<Running> {
     Ok(Running::bare(site.server(), "one veth link"))
 }
 
+/// Sockets of the router, which has none of these flows, are not to be looked for.
+const NO_EARLY_DEMUX: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
+
+fn no_early_demux(network: &Network) -> Result<()> {
+    network.node(0).sysctl(NO_EARLY_DEMUX.0, NO_EARLY_DEMUX.1)
+}
+
 fn forwarding(site: &Site<'_>) -> Result<Running> {
-    // Sockets of the node, which has none of these flows, are not to be looked for.
-    const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
-    site.node().sysctl(SETTING.0, SETTING.1)?;
-    let configuration = format!("net.ipv4.ip_forward = 1, {} = {}", SETTING.0, SETTING.1);
+    let (key, value) = NO_EARLY_DEMUX;
+    let configuration = format!("net.ipv4.ip_forward = 1, {key} = {value}");
     Ok(Running::bare(site.server(), configuration))
 }
 

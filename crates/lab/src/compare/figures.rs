@@ -21,6 +21,8 @@ pub(super) struct Figures {
     pub(super) slow: Vec<f64>,
     /// Time added to a message one way, in us.
     pub(super) added: Vec<f64>,
+    /// Median time of a SYN through the relay, in us.
+    pub(super) syn_delay: Vec<f64>,
     /// Packets for each connection on the client's and on the server's link.
     pub(super) packets: [Vec<f64>; 2],
 }
@@ -38,6 +40,10 @@ impl Figures {
             figures.typical.push(typical);
             figures.slow.push(slow);
             figures.added.push((typical - latency(direct).0) / 2.0);
+            let delay = measured
+                .syn_delay_us
+                .map_or(f64::NAN, |[_, median, ..]| median);
+            figures.syn_delay.push(delay);
             for (all, one) in figures.packets.iter_mut().zip(measured.packets) {
                 all.push(one);
             }
@@ -50,6 +56,7 @@ impl Figures {
         match yields {
             Yield::Transactions | Yield::Bytes => &self.marginal,
             Yield::Messages => &self.added,
+            Yield::SynDelay => &self.syn_delay,
             Yield::Rate => &self.rate,
         }
     }
@@ -145,6 +152,7 @@ mod tests {
                 ..Outcome::default()
             },
             packets: [12.0, 12.5],
+            syn_delay_us: None,
             problems: Vec::new(),
         }
     }

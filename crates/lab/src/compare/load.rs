@@ -33,6 +33,8 @@ pub(super) enum Yield {
     Bytes,
     /// Time added to a message, one way, and CPU time per message there and back.
     Messages,
+    /// Time from a client's SYN at the relay to the relay's SYN to the server.
+    SynDelay,
     /// Transactions per second alone: the CPU time of two CPUs is no sum.
     Rate,
 }
@@ -56,13 +58,17 @@ const MANY: usize = 256;
 /// What a lightly loaded relay gets, in connections per second.
 const LOW_RATE: u32 = 2500;
 
+/// Connections per second when SYNs are timed: each has the machine to itself, as on a real path,
+/// where nothing of it is in a cache when it comes.
+const SYN_RATE: u32 = 500;
+
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
     let small = [1, 8].into_iter().flat_map(small);
     small
         .chain([low_rate(), mixed(), large()])
         .chain([1, 16].map(bulk))
-        .chain([ping_pong(), split(), two_cores()])
+        .chain([ping_pong(), syns(), split(), two_cores()])
         .collect()
 }
 
@@ -113,6 +119,15 @@ fn bulk(flows: usize) -> Load {
 fn ping_pong() -> Load {
     let name = ("ping-pong", "1300 bytes there and back");
     on_one(name, Yield::Messages, Work::PingPong { bytes: 1300 })
+}
+
+fn syns() -> Load {
+    let name = ("syn", "SYNs, one connection at a time, 500 a second");
+    let work = Work::Open {
+        rate: SYN_RATE,
+        size: 1 << 10,
+    };
+    on_one(name, Yield::SynDelay, work)
 }
 
 fn split() -> Load {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `compare` says: a table for each load, the samples behind it, and pictures.
+//! What `compare` says: the targets, a table for each load, the samples behind them, and pictures.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::contender::{self, Contender, Mode};
 use super::figures::{Figures, Spread};
 use super::load::{self, Load, Yield};
-use super::{Args, Results};
+use super::{Args, Results, judge};
 use crate::chart::{Across, Chart, Series};
 use crate::record::Record;
 use crate::table::Table;
@@ -22,33 +23,29 @@ pub(super) fn fill(
     record.parameter("rounds", args.rounds());
     record.parameter("window_s", args.times().window.as_secs_f64());
     record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
+    let verdicts = judge::table(loads, |load, name| figures(load, name, results));
+    record.tables.extend(verdicts);
     for load in loads {
-        if let Some(table) = table(load, contenders, results) {
-            record.tables.push(table);
-        }
+        record.tables.extend(table(load, contenders, results));
         for contender in contenders {
             keep(record, load, contender, results);
         }
     }
     for ((load, contender), rounds) in results {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
-            record
-                .remarks
-                .push(format!("NOT IN FULL: {load} by {contender}: {problem}."));
+            let remark = format!("NOT IN FULL: {load} by {contender}: {problem}.");
+            record.remarks.push(remark);
         }
     }
 }
 
 /// The figures of a contender at a load, if it had that.
-pub(super) fn figures(load: &Load, contender: &str, results: &Results) -> Option<Figures> {
+fn figures(load: &Load, contender: &'static str, results: &Results) -> Option<Figures> {
     let of = |name: &'static str| results.get(&(load.name, name));
-    let name = contender::ALL
-        .iter()
-        .find(|other| other.name == contender)?
-        .name;
-    Some(Figures::new(load.yields, of(name)?, of("direct")?))
+    Some(Figures::new(load.yields, of(contender)?, of("direct")?))
 }
 
+/// Keeps every round's values.
 fn keep(record: &mut Record, load: &Load, contender: &Contender, results: &Results) {
     let Some(figures) = figures(load, contender.name, results) else {
         return;
@@ -64,16 +61,16 @@ fn keep(record: &mut Record, load: &Load, contender: &Contender, results: &Resul
     sample("rate", rate, figures.rate);
     sample("median time", "us", figures.typical);
     sample("99th percentile of time", "us", figures.slow);
+    sample("median delay of SYNs", "us", figures.syn_delay);
     let [client, server] = figures.packets;
     sample("packets per connection, client's link", "packets", client);
     sample("packets per connection, server's link", "packets", server);
-    let rounds = results
-        .get(&(load.name, contender.name))
-        .into_iter()
-        .flatten();
-    let mut parties = std::collections::BTreeMap::<&str, Vec<f64>>::new();
-    for (party, seconds) in rounds.flat_map(|measured| &measured.outcome.cpu_s) {
-        parties.entry(party).or_default().push(*seconds);
+    let rounds = results.get(&(load.name, contender.name));
+    let mut parties = BTreeMap::<&str, Vec<f64>>::new();
+    for measured in rounds.into_iter().flatten() {
+        for (party, seconds) in &measured.outcome.cpu_s {
+            parties.entry(party).or_default().push(*seconds);
+        }
     }
     for (party, seconds) in parties {
         sample(&format!("CPU time of {party} in the window"), "s", seconds);
@@ -89,71 +86,111 @@ fn units(yields: Yield) -> (&'static str, &'static str) {
     }
 }
 
+/// A column: its heading, and what it shows of a contender's figures.
+struct Column {
+    heading: String,
+    values: fn(&Figures) -> &[f64],
+    /// Whether quartiles are shown with the median.
+    spread: bool,
+    /// Whether it says anything of the direct link.
+    direct: bool,
+}
+
+/// The columns of figures that a load's table has.
+fn columns(yields: Yield) -> Vec<Column> {
+    let (cpu, rate) = units(yields);
+    let column = |heading: &str, values| Column {
+        heading: heading.to_owned(),
+        values,
+        spread: true,
+        direct: true,
+    };
+    let brief = |heading: &str, values| Column {
+        spread: false,
+        ..column(heading, values)
+    };
+    let rate = column(rate, |figures| &figures.rate);
+    let marginal = Column {
+        direct: false,
+        ..column(&format!("marginal CPU, {cpu}"), |figures| &figures.marginal)
+    };
+    let added = Column {
+        direct: false,
+        ..column("added one way, us", |figures| &figures.added)
+    };
+    let delay = Column {
+        direct: false,
+        ..column("median delay, us", |figures| &figures.syn_delay)
+    };
+    let typical = brief("median, us", |figures| &figures.typical);
+    let slow = brief("99 %, us", |figures| &figures.slow);
+    let client = brief("packets, client", |figures| &figures.packets[0]);
+    let server = brief("packets, server", |figures| &figures.packets[1]);
+    match yields {
+        Yield::Transactions => vec![rate, marginal, typical, slow, client, server],
+        Yield::Bytes => vec![rate, marginal],
+        Yield::Messages => vec![added, marginal, typical, slow],
+        Yield::SynDelay => vec![delay],
+        Yield::Rate => vec![rate, typical, slow, client, server],
+    }
+}
+
+/// The table of one load; none if it was not measured.
+fn table(load: &Load, contenders: &[Contender], results: &Results) -> Option<Table> {
+    let columns = columns(load.yields);
+    let mut headings = vec!["contender"];
+    headings.extend(columns.iter().map(|column| column.heading.as_str()));
+    headings.extend(["x forwarding", "x HAProxy"]);
+    let mut table = Table::new(format!("{} ({})", load.title, load.name), &headings);
+    for contender in contenders {
+        if let Some(figures) = figures(load, contender.name, results) {
+            let cells = columns
+                .iter()
+                .map(|column| cell(column, contender, &figures));
+            let mut row = vec![contender.name.to_owned()];
+            row.extend(cells);
+            let against = |name| against(load, contender, &figures, name, results);
+            row.extend([against("forwarding"), against(rival(contender.mode))]);
+            table.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn cell(column: &Column, contender: &Contender, figures: &Figures) -> String {
+    let spread = Spread::of((column.values)(figures));
+    match spread.filter(|_| column.direct || contender.name != "direct") {
+        Some(spread) if column.spread => spread.to_string(),
+        Some(spread) => format!("{:.1}", spread.median),
+        None => dash(),
+    }
+}
+
 /// The name of the contender that those of a mode are compared with.
-pub(super) fn rival(mode: Mode) -> &'static str {
+fn rival(mode: Mode) -> &'static str {
     match mode {
         Mode::Transparent => "haproxy-transparent",
         Mode::Fixed | Mode::Reference => "haproxy",
     }
 }
 
-/// The table of one load; none if it was not measured.
-fn table(load: &Load, contenders: &[Contender], results: &Results) -> Option<Table> {
-    let (cpu, rate) = units(load.yields);
-    let columns = [
-        "contender",
-        rate,
-        &format!("marginal CPU, {cpu}"),
-        "added one way, us",
-        "median, us",
-        "99 %, us",
-        "packets, client",
-        "packets, server",
-        "x forwarding",
-        "x HAProxy",
-    ]
-    .map(str::to_owned);
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(format!("{} ({})", load.title, load.name), &columns);
-    for contender in contenders {
-        if let Some(figures) = figures(load, contender.name, results) {
-            table.push(row(load, contender, &figures, results));
-        }
+/// The ratio of a contender's figures to another's.
+fn against(
+    load: &Load,
+    contender: &Contender,
+    figures: &Figures,
+    other: &'static str,
+    results: &Results,
+) -> String {
+    if contender.name == "direct" || contender.name == other {
+        return dash();
     }
-    (!table.rows.is_empty()).then_some(table)
-}
-
-fn row(load: &Load, contender: &Contender, figures: &Figures, results: &Results) -> Vec<String> {
-    let show = |values: &[f64]| Spread::of(values).map_or_else(dash, |spread| spread.to_string());
-    let only = |shown: bool, values: &[f64]| if shown { show(values) } else { dash() };
-    let middle = |values: &[f64]| {
-        Spread::of(values).map_or_else(dash, |spread| format!("{:.1}", spread.median))
-    };
-    let against = |name: &str| {
-        let reference = contender.mode == Mode::Reference && name != "forwarding";
-        let other = self::figures(load, name, results).filter(|_| !reference);
-        let deciding = figures.deciding(load.yields);
-        other
-            .and_then(|other| Spread::of_ratio(deciding, other.deciding(load.yields)))
-            .map_or_else(dash, |spread| spread.to_string())
-    };
-    let is_direct = contender.name == "direct";
-    vec![
-        contender.name.to_owned(),
-        show(&figures.rate),
-        only(!is_direct && load.yields != Yield::Rate, &figures.marginal),
-        only(!is_direct && load.yields == Yield::Messages, &figures.added),
-        middle(&figures.typical),
-        middle(&figures.slow),
-        middle(&figures.packets[0]),
-        middle(&figures.packets[1]),
-        if is_direct {
-            dash()
-        } else {
-            against("forwarding")
-        },
-        against(rival(contender.mode)),
-    ]
+    self::figures(load, other, results)
+        .and_then(|other| {
+            let [ours, others] = [figures, &other].map(|one| one.deciding(load.yields));
+            Spread::of_ratio(ours, others)
+        })
+        .map_or_else(dash, |spread| spread.to_string())
 }
 
 fn dash() -> String {
@@ -166,28 +203,44 @@ pub(super) fn charts(
     contenders: &[Contender],
     results: &Results,
 ) -> Vec<(&'static str, Chart)> {
-    let of = |yields: Yield| -> Vec<&Load> {
-        let measured = |load: &&Load| results.contains_key(&(load.name, "direct"));
-        let these = loads.iter().filter(|load| load.yields == yields);
-        these.filter(measured).collect()
-    };
     let kinds = [
         (
             "connections",
-            "New connections",
-            "marginal CPU time, us per transaction",
+            "What a new connection costs",
+            "marginal CPU time, us",
             Yield::Transactions,
         ),
-        ("bulk", "Bulk", "marginal CPU time, ms per GB", Yield::Bytes),
+        (
+            "bulk",
+            "What a gigabyte costs",
+            "marginal CPU time, ms",
+            Yield::Bytes,
+        ),
     ];
-    kinds
-        .into_iter()
-        .filter_map(|(name, title, y_label, yields)| {
-            let loads = of(yields);
-            (!loads.is_empty()).then(|| (name, chart(title, y_label, &loads, contenders, results)))
-        })
-        .collect()
+    let mut charts = Vec::new();
+    for (name, title, y_label, yields) in kinds {
+        // Large objects would make all others look like nothing.
+        let these = loads
+            .iter()
+            .filter(|load| load.yields == yields && load.name != "1m");
+        let these: Vec<&Load> = these
+            .filter(|load| results.contains_key(&(load.name, "direct")))
+            .collect();
+        if !these.is_empty() {
+            charts.push((name, chart(title, y_label, &these, contenders, results)));
+        }
+    }
+    charts
 }
+
+/// Contenders that pictures have no room for: one node tells what two cost, and HAProxy in one
+/// mode what it costs in the other.
+const LEFT_OUT: [&str; 4] = [
+    "direct",
+    "haproxy-transparent-1m",
+    "haproxy-transparent",
+    "posthaste-warm",
+];
 
 fn chart(
     title: &str,
@@ -198,12 +251,12 @@ fn chart(
 ) -> Chart {
     let shown = contenders
         .iter()
-        .filter(|contender| contender.name != "direct");
+        .filter(|contender| !LEFT_OUT.contains(&contender.name));
     let series = shown.map(|contender| {
-        let spreads: Vec<Option<Spread>> = loads
-            .iter()
-            .map(|load| Spread::of(figures(load, contender.name, results)?.deciding(load.yields)))
-            .collect();
+        let spread = |load: &&Load| {
+            Spread::of(figures(load, contender.name, results)?.deciding(load.yields))
+        };
+        let spreads: Vec<Option<Spread>> = loads.iter().map(spread).collect();
         Series {
             name: contender.name.to_owned(),
             values: spreads.iter().map(|s| s.map(|s| s.median)).collect(),
@@ -213,14 +266,13 @@ fn chart(
     });
     Chart {
         title: title.to_owned(),
-        subtitle: "client, relay and server on one CPU; what the relay adds to a direct link"
+        subtitle: "what each contender adds to a direct link; client, relay and server on one CPU"
             .to_owned(),
         x_label: "load".to_owned(),
         y_label: y_label.to_owned(),
         across: Across::Groups(loads.iter().map(|load| load.name.to_owned()).collect()),
         series: series
             .filter(|series| series.values.iter().any(Option::is_some))
-            .take(7)
             .collect(),
         model_name: String::new(),
         note: "Whiskers: quartiles of the rounds.".to_owned(),
@@ -229,13 +281,15 @@ fn chart(
 
 /// What there is, for `--list`.
 pub(super) fn listing() -> String {
+    let loads = load::all().into_iter().map(|load| (load.name, load.title));
+    let contenders = contender::ALL.iter().map(|one| (one.name, one.what));
     let mut text = String::from("loads:\n");
-    for load in load::all() {
-        let _ = writeln!(text, "  {:24}{}", load.name, load.title);
+    for (name, what) in loads {
+        let _ = writeln!(text, "  {name:24}{what}");
     }
     text.push_str("contenders:\n");
-    for contender in contender::ALL {
-        let _ = writeln!(text, "  {:24}{}", contender.name, contender.what);
+    for (name, what) in contenders {
+        let _ = writeln!(text, "  {name:24}{what}");
     }
     text
 }

@@ -10,8 +10,7 @@ use anyhow::{Result, ensure};
 use super::connection::{self, Greeting};
 use super::meter::Window;
 use super::poll::Poll;
-use super::{Call, Outcome, Request, content};
-use crate::stats::percentile;
+use super::{Call, Outcome, Request, content, percentiles};
 
 /// Connections that may be open at a time in an open loop; one more is an error, not a delay.
 const OPEN_MAX: usize = 8192;
@@ -222,10 +221,4 @@ impl Fetch {
             connection::expect(self.have <= self.size, "too many bytes")?;
         }
     }
-}
-
-/// Percentiles 10, 50, 90 and 99.
-pub(super) fn percentiles(samples: &[f64]) -> Option<[f64; 4]> {
-    let at = |percent| percentile(samples, percent);
-    Some([at(10.0)?, at(50.0)?, at(90.0)?, at(99.0)?])
 }

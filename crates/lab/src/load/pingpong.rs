@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::connection;
 use super::meter::Window;
-use super::{Call, Outcome, content, fetch};
+use super::{Call, Outcome, content, percentiles};
 
 /// Sends and waits in turn until the window is over, and says how long the messages took.
 pub(super) fn run(call: &Call, bytes: usize) -> Result<Outcome> {
@@ -43,6 +43,6 @@ pub(super) fn run(call: &Call, bytes: usize) -> Result<Outcome> {
         "more came back than was sent"
     );
     outcome.completed = 1;
-    outcome.latency_us = fetch::percentiles(&latencies);
+    outcome.latency_us = percentiles(&latencies);
     Ok(outcome)
 }

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use super::{PORT, Running, Site};
-use crate::network::{TO_CLIENT, TO_SERVER};
+use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::process::Process;
 use crate::scratch::Scratch;
 
@@ -35,9 +35,6 @@ const TUNED: &str = "    tune.pipesize 1048576\n";
 
 fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
     let configuration = configuration(site, transparent, tuning);
-    if transparent {
-        site.node().ip_batch(&policy_routes())?;
-    }
     let files = Scratch::new()?;
     let file = files.path().join("haproxy.cfg");
     fs::write(&file, &configuration).context("write HAProxy's configuration")?;
@@ -75,11 +72,11 @@ fn configuration(site: &Site<'_>, transparent: bool, tuning: &str) -> String {
     )
 }
 
-/// Routes that bring the packets of both connections here, without netfilter.
-fn policy_routes() -> Vec<String> {
-    vec![
+/// Routes that bring the packets of both connections to a transparent relay, without netfilter.
+pub(super) fn policy_routes(network: &Network) -> Result<()> {
+    network.node(0).ip_batch(&[
         format!("rule add iif {TO_CLIENT} ipproto tcp dport {PORT} lookup 100"),
         format!("rule add iif {TO_SERVER} ipproto tcp sport {PORT} lookup 100"),
         "route add local default dev lo table 100".to_owned(),
-    ]
+    ])
 }

@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use super::{NICE, Running, Site, cpu_set};
 use crate::chain::{Chain, Member};
-use crate::network::Family;
+use crate::network::{Family, Network};
 use crate::node::Node;
 
 /// The explicit listener's port.
@@ -54,22 +54,31 @@ pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
     })
 }
 
-/// Two nodes: the first on the path, the second asked by it.
-pub(super) fn warm(site: &Site<'_>) -> Result<Running> {
-    let network = site.network;
+/// The chain of two nodes: the first on the path, the second asked by it.
+fn chain(network: &Network) -> Chain {
     let member = |node| Member {
         asked_at: network.node_address(node, Family::V4),
         calls_from: network.calling_address(node, Family::V4),
     };
-    let chain = Chain {
+    Chain {
         nodes: (0..2).map(member).collect(),
         pool: POOL,
         congestion: network.congestion().to_owned(),
-    };
+    }
+}
+
+/// Sets what the namespaces of a chain's nodes need.
+pub(super) fn join(network: &Network) -> Result<()> {
+    let chain = chain(network);
+    let mut nodes = network.nodes().iter();
+    nodes.try_for_each(|node| chain.prepare(node))
+}
+
+pub(super) fn warm(site: &Site<'_>) -> Result<Running> {
+    let chain = chain(site.network);
     let mut nodes = Vec::new();
     let mut configs = String::new();
     for place in 0..2 {
-        chain.prepare(network.node(place))?;
         // The table that the chain's part begins with goes on.
         let member = chain.config(place).replacen("[node]\n", &head(site), 1);
         nodes.push(node(site, place, &member)?);
