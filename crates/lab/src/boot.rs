@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -165,11 +165,59 @@ fn boot(
     workers: usize,
     target: SocketAddr,
 ) -> Result<(Duration, Duration)> {
-    let files = Scratch::new()?;
-    let notices = files.path().join("notify.sock");
-    let ready = UnixDatagram::bind(&notices).context("make a notification socket")?;
-    let mut command = launch(network.node(0), binary, workers, &files)?;
-    command.env("NOTIFY_SOCKET", &notices);
+    let launch = Launch::new(network.node(0), binary, workers)?;
+    launch.time(network, target)
+}
+
+/// A node that is ready to be started.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// The command, with everything prepared that takes time.
+    pub(crate) command: Command,
+    ready: UnixDatagram,
+    files: Scratch,
+}
+
+impl Launch {
+    /// Prepares the start of a node in a namespace.
+    pub(crate) fn new(namespace: &Namespace, binary: &Path, workers: usize) -> Result<Self> {
+        let files = Scratch::new()?;
+        let notices = files.path().join("notify.sock");
+        let ready = UnixDatagram::bind(&notices).context("make a notification socket")?;
+        let mut command = launch(namespace, binary, workers, &files)?;
+        command.env("NOTIFY_SOCKET", &notices);
+        Ok(Self {
+            command,
+            ready,
+            files,
+        })
+    }
+
+    /// Starts the node, waits for the first byte it relays to `target` and stops it. Returns the
+    /// time from `exec` until that byte, and the time that making the process took before `exec`.
+    pub(crate) fn time(
+        self,
+        network: &Network,
+        target: SocketAddr,
+    ) -> Result<(Duration, Duration)> {
+        let timed = time_start(network, self.command, target);
+        let (node, total, forked) =
+            timed.with_context(|| format!("the node said: {}", said(&self.files)))?;
+        // A node that is stopped before it is ready dies, and the next waits
+        // for what its guard cleans up.
+        await_ready(&self.ready)?;
+        node.stop()?;
+        Ok((total, forked))
+    }
+}
+
+/// Starts whatever relays and waits for the first byte that it relays to `target`. Returns it with
+/// the time from `exec` until that byte, and the time that making the process took before `exec`.
+pub(crate) fn time_start(
+    network: &Network,
+    mut command: Command,
+    target: SocketAddr,
+) -> Result<(Running, Duration, Duration)> {
     let (mut noted, note) = io::pipe().context("make a pipe")?;
     let (go, over) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -182,23 +230,19 @@ fn boot(
         go.wait();
         let start = Instant::now();
         sys::note_exec(&mut command, start, note);
-        let node = command.spawn().map(Running).context("start the node");
-        let node = node.and_then(|node| node.watch(|| prober.is_finished()));
+        let relay = command.spawn().map(Running).context("start it");
+        let relay = relay.and_then(|relay| relay.watch(|| prober.is_finished()));
         over.store(true, Ordering::Relaxed);
         let first = prober
             .join()
             .map_err(|_| anyhow!("the probing thread panicked"))?;
-        // A node that is stopped before it is ready dies, and the next waits
-        // for what its guard cleans up.
-        await_ready(&ready)?;
-        node.with_context(|| format!("the node said: {}", said(&files)))?
-            .stop()?;
+        let relay = relay?;
         let mut nanoseconds = [0; 8];
         noted
             .read_exact(&mut nanoseconds)
             .context("read the time of exec")?;
         let forked = Duration::from_nanos(u64::from_ne_bytes(nanoseconds));
-        Ok((first?.duration_since(start) - forked, forked))
+        Ok((relay, first?.duration_since(start) - forked, forked))
     })
 }
 
@@ -226,7 +270,7 @@ fn launch(
     binary: &Path,
     workers: usize,
     files: &Scratch,
-) -> Result<std::process::Command> {
+) -> Result<Command> {
     let config = files.path().join("node.toml");
     let socket = files.path().join("admin.sock");
     let text = format!(
@@ -246,17 +290,17 @@ fn launch(
     Ok(command)
 }
 
-/// A node that is killed when dropped.
+/// A relay that is killed when dropped.
 #[derive(Debug)]
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Running {
-    /// Waits until `done`; fails when the node ends or nothing happens before that.
+    /// Waits until `done`; fails when the relay ends or nothing happens before that.
     fn watch(mut self, done: impl Fn() -> bool) -> Result<Self> {
         let until = Instant::now() + PATIENCE;
         while !done() {
             let ended = self.0.try_wait().context("wait for the node")?;
-            ensure!(ended.is_none(), "the node ended before it relayed a byte");
+            ensure!(ended.is_none(), "it ended before it relayed a byte");
             ensure!(
                 Instant::now() < until,
                 "no byte was relayed within {PATIENCE:?}"
@@ -304,7 +348,8 @@ fn measure_memory(
     let node = Node::builder(network.node(0), args.binary.find()?)
         .config(&config)
         .start()?;
-    let idle = settled(&node)?;
+    let pid = node.process().pid();
+    let idle = memory::settled(|| memory::of_family(pid))?;
     let target = SocketAddr::new(network.server_address(Family::V4), PORT);
     let calls = network.client().run_in(|| open_idle(target, relays))?;
     let open = counter(&node, "relays")?;
@@ -312,7 +357,7 @@ fn measure_memory(
         open == relays as u64,
         "the node has {open} relays open, not {relays}"
     );
-    let loaded = settled(&node)?;
+    let loaded = memory::settled(|| memory::of_family(pid))?;
     drop(calls);
     Ok(Footprint {
         workers,
@@ -330,18 +375,4 @@ fn open_idle(target: SocketAddr, count: usize) -> Result<Vec<Call>> {
         calls.extend(echo::call(target, batch, PATIENCE)?);
     }
     Ok(calls)
-}
-
-/// The node's memory once it has stopped changing.
-fn settled(node: &Node) -> Result<Vec<Usage>> {
-    let until = Instant::now() + PATIENCE;
-    let (mut last, mut same) = (Vec::new(), 0);
-    while same < 5 {
-        ensure!(Instant::now() < until, "the node's memory does not settle");
-        thread::sleep(Duration::from_millis(50));
-        let now = memory::of_family(node.process().pid())?;
-        same = if now == last { same + 1 } else { 0 };
-        last = now;
-    }
-    Ok(last)
 }

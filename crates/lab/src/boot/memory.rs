@@ -2,8 +2,13 @@
 //! How much memory a process and its descendants use, by the kernel's books.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+
+/// How long memory may take to stop changing.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Memory of one process, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +52,22 @@ pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     Ok(members)
 }
 
-fn of(pid: u32) -> Result<Usage> {
+/// Memory once it has stopped changing.
+pub(crate) fn settled(look: impl Fn() -> Result<Vec<Usage>>) -> Result<Vec<Usage>> {
+    let until = Instant::now() + PATIENCE;
+    let (mut last, mut same) = (Vec::new(), 0);
+    while same < 5 {
+        ensure!(Instant::now() < until, "memory does not settle");
+        thread::sleep(Duration::from_millis(50));
+        let now = look()?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    Ok(last)
+}
+
+/// The memory of one process.
+pub(crate) fn of(pid: u32) -> Result<Usage> {
     let read = |file: &str| {
         let path = format!("/proc/{pid}/{file}");
         fs::read_to_string(&path).with_context(|| format!("read {path}"))

@@ -38,6 +38,9 @@ const SETTINGS: &[(&str, &str)] = &[
 /// Without pacing, whose timers would run at other times than the load.
 const CONGESTION: &str = "reno";
 
+/// More connections than any load has at a time.
+pub(super) const CONNECTIONS_MAX: usize = 4000;
+
 /// No load may take longer than its window and this.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -124,12 +127,13 @@ impl Bed {
         })
     }
 
-    /// Starts the contender.
-    pub(super) fn start(&self) -> Result<Running> {
+    /// Starts the contender, for so many connections at a time at the most.
+    pub(super) fn start(&self, connections: usize) -> Result<Running> {
         let site = Site {
             network: &self.network,
             cpus: &self.relay_cpus,
             threads: self.threads,
+            connections,
             binary: &self.binary,
         };
         let name = self.contender.name;
@@ -139,7 +143,7 @@ impl Bed {
 
     /// Puts a load through the contender.
     pub(super) fn measure(&self, load: &Load, times: Times) -> Result<Measured> {
-        let running = self.start()?;
+        let running = self.start(CONNECTIONS_MAX)?;
         let measured = self.measure_running(&running, load, times)?;
         running.stop()?;
         Ok(measured)
@@ -179,6 +183,26 @@ impl Bed {
             problems: integrity::problems(&account, &load.work),
             outcome,
         })
+    }
+
+    /// Opens connections that are silent then. They last as long as the client.
+    pub(super) fn hold(&self, running: &Running, connections: usize) -> Result<Process> {
+        let before = self.served()?;
+        let times = Times {
+            warm_up: Duration::ZERO,
+            window: Duration::ZERO,
+        };
+        let mut client = self.call(running, Work::Hold { connections }, self.end_cpus[0], times)?;
+        client.wait_until("open connections", PATIENCE, |client| {
+            client.stdout().ends_with('\n')
+        })?;
+        let now = self.served()?;
+        let open = now.accepted - before.accepted;
+        ensure!(
+            open == connections as u64 && now.ended + now.broken == before.ended + before.broken,
+            "the server has {open} connections, not {connections}"
+        );
+        Ok(client)
     }
 
     /// The load, divided among the clients.

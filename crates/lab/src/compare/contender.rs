@@ -24,6 +24,7 @@ use crate::netns::Namespace;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
 use crate::process::Process;
+use crate::scratch::Scratch;
 use crate::sys;
 
 /// The port of the server, and of relays that clients address themselves.
@@ -62,7 +63,12 @@ pub(super) struct Contender {
     pub(super) bulk_only: bool,
     prepare: fn(&Network) -> Result<()>,
     start: fn(&Site<'_>) -> Result<Running>,
+    /// What starts it, if that is one process, with its files.
+    launch: Option<fn(&Site<'_>) -> Result<Launched>>,
 }
+
+/// A program made ready to start, the files that it reads, and whom clients connect to then.
+pub(super) type Launched = (Command, Scratch, SocketAddr);
 
 /// All contenders, in the order of tables. The first two are references.
 pub(super) const ALL: [Contender; 11] = [
@@ -74,7 +80,9 @@ pub(super) const ALL: [Contender; 11] = [
     )
     .nodes(0),
     row("forwarding", "an IP router", Mode::Reference, forwarding).prepares(no_early_demux),
-    row("haproxy", "HAProxy, splicing", Mode::Fixed, haproxy::fixed).needs("haproxy", "-v"),
+    row("haproxy", "HAProxy, splicing", Mode::Fixed, haproxy::fixed)
+        .launches(haproxy::launch_fixed)
+        .needs("haproxy", "-v"),
     row(
         "haproxy-1m",
         "HAProxy, tune.pipesize 1048576",
@@ -90,6 +98,7 @@ pub(super) const ALL: [Contender; 11] = [
         haproxy::transparent,
     )
     .prepares(haproxy::policy_routes)
+    .launches(haproxy::launch_transparent)
     .needs("haproxy", "-v"),
     row(
         "haproxy-transparent-1m",
@@ -100,7 +109,9 @@ pub(super) const ALL: [Contender; 11] = [
     .prepares(haproxy::policy_routes)
     .needs("haproxy", "-v")
     .bulk_only(),
-    row("nginx", "nginx stream", Mode::Fixed, nginx::fixed).needs("nginx", "-v"),
+    row("nginx", "nginx stream", Mode::Fixed, nginx::fixed)
+        .launches(nginx::launch_fixed)
+        .needs("nginx", "-v"),
     row(
         "posthaste-early",
         "posthaste, accept early",
@@ -144,6 +155,7 @@ const fn row(
         bulk_only: false,
         prepare: |_| Ok(()),
         start,
+        launch: None,
     }
 }
 
@@ -168,6 +180,16 @@ impl Contender {
         self
     }
 
+    const fn launches(mut self, launch: fn(&Site<'_>) -> Result<Launched>) -> Self {
+        self.launch = Some(launch);
+        self
+    }
+
+    /// What starts it, if that is one process.
+    pub(super) fn launch(&self, site: &Site<'_>) -> Result<Option<Launched>> {
+        self.launch.map(|launch| launch(site)).transpose()
+    }
+
     /// Does, once, what its network needs.
     pub(super) fn prepare(&self, network: &Network) -> Result<()> {
         (self.prepare)(network)
@@ -176,6 +198,11 @@ impl Contender {
     /// Starts it and waits until it relays.
     pub(super) fn start(&self, site: &Site<'_>) -> Result<Running> {
         (self.start)(site)
+    }
+
+    /// Whether it is posthaste.
+    pub(super) fn is_ours(&self) -> bool {
+        self.mode != Mode::Reference && self.program.is_none()
     }
 
     /// The version of the program it needs; an error when that is missing.
@@ -191,22 +218,24 @@ impl Contender {
 }
 
 /// Where a contender is started.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) network: &'a Network,
     /// The CPUs that it may use.
     pub(super) cpus: &'a [usize],
     /// How many threads are to relay.
     pub(super) threads: usize,
+    /// How many connections there may be at a time.
+    pub(super) connections: usize,
     pub(super) binary: &'a Binary,
 }
 
 impl Site<'_> {
-    fn node(&self) -> &Namespace {
+    pub(super) fn node(&self) -> &Namespace {
         self.network.node(0)
     }
 
-    fn server(&self) -> SocketAddr {
+    pub(super) fn server(&self) -> SocketAddr {
         SocketAddr::new(self.network.server_address(Family::V4), PORT)
     }
 
@@ -216,7 +245,7 @@ impl Site<'_> {
     }
 
     /// Confines a program that was made ready to start to all CPUs of the site, or to one.
-    fn confine(&self, command: &mut Command, thread: Option<usize>) -> Result<()> {
+    pub(super) fn confine(&self, command: &mut Command, thread: Option<usize>) -> Result<()> {
         let all = self.cpus;
         let cpus = thread.map_or(all, |thread| &all[thread % all.len()..=thread % all.len()]);
         sys::confine(command, cpu_set(cpus)?, NICE);

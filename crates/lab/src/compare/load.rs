@@ -51,6 +51,10 @@ pub(super) struct Load {
     pub(super) work: Work,
 }
 
+/// What is measured without a load: name and title.
+pub(super) const MEMORY: (&str, &str) = ("memory", "memory, idle and with many idle relays");
+pub(super) const BOOT: (&str, &str) = ("boot", "time from exec to the first relayed byte");
+
 /// Connections of the loads whose figures are compared with published ones.
 const FEW: usize = 64;
 const MANY: usize = 256;

@@ -7,19 +7,19 @@ use std::fmt::Write;
 use super::contender::{self, Contender, Mode};
 use super::figures::{Figures, Spread};
 use super::load::{self, Load, Yield};
-use super::{Args, Results, judge};
+use super::{Bench, Results, judge};
 use crate::chart::{Across, Chart, Series};
 use crate::record::Record;
 use crate::table::Table;
 
 /// Puts the samples and the tables made of them into the record.
-pub(super) fn fill(
-    record: &mut Record,
-    args: &Args,
-    loads: &[Load],
-    contenders: &[Contender],
-    results: &Results,
-) {
+pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results) {
+    let Bench {
+        args,
+        loads,
+        contenders,
+        ..
+    } = bench;
     record.parameter("rounds", args.rounds());
     record.parameter("window_s", args.times().window.as_secs_f64());
     record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
@@ -198,11 +198,8 @@ fn dash() -> String {
 }
 
 /// Pictures, with the names of their files.
-pub(super) fn charts(
-    loads: &[Load],
-    contenders: &[Contender],
-    results: &Results,
-) -> Vec<(&'static str, Chart)> {
+pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
+    let (loads, contenders) = (&bench.loads, &bench.contenders);
     let kinds = [
         (
             "connections",
@@ -282,6 +279,7 @@ fn chart(
 /// What there is, for `--list`.
 pub(super) fn listing() -> String {
     let loads = load::all().into_iter().map(|load| (load.name, load.title));
+    let loads = loads.chain([load::MEMORY, load::BOOT]);
     let contenders = contender::ALL.iter().map(|one| (one.name, one.what));
     let mut text = String::from("loads:\n");
     for (name, what) in loads {

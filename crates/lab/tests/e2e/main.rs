@@ -4,6 +4,7 @@
 //! Needs root.
 
 mod cleanup;
+mod compare;
 mod flood;
 mod network;
 mod probe;

@@ -2,17 +2,18 @@
 //! HAProxy: TCP mode, splicing, no log, no checks; with a fixed server, or transparent.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{PORT, Running, Site};
+use super::{Launched, PORT, Running, Site};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// More connections than any load has; two descriptors and a pipe each have to fit the limit of
-/// open files.
-const CONNECTIONS_MAX: u32 = 4000;
+/// Pipes for splicing, at the most: two for each connection of the loads. What it reckons with by
+/// itself would not fit the limit of open files where there are many connections.
+const PIPES_MAX: usize = 512;
 
 pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
     start(site, false, "")
@@ -33,14 +34,19 @@ pub(super) fn transparent_tuned(site: &Site<'_>) -> Result<Running> {
 /// What makes it move much at a time.
 const TUNED: &str = "    tune.pipesize 1048576\n";
 
+pub(super) fn launch_fixed(site: &Site<'_>) -> Result<Launched> {
+    launch(site, &configuration(site, false, ""))
+        .map(|(command, files)| (command, files, site.relay()))
+}
+
+pub(super) fn launch_transparent(site: &Site<'_>) -> Result<Launched> {
+    launch(site, &configuration(site, true, ""))
+        .map(|(command, files)| (command, files, site.server()))
+}
+
 fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
     let configuration = configuration(site, transparent, tuning);
-    let files = Scratch::new()?;
-    let file = files.path().join("haproxy.cfg");
-    fs::write(&file, &configuration).context("write HAProxy's configuration")?;
-    let mut command = site.node().command("haproxy")?;
-    command.arg("-db").arg("-f").arg(&file);
-    site.confine(&mut command, None)?;
+    let (command, _files) = launch(site, &configuration)?;
     let mut process = Process::spawn("HAProxy", command)?;
     super::await_listener(&mut process, site.node())?;
     let target = if transparent {
@@ -54,8 +60,19 @@ fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
     })
 }
 
+/// The command that starts it, and the directory of its configuration.
+fn launch(site: &Site<'_>, configuration: &str) -> Result<(Command, Scratch)> {
+    let files = Scratch::new()?;
+    let file = files.path().join("haproxy.cfg");
+    fs::write(&file, configuration).context("write HAProxy's configuration")?;
+    let mut command = site.node().command("haproxy")?;
+    command.arg("-db").arg("-f").arg(&file);
+    site.confine(&mut command, None)?;
+    Ok((command, files))
+}
+
 fn configuration(site: &Site<'_>, transparent: bool, tuning: &str) -> String {
-    let (threads, server) = (site.threads, site.server());
+    let (threads, connections, server) = (site.threads, site.connections, site.server());
     let bind = if transparent { " transparent" } else { "" };
     // Listeners of their own for the threads, which they need not share then.
     let shards = if threads > 1 { " shards by-thread" } else { "" };
@@ -64,7 +81,7 @@ fn configuration(site: &Site<'_>, transparent: bool, tuning: &str) -> String {
         false => "",
     };
     format!(
-        "global\n    nbthread {threads}\n    maxconn {CONNECTIONS_MAX}\n{tuning}\
+        "global\n    nbthread {threads}\n    maxconn {connections}\n    maxpipes {PIPES_MAX}\n{tuning}\
          defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 60s\n    \
          timeout server 60s\n    option splice-request\n    option splice-response\n\
          listen relay\n    bind :{PORT}{bind} backlog 16384{shards}\n{source}    \

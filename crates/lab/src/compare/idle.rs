@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much memory contenders take: started and idle, and with many idle relays.
+
+use anyhow::{Result, ensure};
+
+use super::bed::Bed;
+use super::contender::Running;
+use crate::boot::memory::{self, Usage};
+use crate::contender::counter;
+use crate::echo;
+use crate::record::Record;
+use crate::table::Table;
+
+/// Idle relays that are asked for.
+const RELAYS: usize = 10_000;
+
+/// Descriptors of a relay besides two for each connection.
+const SPARE_DESCRIPTORS: u64 = 1200;
+
+/// What the resident memory of an idle node and the user memory of an idle relay are to stay
+/// below, in bytes.
+const RESIDENT_MAX: f64 = 2e6;
+const RELAY_MAX: f64 = 256.0;
+
+/// The memory of one contender.
+#[derive(Clone, Debug)]
+pub(super) struct Footprint {
+    contender: &'static str,
+    idle: Vec<Usage>,
+    loaded: Vec<Usage>,
+    relays: usize,
+}
+
+impl Footprint {
+    /// What the largest process has resident when idle, in bytes.
+    fn resident(&self) -> f64 {
+        let sizes = self.idle.iter().map(|usage| usage.resident as f64);
+        sizes.fold(0.0, f64::max)
+    }
+
+    /// What all processes have when idle, in bytes; pages that they share count once.
+    fn together(&self) -> f64 {
+        self.idle
+            .iter()
+            .map(|usage| usage.proportional as f64)
+            .sum()
+    }
+
+    /// Bytes of user memory that each relay adds.
+    fn per_relay(&self) -> f64 {
+        let anonymous = |family: &[Usage]| {
+            family
+                .iter()
+                .map(|usage| usage.anonymous as f64)
+                .sum::<f64>()
+        };
+        (anonymous(&self.loaded) - anonymous(&self.idle)) / self.relays as f64
+    }
+}
+
+/// How many idle relays the limit of open files allows, up to those that are asked for.
+pub(super) fn relays() -> Result<usize> {
+    let descriptors = echo::raise_descriptor_limit()?;
+    let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
+    Ok(possible.min(RELAYS))
+}
+
+/// Starts a contender, measures it, opens connections through it and measures it again.
+pub(super) fn measure(bed: &Bed, relays: usize) -> Result<Footprint> {
+    let running = bed.start(relays)?;
+    let idle = usage(&running)?;
+    let client = bed.hold(&running, relays)?;
+    for node in &running.nodes {
+        let open = counter(node, "relays")?;
+        ensure!(
+            open == relays as u64,
+            "{open} relays are open, not {relays}"
+        );
+    }
+    let loaded = usage(&running)?;
+    drop(client);
+    running.stop()?;
+    Ok(Footprint {
+        contender: bed.contender.name,
+        idle,
+        loaded,
+        relays,
+    })
+}
+
+fn usage(running: &Running) -> Result<Vec<Usage>> {
+    memory::settled(|| running.pids()?.into_iter().map(memory::of).collect())
+}
+
+/// Puts what was found into the record.
+pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
+    let Some(first) = footprints.first() else {
+        return;
+    };
+    if first.relays < RELAYS {
+        let remark = format!(
+            "{} idle relays, not {RELAYS}: the limit of open files allows no more.",
+            first.relays
+        );
+        record.remarks.push(remark);
+    }
+    let columns = [
+        "contender",
+        "resident, KB",
+        "all processes, KB",
+        "user bytes per relay",
+        "targets",
+    ];
+    let title = format!(
+        "Memory: idle, and what each of {} idle relays adds",
+        first.relays
+    );
+    let mut table = Table::new(title, &columns);
+    for footprint in footprints {
+        let labels = [("load", "memory"), ("contender", footprint.contender)];
+        let mut keep =
+            |quantity: &str, value| record.sample(quantity, "bytes", &labels, vec![value]);
+        keep("resident, idle", footprint.resident());
+        keep("proportional, idle, all processes", footprint.together());
+        keep("user memory per idle relay", footprint.per_relay());
+        table.push([
+            footprint.contender.to_owned(),
+            format!("{:.0}", footprint.resident() / 1e3),
+            format!("{:.0}", footprint.together() / 1e3),
+            format!("{:.0}", footprint.per_relay()),
+            verdict(footprint),
+        ]);
+    }
+    record.tables.push(table);
+}
+
+/// Whether the targets are met, which are for a node of ours.
+fn verdict(footprint: &Footprint) -> String {
+    let word = |met| if met { "met" } else { "MISSED" };
+    match footprint.contender {
+        "posthaste-early" => format!(
+            "<= {:.0} KB {}, <= {RELAY_MAX:.0} bytes {}",
+            RESIDENT_MAX / 1e3,
+            word(footprint.resident() <= RESIDENT_MAX),
+            word(footprint.per_relay() <= RELAY_MAX)
+        ),
+        _ => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_relays_add_is_shared_among_them() {
+        let usage = |resident, anonymous| Usage {
+            resident,
+            anonymous,
+            proportional: resident / 2,
+            ..Usage::default()
+        };
+        let footprint = Footprint {
+            contender: "posthaste-early",
+            idle: vec![usage(1_900_000, 300_000), usage(500_000, 100_000)],
+            loaded: vec![usage(3_000_000, 800_000), usage(500_000, 100_000)],
+            relays: 1000,
+        };
+        assert_eq!(footprint.per_relay(), 500.0);
+        assert_eq!(footprint.together(), 1_200_000.0);
+        assert_eq!(verdict(&footprint), "<= 2000 KB met, <= 256 bytes MISSED");
+    }
+}

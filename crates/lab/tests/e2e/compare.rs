@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The benchmark itself: loads of every kind are carried in full, and what it counts is so.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use posthaste_lab::process::Process;
+use posthaste_lab::record::Record;
+use posthaste_lab::scratch::Scratch;
+
+const SOON: Duration = Duration::from_secs(300);
+
+/// Runs the benchmark with the two contenders that every machine has.
+fn compare(loads: &str, output: &Path) -> Record {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste-lab"));
+    command.args(["compare", "--contenders", "forwarding", "--rounds", "1"]);
+    command.args(["--window", "1", "--loads", loads, "--output"]);
+    let mut lab = Process::spawn("the lab", {
+        command.arg(output);
+        command
+    })
+    .expect("the lab starts");
+    let status = lab.wait(SOON).expect("the lab ends");
+    assert!(status.success(), "{}{}", lab.stdout(), lab.stderr());
+    let files = std::fs::read_dir(output).expect("there is a record");
+    let paths = files.map(|file| file.expect("files can be listed").path());
+    let record = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+    Record::read(&record.last().expect("there is a record")).expect("it can be read")
+}
+
+/// The only value of a quantity of a load by a contender.
+fn value(record: &Record, quantity: &str, load: &str, contender: &str) -> f64 {
+    let samples = record.samples.iter().find(|samples| {
+        samples.quantity == quantity
+            && samples.labels["load"] == load
+            && samples.labels["contender"] == contender
+    });
+    let values = &samples
+        .unwrap_or_else(|| panic!("no {quantity} of {load}"))
+        .values;
+    assert_eq!(values.len(), 1);
+    values[0]
+}
+
+#[test]
+fn loads_of_every_kind_are_carried_in_full_and_counted() {
+    let output = Scratch::new().unwrap();
+    let record = compare("8k-64,8k-low,mixed,1m,bulk-16,ping-pong,syn", output.path());
+    assert_eq!(record.remarks, Vec::<String>::new());
+    for contender in ["direct", "forwarding"] {
+        let of = |quantity, load| value(&record, quantity, load, contender);
+        for load in ["8k-64", "8k-low", "mixed", "1m", "bulk-16", "ping-pong"] {
+            assert!(of("rate", load) > 0.0 && of("total CPU", load) > 0.0);
+        }
+        // Three to open, two of data, two to end, and what acknowledges these; a lost or repeated
+        // packet more on a machine that is slow.
+        for side in ["client's", "server's"] {
+            let quantity = format!("packets per connection, {side} link");
+            let packets = value(&record, &quantity, "8k-64", contender);
+            assert!((9.0..15.0).contains(&packets), "{contender}: {packets}");
+        }
+    }
+    assert!(value(&record, "median delay of SYNs", "syn", "forwarding") > 0.0);
+    assert_eq!(
+        record.tables.len(),
+        7,
+        "no target is judged without posthaste"
+    );
+}
