@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ADMIN_SOCKET, Config};
-use crate::{client, doctor, host, keys, node, run};
+use crate::{client, doctor, host, keys, node, plan, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +23,7 @@ Examples:
   posthaste status                     of the node that runs here
   posthaste relays list
   posthaste chains explain 198.51.100.7:443
+  posthaste plan links.csv --from paris --to tokyo
   posthaste run --via 192.0.2.1:4480 -- curl https://example.org/
   posthaste teardown                   remove what a killed node left behind
 
@@ -90,6 +91,8 @@ enum Verb {
     /// Make what two nodes share
     #[command(subcommand)]
     Keys(keys::KeysVerb),
+    /// Compute which nodes should carry connections, from a file of measured links
+    Plan(plan::PlanArgs),
     /// Run a command with its TCP connections sent through a node
     Run(run::RunArgs),
     /// Let the running node finish its relays, accept none, and end
@@ -147,6 +150,7 @@ impl Cli {
             Verb::Relays(verb) => client::relays(&verb)?,
             Verb::Chains(args) => client::chains(&args)?,
             Verb::Keys(verb) => keys::run(&verb)?,
+            Verb::Plan(args) => plan::run(&args)?,
             Verb::Run(args) => return run::run(args),
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,

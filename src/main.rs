@@ -19,6 +19,7 @@ mod keys;
 mod metrics;
 mod node;
 mod notify;
+mod plan;
 mod privileges;
 mod run;
 

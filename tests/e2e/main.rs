@@ -22,6 +22,7 @@ mod odd_clients;
 mod operations;
 mod payload;
 mod pitfalls;
+mod plan;
 mod proof;
 mod proxy;
 mod reuse;

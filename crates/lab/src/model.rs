@@ -1,40 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long should a transfer take? The arithmetic that measurements are held against. Pure.
+//! How long should a transfer take? What measurements are held against. Pure.
 //!
-//! `D` is the one-way delay from client to server, `X_i` the one-way delays of the hops between
-//! relays, and `X` the longest of them. All times count from the start of `connect()`.
+//! The model is that of planning, [`posthaste_plan::model`], in the terms of the lab: delays are one
+//! way, every link has the same rate, nothing is lost, and all times count from the start of
+//! `connect()`.
 //!
-//! **Time to first byte.** The connection and the request each need a round trip.
-//! * Early: every node opens its next hop when the SYN passes, so all handshakes end within the
-//!   time the request takes to follow, and only the longest hop's handshake is ever waited for:
-//!   `2D + 2X`. Without nodes `X = D`, which gives the usual `4D`.
+//! **Modes.** Early takes `2D + 2X` to the first byte, `D` being the one-way delay from client to server
+//! and `X` that of the longest hop. Strict and late take `4D`:
 //! * Strict: the client is answered when the server has answered, at `2D`; by then every hop is
-//!   open and the request takes `2D` there and back: `4D`.
+//!   open and the request takes `2D` there and back.
 //! * Late: each node opens its next hop when its own handshake is complete. A hop takes `2X_i` for
 //!   its handshake, and its last packet, with the request behind it, needs `X_i` more to the node
-//!   that opens the next: `3X_i` for each hop, `3D` in all to the server, and `D` back: `4D`.
+//!   that opens the next: `3X_i` for each hop, `3D` in all to the server, and `D` back.
 //!
-//! **Time to completion.** The server may send one initial window and twice as much in every
-//! following round trip. The data flows on at once, so slow start runs in parallel on all hops,
-//! and the longest sets the pace: `k` more rounds of `2X` each, where `k` is the number of windows
-//! beyond the first that the data needs. So far this is the published model (equation 10 of the
-//! Miniproxy paper, for the early mode). It counts round trips only. The lab adds what the
-//! link's rate costs: a round is never shorter than the sending time of its window, and the last
-//! byte comes after the sending time of the last, partial window.
-//!
-//! **Warm hops** are open and have grown before the flow comes: nobody waits for their handshake,
-//! and they slow nothing down. What is left of the path's hops are the client's and the server's,
-//! and `X` is the longer of these two. This is the floor: no node can change what its neighbours,
-//! who know nothing of it, do on those two hops.
+//! **Warm hops** are open and have grown before the flow comes, by more than any transfer here
+//! needs: nobody waits for them. What is left are the client's hop and the server's. This is the
+//! floor: no node can change what its neighbours, who know nothing of it, do on those two.
 //!
 //! **Several transfers at once** share the rate evenly.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-use crate::network::Family;
+use posthaste_plan::{Link, Model, model};
 
-/// Segments a sender may send in its first round (RFC 6928).
-const INITIAL_WINDOW: u32 = 10;
+use crate::network::Family;
 
 /// When a node answers the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
@@ -57,6 +47,14 @@ impl Mode {
             Self::Early => "early",
             Self::Strict => "strict",
             Self::Late => "late",
+        }
+    }
+
+    fn planned(self) -> model::Mode {
+        match self {
+            Self::Early => model::Mode::Early,
+            Self::Strict => model::Mode::Strict,
+            Self::Late => model::Mode::Late,
         }
     }
 }
@@ -85,14 +83,6 @@ impl Path {
         }
     }
 
-    /// The round-trip time of the longest hop that makes anybody wait.
-    fn longest_round(&self) -> Duration {
-        let last = self.hops.len() - 1;
-        let waited_for = |&(place, _): &(usize, _)| !self.warm || place == 0 || place == last;
-        let hops = self.hops.iter().enumerate().filter(waited_for);
-        hops.map(|(_, hop)| *hop).max().unwrap_or_default() * 2
-    }
-
     fn round_trip(&self) -> Duration {
         self.hops.iter().sum::<Duration>() * 2
     }
@@ -107,31 +97,35 @@ impl Path {
 
     /// When the first byte of the answer comes.
     pub(crate) fn first_byte(&self, mode: Mode) -> Duration {
-        match mode {
-            Mode::Early => self.round_trip() + self.longest_round(),
-            Mode::Strict | Mode::Late => self.round_trip() * 2,
-        }
+        self.complete(mode, 0)
     }
 
     /// When the last of `bytes` bytes comes.
     pub(crate) fn complete(&self, mode: Mode, bytes: u64) -> Duration {
-        let segment = u64::from(u32::from(crate::link::MTU) - self.family.header_bytes());
-        let mut window = segment * u64::from(INITIAL_WINDOW);
-        let mut left = bytes;
-        let mut time = self.first_byte(mode);
-        while left > window {
-            time += self.longest_round().max(self.sending_time(window, segment));
-            left -= window;
-            window *= 2;
-        }
-        time + self.sending_time(left, segment)
+        let header_bytes = self.family.header_bytes();
+        let model = Model {
+            mode: mode.planned(),
+            segment_bytes: u32::from(crate::link::MTU) - header_bytes,
+            header_bytes,
+            ..Model::default()
+        };
+        Duration::from_micros(model.transfer_us(self.links().iter(), 0, bytes))
     }
 
-    /// How long a link needs for so many bytes of content, headers included.
-    fn sending_time(&self, bytes: u64, segment: u64) -> Duration {
-        let headers = bytes.div_ceil(segment) * u64::from(self.family.header_bytes());
-        let nanos = u128::from(bytes + headers) * 8 * 1_000_000_000 / u128::from(self.rate);
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    /// The hops as planning sees them.
+    fn links(&self) -> Vec<Link> {
+        let last = self.hops.len() - 1;
+        let link = |(place, hop): (usize, &Duration)| {
+            let rtt_us = (*hop * 2 + Duration::from_nanos(500)).as_micros();
+            let is_warm = self.warm && place != 0 && place != last;
+            Link {
+                rtt_us: u32::try_from(rtt_us).unwrap_or(u32::MAX),
+                rate: NonZeroU64::new(self.rate),
+                window: is_warm.then_some(NonZeroU32::MAX),
+                ..Link::default()
+            }
+        };
+        self.hops.iter().enumerate().map(link).collect()
     }
 }
 

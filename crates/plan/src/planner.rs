@@ -88,6 +88,11 @@ impl<'a> Planner<'a> {
             Some(_) => Measure::RoundTrip,
             None => Measure::TimeFor(bytes),
         };
+        self.fronts_by(measure)
+    }
+
+    /// The chains that no other beats in length and in a longest hop of this measure.
+    pub fn fronts_by(&self, measure: Measure) -> Fronts {
         Fronts::of(self.matrix, &self.model, measure, self.limits)
     }
 

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files of links: which nodes there are, and what was measured between them. `docs/plan.md`
+//! describes the formats.
+//!
+//! Readers are handed text and touch no file. What is wrong is named with its line. What was not
+//! measured is left out: nothing is guessed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use posthaste_plan::matrix::{NODES_MAX, TIME_MAX_US};
+use posthaste_plan::{Link, Matrix};
+
+mod csv;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod invariants;
+mod json;
+mod square;
+mod topology;
+
+/// The forms that a file may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// A line for each link, under a heading that names the columns
+    Csv,
+    /// An object with nodes and links
+    Json,
+    /// Rows of round-trip times in milliseconds, one for each node
+    Square,
+    /// Lines between routers, as Rocketfuel's maps have them, with one-way milliseconds
+    Rocketfuel,
+    /// A network with places on earth, as REPETITA has them
+    Repetita,
+}
+
+impl Format {
+    /// All formats by name.
+    pub(crate) const ALL: [(&'static str, Self); 5] = [
+        ("csv", Self::Csv),
+        ("json", Self::Json),
+        ("square", Self::Square),
+        ("rocketfuel", Self::Rocketfuel),
+        ("repetita", Self::Repetita),
+    ];
+
+    /// The format of a name.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        found.map(|(_, format)| *format).ok_or_else(|| {
+            let all = Self::ALL.map(|(known, _)| known).join(", ");
+            format!("expected one of {all}")
+        })
+    }
+
+    /// The format that goes with the name of a file: numbers in rows unless the ending says
+    /// otherwise.
+    pub(crate) fn of_name(name: &str) -> Self {
+        match name.rsplit('.').next() {
+            Some("csv") => Self::Csv,
+            Some("json") => Self::Json,
+            Some("intra") => Self::Rocketfuel,
+            Some("graph") => Self::Repetita,
+            _ => Self::Square,
+        }
+    }
+}
+
+/// Nodes by name, and their links.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Network {
+    /// In the order of the matrix.
+    pub(crate) names: Vec<String>,
+    pub(crate) matrix: Matrix,
+}
+
+impl Network {
+    /// The number of a node.
+    pub(crate) fn node(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
+    }
+}
+
+/// What is wrong with a file, and in which line, counted from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    line: Option<usize>,
+    what: String,
+}
+
+impl Problem {
+    fn at(line: usize, what: impl Into<String>) -> Self {
+        Self {
+            line: Some(line),
+            what: what.into(),
+        }
+    }
+
+    fn whole(what: impl Into<String>) -> Self {
+        Self {
+            line: None,
+            what: what.into(),
+        }
+    }
+
+    /// The problem with the name of its file before it.
+    pub(crate) fn of_file(&self, file: impl fmt::Display) -> String {
+        match self.line {
+            Some(line) => format!("{file}:{line}: {}", self.what),
+            None => format!("{file}: {}", self.what),
+        }
+    }
+}
+
+/// Reads the text of a file.
+pub(crate) fn read(text: &str, format: Format) -> Result<Network, Problem> {
+    match format {
+        Format::Csv => csv::read(text),
+        Format::Json => json::read(text),
+        Format::Square => square::read(text),
+        Format::Rocketfuel => topology::read_rocketfuel(text),
+        Format::Repetita => topology::read_repetita(text),
+    }
+}
+
+/// Numbers for names, in the order in which they come.
+#[derive(Debug, Default)]
+struct Names {
+    names: Vec<String>,
+    numbers: BTreeMap<String, usize>,
+}
+
+impl Names {
+    /// The number of a name, a new one if it has none.
+    fn number(&mut self, name: &str) -> Result<usize, String> {
+        if let Some(number) = self.numbers.get(name) {
+            return Ok(*number);
+        }
+        let number = self.names.len();
+        if number == NODES_MAX {
+            return Err(format!("there are more than {NODES_MAX} nodes"));
+        }
+        self.numbers.insert(name.to_owned(), number);
+        self.names.push(name.to_owned());
+        Ok(number)
+    }
+}
+
+/// The lines that say something, with their numbers: not empty, and no comments.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let numbered = (1..).zip(text.lines().map(str::trim));
+    numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// A time in milliseconds as microseconds.
+pub(crate) fn micros(milliseconds: f64) -> Result<u32, String> {
+    let micros = (milliseconds * 1e3).round();
+    if !(0.0..=f64::from(TIME_MAX_US)).contains(&micros) {
+        return Err(format!(
+            "{milliseconds} is not a time: expected milliseconds from 0 to {}",
+            TIME_MAX_US / 1000
+        ));
+    }
+    Ok(whole(micros))
+}
+
+/// Parts in a million from per cent.
+fn loss_ppm(percent: f64) -> Result<u32, String> {
+    if !(0.0..=100.0).contains(&percent) {
+        return Err(format!(
+            "{percent} is not a loss: expected per cent from 0 to 100"
+        ));
+    }
+    Ok(whole((percent * 1e4).round()))
+}
+
+/// Bits per second from megabits.
+fn rate(megabits: f64) -> Result<std::num::NonZeroU64, String> {
+    let bits = (megabits * 1e6).round();
+    if !(1.0..=1e15).contains(&bits) {
+        return Err(format!("{megabits} is not a rate: expected Mbit/s above 0"));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it was compared with its bounds"
+    )]
+    let bits = bits as u64;
+    std::num::NonZeroU64::new(bits).ok_or_else(|| "a rate must be above 0".to_owned())
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "callers compare it with bounds"
+)]
+fn whole(number: f64) -> u32 {
+    number as u32
+}
+
+/// Sets a link that must not be there yet.
+fn add(matrix: &mut Matrix, ends: (usize, usize), link: Link) -> Result<(), String> {
+    let (from, to) = ends;
+    if from == to {
+        return Err("a node cannot have a link to itself".to_owned());
+    }
+    if matrix.link(from, to).is_some() {
+        return Err("this link was told before".to_owned());
+    }
+    matrix
+        .set(from, to, Some(link))
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What reading says is wrong.
+    fn problem(text: &str, format: Format) -> String {
+        read(text, format).unwrap_err().of_file("f")
+    }
+
+    #[test]
+    fn endings_tell_formats() {
+        let formats = [
+            "a.csv",
+            "b.json",
+            "1221.latencies.intra",
+            "Karen.graph",
+            "x.tsv",
+            "x",
+        ];
+        assert_eq!(
+            formats.map(Format::of_name),
+            [
+                Format::Csv,
+                Format::Json,
+                Format::Rocketfuel,
+                Format::Repetita,
+                Format::Square,
+                Format::Square
+            ]
+        );
+    }
+
+    #[test]
+    fn problems_name_file_line_and_what() {
+        let wrong = [
+            (
+                Format::Csv,
+                "from,to,rtt_ms\na,b,5\na,b,6\n",
+                "f:3: this link was told before",
+            ),
+            (
+                Format::Csv,
+                "from,to,rtt_ms\na,a,5\n",
+                "f:2: a node cannot have a link to itself",
+            ),
+            (
+                Format::Csv,
+                "from,to,rtt_ms\na,b,-1\n",
+                "f:2: rtt_ms: -1 is not a time: expected milliseconds from 0 to 60000",
+            ),
+            (
+                Format::Csv,
+                "from,to,delay\n",
+                "f:1: there is no column \"delay\": expected from, to, rtt_ms, loss_percent, \
+                 rate_mbit, window_segments, both",
+            ),
+            (
+                Format::Csv,
+                "from,to\n",
+                "f:1: there must be a column rtt_ms",
+            ),
+            (
+                Format::Csv,
+                "from,to,rtt_ms\na,b\n",
+                "f:2: 2 columns, where the heading has 3",
+            ),
+            (Format::Csv, "", "f: there is nothing in it"),
+        ];
+        for (format, text, expected) in wrong {
+            assert_eq!(problem(text, format), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn problems_of_other_formats_do_so_too() {
+        let wrong = [
+            (
+                Format::Square,
+                "1 2\n3\n",
+                "f:2: 1 numbers, where the first row has 2",
+            ),
+            (
+                Format::Square,
+                "0 2\n3 0\n0 0\n",
+                "f:3: more rows than the 2 numbers in each",
+            ),
+            (
+                Format::Square,
+                "0 2\n",
+                "f: 1 rows of 2 numbers: expected as many",
+            ),
+            (
+                Format::Square,
+                "0 x\n1 0\n",
+                "f:1: \"x\" is not a time: expected milliseconds, or - for a link that was not measured",
+            ),
+            (
+                Format::Rocketfuel,
+                "a b\n",
+                "f:1: expected two ends and milliseconds one way",
+            ),
+            (
+                Format::Repetita,
+                "x\n",
+                "f:1: expected NODES and their number",
+            ),
+            (
+                Format::Json,
+                "{\n\"links\": [],\n\"more\": 1\n}",
+                "f:3: unknown field `more`, expected `nodes` or `links` at column 6",
+            ),
+        ];
+        for (format, text, expected) in wrong {
+            assert_eq!(problem(text, format), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What holds for every text, whatever it is: for tests and for fuzzing.
+
+use super::{Format, read};
+
+/// Reads the text in every format. None may panic, and what was read is whole.
+pub(crate) fn check(text: &str) {
+    for (_, format) in Format::ALL {
+        match read(text, format) {
+            Ok(network) => {
+                assert_eq!(network.names.len(), network.matrix.nodes());
+                for (number, name) in network.names.iter().enumerate() {
+                    assert_eq!(network.node(name), Some(number));
+                }
+            }
+            Err(problem) => {
+                let lines = text.lines().count();
+                assert!(problem.line.is_none_or(|line| line <= lines.max(1) + 1));
+                assert!(!problem.what.is_empty());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_hold_for_odd_texts() {
+        let texts = [
+            "",
+            "\n",
+            "1",
+            "2\n0 1\n",
+            "{}",
+            "from,to,rtt_ms\n,,\n",
+            "NODES 18446744073709551615\nlabel x y\n",
+            "NODES 1\nlabel x y\nA 181 0\n",
+            "NODES 1\nl\nA 0 0\nEDGES 1\nl\ne 0 1\n",
+            "a b 1e300\n",
+            "a a 1\n",
+            "nan nan\nnan nan\n",
+            "0 1e9\n1 0\n",
+            "{\"links\": [{\"from\": \"a\", \"to\": \"a\", \"rtt_ms\": 1}]}",
+        ];
+        texts.iter().for_each(|text| check(text));
+    }
+}

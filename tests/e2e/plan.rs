@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chains computed from a file, as somebody at a terminal asks for them. Needs no network.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use posthaste_lab::scratch::Scratch;
+use serde_json::Value;
+
+use crate::support::binary;
+
+/// A long link, a way around by one node, and a lossy one that looks short.
+const LINKS: &str = "\
+from,to,rtt_ms,loss_percent,both
+paris,tokyo,240,0,yes
+paris,dubai,110,0,yes
+dubai,tokyo,135,0,yes
+paris,oslo,5,2,yes
+oslo,tokyo,238,0,yes
+";
+
+struct Directory(Scratch);
+
+impl Directory {
+    fn new() -> Self {
+        Self(Scratch::new().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+fn plan(file: &std::path::Path, words: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.arg("plan").arg(file).args(words).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_choice_is_explained_and_drawn() {
+    let directory = Directory::new();
+    let file = directory.write("links.csv", LINKS);
+    let picture = directory.0.path().join("chains.svg");
+    let words = ["--from", "paris", "--to", "tokyo", "--size", "10KB,1MB"];
+    let drawn = ["--picture", picture.to_str().unwrap()];
+    let output = plan(&file, &[&words[..], &drawn].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("paris - dubai - tokyo"), "{text}");
+    // 245 ms and half a millisecond for the node, and 7 rounds of 135 ms; direct 8 of 240 ms.
+    assert!(
+        text.contains("1 MB: dubai, 1190.5 ms; direct takes 61.3 % longer"),
+        "{text}"
+    );
+    let picture = fs::read_to_string(picture).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.contains("paris - dubai - tokyo"));
+
+    let answer = json(&plan(&file, &[&words[..], &["--json"]].concat()));
+    let best = &answer["best"][1];
+    let chain = &answer["chains"][best["chain"].as_u64().unwrap() as usize];
+    assert_eq!(
+        chain["nodes"],
+        serde_json::json!(["paris", "dubai", "tokyo"])
+    );
+    assert_eq!(best["time_ms"], 1190.5);
+}
+
+#[test]
+fn bounds_and_access_links_are_heeded() {
+    let directory = Directory::new();
+    let file = directory.write("links.csv", LINKS);
+    let chain = |words: &[&str]| {
+        let pair = [
+            "--from", "paris", "--to", "tokyo", "--size", "1MB", "--json",
+        ];
+        let answer = json(&plan(&file, &[&pair[..], words].concat()));
+        let place = answer["best"][0]["chain"].as_u64().unwrap() as usize;
+        answer["chains"][place]["nodes"].as_array().unwrap().len() - 2
+    };
+    assert_eq!(chain(&[]), 1);
+    assert_eq!(chain(&["--nodes-max", "0"]), 0);
+    assert_eq!(chain(&["--access", "240"]), 0);
+    assert_eq!(chain(&["--node-cost", "2000"]), 0);
+}
+
+#[test]
+fn all_pairs_are_listed_whatever_the_format() {
+    let directory = Directory::new();
+    let files = [
+        directory.write("links.csv", LINKS),
+        directory.write("rows.txt", "0 240 110\n240 0 135\n110 135 0\n"),
+        directory.write(
+            "links.json",
+            r#"{"links": [{"from": "a", "to": "b", "rtt_ms": 20, "both": true}]}"#,
+        ),
+        directory.write("map.intra", "a b 20\nb a 20\nb c 3\nc b 3\n"),
+        directory.write(
+            "net.graph",
+            "NODES 2\nlabel x y\nA 0 0\nB 9 0\nEDGES 2\nlabel src dest\ne 0 1\nf 1 0\n",
+        ),
+    ];
+    for (file, pairs) in files.iter().zip([12, 6, 2, 6, 2]) {
+        let answer = json(&plan(file, &["--size", "1MB", "--json"]));
+        assert_eq!(answer["pairs"].as_array().unwrap().len(), pairs, "{file:?}");
+        let text = plan(file, &["--size", "1MB"]);
+        let text = String::from_utf8_lossy(&text.stdout).into_owned();
+        assert!(text.contains(&format!("{pairs} pairs.")), "{text}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_file_and_line() {
+    let directory = Directory::new();
+    let file = directory.write("links.csv", "from,to,rtt_ms\na,b,1\na,b,x\n");
+    let said = stderr(&plan(&file, &[]));
+    assert!(
+        said.contains("links.csv:3: rtt_ms: \"x\" is not a number"),
+        "{said}"
+    );
+    let file = directory.write("links.csv", LINKS);
+    let said = stderr(&plan(&file, &["--from", "rome", "--to", "oslo"]));
+    assert!(said.contains("there is no node rome in"), "{said}");
+    assert!(
+        said.contains("which has paris, tokyo, dubai, oslo"),
+        "{said}"
+    );
+    let missing = directory.0.path().join("missing.csv");
+    assert!(stderr(&plan(&missing, &[])).contains("missing.csv"));
+}
