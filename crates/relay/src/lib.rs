@@ -19,6 +19,7 @@ pub mod flow;
 pub mod frame;
 pub mod intercept;
 pub mod knock;
+mod moment;
 pub mod opening;
 pub mod outcome;
 mod pipes;

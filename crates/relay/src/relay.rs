@@ -27,6 +27,7 @@
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
+use crate::moment::Moment;
 use crate::outcome::Outcome;
 use crate::side::{Side, Sides};
 
@@ -136,7 +137,6 @@ enum Stage {
 /// Bytes read and not yet written.
 #[derive(Debug)]
 enum Held<P, B> {
-    Nothing,
     Copied { buffer: B, from: usize },
     Spliced { pipe: P, bytes: usize },
 }
@@ -144,7 +144,8 @@ enum Held<P, B> {
 #[derive(Debug)]
 struct Direction<P, B> {
     stage: Stage,
-    held: Held<P, B>,
+    /// In a box: a relay holds bytes now and then, and exists all the time.
+    held: Option<Box<Held<P, B>>>,
     moved_bytes: u64,
 }
 
@@ -152,7 +153,7 @@ impl<P, B> Default for Direction<P, B> {
     fn default() -> Self {
         Self {
             stage: Stage::Flowing,
-            held: Held::Nothing,
+            held: None,
             moved_bytes: 0,
         }
     }
@@ -174,21 +175,19 @@ pub struct Relay<P, B> {
     /// By the side a direction reads from.
     directions: Sides<Direction<P, B>>,
     ready: Sides<Ready>,
-    bounds: Bounds,
     /// When the last byte or FIN moved, in the worker's time.
-    active: Duration,
+    active: Moment,
     /// A side that was gone when it was to be sent FIN.
     unreached: Option<Side>,
 }
 
 impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// A relay of two connections that are both open at `now`.
-    pub fn new(bounds: Bounds, now: Duration) -> Self {
+    pub fn new(now: Duration) -> Self {
         Self {
             directions: Sides([Direction::default(), Direction::default()]),
             ready: Sides::default(),
-            bounds,
-            active: now,
+            active: now.into(),
             unreached: None,
         }
     }
@@ -217,7 +216,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             }
         }
         if self.progress() != before {
-            self.active = now;
+            self.active = now.into();
         }
         if self.ended(Side::Downstream) && self.ended(Side::Upstream) {
             return Verdict::Done(match self.unreached {
@@ -229,28 +228,28 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     }
 
     /// When [`Relay::on_time`] wants to be called, unless bytes move before.
-    pub fn deadline(&self) -> Duration {
-        self.active + Duration::from_millis(self.patience().0.into())
+    pub fn deadline(&self, bounds: &Bounds) -> Duration {
+        self.active() + Duration::from_millis(self.patience(bounds).0.into())
     }
 
     /// The outcome, if the relay has been quiet for too long.
-    pub fn on_time(&self, now: Duration) -> Option<Outcome> {
-        (now >= self.deadline()).then_some(self.patience().1)
+    pub fn on_time(&self, now: Duration, bounds: &Bounds) -> Option<Outcome> {
+        (now >= self.deadline(bounds)).then_some(self.patience(bounds).1)
     }
 
     /// How long the relay may be quiet, and what it is called if it is longer.
-    fn patience(&self) -> (u32, Outcome) {
+    fn patience(&self, bounds: &Bounds) -> (u32, Outcome) {
         let fin = |side: Side| self.directions[side].stage != Stage::Flowing;
         match (fin(Side::Downstream), fin(Side::Upstream)) {
-            (true, false) => (self.bounds.client_fin_ms, Outcome::ClientFinTimeout),
-            (false, true) => (self.bounds.server_fin_ms, Outcome::ServerFinTimeout),
-            _ => (self.bounds.idle_ms, Outcome::IdleTimeout),
+            (true, false) => (bounds.client_fin_ms, Outcome::ClientFinTimeout),
+            (false, true) => (bounds.server_fin_ms, Outcome::ServerFinTimeout),
+            _ => (bounds.idle_ms, Outcome::IdleTimeout),
         }
     }
 
     /// When the last byte or FIN moved, in the worker's time.
     pub fn active(&self) -> Duration {
-        self.active
+        self.active.into()
     }
 
     /// Bytes handed over that came from `side`.
@@ -294,14 +293,13 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     fn flush(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         let to = !from;
         loop {
-            if matches!(self.directions[from].held, Held::Nothing) {
+            let Some(held) = &mut self.directions[from].held else {
                 return Ok(());
-            }
+            };
             if !self.ready[to].writable {
                 return Err(Stop::Blocked);
             }
-            let written = match &mut self.directions[from].held {
-                Held::Nothing => Ok(0),
+            let written = match &mut **held {
                 Held::Copied { buffer, from } => io.write_kept(to, buffer, *from),
                 Held::Spliced { pipe, bytes } => io.empty(to, pipe, *bytes),
             };
@@ -314,18 +312,21 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// Takes `written` bytes off what the direction holds.
     fn release(&mut self, side: Side, written: usize, io: &mut impl Io<Pipe = P, Buffer = B>) {
         let held = &mut self.directions[side].held;
-        let done = match held {
-            Held::Nothing => return,
-            Held::Copied { buffer, from } => {
+        let done = match held.as_deref_mut() {
+            None => return,
+            Some(Held::Copied { buffer, from }) => {
                 *from += written;
                 *from == buffer.as_ref().len()
             }
-            Held::Spliced { bytes, .. } => {
+            Some(Held::Spliced { bytes, .. }) => {
                 *bytes -= written;
                 *bytes == 0
             }
         };
-        if done && let Held::Spliced { pipe, .. } = std::mem::replace(held, Held::Nothing) {
+        if done
+            && let Some(held) = held.take()
+            && let Held::Spliced { pipe, .. } = *held
+        {
             io.give_back(pipe);
         }
     }
@@ -356,7 +357,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             return self.copy(from, io);
         }
         match self.read_result(from, filled) {
-            Ok(bytes) => self.directions[from].held = Held::Spliced { pipe, bytes },
+            Ok(bytes) => self.directions[from].held = Some(Box::new(Held::Spliced { pipe, bytes })),
             Err(stop) => {
                 io.give_back(pipe);
                 return Err(stop);
@@ -382,7 +383,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
         if written < read {
             let buffer = io.keep(written, read);
-            self.directions[from].held = Held::Copied { buffer, from: 0 };
+            self.directions[from].held = Some(Box::new(Held::Copied { buffer, from: 0 }));
         }
         Ok(())
     }
@@ -443,9 +444,9 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.directions
             .0
             .into_iter()
-            .filter_map(|direction| match direction.held {
+            .filter_map(|direction| match *direction.held? {
                 Held::Spliced { pipe, .. } => Some(pipe),
-                _ => None,
+                Held::Copied { .. } => None,
             })
     }
 }

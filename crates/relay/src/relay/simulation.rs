@@ -93,7 +93,7 @@ impl Schedule {
             server_fin_ms: 50,
         };
         Self {
-            relay: Relay::new(bounds, Duration::ZERO),
+            relay: Relay::new(Duration::ZERO),
             shape,
             rng,
             kernel,
@@ -264,7 +264,7 @@ impl Schedule {
         self.now += Duration::from_millis(millis as u64);
         let (bound, called) = self.patience();
         let due = self.now >= self.active + bound;
-        let outcome = self.relay.on_time(self.now);
+        let outcome = self.relay.on_time(self.now, &self.bounds);
         assert_eq!(outcome, due.then_some(called));
         // The worker looks only now and then.
         if self.rng.once_in(2) {
@@ -328,7 +328,10 @@ impl Schedule {
             assert_eq!(self.relay.moved_from(side), written);
         }
         assert_eq!(self.relay.active(), self.active);
-        assert_eq!(self.relay.deadline(), self.active + self.patience().0);
+        assert_eq!(
+            self.relay.deadline(&self.bounds),
+            self.active + self.patience().0
+        );
     }
 
     /// There was a reason for this outcome.

@@ -36,7 +36,7 @@ impl Pair {
     fn joined(room: usize) -> Self {
         let mut pair = Self {
             kernel: Kernel::new(room),
-            relay: Relay::new(BOUNDS, Duration::ZERO),
+            relay: Relay::new(Duration::ZERO),
             now: Duration::ZERO,
         };
         assert_eq!(pair.turn(), Verdict::Blocked);
@@ -376,15 +376,21 @@ fn the_answer_of_a_side_that_cannot_take_the_fin_is_passed_on_first() {
 fn a_quiet_relay_times_out() {
     let mut pair = Pair::joined(1000);
     pair.after(59_999);
-    assert_eq!(pair.relay.on_time(pair.now), None);
+    assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
     pair.after(1);
-    assert_eq!(pair.relay.on_time(pair.now), Some(Outcome::IdleTimeout));
+    assert_eq!(
+        pair.relay.on_time(pair.now, &BOUNDS),
+        Some(Outcome::IdleTimeout)
+    );
     pair.send(Upstream, 1);
     pair.turn();
-    assert_eq!(pair.relay.on_time(pair.now), None);
+    assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
     assert_eq!(pair.relay.active(), pair.now);
     pair.after(60_000);
-    assert_eq!(pair.relay.on_time(pair.now), Some(Outcome::IdleTimeout));
+    assert_eq!(
+        pair.relay.on_time(pair.now, &BOUNDS),
+        Some(Outcome::IdleTimeout)
+    );
 }
 
 #[test]
@@ -393,7 +399,7 @@ fn bytes_that_only_come_in_do_not_count_as_activity() {
     pair.after(30_000);
     pair.send(Downstream, 500);
     pair.turn();
-    assert_eq!(pair.relay.deadline(), Duration::from_mins(1));
+    assert_eq!(pair.relay.deadline(&BOUNDS), Duration::from_mins(1));
 }
 
 #[test]
@@ -405,13 +411,17 @@ fn the_side_that_did_not_close_gets_its_own_time() {
     for (side, bound, outcome) in cases {
         let mut pair = Pair::half_closed(side);
         pair.after(bound - 1);
-        assert_eq!(pair.relay.on_time(pair.now), None);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
         pair.send(!side, 1);
         pair.turn();
         pair.after(bound - 1);
-        assert_eq!(pair.relay.on_time(pair.now), None, "it still sends");
+        assert_eq!(
+            pair.relay.on_time(pair.now, &BOUNDS),
+            None,
+            "it still sends"
+        );
         pair.after(1);
-        assert_eq!(pair.relay.on_time(pair.now), Some(outcome));
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), Some(outcome));
     }
 }
 
@@ -422,9 +432,9 @@ fn a_fin_after_a_long_silence_leaves_the_other_side_its_time() {
         pair.after(50_000);
         pair.kernel.arrive_fin(side);
         assert_eq!(pair.turn(), Verdict::Blocked);
-        assert_eq!(pair.relay.on_time(pair.now), None);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
         let deadline = pair.now + Duration::from_millis(bound);
-        assert_eq!(pair.relay.deadline(), deadline);
+        assert_eq!(pair.relay.deadline(&BOUNDS), deadline);
     }
 }
 

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use posthaste_wire::hop::{ProofReader, Reply};
 
@@ -18,7 +19,7 @@ use crate::relay::Ready;
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
-use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers, micros};
+use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
 use super::wait::LOOK;
 use super::{ACCEPTS_MAX, Worker};
@@ -182,7 +183,7 @@ impl<I: Intercept> Worker<I> {
             queued: false,
             sockets: Sides::default(),
             owed: Sides::default(),
-            started: self.now,
+            started: self.now.into(),
             timers: Timers::default(),
             prologue: None,
             state: State::Opening(Box::new(pending)),
@@ -426,7 +427,7 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
             entry.owed[Side::Downstream] = Owed::ALL;
         }
-        entry.timers.accept_us = Some(entry.since_start_us(now));
+        entry.timers.accept = entry.age(now).into();
         entry.sockets[Side::Downstream] = Some(socket);
         self.on_proof(key);
     }
@@ -546,7 +547,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.owed[Side::Downstream] = owed;
-            entry.timers.accept_us = Some(0);
+            entry.timers.accept = Duration::ZERO.into();
         }
         self.choose_ways(key);
         self.open_upstream(key, mss);
@@ -571,9 +572,9 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let connect_us = micros(now.saturating_sub(pending.connecting));
+        let connect = now.saturating_sub(pending.connecting).into();
         let step = pending.opening.on_connected();
-        entry.timers.connect_us = Some(connect_us);
+        entry.timers.connect = connect;
         if strict {
             if let Some(socket) = &entry.sockets[Side::Upstream] {
                 // They would end an open connection that outlives them.

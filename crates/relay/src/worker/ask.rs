@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cookie, is_cookie_of};
@@ -309,7 +310,7 @@ impl<I: Intercept> Worker<I> {
         }
         if let Some(entry) = self.entries.get_mut(entry) {
             entry.sockets[Side::Downstream] = Some(greeting.socket);
-            entry.timers.accept_us = Some(0);
+            entry.timers.accept = Duration::ZERO.into();
             entry.prologue = Some(Box::new(Prologue {
                 asked: true,
                 by: asked.peer,

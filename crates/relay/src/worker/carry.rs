@@ -41,7 +41,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        entry.state = State::Open(Relay::new(entry.rule.bounds, self.now));
+        entry.state = State::Open(Relay::new(self.now));
         let Some(entry) = self.entries.get(key) else {
             return;
         };
@@ -110,7 +110,7 @@ impl<I: Intercept> Worker<I> {
             .bytes_spliced
             .add(std::mem::take(&mut self.workspace.spliced_bytes));
         if down == 0 && relay.moved_from(Side::Upstream) > 0 {
-            entry.timers.first_byte_us = Some(entry.since_start_us(self.now));
+            entry.timers.first_byte = entry.age(self.now).into();
         }
         let is_hop = entry.prologue.is_some();
         if is_hop && !matches!(verdict, Verdict::Done(_)) {
@@ -216,13 +216,13 @@ impl<I: Intercept> Worker<I> {
     /// An entry's deadline has come.
     pub(super) fn on_time(&mut self, key: u64) {
         let now: Duration = self.now;
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.on_age(now);
-        }
-        let outcome = match self.entries.get(key).map(|entry| &entry.state) {
-            Some(State::Open(relay)) => relay.on_time(now),
-            Some(State::Opening(_)) => return self.on_opening_time(key),
-            None => None,
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.on_age(now);
+        let outcome = match &entry.state {
+            State::Open(relay) => relay.on_time(now, &entry.rule.bounds),
+            State::Opening(_) => return self.on_opening_time(key),
         };
         if let Some(outcome) = outcome {
             self.end(key, outcome);

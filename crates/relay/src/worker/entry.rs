@@ -12,6 +12,7 @@ use crate::chain::Way;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::Gate;
+use crate::moment::{Micros, Moment};
 use crate::opening::Opening;
 use crate::pipes::Pipe;
 use crate::policy::{AcceptMode, Rule};
@@ -35,12 +36,12 @@ pub(super) struct LocalRule {
     pub(super) inherited: bool,
 }
 
-/// Phase timers in microseconds; the flow's log line shows them.
+/// Phase timers; the flow's log line shows them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timers {
-    pub(super) accept_us: Option<u32>,
-    pub(super) connect_us: Option<u32>,
-    pub(super) first_byte_us: Option<u32>,
+    pub(super) accept: Micros,
+    pub(super) connect: Micros,
+    pub(super) first_byte: Micros,
 }
 
 /// Which of the rule's settings a side's socket has yet to be given.
@@ -70,7 +71,7 @@ pub(super) struct Entry {
     pub(super) sockets: Sides<Option<OwnedFd>>,
     pub(super) owed: Sides<Owed>,
     /// When its SYN or its accept was seen, in the worker's time.
-    pub(super) started: Duration,
+    pub(super) started: Moment,
     pub(super) timers: Timers,
     /// What is still to be said and heard before its bytes.
     pub(super) prologue: Option<Box<Prologue>>,
@@ -169,8 +170,10 @@ impl Entry {
     /// When the entry wants to be looked at.
     pub(super) fn deadline(&self) -> Duration {
         match &self.state {
-            State::Open(relay) if self.owes() => relay.deadline().min(self.started + OLD),
-            State::Open(relay) => relay.deadline(),
+            State::Open(relay) if self.owes() => {
+                relay.deadline(&self.rule.bounds).min(self.started() + OLD)
+            }
+            State::Open(relay) => relay.deadline(&self.rule.bounds),
             State::Opening(pending) => pending.deadline(),
         }
     }
@@ -181,7 +184,7 @@ impl Entry {
 
     /// Gives the sockets of an open relay what they are owed at this age.
     pub(super) fn on_age(&mut self, now: Duration) {
-        if !self.is_open() || now < self.started + OLD {
+        if !self.is_open() || now < self.started() + OLD {
             return;
         }
         for side in Side::BOTH {
@@ -193,13 +196,14 @@ impl Entry {
         }
     }
 
-    pub(super) fn since_start_us(&self, now: Duration) -> u32 {
-        micros(now.saturating_sub(self.started))
+    /// When its SYN or its accept was seen, in the worker's time.
+    pub(super) fn started(&self) -> Duration {
+        self.started.into()
     }
-}
 
-pub(super) fn micros(time: Duration) -> u32 {
-    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+    pub(super) fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.started())
+    }
 }
 
 /// Milliseconds, saturating at 49 days.

@@ -240,7 +240,7 @@ impl<I: Intercept> Worker<I> {
 
     fn describe(&self, key: u64, entry: &Entry) -> RelayInfo {
         let (phase, active, bytes_up, bytes_down) = match &entry.state {
-            State::Opening(_) => (Phase::Opening, entry.started, 0, 0),
+            State::Opening(_) => (Phase::Opening, entry.started(), 0, 0),
             State::Open(relay) => (
                 if relay.closing() {
                     Phase::Closing
@@ -258,7 +258,7 @@ impl<I: Intercept> Worker<I> {
             rule: entry.rule.rule.name.clone(),
             accept: entry.accept,
             phase,
-            age: self.now.saturating_sub(entry.started),
+            age: entry.age(self.now),
             idle: self.now.saturating_sub(active),
             bytes_up,
             bytes_down,
@@ -282,10 +282,10 @@ impl<I: Intercept> Worker<I> {
             outcome,
             bytes_up,
             bytes_down,
-            accept_us: entry.timers.accept_us,
-            connect_us: entry.timers.connect_us,
-            first_byte_us: entry.timers.first_byte_us,
-            total: self.now.saturating_sub(entry.started),
+            accept_us: entry.timers.accept.get(),
+            connect_us: entry.timers.connect.get(),
+            first_byte_us: entry.timers.first_byte.get(),
+            total: entry.age(self.now),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::sys::{self, IcmpError};
 
 use super::Worker;
 use super::admit::Blame;
-use super::entry::{Pending, micros};
+use super::entry::Pending;
 use super::hop;
 use super::prologue::{
     Expecting, Unheard, Via, is_of_all_flows, is_of_hop, outcome_of, read_whole, say,
@@ -274,7 +274,7 @@ impl<I: Intercept> Worker<I> {
         let socket = entry.sockets[Side::Upstream].take().ok_or_else(gone)?;
         let error = hop::connect_error(&socket);
         let pending = entry.pending().ok_or_else(gone)?;
-        let connect_us = micros(now.saturating_sub(pending.connecting));
+        let connect = now.saturating_sub(pending.connecting).into();
         let hopping = pending.hopping.as_mut().ok_or_else(gone)?;
         let said = match error {
             Some(error) => Err(error),
@@ -282,7 +282,7 @@ impl<I: Intercept> Worker<I> {
         };
         hopping.connected = said.is_ok();
         hopping.request = Vec::new();
-        entry.timers.connect_us = Some(connect_us);
+        entry.timers.connect = connect;
         entry.sockets[Side::Upstream] = Some(socket);
         said
     }
