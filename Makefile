@@ -26,7 +26,7 @@ demo: setup build ## fetch files directly and through a node, side by side (need
 	$(RELEASE)/posthaste-lab demo
 
 bench: setup-bench build ## compare posthaste with IP forwarding, HAProxy and nginx, a quarter of an hour (needs root)
-	$(RELEASE)/posthaste-lab compare
+	$(RELEASE)/posthaste-lab compare --output docs/results
 
 test: setup lint unit e2e ## everything that must pass (needs root)
 

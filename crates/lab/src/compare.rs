@@ -78,9 +78,9 @@ impl Args {
     }
 
     fn times(&self) -> Times {
-        let seconds = self.window.unwrap_or(if self.quick { 0.4 } else { 0.8 });
+        let seconds = self.window.unwrap_or(if self.quick { 0.3 } else { 0.5 });
         Times {
-            warm_up: Duration::from_millis(if self.quick { 100 } else { 200 }),
+            warm_up: Duration::from_millis(150),
             window: Duration::from_secs_f64(seconds.clamp(0.1, 60.0)),
         }
     }
