@@ -10,6 +10,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{CLIENT_SIDE, Family, Network};
 use posthaste_lab::node::Node;
 
+use crate::chains::{self, line_of};
 use crate::support::{
     PORT, Pair, counter, kernel_counter, listen, network, start_in, until, until_counter,
 };
@@ -57,10 +58,59 @@ fn spoofed_clients_get_no_connection_at_the_end_of_a_chain() {
     }
 }
 
+#[test]
+fn spoofed_clients_get_no_connection_behind_two_nodes_that_are_asked() {
+    for accept in ["early", "strict"] {
+        for hops in Family::ALL {
+            for warm in [false, true] {
+                let network = line_of(3);
+                let plan = chains::Plan {
+                    accept,
+                    hops,
+                    warm,
+                    extra: "[half_open]\nexpiry = \"1s\"\n",
+                    ..chains::Plan::of(3)
+                };
+                let nodes = plan.start(&network);
+                if warm {
+                    nodes[..2].iter().for_each(until_warm);
+                }
+                for (count, family) in (1..).zip(Family::ALL) {
+                    let what = format!("{accept} over {hops}, warm {warm}, {family}");
+                    flood_comes_to_nothing(&network, &nodes, accept, family, &what, count);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for hops to the next node.
+fn until_warm(node: &Node) {
+    until("hops wait", || {
+        let chains = node.admin_json("chains").expect("the node answers");
+        let peers = chains["peers"].as_array().expect("a list");
+        peers.iter().any(|peer| peer["waiting"].as_u64() > Some(0))
+    });
+}
+
 fn spoofed_clients_are_stopped(mode: &str, hop: Family, family: Family) {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let listener = listen(network.server(), PORT);
     let nodes = start_both(&network, mode, hop);
+    let what = format!("{mode} over {hop}, {family}");
+    flood_comes_to_nothing(&network, &nodes, mode, family, &what, 1);
+}
+
+/// Floods the server, which is to see nothing of it, and then the one who means it, who is number
+/// `count`.
+fn flood_comes_to_nothing(
+    network: &Network,
+    nodes: &[Node],
+    mode: &str,
+    family: Family,
+    what: &str,
+    count: u64,
+) {
+    let listener = listen(network.server(), PORT);
     let text = CLIENT_SIDE[usize::from(family == Family::V6)];
     let plan = Plan {
         sources: text.parse().expect("a prefix"),
@@ -69,29 +119,30 @@ fn spoofed_clients_are_stopped(mode: &str, hop: Family, family: Family) {
         duration: Duration::from_millis(250),
         seed: 7,
     };
+    let last = nodes.last().expect("there are nodes");
+    let asked = counter(last, "relays_opened");
     let start = || Flood::start(plan);
     let flood = network.client().run_in(start).expect("the flood starts");
     flood.finish().expect("all are sent");
-    let what = format!("{mode} over {hop}, {family}");
     let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
     if mode == "early" {
-        until("requests at the second node", || {
-            counter(&nodes[1], "relays_opened") > 0
+        until("requests at the last node", || {
+            counter(last, "relays_opened") > asked
         });
     }
-    for node in &nodes {
+    for node in nodes {
         until("end of what is half open", || {
             counter(node, "half_open") == 0
         });
     }
-    assert_eq!(opened(), 0, "{what}");
+    assert_eq!(opened(), count - 1, "{what}");
 
     // One that means it is served.
-    let mut pair = Pair::open(&network, family, &listener);
+    let mut pair = Pair::open(network, family, &listener);
     pair.check();
     pair.close_client_first();
-    assert_eq!(opened(), 1, "{what}");
-    for node in &nodes {
+    assert_eq!(opened(), count, "{what}");
+    for node in nodes {
         until_counter(node, "relays", 0);
     }
 }

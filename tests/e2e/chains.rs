@@ -59,7 +59,7 @@ impl Plan<'_> {
         }
     }
 
-    fn start(&self, network: &Network) -> Vec<Node> {
+    pub(crate) fn start(&self, network: &Network) -> Vec<Node> {
         let configs = (0..self.nodes).map(|node| self.config(network, node));
         start_all(network, configs)
     }

@@ -5,12 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
-use serde_json::Value;
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, add_address, counter, dial, dial_from, expect_reset, line, listen, relay_of,
-    start, target, until_counter, until_ended,
+    MODES, PORT, Pair, add_address, counter, detail, dial, dial_from, expect_reset, line, listen,
+    relay_of, start, target, until_counter, until_ended,
 };
 
 /// The rule that a connection came under; none when it is not relayed.
@@ -219,14 +218,6 @@ fn what_is_rejected_is_refused_without_asking_the_server() {
     until_counter(&node, "rejected", 6);
     assert_eq!(capture.syns_to(PORT), []);
     assert_eq!(counter(&node, "relays_opened"), 0);
-}
-
-/// The kernel's view of both connections of a relay.
-fn detail(node: &Node, pair: &Pair) -> Value {
-    let relay = relay_of(node, pair.client_address()).expect("it is relayed");
-    let id = relay["id"].as_str().expect("an id");
-    let detail = node.admin_json(&format!("relays show {id}"));
-    detail.expect("the node answers")
 }
 
 /// The congestion controls of a connection: toward the client and toward the server.

@@ -105,6 +105,14 @@ pub(crate) fn relay_of(node: &Node, client: SocketAddr) -> Option<Value> {
     list.iter().find(named).cloned()
 }
 
+/// The kernel's view of both connections of a relay.
+pub(crate) fn detail(node: &Node, pair: &Pair) -> Value {
+    let relay = relay_of(node, pair.client_address()).expect("it is relayed");
+    let id = relay["id"].as_str().expect("an id");
+    let detail = node.admin_json(&format!("relays show {id}"));
+    detail.expect("the node answers")
+}
+
 /// A port to listen on, on all addresses of both families. Accepting gives up after [`SOON`].
 pub(crate) fn listen(host: &Namespace, port: u16) -> TcpListener {
     listen_at(host, (Ipv6Addr::UNSPECIFIED, port).into())

@@ -9,7 +9,8 @@ use posthaste_lab::node::Node;
 
 use crate::asking::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, counter, dial, errno, listen, network, start_in, target, until, until_ended,
+    MODES, PORT, Pair, counter, detail, dial, errno, listen, network, start_in, target, until,
+    until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -129,4 +130,67 @@ fn a_node_that_comes_back_is_dialed_again() {
     pair.check();
     pair.close_server_first();
     until_ended(&nodes[0], "finished", 1);
+}
+
+/// The second node knows the first by another address than it calls from, so only by its key.
+#[test]
+fn hops_begin_with_what_their_way_bears_in_a_round_trip() {
+    let delay = Duration::from_millis(20);
+    let network = network([Link::Veth, Link::delay(delay), Link::Veth]);
+    // 100 Mbit/s for 40 ms.
+    let window = 12_500 * 40 / 1448;
+    for hops in Family::ALL {
+        for pool in ["pool_min = 1\n", "pool_max = 0\n"] {
+            let nodes = start(&network, "early", hops, pool);
+            let listener = listen(network.server(), PORT);
+            // The first hop to the second node came before that knew from where.
+            until("a wide hop", || {
+                let mut pair = Pair::open(&network, Family::V4, &listener);
+                pair.check();
+                let sides = [(0, "upstream"), (1, "downstream")];
+                let windows = sides.map(|(node, side)| {
+                    let detail = detail(&nodes[node], &pair);
+                    detail[side]["cwnd_segments"].as_u64().expect("a number")
+                });
+                pair.close_client_first();
+                windows.iter().all(|segments| *segments >= window)
+            });
+        }
+    }
+}
+
+#[test]
+fn an_initial_window_of_the_configuration_takes_the_place_of_what_the_way_bears() {
+    let delay = Duration::from_millis(20);
+    let network = network([Link::Veth, Link::delay(delay), Link::Veth]);
+    let pool = "pool_max = 0\n[peer.socket]\ninitial_window = 25\n";
+    let nodes = start(&network, "early", Family::V4, pool);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    let segments = &detail(&nodes[0], &pair)["upstream"]["cwnd_segments"];
+    // What was said since may have raised it.
+    let segments = segments.as_u64().expect("a number");
+    assert!((25..35).contains(&segments), "{segments}");
+    pair.close_client_first();
+}
+
+#[test]
+fn hops_that_are_accepted_have_the_congestion_control_of_the_peer() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for pool in ["pool_min = 2\n", "pool_max = 0\n"] {
+        let mut asked = member(&network, 1, "early", Family::V6, "");
+        // The default is that of the host, or BBR.
+        let at = asked.find("pool_max = 0\n").expect("it keeps no hops") + 13;
+        asked.insert_str(at, "[peer.socket]\ncongestion = \"reno\"\n");
+        let asking = member(&network, 0, "early", Family::V6, pool);
+        let nodes = start_all(&network, [asking, asked].into_iter());
+        let listener = listen(network.server(), PORT);
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        pair.check();
+        let detail = detail(&nodes[1], &pair);
+        assert_eq!(detail["downstream"]["congestion"], "reno", "{pool}");
+        assert_ne!(detail["upstream"]["congestion"], "reno", "{pool}");
+        pair.close_client_first();
+    }
 }

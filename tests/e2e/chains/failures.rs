@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use serde_json::Value;
 
+use crate::asking::start_all;
 use crate::support::{
-    PORT, Pair, counter, dial, errno, expect_accepted_and_reset, expect_reset, firewall, listen,
-    remove_firewall, target, until_counter, until_ended,
+    PORT, Pair, SOON, counter, dial, errno, expect_accepted_and_reset, expect_reset, firewall,
+    listen, remove_firewall, target, until, until_counter, until_ended,
 };
 
 use super::{Plan, line_of};
@@ -33,7 +35,16 @@ fn two_ways(accept: &str, warm: bool) -> Plan<'_> {
 /// Opens a connection that works, and tells how many relays each node has opened so far.
 fn open_and_check(network: &Network, family: Family, nodes: &[Node]) -> Vec<u64> {
     let listener = listen(network.server(), PORT);
-    let mut pair = Pair::open(network, family, &listener);
+    open_and_check_with(network, family, &listener, nodes)
+}
+
+fn open_and_check_with(
+    network: &Network,
+    family: Family,
+    listener: &TcpListener,
+    nodes: &[Node],
+) -> Vec<u64> {
+    let mut pair = Pair::open(network, family, listener);
     pair.check();
     pair.close_client_first();
     let opened = nodes.iter().map(|node| counter(node, "relays_opened"));
@@ -62,6 +73,76 @@ fn a_node_that_dies_resets_its_relays_and_new_ones_take_another_chain() {
             assert_eq!(opened, [2 + count, count, 2 + count], "{accept}");
         }
     }
+}
+
+/// A busy machine makes some deaths known later, none sooner: the best of some counts.
+#[test]
+fn a_node_that_falls_silent_with_warm_hops_is_avoided_within_two_seconds() {
+    for family in Family::ALL {
+        let network = line_of(3);
+        let plan = Plan {
+            nodes: 3,
+            chains: &[&[1], &[2]],
+            hops: family,
+            warm: true,
+            ..Plan::of(3)
+        };
+        // Each worker notices by flows of its own.
+        let one_worker = |config: String| config.replacen("[node]\n", "[node]\nworkers = 1\n", 1);
+        let configs = (0..3).map(|node| one_worker(plan.config(&network, node)));
+        let nodes = start_all(&network, configs);
+        let listener = listen(network.server(), PORT);
+        let ask = crate::asking::ASK_PORT;
+        let input = format!("tcp dport {ask} drop");
+        let output = format!("tcp sport {ask} drop");
+        let soon = (0..10).any(|_| {
+            until("the first chain is up", || !is_down(&nodes[0], "node-1"));
+            until("hops wait", || waiting(&nodes[0], "node-1") > 1);
+            let before = counter(&nodes[1], "relays_opened");
+            let opened = open_and_check_with(&network, family, &listener, &nodes);
+            assert_eq!(opened[1], before + 1);
+            firewall(
+                network.node(1),
+                "silence",
+                &[("input", &input), ("output", &output)],
+            );
+            let since = Instant::now();
+            // Flows that come meanwhile are lost with the hop that they were given.
+            let target = target(&network, family, &listener);
+            let mut lost = Vec::new();
+            while !is_down(&nodes[0], "node-1") {
+                assert!(since.elapsed() < SOON, "nobody notices");
+                lost.push(dial(network.client(), target));
+                thread::sleep(Duration::from_millis(20));
+            }
+            let took = since.elapsed();
+            drop(lost);
+            let before = counter(&nodes[2], "relays_opened");
+            let opened = open_and_check_with(&network, family, &listener, &nodes);
+            assert!(opened[2] > before, "by the other chain");
+            remove_firewall(network.node(1), "silence");
+            took < Duration::from_secs(2)
+        });
+        assert!(soon, "{family}");
+    }
+}
+
+/// What the node says of the health of a peer.
+fn is_down(node: &Node, peer: &str) -> bool {
+    known_peer(node, peer)["health"]["usable"] == false
+}
+
+fn waiting(node: &Node, peer: &str) -> u64 {
+    known_peer(node, peer)["waiting"]
+        .as_u64()
+        .expect("a number")
+}
+
+fn known_peer(node: &Node, name: &str) -> Value {
+    let chains = node.admin_json("chains").expect("the node answers");
+    let peers = chains["peers"].as_array().expect("a list");
+    let named = peers.iter().find(|peer| peer["name"] == name);
+    named.expect("it is listed").clone()
 }
 
 /// The first node has given its client's bytes away by then in early mode, so one flow of each of its
@@ -222,7 +303,7 @@ fn a_node_that_may_not_connect_is_passed_by_and_not_held_to_be_down() {
                 config
             }
         });
-        let nodes = crate::asking::start_all(&network, configs);
+        let nodes = start_all(&network, configs);
         let opened = open_and_check(&network, Family::V4, &nodes);
         assert_eq!(opened, [1, 0, 1], "{accept}");
         // It is asked anew for the next flow, unless the machine is so busy that it seems to be silent.

@@ -11,7 +11,10 @@ use posthaste_lab::scratch::Scratch;
 use super::{
     Mirror, ask_address, curl, is_address_of, line_of, printed, start_explicit, stderr, through,
 };
-use crate::support::{SOON, accept, binary, counter, dial, listen, plain, until_ended};
+use crate::support::{
+    SOON, accept, binary, counter, dial, firewall, listen, plain, remove_firewall, until,
+    until_ended,
+};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
@@ -96,6 +99,48 @@ fn a_peer_of_the_configuration_is_asked_with_its_key() {
         .unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("no peer has that name, there are node-0"));
+}
+
+/// Once its hops wait, no new connection to the node is let in.
+#[test]
+fn a_peer_of_the_configuration_carries_a_command_over_hops_that_wait() {
+    let network = line_of(1);
+    let mirror = Mirror::start(network.server());
+    let client = "[[peer]]\nname = \"laptop\"\nid = 9\naddress = \"192.0.2.9:4480\"\n";
+    let client = format!("{client}key = \"{KEY}\"\npool_max = 0\n");
+    let node = start_explicit(&network, 0, &client);
+    let files = Scratch::new().unwrap();
+    let go = files.path().join("go");
+    for hop in Family::ALL {
+        let peer = peer(&network, 0, hop).replace("pool_max = 0", "pool_min = 2");
+        let text = format!("version = 1\n[node]\nid = 9\n{peer}");
+        let file = files.path().join("node.toml");
+        std::fs::write(&file, text).unwrap();
+        let url = mirror.url(network.server_address(hop));
+        // Whoever comes while the hops still shake hands is turned away, and comes again.
+        let fetch = "curl -sS --max-time 10 --retry 5 --retry-all-errors --retry-delay 1";
+        let script = format!(
+            "while ! test -e {}; do sleep 0.01; done; {fetch} {url}",
+            go.display()
+        );
+        let before = counter(&node, "explicit_connections");
+        let mut command = network.client().command(binary()).unwrap();
+        command.args(["run", "-c"]).arg(&file);
+        command.args(["--", "sh", "-c", &script]);
+        let mut command = Process::spawn("run", command).unwrap();
+        until("hops", || {
+            counter(&node, "explicit_connections") >= before + 2
+        });
+        let knocks = format!("tcp dport {} tcp flags & (syn | ack) == syn drop", 4480);
+        firewall(network.node(0), "closed", &[("input", &knocks)]);
+        std::fs::write(&go, "").unwrap();
+        let ended = command.wait(SOON).unwrap();
+        assert!(ended.success(), "{hop}: {}", command.stderr());
+        let seen = command.stdout();
+        assert!(is_address_of(network.node(0), seen.trim().parse().unwrap()));
+        remove_firewall(network.node(0), "closed");
+        std::fs::remove_file(&go).unwrap();
+    }
 }
 
 #[test]
