@@ -68,7 +68,12 @@ impl Chain {
 
     /// The tables of the configuration that make a node the member number `place` of the chain.
     pub(crate) fn config(&self, place: usize) -> String {
-        let mut toml = format!("[node]\nid = {}\n", place + 1);
+        self.config_with(place, "")
+    }
+
+    /// The same, with more keys of `[node]`.
+    pub(crate) fn config_with(&self, place: usize, of_node: &str) -> String {
+        let mut toml = format!("[node]\nid = {}\n{of_node}", place + 1);
         // The lab's addresses are private ones.
         toml.push_str("[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
         if let Some(previous) = place.checked_sub(1) {

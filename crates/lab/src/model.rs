@@ -17,7 +17,8 @@
 //! needs: nobody waits for them. What is left are the client's hop and the server's. This is the
 //! floor: no node can change what its neighbours, who know nothing of it, do on those two.
 //!
-//! **Several transfers at once** share the rate evenly.
+//! **Several transfers at once** share the rate evenly. Where they do not, half of them can be
+//! done sooner, but not before half of the bytes are sent.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
@@ -126,6 +127,18 @@ impl Path {
             }
         };
         self.hops.iter().enumerate().map(link).collect()
+    }
+
+    /// When half of `clients` that fetch `bytes` bytes each, all at once, can have them at the
+    /// earliest: nobody has them before one alone would, and half of all bytes have to be sent.
+    pub(crate) fn half_complete(&self, mode: Mode, bytes: u64, clients: u32) -> Duration {
+        let half = bytes * u64::from(clients.div_ceil(2));
+        let header_bytes = u64::from(self.family.header_bytes());
+        let segments = half.div_ceil(u64::from(crate::link::MTU) - header_bytes);
+        let micros = (half + segments * header_bytes).saturating_mul(8_000_000) / self.rate;
+        let sending = Duration::from_micros(micros);
+        self.complete(mode, bytes)
+            .max(self.first_byte(mode) + sending)
     }
 }
 
@@ -246,6 +259,21 @@ mod tests {
                 "{bytes} bytes"
             );
         }
+    }
+
+    #[test]
+    fn half_of_many_wait_for_half_of_the_bytes() {
+        let warm = Path {
+            hops: vec![2 * MS, 46 * MS, 2 * MS],
+            warm: true,
+            rate: 100_000_000,
+            ..path(0)
+        };
+        let of = |bytes, clients| ms(warm.half_complete(Mode::Early, bytes, clients));
+        assert_eq!(of(25_000, 1), ms(warm.complete(Mode::Early, 25_000)));
+        // 25 times 25 KB, and the headers of 432 segments.
+        assert_eq!(of(25_000, 50), 155.8);
+        assert_eq!(of(25_000, 2), ms(warm.complete(Mode::Early, 25_000)));
     }
 
     #[test]

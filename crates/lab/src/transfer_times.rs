@@ -14,10 +14,15 @@
 //! warm hops, and what the nodes of a chain remember: how much the last flows between them could
 //! send. Cold hops profit as well, and are judged only for being slower than the model. So that all
 //! sizes find the same warm hops, a longer transfer goes before each one that is timed
-//! (`--primer`), and all pools are full again before that begins.
+//! (`--primer`), and all pools are full again before that begins. Without it (`--primer 0`) a
+//! transfer finds what nodes take for granted, and what transfers of its like have shown.
+//!
+//! Transfers over warm hops near the ends are to take so much less time than without a node
+//! ([`verdict`]); many at once (`--clients`) as well, as far as the rate of the links lets them.
 
 mod report;
 mod setup;
+mod verdict;
 mod view;
 mod way;
 
@@ -83,7 +88,7 @@ pub struct Args {
     /// Size of the transfer over warm hops before each one that is timed, in KB, shared by all --clients; 0 for none
     #[arg(long, default_value_t = 2000, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
     primer: u64,
-    /// Transfers at once; the model is for one alone, and with more nothing is judged
+    /// Transfers at once; with more than one the model is what they would take if they shared the rate evenly
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
     /// Initial window of the nodes, in segments

@@ -50,7 +50,7 @@ impl Setup {
             let mut config = node_config(args);
             if let Some(chain) = &chain {
                 chain.prepare(namespace)?;
-                config.push_str(&chain.config(place));
+                config.push_str(&chain.config_with(place, of_node(layout)));
             }
             let node = Node::builder(namespace, args.binary.find()?);
             nodes.push(node.config(&config).start()?);
@@ -75,8 +75,21 @@ impl Setup {
                 self.fetch_now(args, primer)?;
             }
             chain.wait_until_full(&self.nodes)?;
+            if configuration.way.carriage == Carriage::EmptyEnds {
+                self.take_all(args, configuration)?;
+            }
         }
         self.fetch_now(args, configuration)
+    }
+
+    /// Takes all hops that wait: it is over in a bit more than a round trip, and a hop takes two
+    /// to replace.
+    fn take_all(&self, args: &Args, configuration: Configuration) -> Result<()> {
+        let taker = Configuration {
+            bytes: 1,
+            ..configuration
+        };
+        self.fetch_now(args, taker).map(drop)
     }
 
     fn fetch_now(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
@@ -100,8 +113,20 @@ fn chain_of(args: &Args, layout: Layout, network: &Network) -> Chain {
     let pool = u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX);
     Chain {
         nodes: (0..network.nodes().len()).map(member).collect(),
-        pool: if layout.carriage.is_warm() { pool } else { 0 },
+        pool: match layout.carriage {
+            Carriage::EmptyEnds => 1,
+            carriage if carriage.has_pool() => pool,
+            _ => 0,
+        },
         congestion: args.hop_congestion().to_owned(),
+    }
+}
+
+/// What a layout wants of its nodes: one worker has all hops, if they are to be taken.
+fn of_node(layout: Layout) -> &'static str {
+    match layout.carriage {
+        Carriage::EmptyEnds => "workers = 1\n",
+        _ => "",
     }
 }
 

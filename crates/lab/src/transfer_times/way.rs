@@ -20,6 +20,8 @@ pub(super) enum Carriage {
     ColdEnds,
     /// Two nodes near the ends, joined by warm hops
     WarmEnds,
+    /// Likewise, but others have taken all hops that were open
+    EmptyEnds,
 }
 
 impl Carriage {
@@ -31,15 +33,21 @@ impl Carriage {
             Self::Warm => "warm",
             Self::ColdEnds => "cold-ends",
             Self::WarmEnds => "warm-ends",
+            Self::EmptyEnds => "empty-ends",
         }
     }
 
     /// Whether the nodes are near the ends.
     pub(super) fn is_ends(self) -> bool {
-        matches!(self, Self::ColdEnds | Self::WarmEnds)
+        matches!(self, Self::ColdEnds | Self::WarmEnds | Self::EmptyEnds)
     }
 
-    /// Whether the hops between nodes are warm.
+    /// Whether nodes keep hops open.
+    pub(super) fn has_pool(self) -> bool {
+        self.is_warm() || self == Self::EmptyEnds
+    }
+
+    /// Whether transfers go over warm hops.
     pub(super) fn is_warm(self) -> bool {
         matches!(self, Self::Warm | Self::WarmEnds)
     }
@@ -117,6 +125,7 @@ impl Way {
             (_, 0) => "no node".to_owned(),
             (Carriage::ColdEnds, _) => "near the ends, cold".to_owned(),
             (Carriage::WarmEnds, _) => "near the ends, warm".to_owned(),
+            (Carriage::EmptyEnds, _) => "near the ends, none left".to_owned(),
             (_, 1) => "1 node".to_owned(),
             (_, more) => format!("{more} nodes"),
         }
@@ -127,6 +136,7 @@ impl Way {
         match self.carriage {
             Carriage::ColdEnds => "2 cold".to_owned(),
             Carriage::WarmEnds => "2 warm".to_owned(),
+            Carriage::EmptyEnds => "2 empty".to_owned(),
             _ => self.nodes.to_string(),
         }
     }
@@ -164,11 +174,14 @@ impl Layout {
         let is_chain = self.carriage != Carriage::Transparent;
         let passes_on = is_chain && has_next;
         let is_warm = self.carriage.is_warm();
-        vec![
+        let mut counters = vec![
             ("relays_opened", true),
             ("hops_cold", passes_on && !is_warm),
-            ("hops_warm", passes_on && is_warm),
-        ]
+        ];
+        if self.carriage != Carriage::EmptyEnds {
+            counters.push(("hops_warm", passes_on && is_warm));
+        }
+        counters
     }
 
     pub(super) fn describe(self) -> String {
@@ -180,10 +193,17 @@ impl Layout {
 }
 
 impl Way {
-    /// The path as the model sees it.
+    /// The path as the model sees it, for each of all transfers: they share the rate.
     pub(super) fn path(self, args: &Args) -> Path {
-        // Transfers at once share the rate.
-        let rate = args.bits_per_second() / u64::from(args.clients);
+        self.path_at(args, args.bits_per_second() / u64::from(args.clients))
+    }
+
+    /// The path for a transfer that has it to itself.
+    pub(super) fn path_alone(self, args: &Args) -> Path {
+        self.path_at(args, args.bits_per_second())
+    }
+
+    fn path_at(self, args: &Args, rate: u64) -> Path {
         Path {
             warm: self.carriage.is_warm(),
             ..Path::new(self.layout().delays(args), rate, self.family)
