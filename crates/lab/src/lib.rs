@@ -25,6 +25,7 @@ pub mod netns;
 pub mod network;
 pub mod node;
 pub mod off_path;
+pub mod planning;
 pub mod process;
 pub mod record;
 pub mod scratch;

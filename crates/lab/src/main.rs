@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, establish, load, off_path, record, synflood, transfer_times,
+    boot, compare, demo, establish, load, off_path, planning, record, synflood, transfer_times,
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -37,6 +37,8 @@ enum Command {
     /// Generate load, or serve it, for `compare`.
     #[command(hide = true)]
     Load(load::Args),
+    /// Compare ways to choose chains, and time planning, on matrices of others.
+    Planning(planning::Args),
     /// Print records as Markdown.
     Report(record::Args),
 }
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Boot(args) => boot::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Load(args) => load::run(args),
+        Command::Planning(args) => planning::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `planning`: what is gained by choosing chains by the size of transfers, and what it costs.
+//!
+//! Repeats figure 2 of the MOSTO paper on 54 graphs of 7 to 115 nodes, in which every pair of nodes is
+//! linked and as far apart as the shortest way along a provider's lines: how much longer transfers
+//! take over the chains that others would choose. A model says so, no packet is sent. Then the time
+//! that planning takes, for up to 1000 nodes.
+//!
+//! The matrices are not part of the project: `--data` names where they are.
+
+mod data;
+mod pictures;
+mod quality;
+mod report;
+mod runtime;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::record::Record;
+
+/// What slow start takes for the three sizes of the paper: 15, 450 and 14935 KB.
+const ROUNDS: [u64; 3] = [1, 5, 10];
+
+/// Arguments of `posthaste-lab planning`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Directory with mesh54/, cloud/ and topology-zoo/
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Numbers of nodes for which the time is measured
+    #[arg(long, value_delimiter = ',', default_values_t = [115, 250, 500, 1000], value_name = "COUNT", value_parser = clap::value_parser!(u16).range(2..=2000))]
+    nodes: Vec<u16>,
+    /// Measurements of each time; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Seed of synthetic matrices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the record and the pictures
+    #[arg(long, default_value = "lab-output", value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Runs the experiment.
+pub fn run(args: &Args) -> Result<()> {
+    ensure!(args.nodes.is_sorted_by(|a, b| a < b), "--nodes must ascend");
+    let record = Record::start("planning", args.seed);
+    let mesh = data::read_mesh(&args.data)?;
+    let cloud = data::read_cloud(&args.data)?;
+    let cities = data::read_cities(&args.data)?;
+    let findings = report::Findings {
+        published: quality::judge(&mesh, quality::Counting::AsPublished)?,
+        counted: quality::judge(&mesh, quality::Counting::WithHandshake)?,
+        cloud: quality::judge(&[cloud], quality::Counting::WithHandshake)?,
+        times: runtime::measure(args, &mesh, &cities)?,
+        graphs: mesh.len(),
+    };
+    report::write(args, &findings, record)
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The matrices, and where they come from.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::scratch::Scratch;
+
+/// What to do when a file is missing.
+const WHERE: &str = "The data are not part of the project. mesh54/set54-matrices.tar.xz holds the graphs of \
+    docs/design/0013-planning.md, which says how they are made from public maps: Rocketfuel's of \
+    github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita (topology-zoo/). \
+    cloud/aws21_cloudping_ms.tsv holds the round-trip times of the class AwsLatencies of \
+    github.com/libp2p/jvm-libp2p";
+
+/// Graphs of MOSTO's evaluation.
+const GRAPHS: usize = 54;
+
+/// Round-trip times between all nodes of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Mesh {
+    pub(super) name: String,
+    /// By row, in milliseconds.
+    pub(super) rtts_ms: Vec<Vec<f64>>,
+    /// What a node costs.
+    pub(super) cost_us: u32,
+}
+
+/// A place on earth, in degrees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) longitude: f64,
+    pub(super) latitude: f64,
+}
+
+/// So much that a chain without a needless node wins a tie, and no more: the paper has no such cost.
+/// The graphs' times are rounded to less.
+const COST_US: u32 = 20;
+
+/// What the nodes of a cloud cost.
+const CLOUD_COST_US: u32 = 500;
+
+/// The 54 graphs.
+pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
+    let archive = data.join("mesh54/set54-matrices.tar.xz");
+    ensure!(
+        archive.exists(),
+        "{} is missing. {WHERE}.",
+        archive.display()
+    );
+    let scratch = Scratch::new()?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
+    let output = tar.output().context("run tar")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("unpack {}: {}", archive.display(), said.trim());
+    }
+    let mut meshes = Vec::new();
+    for entry in fs::read_dir(scratch.path()).context("list the graphs")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "txt") {
+            meshes.push(read_matrix(&path, COST_US)?);
+        }
+    }
+    let (count, archive) = (meshes.len(), archive.display());
+    ensure!(
+        count == GRAPHS,
+        "{archive} holds {count} graphs, not {GRAPHS}"
+    );
+    meshes.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(meshes)
+}
+
+/// Round-trip times between the regions of a cloud.
+pub(super) fn read_cloud(data: &Path) -> Result<Mesh> {
+    read_matrix(&data.join("cloud/aws21_cloudping_ms.tsv"), CLOUD_COST_US)
+}
+
+/// Rows of numbers; before them there may be their count.
+fn read_matrix(path: &Path, cost_us: u32) -> Result<Mesh> {
+    let file = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("read {file}. {WHERE}"))?;
+    let row = |line: &str| -> Result<Vec<f64>> {
+        let numbers = line.split_whitespace().map(str::parse);
+        Ok(numbers.collect::<Result<_, _>>()?)
+    };
+    let rows = text.lines().filter(|line| !line.trim().is_empty()).map(row);
+    let mut rtts_ms: Vec<Vec<f64>> = rows
+        .collect::<Result<_>>()
+        .with_context(|| format!("{file} has other than numbers"))?;
+    if rtts_ms.first().is_some_and(|row| row.len() == 1) {
+        rtts_ms.remove(0);
+    }
+    let nodes = rtts_ms.len();
+    ensure!(
+        nodes > 1 && rtts_ms.iter().all(|row| row.len() == nodes),
+        "{file} is not square"
+    );
+    let name = path.file_stem().unwrap_or_default();
+    Ok(Mesh {
+        name: name.to_string_lossy().into_owned(),
+        rtts_ms,
+        cost_us,
+    })
+}
+
+/// The distinct cities of the Topology Zoo, to a hundredth of a degree.
+pub(super) fn read_cities(data: &Path) -> Result<Vec<Place>> {
+    let directory = data.join("topology-zoo");
+    let missing = || format!("list {}. {WHERE}", directory.display());
+    let mut cities = Vec::new();
+    for entry in fs::read_dir(&directory).with_context(missing)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|ending| ending != "graph") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        cities.extend(places(&text));
+    }
+    ensure!(
+        !cities.is_empty(),
+        "{} has no networks",
+        directory.display()
+    );
+    // As text they compare, which numbers with a fraction do not.
+    let key = |place: &Place| format!("{:.2} {:.2}", place.longitude, place.latitude);
+    cities.sort_by_cached_key(key);
+    cities.dedup_by_key(|place| key(place));
+    Ok(cities)
+}
+
+/// `NODES n`, a heading, and a label, a longitude and a latitude for each.
+fn places(text: &str) -> impl Iterator<Item = Place> {
+    let nodes = text
+        .lines()
+        .skip(2)
+        .take_while(|line| !line.trim().is_empty());
+    nodes.filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let mut degrees = || fields.next()?.parse().ok();
+        Some(Place {
+            longitude: degrees()?,
+            latitude: degrees()?,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_where_to_get_it() {
+        let nowhere = Path::new("/nonexistent");
+        for error in [
+            read_mesh(nowhere).unwrap_err(),
+            read_cloud(nowhere).unwrap_err(),
+            read_cities(nowhere).unwrap_err(),
+        ] {
+            let said = format!("{error:#}");
+            assert!(
+                said.contains("/nonexistent/") && said.contains("github.com"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn rows_and_places_are_read() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().join("two.txt");
+        fs::write(&path, "2\n0.0 1.5\n1.5 0.0\n").unwrap();
+        let mesh = read_matrix(&path, 7).unwrap();
+        assert_eq!((mesh.name.as_str(), mesh.rtts_ms[1][0]), ("two", 1.5));
+        fs::write(&path, "0 1 2\n1 0\n").unwrap();
+        assert!(read_matrix(&path, 7).is_err());
+        let text = "NODES 1\nlabel x y\nParis 2.35 48.86\n\nEDGES 0\n";
+        let paris = Place {
+            longitude: 2.35,
+            latitude: 48.86,
+        };
+        assert_eq!(places(text).collect::<Vec<_>>(), [paris]);
+    }
+}

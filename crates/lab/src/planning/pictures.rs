@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pictures of `planning`.
+
+use super::quality::{Other, Quality};
+use super::runtime::Times;
+use crate::chart::{Across, Chart, Series, Spacing};
+use crate::stats::median;
+
+/// Per cent that a transfer takes longer, at which the picture has points.
+const EXCESSES: [f64; 9] = [0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0];
+
+/// A pair counts as not worse up to this many per cent: what the costs of needless nodes make.
+pub(super) const SAME_PERCENT: f64 = 0.1;
+
+/// The paper's figure: the share of pairs whose transfers take no more than so much longer.
+pub(super) fn distribution(
+    rounds: u64,
+    kilobytes: &str,
+    graphs: usize,
+    quality: &Quality,
+) -> Chart {
+    let series = |other: Other| {
+        let excess = &quality.excess[&other];
+        let share = |most: &f64| {
+            let within = excess
+                .iter()
+                .filter(|excess| **excess <= most + SAME_PERCENT);
+            Some(within.count() as f64 / excess.len() as f64 * 100.0)
+        };
+        Series {
+            name: other.name().to_owned(),
+            values: EXCESSES.iter().map(share).collect(),
+            ..Series::default()
+        }
+    };
+    Chart {
+        title: format!(
+            "What other ways to choose cost: {kilobytes}, {rounds} round{}",
+            plural(rounds)
+        ),
+        subtitle: format!(
+            "{graphs} graphs, all ordered pairs of nodes, by the model of MOSTO's section III-B"
+        ),
+        x_label: "longer than over the best chain, %".to_owned(),
+        y_label: "pairs with no more than that, %".to_owned(),
+        across: Across::Numbers(EXCESSES.to_vec(), Spacing::Linear),
+        series: Other::ALL.into_iter().map(series).collect(),
+        model_name: String::new(),
+        note: format!("Computed; no packet was sent. Within {SAME_PERCENT} % counts as 0."),
+    }
+}
+
+fn plural(number: u64) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}
+
+/// Planning time by the number of nodes.
+pub(super) fn times(all: &[Times]) -> Chart {
+    let kind =
+        |name: &str| -> Vec<&Times> { all.iter().filter(|times| times.matrix == name).collect() };
+    let (circles, detours) = (kind("great circles"), kind("detours"));
+    let series = |name: &str, of: &[&Times], values: fn(&Times) -> &Vec<f64>| Series {
+        name: name.to_owned(),
+        values: of
+            .iter()
+            .map(|times| median(values(times)).map(|ms| ms / 1e3))
+            .collect(),
+        ..Series::default()
+    };
+    Chart {
+        title: "Time to plan".to_owned(),
+        subtitle: "synthetic matrices, one thread".to_owned(),
+        x_label: "nodes".to_owned(),
+        y_label: "processor time, s".to_owned(),
+        across: Across::Numbers(circles.iter().map(|times| times.nodes as f64).collect(), Spacing::Logarithmic),
+        series: vec![
+            series("all chains, great circles", &circles, |times| &times.sweep_ms),
+            series("all chains, detours", &detours, |times| &times.sweep_ms),
+            series("and tables, great circles", &circles, |times| &times.tables_ms),
+            series("and tables, detours", &detours, |times| &times.tables_ms),
+        ],
+        model_name: String::new(),
+        note: "Great circles: no link is worse than a way around it. Detours: most links are. Medians.".to_owned(),
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long planning takes, and how much memory its results.
+//!
+//! Times are of the processor, which one thread used: others on the machine do not count. For more
+//! nodes than published matrices have, matrices are made from the places of the Topology Zoo.
+
+use std::f64::consts::TAU;
+use std::hint::black_box;
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use posthaste_plan::fronts::Limits;
+use posthaste_plan::table::Classes;
+use posthaste_plan::{Matrix, Model, Planner};
+
+use super::Args;
+use super::data::{Mesh, Place};
+use super::quality::to_matrix;
+use crate::link::scramble;
+use crate::shuffle::shuffled;
+
+/// Of the earth, and of light in fibre in a millisecond.
+const RADIUS_KM: f64 = 6371.0;
+const KM_PER_MS: f64 = 200.0;
+
+/// What a node costs.
+const COST_US: u32 = 500;
+
+/// Look-ups that are timed at once.
+const LOOK_UPS: u32 = 1_000_000;
+
+/// What was measured for one matrix. Times in milliseconds, of each repeat.
+#[derive(Clone, Debug)]
+pub(super) struct Times {
+    pub(super) matrix: String,
+    pub(super) nodes: usize,
+    /// Finding all chains.
+    pub(super) sweep_ms: Vec<f64>,
+    /// That, and the tables of all nodes.
+    pub(super) tables_ms: Vec<f64>,
+    /// A look-up in one node's table, in nanoseconds.
+    pub(super) look_up_ns: Vec<f64>,
+    /// Chains found for a pair that are not beaten.
+    pub(super) chains: f64,
+    /// Of one node's table.
+    pub(super) table_bytes: usize,
+}
+
+/// Plans for the largest published graphs, and for synthetic ones.
+pub(super) fn measure(args: &Args, meshes: &[Mesh], cities: &[Place]) -> Result<Vec<Times>> {
+    let mut all = Vec::new();
+    let mut largest: Vec<&Mesh> = meshes.iter().collect();
+    largest.sort_by_key(|mesh| std::cmp::Reverse(mesh.rtts_ms.len()));
+    for mesh in largest.into_iter().take(2) {
+        let matrix = with_costs(to_matrix(&mesh.rtts_ms)?)?;
+        all.push(of(args, &mesh.name, &matrix)?);
+    }
+    for &nodes in &args.nodes {
+        let places = choose(cities, nodes.into(), args.seed);
+        for (kind, detours) in [("great circles", false), ("detours", true)] {
+            let matrix = with_costs(to_matrix(&distances(&places, detours, args.seed))?)?;
+            all.push(of(args, kind, &matrix)?);
+        }
+    }
+    Ok(all)
+}
+
+fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
+    let model = Model::default();
+    let planner = Planner::new(matrix, model, Limits::default());
+    let classes = Classes::by_rounds(&model);
+    let nodes = matrix.nodes();
+    println!("planning for {nodes} nodes: {name}");
+    let mut times = Times {
+        matrix: name.to_owned(),
+        nodes,
+        sweep_ms: Vec::new(),
+        tables_ms: Vec::new(),
+        look_up_ns: Vec::new(),
+        chains: 0.0,
+        table_bytes: 0,
+    };
+    for repeat in 0..args.repeats {
+        let (sweep_ms, fronts) = timed(|| planner.fronts(0))?;
+        times.sweep_ms.push(sweep_ms);
+        if repeat == 0 {
+            let pairs = matrix
+                .links()
+                .map(|(from, to, _)| fronts.points(from, to).count());
+            times.chains = pairs.sum::<usize>() as f64 / matrix.links().count().max(1) as f64;
+        }
+        drop(fronts);
+        let (tables_ms, tables) = timed(|| planner.tables(&classes))?;
+        times.tables_ms.push(tables_ms);
+        let bytes = tables.iter().map(posthaste_plan::Table::bytes);
+        times.table_bytes = bytes.sum::<usize>() / nodes;
+        let (all_ms, ()) = timed(|| look_up(&tables[0], &classes, args.seed))?;
+        let (idle_ms, ()) = timed(|| ask_only(nodes, args.seed))?;
+        times
+            .look_up_ns
+            .push((all_ms - idle_ms).max(0.0) * 1e6 / f64::from(LOOK_UPS));
+    }
+    Ok(times)
+}
+
+/// Looks chains up for nodes, sizes and access links at random.
+fn look_up(table: &posthaste_plan::Table, classes: &Classes, seed: u64) {
+    for (egress, bytes, access_us) in questions(table.nodes(), seed) {
+        let class = classes.of(bytes, access_us);
+        let first = table.chains(egress, class).next();
+        black_box(first.map(<[u16]>::len));
+    }
+}
+
+/// The same without an answer: what asking costs.
+fn ask_only(nodes: usize, seed: u64) {
+    questions(nodes, seed).for_each(|question| {
+        black_box(question);
+    });
+}
+
+fn questions(nodes: usize, seed: u64) -> impl Iterator<Item = (usize, u64, u32)> {
+    let nodes = nodes as u64;
+    (0..LOOK_UPS).map(move |number| {
+        let random = scramble(seed ^ u64::from(number));
+        let egress = usize::try_from(random % nodes).unwrap_or(0);
+        let access_us = u32::try_from((random >> 20) % 60_000).unwrap_or(0);
+        (egress, (random >> 40) % 16_000_000, access_us)
+    })
+}
+
+/// Milliseconds of processor time that this thread needed, and the result.
+fn timed<T>(work: impl FnOnce() -> T) -> Result<(f64, T)> {
+    let before = processor_ms()?;
+    let result = work();
+    Ok((processor_ms()? - before, result))
+}
+
+fn processor_ms() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).context("read this thread's times")?;
+    let ms = |time: TimeVal| time.tv_sec() as f64 * 1e3 + time.tv_usec() as f64 / 1e3;
+    Ok(ms(usage.user_time()) + ms(usage.system_time()))
+}
+
+fn with_costs(mut matrix: Matrix) -> Result<Matrix> {
+    for node in 0..matrix.nodes() {
+        matrix.set_cost(node, COST_US)?;
+    }
+    Ok(matrix)
+}
+
+/// So many places: cities in random order, and when there are no more, half the way between two.
+fn choose(cities: &[Place], count: usize, seed: u64) -> Vec<Place> {
+    let mut places: Vec<Place> = shuffled(cities, seed, 0).into_iter().take(count).collect();
+    let missing = count - places.len();
+    let others = shuffled(cities, seed, 1);
+    for pair in others.windows(2).cycle().take(missing) {
+        places.push(Place {
+            longitude: f64::midpoint(pair[0].longitude, pair[1].longitude),
+            latitude: f64::midpoint(pair[0].latitude, pair[1].latitude),
+        });
+    }
+    places
+}
+
+/// Round-trip times in fibre along great circles, in milliseconds. With detours each is stretched by
+/// 1.2 and half the size of a normal number, and 0.3 ms longer.
+fn distances(places: &[Place], detours: bool, seed: u64) -> Vec<Vec<f64>> {
+    let nodes = places.len();
+    let mut rtts_ms = vec![vec![0.0; nodes]; nodes];
+    let mut random = scramble(seed);
+    let mut uniform = || {
+        random = scramble(random);
+        (random >> 11) as f64 / (1u64 << 53) as f64
+    };
+    for one in 0..nodes {
+        for other in 0..one {
+            let mut rtt_ms = 2.0 * great_circle_km(places[one], places[other]) / KM_PER_MS;
+            if detours {
+                // Box and Muller's way to normal numbers.
+                let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
+                let normal = radius * (TAU * uniform()).cos();
+                rtt_ms = rtt_ms * (1.2 + 0.5 * normal.abs()) + 0.3;
+            }
+            rtts_ms[one][other] = rtt_ms;
+            rtts_ms[other][one] = rtt_ms;
+        }
+    }
+    rtts_ms
+}
+
+fn great_circle_km(one: Place, other: Place) -> f64 {
+    let half_sine = |degrees: f64| (degrees.to_radians() / 2.0).sin();
+    let flat = half_sine(other.latitude - one.latitude).powi(2)
+        + one.latitude.to_radians().cos()
+            * other.latitude.to_radians().cos()
+            * half_sine(other.longitude - one.longitude).powi(2);
+    2.0 * RADIUS_KM * flat.sqrt().min(1.0).asin()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn synthetic_matrices_are_as_large_as_asked_and_no_shorter_than_light() {
+        let place = |longitude, latitude| Place {
+            longitude,
+            latitude,
+        };
+        let cities = [place(0.0, 0.0), place(90.0, 0.0), place(0.0, 90.0)];
+        let places = choose(&cities, 7, 1);
+        assert_eq!(places.len(), 7);
+        let (straight, detours) = (distances(&places, false, 1), distances(&places, true, 1));
+        for (straight, detours) in straight.iter().flatten().zip(detours.iter().flatten()) {
+            assert!(*straight == 0.0 && *detours <= 0.3 || *detours >= straight * 1.2 + 0.3);
+        }
+        let quarter = great_circle_km(cities[0], cities[1]);
+        assert!((quarter - 10_007.5).abs() < 1.0, "{quarter}");
+    }
+}
