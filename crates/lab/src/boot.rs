@@ -28,7 +28,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use self::memory::Usage;
-use crate::contender::{self, counter};
 use crate::echo::{self, Call, Echo};
 use crate::link::Link;
 use crate::netns::Namespace;
@@ -108,7 +107,7 @@ pub fn run(args: &Args) -> Result<()> {
         .iter()
         .map(footprint)
         .collect::<Result<Vec<_>>>()?;
-    record.parameter("node", contender::version(&args.binary)?);
+    record.parameter("node", args.binary.version()?);
     record.parameter("repeats", args.repeats);
     report::fill(&mut record, &boots, &footprints);
     record.tables.iter().for_each(|table| println!("{table}"));
@@ -352,7 +351,7 @@ fn measure_memory(
     let idle = memory::settled(|| memory::of_family(pid))?;
     let target = SocketAddr::new(network.server_address(Family::V4), PORT);
     let calls = network.client().run_in(|| open_idle(target, relays))?;
-    let open = counter(&node, "relays")?;
+    let open = node.counter("relays")?;
     ensure!(
         open == relays as u64,
         "the node has {open} relays open, not {relays}"

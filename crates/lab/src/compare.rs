@@ -329,7 +329,7 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Contender>> {
         }
     }
     if found.iter().any(Contender::is_ours) {
-        record.parameter("node", crate::contender::version(&args.binary)?);
+        record.parameter("node", args.binary.version()?);
     }
     Ok(found)
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::carrier::{Carrier, Course};
 use crate::chart::{Across, Chart, Series, Spacing};
-use crate::contender::{self, Contender, Course};
 use crate::echo::{self, Echo};
 use crate::link::Link;
 use crate::network::Family;
@@ -49,8 +49,8 @@ pub struct Args {
     #[arg(long, default_value_t = 20)]
     repeats: usize,
     /// What to compare
-    #[arg(long, value_delimiter = ',', default_values_t = Contender::ALL)]
-    contenders: Vec<Contender>,
+    #[arg(long, value_delimiter = ',', default_values_t = Carrier::ALL)]
+    contenders: Vec<Carrier>,
     /// IP version
     #[arg(long, value_enum, default_value = "4")]
     family: Family,
@@ -65,7 +65,7 @@ pub struct Args {
 /// The times of one contender with one number of connections, in milliseconds.
 #[derive(Debug)]
 struct Cell {
-    contender: Contender,
+    contender: Carrier,
     connections: usize,
     connect: Vec<f64>,
     echo: Vec<f64>,
@@ -78,9 +78,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args
         .contenders
         .iter()
-        .any(|&contender| contender != Contender::Direct)
+        .any(|&contender| contender != Carrier::Direct)
     {
-        record.parameter("node", contender::version(&args.binary)?);
+        record.parameter("node", args.binary.version()?);
     }
     let cells = measure(args)?;
     fill(&mut record, args, &cells);
@@ -103,7 +103,7 @@ fn measure(args: &Args) -> Result<Vec<Cell>> {
         let server = Echo::start(course.network.server(), PORT)?;
         courses.push((contender, course, server));
     }
-    let cell = |&(contender, _, _): &(Contender, Course, Echo), connections| Cell {
+    let cell = |&(contender, _, _): &(Carrier, Course, Echo), connections| Cell {
         contender,
         connections,
         connect: Vec::new(),
@@ -260,7 +260,7 @@ impl Picture {
         }
     }
 
-    fn series(&self, args: &Args, cells: &[Cell], contender: Contender) -> Series {
+    fn series(&self, args: &Args, cells: &[Cell], contender: Carrier) -> Series {
         let value = |&count: &usize| {
             let mut mine = cells.iter().filter(|cell| cell.contender == contender);
             mean((self.times)(mine.find(|cell| cell.connections == count)?))

@@ -10,10 +10,10 @@
 //! Most of it needs root.
 
 pub mod boot;
+pub mod carrier;
 mod chain;
 pub mod chart;
 pub mod compare;
-pub mod contender;
 pub mod demo;
 pub mod echo;
 pub mod establish;

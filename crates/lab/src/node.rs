@@ -245,6 +245,14 @@ impl Binary {
                 "no program posthaste beside this one or in PATH; build it or give --node-binary",
             )
     }
+
+    /// What the program says about its version.
+    pub fn version(&self) -> Result<String> {
+        let program = self.find()?;
+        let output = Command::new(&program).arg("--version").output();
+        let output = output.with_context(|| format!("run {} --version", program.display()))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use self::trial::{Case, Outcome, Strength};
-use crate::contender::{self, Contender};
+use crate::carrier::Carrier;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::{self, Record};
@@ -50,8 +50,8 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
     families: Vec<Family>,
     /// What to compare
-    #[arg(long, value_delimiter = ',', default_values_t = [Contender::Direct, Contender::Early])]
-    contenders: Vec<Contender>,
+    #[arg(long, value_delimiter = ',', default_values_t = [Carrier::Direct, Carrier::Early])]
+    contenders: Vec<Carrier>,
     /// Seed of spoofed addresses and the network's random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -99,11 +99,11 @@ impl Delays {
     /// and answer. A late node splits both, which changes neither sum. A strict one answers
     /// when the server has. An early one lets both handshakes run at once, so the longer one
     /// counts, and the request then goes on at once.
-    fn model(self, contender: Contender) -> f64 {
+    fn model(self, contender: Carrier) -> f64 {
         let path = self.client + self.server;
         let total = match contender {
-            Contender::Direct | Contender::Strict | Contender::Late => 4 * path,
-            Contender::Early => 2 * path + 2 * self.client.max(self.server),
+            Carrier::Direct | Carrier::Strict | Carrier::Late => 4 * path,
+            Carrier::Early => 2 * path + 2 * self.client.max(self.server),
         };
         total as f64
     }
@@ -123,9 +123,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args
         .contenders
         .iter()
-        .any(|&contender| contender != Contender::Direct)
+        .any(|&contender| contender != Carrier::Direct)
     {
-        record.parameter("node", contender::version(&args.binary)?);
+        record.parameter("node", args.binary.version()?);
     }
     let mut trials = Vec::new();
     for case in cases(args) {
@@ -169,7 +169,7 @@ fn cases(args: &Args) -> Vec<Case> {
     for &delays in &args.delays {
         for &family in &args.families {
             for &cookies in &args.cookies {
-                let of = |&contender: &Contender| Case {
+                let of = |&contender: &Carrier| Case {
                     contender,
                     family,
                     cookies,
@@ -220,7 +220,7 @@ mod tests {
             server: 10,
         };
         assert_eq!(
-            Contender::ALL.map(|contender| delays.model(contender)),
+            Carrier::ALL.map(|contender| delays.model(contender)),
             [200.0, 180.0, 200.0, 200.0]
         );
     }

@@ -6,7 +6,6 @@ use anyhow::{Result, ensure};
 use super::bed::Bed;
 use super::contender::Running;
 use crate::boot::memory::{self, Usage};
-use crate::contender::counter;
 use crate::echo;
 use crate::record::Record;
 use crate::table::Table;
@@ -71,7 +70,7 @@ pub(super) fn measure(bed: &Bed, relays: usize) -> Result<Footprint> {
     let idle = usage(&running)?;
     let client = bed.hold(&running, relays)?;
     for node in &running.nodes {
-        let open = counter(node, "relays")?;
+        let open = node.counter("relays")?;
         ensure!(
             open == relays as u64,
             "{open} relays are open, not {relays}"

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use super::Delays;
-use crate::contender::{Contender, Course, counter};
+use crate::carrier::{Carrier, Course};
 use crate::flood::counts::Counts;
 use crate::flood::{Flood, Plan, Prefix};
 use crate::link::Link;
@@ -34,7 +34,7 @@ const RELEASE: Duration = Duration::from_secs(20);
 /// What is set in a trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
-    pub(super) contender: Contender,
+    pub(super) contender: Carrier,
     pub(super) family: Family,
     /// The server's `tcp_syncookies`.
     pub(super) cookies: u8,
@@ -165,7 +165,7 @@ fn flood(
     let until = Instant::now() + RELEASE;
     let mut released = false;
     while !released && Instant::now() < until {
-        released = counter(node, "half_open")? == 0;
+        released = node.counter("half_open")? == 0;
         thread::sleep(LOOK);
     }
     outcome.node = Some(NodeCounts {
@@ -227,14 +227,14 @@ fn watch(course: &Course, sources: Prefix, done: &AtomicBool) -> Result<Watched>
             ..server
         };
         if let Some(node) = &course.node {
-            let half_open = counter(node, "half_open")?;
+            let half_open = node.counter("half_open")?;
             most.node.half_open = most.node.half_open.max(half_open);
         }
         thread::sleep(LOOK);
     }
     if let Some(node) = &course.node {
-        most.node.over_budget = counter(node, "over_budget")?;
-        most.node.held = counter(node, "held")?;
+        most.node.over_budget = node.counter("over_budget")?;
+        most.node.held = node.counter("held")?;
     }
     Ok(most)
 }

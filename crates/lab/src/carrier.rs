@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is compared: no node, or one node in each accept mode, on the same network.
+//! What carries connections in experiments with posthaste alone: no node, or one in an accept mode.
 
 use std::fmt;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -12,7 +11,7 @@ use crate::node::{Binary, Node};
 
 /// What carries the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Contender {
+pub enum Carrier {
     /// Plain IP forwarding.
     Direct,
     /// A node that answers the client at once and opens upstream at its SYN.
@@ -23,7 +22,7 @@ pub enum Contender {
     Late,
 }
 
-impl Contender {
+impl Carrier {
     /// All of them, the reference first.
     pub const ALL: [Self; 4] = [Self::Direct, Self::Early, Self::Strict, Self::Late];
 
@@ -57,7 +56,7 @@ impl Contender {
     }
 }
 
-impl fmt::Display for Contender {
+impl fmt::Display for Carrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -70,19 +69,4 @@ pub struct Course {
     pub node: Option<Node>,
     /// The network: client, node, server.
     pub network: Network,
-}
-
-/// A counter of a node, over all its workers.
-pub fn counter(node: &Node, name: &str) -> Result<u64> {
-    let status = node.status()?;
-    let value = status["counters"][name].as_u64();
-    value.with_context(|| format!("posthaste status has no counter {name}: {status}"))
-}
-
-/// What the product's program says about its version.
-pub fn version(binary: &Binary) -> Result<String> {
-    let program = binary.find()?;
-    let output = Command::new(&program).arg("--version").output();
-    let output = output.with_context(|| format!("run {} --version", program.display()))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
