@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What nodes and their controller say. Order and types are the format: a change of either is a new
+//! [`VERSION`].
+//!
+//! Times are microseconds, node numbers those of chain headers, both as in `docs/protocol.md`.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages.
+pub const VERSION: u16 = 1;
+
+/// The number of a node, never 0.
+pub type NodeNumber = u64;
+
+/// The number of a chain: 24 bits, never 0, as labels carry it.
+pub type ChainNumber = u32;
+
+/// Which plan: a later one has a greater epoch, or the same and a greater version.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Stamp {
+    /// Grows each time that a controller starts without the last plan's version.
+    pub epoch: u64,
+    /// Grows with each plan.
+    pub version: u64,
+}
+
+/// From a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToController {
+    /// The first message, and no other.
+    Hello(Hello),
+    /// Links that are not what they were; all of them after [`ToNode::Welcome`].
+    Links(Vec<Link>),
+    /// Destinations that this node's own connections went to of late.
+    Destinations(Vec<Destination>),
+    /// The plan that this node follows now. Answers [`ToNode::Rows`].
+    Holds(Stamp),
+    /// The rows that came last do not fit: all of them are asked for.
+    Misfit {
+        /// What this node follows.
+        holds: Option<Stamp>,
+        /// What does not fit, in words.
+        why: String,
+    },
+    /// Nothing is new.
+    Alive,
+}
+
+/// Who a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The newest version of these messages that it speaks.
+    pub version: u16,
+    /// Its number.
+    pub number: NodeNumber,
+    /// Program and version, for people.
+    pub software: String,
+    /// Its X25519 public key (RFC 7748).
+    pub exchange: [u8; 32],
+    /// Its explicit listeners, as others reach them.
+    pub listeners: Vec<SocketAddr>,
+    /// Its reflectors, as others reach them.
+    pub reflectors: Vec<SocketAddr>,
+    /// The plan that it follows.
+    pub holds: Option<Stamp>,
+}
+
+/// What a node knows of the link to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The other node.
+    pub to: NodeNumber,
+    /// Whether it is there.
+    pub state: LinkState,
+}
+
+/// Whether a link is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkState {
+    /// Nobody knows. It is in no chain.
+    Unmeasured,
+    /// It answers.
+    Up {
+        /// The shortest round trip of late, in microseconds, never 0.
+        rtt_us: u32,
+        /// Probes of a million that were lost, if enough were sent to tell.
+        loss_ppm: Option<u32>,
+        /// Bytes per second that flows achieved, if they were limited by the link.
+        rate: Option<u64>,
+    },
+    /// It does not answer any more.
+    Dead,
+}
+
+/// How far a node is from some destinations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destination {
+    /// Which.
+    pub prefix: Prefix,
+    /// The shortest handshake of late, in microseconds, never 0.
+    pub rtt_us: u32,
+    /// Handshakes that this rests on.
+    pub handshakes: u32,
+}
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Prefix {
+    /// In network order, v4-mapped for IPv4; no bit is set behind the prefix.
+    pub address: [u8; 16],
+    /// Of the 128, with 96 more than IPv4 says.
+    pub bits: u8,
+}
+
+/// From the controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToNode {
+    /// The first message, if the node may stay.
+    Welcome(Welcome),
+    /// Nodes that there are, or no longer are.
+    Members {
+        /// All that are not named here are gone.
+        all: bool,
+        /// New, or not what they were.
+        members: Vec<Member>,
+        /// Gone.
+        gone: Vec<NodeNumber>,
+    },
+    /// How often to measure whom. Who is not named is measured at leisure.
+    Measure(Vec<Interval>),
+    /// A plan, as far as it concerns this node.
+    Rows(Rows),
+    /// Whose destinations are whose, the whole list: the longest prefix counts.
+    Egresses(Vec<Egress>),
+    /// The plan that the node holds stands for another while.
+    Stands(Stamp),
+    /// The last message, with the reason in words.
+    Farewell(String),
+}
+
+/// What a node needs to know first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The version of these messages that both speak.
+    pub version: u16,
+    /// How long a plan stands after it was last said to, in seconds.
+    pub life_s: u32,
+    /// How often something is to be said by either end, in seconds. Who says
+    /// nothing for three times as long is taken for gone.
+    pub alive_s: u32,
+}
+
+/// A node, to the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its number.
+    pub number: NodeNumber,
+    /// Its name, for people.
+    pub name: String,
+    /// Its X25519 public key.
+    pub exchange: [u8; 32],
+    /// Its explicit listeners.
+    pub listeners: Vec<SocketAddr>,
+    /// Its reflectors.
+    pub reflectors: Vec<SocketAddr>,
+}
+
+/// How often to measure a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// To whom.
+    pub to: NodeNumber,
+    /// In milliseconds.
+    pub every_ms: u32,
+}
+
+/// One node's part of a plan: the whole, or what is to be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Which plan.
+    pub stamp: Stamp,
+    /// What the changes are to; without it this is the whole.
+    pub base: Option<Stamp>,
+    /// The largest transfer of each size class, in bytes, ascending.
+    pub sizes: Vec<u64>,
+    /// The longest access link of each of its classes, as a round trip in
+    /// microseconds, ascending.
+    pub access_us: Vec<u32>,
+    /// Chains that this node is part of: new.
+    pub chains: Vec<NumberedChain>,
+    /// Chains that are no more.
+    pub chains_gone: Vec<ChainNumber>,
+    /// Ways from this node to others: new, or not what they were.
+    pub ways: Vec<Ways>,
+    /// Nodes to which there is no way any more but the direct one.
+    pub ways_gone: Vec<NodeNumber>,
+    /// Over what the node has when all is done: see [`crate::rows`].
+    pub checksum: u64,
+}
+
+/// A chain and its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedChain {
+    /// What labels call it.
+    pub number: ChainNumber,
+    /// Its nodes in order, the first and the last too.
+    pub nodes: Vec<NodeNumber>,
+}
+
+/// The ways from a node to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ways {
+    /// The other.
+    pub egress: NodeNumber,
+    /// For each class (that of access links counts faster than that of sizes),
+    /// which of `choices`.
+    pub classes: Vec<u8>,
+    /// Chains in order of preference. [`DIRECT`] is the hop from one to the other.
+    pub choices: Vec<Vec<ChainNumber>>,
+}
+
+/// Stands for the chain that has no node between its ends.
+pub const DIRECT: ChainNumber = 0;
+
+/// Whose a destination is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Egress {
+    /// Which destinations.
+    pub prefix: Prefix,
+    /// The node that connects to them.
+    pub node: NodeNumber,
+}
