@@ -7,7 +7,7 @@
 
 use crate::matrix::Matrix;
 use crate::model::Model;
-use crate::sweep::{self, Edge, Found};
+use crate::sweep::{Edges, Found};
 
 /// What the longest hop of a chain is measured by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,61 +32,82 @@ pub struct Point {
     pub length_us: u32,
     /// The measure of its longest hop, in microseconds.
     pub longest_us: u32,
-    /// The link that it was found with.
-    rank: u32,
+    /// Where in the row of its first node it is.
+    place: u32,
 }
 
 /// The chains of all pairs.
 #[derive(Debug)]
 pub struct Fronts {
-    /// By layer and first node.
+    /// By first node, then by layer.
     rows: Vec<Vec<Row>>,
-    /// Keys of the links in the order of the sweep.
-    keys: Vec<u32>,
-    /// What lengths have too much, for the last node of a chain.
+    /// What the ends of chains cost, which is in their lengths and must not be.
     costs: Vec<u32>,
     measure: Measure,
     /// Whether chains that are one hop shorter are in the layer before.
     layered: bool,
 }
 
-/// What was found from one node, by last node and rank.
+/// What was found from one node, by last node, in the order of finding.
 #[derive(Debug)]
 struct Row {
     /// Where the last node's begin; one more for the end.
     starts: Vec<u32>,
-    found: Vec<Found>,
+    entries: Vec<Entry>,
 }
+
+/// A chain that was the shortest for a time.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Its last node.
+    to: u16,
+    /// Where the chain to the node before that is, in the row or in the layer before: [`FIRST`] if
+    /// that node is the first.
+    before: u32,
+    length: u32,
+    /// Of the link that it was found with, its longest.
+    key: u32,
+}
+
+/// There is nothing before a hop.
+const FIRST: u32 = u32::MAX;
 
 impl Fronts {
     /// Finds all chains.
     ///
-    /// A chain of nine minutes or more is taken for absent, and a hop that makes a transfer wait for
+    /// A chain of four and a half minutes or more is taken for absent, and a hop that makes a transfer wait for
     /// more than 71 minutes is as bad as any such. Panics if `limits` allow no hop.
     pub fn of(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> Self {
         assert_ne!(limits.hops_max, Some(0), "a chain has a hop");
-        let edges = sweep::edges(matrix, |from, to| {
+        let edges = Edges::of(matrix, |from, to| {
             let link = matrix.link(from, to)?;
             let key = match measure {
                 Measure::RoundTrip => u64::from(link.rtt_us),
                 Measure::TimeFor(bytes) => model.time_us(link, bytes),
             };
-            let length = model.length_us(link) + u64::from(matrix.cost_us(to));
-            let length = i32::try_from(length).ok()?;
+            // Twice, so that half the cost of a node can be on either side of it.
+            let costs = u64::from(matrix.cost_us(from)) + u64::from(matrix.cost_us(to));
+            let length = i32::try_from(2 * model.length_us(link) + costs).ok()?;
             Some((u32::try_from(key).unwrap_or(u32::MAX), length))
         });
         let nodes = matrix.nodes();
         // No chain has more hops than there are nodes to go to.
         let hops_max = limits.hops_max.map(usize::from);
         let hops_max = hops_max.filter(|hops| *hops + 1 < nodes);
-        let logs = sweep::run(nodes, &edges, hops_max);
-        let keys = edges.iter().map(|edge: &Edge| edge.key).collect();
+        let mut logs = edges.sweep(nodes, hops_max);
+        let layered = hops_max.is_some();
+        let row = |from: usize| {
+            let taken = logs
+                .iter_mut()
+                .map(|layer| std::mem::take(&mut layer[from]));
+            let logs: Vec<Vec<Found>> = taken.collect();
+            sort_layers(from, nodes, &logs, layered, &edges)
+        };
         Self {
-            rows: logs.into_iter().map(sort_all).collect(),
-            keys,
+            rows: (0..nodes).map(row).collect(),
             costs: (0..nodes).map(|node| matrix.cost_us(node)).collect(),
             measure,
-            layered: hops_max.is_some(),
+            layered,
         }
     }
 
@@ -103,58 +124,52 @@ impl Fronts {
     /// The chains from one node to another, in ascending order of the longest hop and descending
     /// order of length. None if there is no chain, or the nodes are the same.
     pub fn points(&self, from: usize, to: usize) -> impl Iterator<Item = Point> {
-        let found = self.rows[self.rows.len() - 1][from].to(to);
-        let found = if from == to { &[] } else { found };
-        let key = |found: &Found| self.keys[found.rank as usize];
-        let followers = found.iter().skip(1).map(Some).chain([None]);
-        found
-            .iter()
-            .zip(followers)
+        let row = self.last_layer(from);
+        let places = row.starts[to]..row.starts[to + 1];
+        let entries = &row.entries[places.start as usize..places.end as usize];
+        let followers = entries.iter().skip(1).map(Some).chain([None]);
+        let costs = self.costs[from] + self.costs[to];
+        places
+            .zip(entries.iter().zip(followers))
             // A link of the same key may have made the chain shorter still.
-            .filter(move |(found, next)| next.is_none_or(|next| key(next) != key(found)))
-            .map(move |(found, _)| Point {
-                length_us: found.length - self.costs[to],
-                longest_us: key(found),
-                rank: found.rank,
+            .filter(|(_, (entry, next))| next.is_none_or(|next| next.key != entry.key))
+            .map(move |(place, (entry, _))| Point {
+                length_us: (entry.length - costs) / 2,
+                longest_us: entry.key,
+                place,
             })
     }
 
     /// Writes the nodes of a chain to `chain`, its ends included. The point must be of this pair.
     pub fn chain(&self, from: usize, to: usize, point: &Point, chain: &mut Vec<u16>) {
         chain.clear();
-        chain.push(node(to));
-        let (mut layer, mut last, mut rank) = (self.rows.len() - 1, to, point.rank);
-        while last != from {
-            let found = self.rows[layer][from].at(last, rank);
-            last = usize::from(found.before);
-            chain.push(found.before);
-            rank = found.rank;
+        let mut layer = self.rows[from].len() - 1;
+        let mut place = point.place;
+        while place != FIRST {
+            let entry = &self.rows[from][layer].entries[place as usize];
+            chain.push(entry.to);
+            place = entry.before;
             layer -= usize::from(self.layered);
         }
+        debug_assert_eq!(chain.first(), Some(&node(to)), "a point of another pair");
+        chain.push(node(from));
         chain.reverse();
+    }
+
+    fn last_layer(&self, from: usize) -> &Row {
+        let layers = &self.rows[from];
+        &layers[layers.len() - 1]
     }
 
     /// How many chains were found in all, and how many bytes they take.
     pub fn size(&self) -> (usize, usize) {
         let rows = self.rows.iter().flatten();
-        let found: usize = rows.map(|row| row.found.len()).sum();
-        let rows = self.rows.len() * self.nodes();
-        let starts = rows * (self.nodes() + 1) * size_of::<u32>();
-        (found, found * size_of::<Found>() + starts)
-    }
-}
-
-impl Row {
-    /// Everything that was found to a node, in the order of finding.
-    fn to(&self, to: usize) -> &[Found] {
-        &self.found[self.starts[to] as usize..self.starts[to + 1] as usize]
-    }
-
-    /// The shortest chain to a node when the link of `rank` had been taken. There must be one.
-    fn at(&self, to: usize, rank: u32) -> &Found {
-        let found = self.to(to);
-        let taken = found.partition_point(|found| found.rank <= rank);
-        &found[taken - 1]
+        let found: usize = rows.clone().map(|row| row.entries.len()).sum();
+        let starts: usize = rows.map(|row| row.starts.len()).sum();
+        (
+            found,
+            found * size_of::<Entry>() + starts * size_of::<u32>(),
+        )
     }
 }
 
@@ -162,13 +177,33 @@ fn node(number: usize) -> u16 {
     u16::try_from(number).expect("a matrix has fewer nodes")
 }
 
-fn sort_all(logs: Vec<Vec<Found>>) -> Vec<Row> {
-    let nodes = logs.len();
-    logs.into_iter().map(|log| sort(nodes, &log)).collect()
+/// The rows of a node's logs, by layer.
+fn sort_layers(
+    from: usize,
+    nodes: usize,
+    logs: &[Vec<Found>],
+    layered: bool,
+    edges: &Edges,
+) -> Vec<Row> {
+    let starts: Vec<Vec<u32>> = logs.iter().map(|log| starts(nodes, log)).collect();
+    let row = |layer: usize| {
+        // Of the chains to the node before the last: they are one hop shorter.
+        let rest = layer.saturating_sub(usize::from(layered));
+        Row {
+            entries: sort(
+                from,
+                (&logs[layer], &starts[layer]),
+                (&logs[rest], &starts[rest]),
+                edges,
+            ),
+            starts: starts[layer].clone(),
+        }
+    };
+    (0..logs.len()).map(row).collect()
 }
 
-/// Sorts a log by last node, and leaves what is of the same in its order.
-fn sort(nodes: usize, log: &[Found]) -> Row {
+/// Where what was found to each node begins when a log is sorted, and the end.
+fn starts(nodes: usize, log: &[Found]) -> Vec<u32> {
     let mut starts = vec![0u32; nodes + 1];
     for found in log {
         starts[usize::from(found.to) + 1] += 1;
@@ -176,21 +211,43 @@ fn sort(nodes: usize, log: &[Found]) -> Row {
     for node in 0..nodes {
         starts[node + 1] += starts[node];
     }
-    let mut next = starts.clone();
-    let nothing = Found {
+    starts
+}
+
+/// A log and where its parts begin.
+type Log<'a> = (&'a [Found], &'a [u32]);
+
+/// Sorts a log by last node, and leaves what is of the same in its order. `rest` is the log with
+/// the chains to the nodes before the last.
+fn sort(from: usize, log: Log<'_>, rest: Log<'_>, edges: &Edges) -> Vec<Entry> {
+    let (log, starts) = log;
+    let nothing = Entry {
         to: 0,
-        before: 0,
-        rank: 0,
+        before: FIRST,
         length: 0,
+        key: 0,
     };
-    let mut sorted = vec![nothing; log.len()];
+    let mut entries = vec![nothing; log.len()];
+    let mut next = starts.to_vec();
+    let (mut rest, mut known) = (rest.0.iter().peekable(), rest.1.to_vec());
     for found in log {
+        // What the same link made shorter counts: it may be the chain to the node before.
+        while let Some(other) = rest.next_if(|other| other.rank <= found.rank) {
+            known[usize::from(other.to)] += 1;
+        }
+        let before = usize::from(found.before);
         let place = &mut next[usize::from(found.to)];
-        sorted[*place as usize] = *found;
+        entries[*place as usize] = Entry {
+            to: found.to,
+            before: if before == from {
+                FIRST
+            } else {
+                known[before] - 1
+            },
+            length: found.length,
+            key: edges.edges[found.rank as usize].key,
+        };
         *place += 1;
     }
-    Row {
-        starts,
-        found: sorted,
-    }
+    entries
 }

@@ -18,6 +18,9 @@
 //! layer `a + b + 1`. But no link can be passed over there: a chain as short as the link may
 //! have hops more. Without a bound one layer takes the part of all.
 //!
+//! **Both directions.** Where every link is like its reverse, so are the chains: half of the links are
+//! taken, each for both directions.
+//!
 //! For every point the node before the last is logged. A chain is read backwards from it: the
 //! chain to that node, as short as it was when the point was found, is the rest.
 
@@ -54,15 +57,26 @@ pub(crate) struct Found {
 }
 
 /// The links in the order of the sweep, which depends on nothing else than the matrix.
-///
-/// `measure` gives the key and the length of a link, which must be less than [`ABSENT`].
-pub(crate) fn edges(
-    matrix: &Matrix,
-    measure: impl Fn(usize, usize) -> Option<(u32, i32)>,
-) -> Vec<Edge> {
-    let mut edges: Vec<Edge> = matrix
-        .links()
-        .filter_map(|(from, to, _)| {
+#[derive(Debug)]
+pub(crate) struct Edges {
+    pub(crate) edges: Vec<Edge>,
+    /// Each stands for its reverse, too.
+    both_ways: bool,
+}
+
+impl Edges {
+    /// `measure` gives the key and the length of a link, which must be less than [`ABSENT`].
+    pub(crate) fn of(
+        matrix: &Matrix,
+        measure: impl Fn(usize, usize) -> Option<(u32, i32)>,
+    ) -> Self {
+        let both_ways = matrix
+            .links()
+            .all(|(from, to, _)| measure(from, to) == measure(to, from));
+        let links = matrix
+            .links()
+            .filter(|(from, to, _)| !both_ways || from < to);
+        let edge = |(from, to, _)| {
             let (key, length) = measure(from, to)?;
             let (from, to) = (short(from), short(to));
             Some(Edge {
@@ -71,23 +85,24 @@ pub(crate) fn edges(
                 to,
                 length,
             })
-        })
-        .collect();
-    // Keys that tie are told apart by the ends: no two elements are equal.
-    edges.sort_unstable_by_key(|edge| {
-        u64::from(edge.key) << 32 | u64::from(edge.from) << 16 | u64::from(edge.to)
-    });
-    edges
-}
-
-/// Takes all edges in their order. The logs are by layer and by first node, in the order of finding;
-/// there is one layer, or `hops_max` and one for chains without a hop, which is empty.
-pub(crate) fn run(nodes: usize, edges: &[Edge], hops_max: Option<usize>) -> Vec<Vec<Vec<Found>>> {
-    let mut sweep = Sweep::new(nodes, hops_max);
-    for (rank, edge) in (0u32..).zip(edges) {
-        sweep.take(rank, edge);
+        };
+        let mut edges: Vec<Edge> = links.filter_map(edge).collect();
+        // Keys that tie are told apart by the ends: no two elements are equal.
+        edges.sort_unstable_by_key(|edge| {
+            u64::from(edge.key) << 32 | u64::from(edge.from) << 16 | u64::from(edge.to)
+        });
+        Self { edges, both_ways }
     }
-    sweep.layers.into_iter().map(|layer| layer.log).collect()
+
+    /// Takes all in their order. The logs are by layer and by first node, in the order of finding;
+    /// there is one layer, or `hops_max` and one for chains without a hop, which is empty.
+    pub(crate) fn sweep(&self, nodes: usize, hops_max: Option<usize>) -> Vec<Vec<Vec<Found>>> {
+        let mut sweep = Sweep::new(nodes, hops_max, self.both_ways);
+        for (rank, edge) in (0u32..).zip(&self.edges) {
+            sweep.take(rank, edge);
+        }
+        sweep.layers.into_iter().map(|layer| layer.log).collect()
+    }
 }
 
 fn short(node: usize) -> u16 {
@@ -99,7 +114,7 @@ fn short(node: usize) -> u16 {
 struct Layer {
     /// Lengths by first node, then by last.
     rows: Vec<i32>,
-    /// The same by last node, then by first.
+    /// The same by last node, then by first. Empty if that is the same.
     columns: Vec<i32>,
     /// The node before the last, by first, then by last.
     before: Vec<u16>,
@@ -110,7 +125,7 @@ struct Layer {
 #[derive(Clone, Copy, Debug, Default)]
 struct Near {
     node: u16,
-    /// Of a chain to the node: the one before it. Of no use in `A`.
+    /// The one before it on the chain from the link's nearer end.
     before: u16,
     /// The length up to the link's end, with the link in `A`.
     length: i32,
@@ -121,6 +136,8 @@ struct Sweep {
     /// Nodes in a padded row.
     stride: usize,
     layers: Vec<Layer>,
+    /// Links and chains are like their reverses.
+    both_ways: bool,
     /// From a layer to the one that its chains are in with one more hop: 1, or 0 without a bound.
     step: usize,
     /// By layer, of the link at hand.
@@ -129,12 +146,15 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn new(nodes: usize, hops_max: Option<usize>) -> Self {
+    fn new(nodes: usize, hops_max: Option<usize>, both_ways: bool) -> Self {
         let stride = nodes.next_multiple_of(BLOCK);
         let count = hops_max.map_or(1, |hops| hops + 1);
         Self {
             stride,
-            layers: (0..count).map(|_| Layer::new(nodes, stride)).collect(),
+            layers: (0..count)
+                .map(|_| Layer::new(nodes, stride, both_ways))
+                .collect(),
+            both_ways,
             step: usize::from(hops_max.is_some()),
             sources: vec![Vec::new(); count],
             targets: vec![Vec::new(); count],
@@ -142,37 +162,63 @@ impl Sweep {
     }
 
     fn take(&mut self, rank: u32, edge: &Edge) {
-        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
         let open = self.open_layers(edge);
         for near in 0..open {
-            let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
-            let sources = &mut self.sources[near];
-            collect(
-                chains.column(from, self.stride),
-                compared.column(to, self.stride),
-                edge.length,
-                sources,
-            );
-            let targets = &mut self.targets[near];
-            collect(
-                chains.row(to, self.stride),
-                compared.row(from, self.stride),
-                edge.length,
-                targets,
-            );
-            for target in targets {
-                let known = chains.before[to * self.stride + usize::from(target.node)];
-                let is_end = target.node == edge.to;
-                target.before = if is_end { edge.from } else { known };
-                target.length -= edge.length;
-            }
+            self.collect(near, edge);
         }
         for one in 0..open {
             for other in 0..open {
                 let joined = if self.step == 0 { 0 } else { one + other + 1 };
-                if let Some(layer) = self.layers.get_mut(joined) {
-                    layer.join(self.stride, rank, &self.sources[one], &self.targets[other]);
+                let Some(layer) = self.layers.get_mut(joined) else {
+                    continue;
+                };
+                let (sources, targets) = (&self.sources[one], &self.targets[other]);
+                if self.both_ways {
+                    layer.join_both_ways(self.stride, rank, sources, targets);
+                } else {
+                    layer.join(self.stride, rank, sources, targets);
                 }
+            }
+        }
+    }
+
+    /// Collects the sources and the targets whose chains are in a layer.
+    fn collect(&mut self, near: usize, edge: &Edge) {
+        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
+        let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
+        let (stride, length) = (self.stride, edge.length);
+        let sources = &mut self.sources[near];
+        collect(
+            chains.column(from, stride),
+            compared.column(to, stride),
+            length,
+            sources,
+        );
+        let targets = &mut self.targets[near];
+        collect(
+            chains.row(to, stride),
+            compared.row(from, stride),
+            length,
+            targets,
+        );
+        let before = |end: usize, node: u16| chains.before[end * stride + usize::from(node)];
+        for target in targets {
+            let is_end = target.node == edge.to;
+            target.before = if is_end {
+                edge.from
+            } else {
+                before(to, target.node)
+            };
+            target.length -= length;
+        }
+        if self.both_ways {
+            for source in sources {
+                let is_end = source.node == edge.from;
+                source.before = if is_end {
+                    edge.to
+                } else {
+                    before(from, source.node)
+                };
             }
         }
     }
@@ -191,13 +237,13 @@ impl Sweep {
 }
 
 impl Layer {
-    fn new(nodes: usize, stride: usize) -> Self {
+    fn new(nodes: usize, stride: usize, both_ways: bool) -> Self {
         let mut rows = vec![ABSENT; nodes * stride];
         for node in 0..nodes {
             rows[node * stride + node] = 0;
         }
         Self {
-            columns: rows.clone(),
+            columns: if both_ways { Vec::new() } else { rows.clone() },
             rows,
             before: vec![0; nodes * stride],
             log: vec![Vec::new(); nodes],
@@ -209,6 +255,9 @@ impl Layer {
     }
 
     fn column(&self, to: usize, stride: usize) -> &[i32] {
+        if self.columns.is_empty() {
+            return self.row(to, stride);
+        }
         &self.columns[to * stride..][..stride]
     }
 
@@ -235,6 +284,35 @@ impl Layer {
                 }
             }
         }
+    }
+}
+
+impl Layer {
+    /// The same for the link and its reverse.
+    fn join_both_ways(&mut self, stride: usize, rank: u32, sources: &[Near], targets: &[Near]) {
+        for source in sources {
+            for target in targets {
+                let length = source.length + target.length;
+                let (from, to) = (usize::from(source.node), usize::from(target.node));
+                if length < self.rows[from * stride + to] {
+                    self.set(stride, rank, (source.node, target), length);
+                    self.set(stride, rank, (target.node, source), length);
+                }
+            }
+        }
+    }
+
+    /// Notes a chain from a node to the other.
+    fn set(&mut self, stride: usize, rank: u32, (from, to): (u16, &Near), length: i32) {
+        let place = usize::from(from) * stride + usize::from(to.node);
+        self.rows[place] = length;
+        self.before[place] = to.before;
+        self.log[usize::from(from)].push(Found {
+            to: to.node,
+            before: to.before,
+            rank,
+            length: length.cast_unsigned(),
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use crate::table::Table;
 /// The paper's sizes, in the order of [`ROUNDS`].
 const SIZES: [&str; 3] = ["15 KB", "450 KB", "14935 KB"];
 
-/// Targets: nodes, the sweep and with all tables, in milliseconds.
+/// Targets: nodes, the sweep and with all chains written down, in milliseconds.
 const TARGETS_MS: [(usize, f64, f64); 2] = [(115, 5.0, 10.0), (1000, 1000.0, f64::INFINITY)];
 const LOOK_UP_TARGET_NS: f64 = 100.0;
 
@@ -109,7 +109,13 @@ fn samples(findings: &Findings, record: &mut Record) {
             times.sweep_ms.clone(),
         );
         record.sample(
-            "processor time with tables",
+            "processor time with all chains",
+            "ms",
+            &labels,
+            times.chains_ms.clone(),
+        );
+        record.sample(
+            "processor time with all chains and access links",
             "ms",
             &labels,
             times.tables_ms.clone(),
@@ -202,7 +208,8 @@ fn times(all: &[Times]) -> Table {
         "nodes",
         "chains a pair",
         "sweep, ms",
-        "with tables, ms",
+        "all chains, ms",
+        "and access links, ms",
         "look-up, ns",
         "a table, KB",
     ];
@@ -215,6 +222,7 @@ fn times(all: &[Times]) -> Table {
             times.nodes.to_string(),
             format!("{:.1}", times.chains),
             number(&times.sweep_ms),
+            number(&times.chains_ms),
             number(&times.tables_ms),
             number(&times.look_up_ns),
             format!("{:.1}", times.table_bytes as f64 / 1e3),
@@ -226,12 +234,12 @@ fn times(all: &[Times]) -> Table {
 fn remarks(all: &[Times]) -> Vec<String> {
     let mut remarks = vec![
         "The excesses are of the model, not of measured transfers; a chain of another was never faster.".to_owned(),
-        "Tables are of all nodes, with ten sizes, four access links, and two chains to fall back on.".to_owned(),
+        "All chains: the sweep, and the chains of all ordered pairs for ten sizes, each with two to fall back on. Tables are for four access links as well.".to_owned(),
     ];
-    for (nodes, sweep_ms, tables_ms) in TARGETS_MS {
+    for (nodes, sweep_ms, chains_ms) in TARGETS_MS {
         for times in all.iter().filter(|times| times.nodes == nodes) {
             let sweep = median(&times.sweep_ms).unwrap_or(f64::NAN);
-            let tables = median(&times.tables_ms).unwrap_or(f64::NAN);
+            let chains = median(&times.chains_ms).unwrap_or(f64::NAN);
             let look_up = median(&times.look_up_ns).unwrap_or(f64::NAN);
             let verdict = |value: f64, target: f64| if value < target { "met" } else { "missed" };
             let name = &times.matrix;
@@ -239,8 +247,8 @@ fn remarks(all: &[Times]) -> Vec<String> {
                 "{name}, {nodes} nodes: sweep under {sweep_ms} ms {}, look-up under {LOOK_UP_TARGET_NS} ns {}{}.",
                 verdict(sweep, sweep_ms),
                 verdict(look_up, LOOK_UP_TARGET_NS),
-                if tables_ms.is_finite() {
-                    format!(", with tables under {tables_ms} ms {}", verdict(tables, tables_ms))
+                if chains_ms.is_finite() {
+                    format!(", all chains under {chains_ms} ms {}", verdict(chains, chains_ms))
                 } else {
                     String::new()
                 }

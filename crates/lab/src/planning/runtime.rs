@@ -37,7 +37,9 @@ pub(super) struct Times {
     pub(super) nodes: usize,
     /// Finding all chains.
     pub(super) sweep_ms: Vec<f64>,
-    /// That, and the tables of all nodes.
+    /// That, and writing down the chains of all pairs for ten sizes, with fall-backs.
+    pub(super) chains_ms: Vec<f64>,
+    /// The same for four access links as well: the tables of all nodes.
     pub(super) tables_ms: Vec<f64>,
     /// A look-up in one node's table, in nanoseconds.
     pub(super) look_up_ns: Vec<f64>,
@@ -70,12 +72,14 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
     let model = Model::default();
     let planner = Planner::new(matrix, model, Limits::default());
     let classes = Classes::by_rounds(&model);
+    let sizes_only = Classes::new(classes.sizes(), &[0])?;
     let nodes = matrix.nodes();
     println!("planning for {nodes} nodes: {name}");
     let mut times = Times {
         matrix: name.to_owned(),
         nodes,
         sweep_ms: Vec::new(),
+        chains_ms: Vec::new(),
         tables_ms: Vec::new(),
         look_up_ns: Vec::new(),
         chains: 0.0,
@@ -91,6 +95,8 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
             times.chains = pairs.sum::<usize>() as f64 / matrix.links().count().max(1) as f64;
         }
         drop(fronts);
+        let (chains_ms, _) = timed(|| planner.tables(&sizes_only))?;
+        times.chains_ms.push(chains_ms);
         let (tables_ms, tables) = timed(|| planner.tables(&classes))?;
         times.tables_ms.push(tables_ms);
         let bytes = tables.iter().map(posthaste_plan::Table::bytes);

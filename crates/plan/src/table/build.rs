@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Making tables: choosing, and packing what was chosen.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::{CHOICES, Choices, Classes, NONE, Table};
 use crate::fronts::{Fronts, Point};
@@ -180,7 +181,12 @@ impl Chooser {
         self.places.clear();
         self.places.resize(self.points.len(), NONE);
         self.kept.clear();
-        for &chosen in self.chosen.iter().filter(|chosen| **chosen != NONE) {
+        let mut last = NONE;
+        for &chosen in &self.chosen {
+            if chosen == NONE || chosen == last {
+                continue;
+            }
+            last = chosen;
             for place in around(chosen.into(), self.points.len())
                 .into_iter()
                 .flatten()
@@ -239,8 +245,8 @@ struct Draft {
     classes: usize,
 }
 
-/// Things numbered as they first come.
-type Numbered<T> = BTreeMap<T, u16>;
+/// Things numbered as they first come. The hash is the same every time.
+type Numbered<T> = HashMap<T, u16, BuildHasherDefault<DefaultHasher>>;
 
 impl Draft {
     fn new(nodes: usize, classes: usize) -> Self {
@@ -248,8 +254,8 @@ impl Draft {
             starts: Vec::with_capacity(nodes),
             chains: Vec::new(),
             pattern_of: Vec::with_capacity(nodes),
-            patterns: Numbered::new(),
-            choices: Numbered::new(),
+            patterns: Numbered::default(),
+            choices: Numbered::default(),
             pattern: Vec::with_capacity(classes),
             start: 0,
             classes,
