@@ -148,6 +148,9 @@ fn peer_start(start: Start) -> bpf::PeerStart {
     bpf::PeerStart {
         segments: start.segments,
         rate: start.rate,
+        rtt_us: start.round.map_or(0, |round| {
+            u32::try_from(round.as_micros()).unwrap_or(u32::MAX)
+        }),
     }
 }
 

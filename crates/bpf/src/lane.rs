@@ -44,6 +44,9 @@ pub struct PeerStart {
     /// What the way takes in a round trip at so many bytes per second, up to 1024
     /// segments.
     pub rate: u32,
+    /// The round trip of a connection that is accepted with its SYN, before it has one
+    /// of its own, in microseconds; 0 if it is not known.
+    pub rtt_us: u32,
 }
 
 impl PeerStart {
@@ -51,6 +54,7 @@ impl PeerStart {
         types::peer_start {
             segments: self.segments,
             rate: self.rate / 1000,
+            rtt_us: self.rtt_us,
         }
     }
 }

@@ -270,7 +270,7 @@ int redirect(struct __sk_buff *skb)
 /* What a node's way bears in the round trip that the handshake took. */
 static __always_inline __u32 peer_window(const struct peer_start *start, __u32 rtt_us, __u32 mss)
 {
-	__u64 segments = (__u64)start->rate * rtt_us / 1000;
+	__u64 segments = (__u64)start->rate * (rtt_us ? rtt_us : start->rtt_us) / 1000;
 
 	segments = mss ? segments / mss : 0;
 	if (segments > PEER_WINDOW_MAX)

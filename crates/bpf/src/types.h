@@ -79,6 +79,7 @@ struct candidates {
 struct peer_start {
 	__u32 segments; /* no less */
 	__u32 rate; /* bytes per millisecond: what a round trip takes at it */
+	__u32 rtt_us; /* for one that is accepted with its SYN, before it has a round trip */
 };
 
 /* What may happen to the client's SYN while its gate stands. */

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_wire::header::{Label, NodeId};
 use posthaste_wire::seal::Key;
@@ -38,15 +39,16 @@ pub struct Peer {
 impl Peer {
     /// How connections with it start while nothing is known of the way.
     pub fn start(&self) -> Start {
-        self.start_at(self.rate_assumed())
+        self.start_at(self.rate_assumed(), None)
     }
 
-    /// How they start on a way that bears so many bytes per second, as far as is known:
-    /// with no less than the operator says, or RFC 6928.
-    pub(crate) fn start_at(&self, rate: u32) -> Start {
+    /// How they start on a way that bears so many bytes per second and has such a round
+    /// trip, as far as is known: with no less than the operator says, or RFC 6928.
+    pub(crate) fn start_at(&self, rate: u32, round: Option<Duration>) -> Start {
         Start {
             segments: self.socket.initial_window.unwrap_or(10),
             rate,
+            round,
         }
     }
 

@@ -59,6 +59,9 @@ pub struct Start {
     /// As much as the way bears in a round trip at so many bytes per second, as far as
     /// the redirection can follow.
     pub rate: u32,
+    /// The round trip of the last one, for connections that start before they have
+    /// measured one.
+    pub round: Option<Duration>,
 }
 
 /// Which way a frame is put on a device.

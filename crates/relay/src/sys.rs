@@ -561,10 +561,12 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     })
 }
 
-/// The smoothed round-trip time of a connection, once there is one.
-pub(crate) fn rtt(socket: &impl AsFd) -> Option<Duration> {
-    let rtt_us = raw_tcp_info(socket).ok()?.tcpi_rtt;
-    (rtt_us > 0).then(|| Duration::from_micros(rtt_us.into()))
+/// The smoothed round-trip time of a connection, once there is one, and its congestion
+/// window in segments.
+pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, u32)> {
+    let info = raw_tcp_info(socket).ok()?;
+    let round = (info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()));
+    Some((round, info.tcpi_snd_cwnd))
 }
 
 /// Whether a connecting socket's SYN is still in this host: in a queue of a device,

@@ -20,8 +20,8 @@
 //!   [`WarmHops::take`]. The socket is the worker's from then on, in no epoll.
 //!   Without a hop the flow goes over a cold one.
 //! * When a flow begins on a hop, warm or cold, dialed or accepted, it calls
-//!   [`WarmHops::begin`], when that has sent its first bytes [`WarmHops::share`],
-//!   and when it has ended [`WarmHops::learn`].
+//!   [`WarmHops::begin`], when that has sent its first bytes and is paced
+//!   [`WarmHops::share`], and when it has ended [`WarmHops::learn`].
 
 mod backoff;
 mod demand;
@@ -260,26 +260,35 @@ impl WarmHops {
         }
     }
 
-    /// What the way to a peer is taken to bear, in bytes per second; 0 if there is no
-    /// telling.
-    pub(crate) fn rate(&self, peer: usize, now: Duration) -> u32 {
+    /// What the way to a peer is taken to bear, in bytes per second, 0 if there is no
+    /// telling; and its round trip time, if it is known.
+    pub(crate) fn way(&self, peer: usize, now: Duration) -> (u32, Option<Duration>) {
         let neighbour = self.neighbours.get(peer);
-        neighbour.map_or(0, |neighbour| neighbour.path.rate(now))
+        neighbour.map_or((0, None), |neighbour| {
+            (neighbour.path.rate(now), neighbour.round)
+        })
     }
 
-    /// Has a flow begin on a hop to or from a peer: paced, since the window of the hop
-    /// may be large, and at no more than the way is taken to bear.
-    pub(crate) fn begin(&self, peer: usize, socket: &OwnedFd, now: Duration) {
-        let Some(neighbour) = self.neighbours.get(peer) else {
-            return;
+    /// Has a flow begin on a hop to or from a peer. One with a window of more than the
+    /// kernel's is paced, and at no more than the way is taken to bear; whether it was.
+    pub(crate) fn begin(&mut self, peer: usize, socket: &OwnedFd, now: Duration) -> bool {
+        let (Some(neighbour), Some((round, window))) =
+            (self.neighbours.get_mut(peer), sys::round_and_window(socket))
+        else {
+            return false;
         };
-        let pace = neighbour.path.first_pace(neighbour.round(socket), now);
+        neighbour.round = round.or(neighbour.round);
+        if window <= path::WINDOW_KERNEL {
+            return false;
+        }
+        let pace = neighbour.path.first_pace(neighbour.round, now);
         // A bound that is lifted leaves the kernel pacing. A flow that is not paced is
         // a flow all the same.
         let _ = sys::set_pacing(socket, Some(pace.unwrap_or(u32::MAX)));
         if pace.is_none() {
             unpace(socket);
         }
+        pace.is_some()
     }
 
     /// Bounds a flow that has sent its first bytes over such a hop to its share of the
@@ -292,9 +301,7 @@ impl WarmHops {
         now: Duration,
     ) -> Option<Duration> {
         let neighbour = self.neighbours.get_mut(peer)?;
-        let round = neighbour.round(socket);
-        neighbour.path.first_pace(round, now)?;
-        let share = neighbour.path.share(round, now);
+        let share = neighbour.path.share(neighbour.round, now);
         let _ = sys::set_pacing(socket, Some(share.pacing_rate));
         Some(share.hold)
     }

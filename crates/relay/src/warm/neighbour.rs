@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A peer, the warm hops to it, and all that is known of it.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::chain::Peer;
 use crate::control::HopTotals;
-use crate::sys;
 
 use super::dial::DialError;
 use super::path::Path;
@@ -21,6 +19,8 @@ pub(super) struct Neighbour {
     pub(super) peer: Peer,
     pub(super) pool: Pool,
     pub(super) path: Path,
+    /// The round trip time of the last hop with a flow, to the peer or from it.
+    pub(super) round: Option<Duration>,
     /// When it is to be looked after.
     pub(super) due: Option<Duration>,
     pub(super) totals: HopTotals,
@@ -57,6 +57,7 @@ impl Neighbour {
             pool: Pool::new(peer.pool, seed, now),
             peer: peer.clone(),
             path: Path::new(peer.rate_assumed()),
+            round: None,
             due: Some(now),
             totals: HopTotals::default(),
             failure: None,
@@ -91,11 +92,6 @@ impl Neighbour {
     pub(super) fn on_lost(&mut self, key: u64, end: End, now: Duration) {
         self.totals.lost += 1;
         self.pool.on_lost(key, end, now);
-    }
-
-    /// The round trip time of a hop, or that to the peer while the hop is dialed.
-    pub(super) fn round(&self, socket: &OwnedFd) -> Option<Duration> {
-        sys::rtt(socket).or_else(|| self.pool.rtt())
     }
 
     pub(super) fn state(&self, now: Duration) -> State<'_> {

@@ -26,8 +26,9 @@ pub(crate) const RATE_ASSUMED: u32 = 12_500_000;
 pub(crate) const FREE_BYTES: u64 = 32 * 1448;
 /// A flow that sent fewer segments has not found out what the way bears.
 const SEGMENTS_MIN: u64 = 20;
-/// What every connection may send at once (RFC 6928). Nobody is paced for less.
-const WINDOW_KERNEL: f64 = 10.0 * SEGMENT_BYTES;
+/// What every connection may send at once, in segments (RFC 6928). Nobody is paced for
+/// less: to spread so few over a round trip only makes them late.
+pub(crate) const WINDOW_KERNEL: u32 = 10;
 const SEGMENT_BYTES: f64 = 1448.0;
 /// What is known is worth half after so long.
 const HALF_LIFE: Duration = Duration::from_secs(10);
@@ -112,7 +113,7 @@ impl Path {
     pub(crate) fn first_pace(&self, round: Option<Duration>, now: Duration) -> Option<u32> {
         let rate = self.known(now);
         let window = rate * round.unwrap_or(ROUND_UNKNOWN).as_secs_f64();
-        (window > WINDOW_KERNEL).then(|| whole(rate * PACE))
+        (window > f64::from(WINDOW_KERNEL) * SEGMENT_BYTES).then(|| whole(rate * PACE))
     }
 
     /// The pace of a flow that has sent its first bytes. It shares until

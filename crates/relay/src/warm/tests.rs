@@ -453,31 +453,28 @@ fn other_peers_keep_the_hops_that_are_still_right() {
 }
 
 #[test]
-fn a_flow_starts_at_the_pace_of_the_way_and_goes_on_at_its_share_for_a_while() {
+fn a_flow_goes_on_at_its_share_for_a_while() {
     let node = Node::new(false, Manner::Proper);
     let mut worker = Worker::new(&[peer(node.address, 2, 8)]);
     worker.until_waiting(2);
-    // So fast that even over loopback a round trip is worth pacing.
-    let info = TcpInfo {
-        min_rtt_us: 1000,
-        send_mss_bytes: 1000,
-        acked_bytes: 10_000_000,
-        delivery_rate_bytes_per_second: 3_000_000_000,
-        cwnd_segments: 3000,
-        ..TcpInfo::default()
-    };
     let now = sys::monotonic();
-    worker.hops.learn(0, &info, now);
-    let known = worker.hops.rate(0, now);
     let warm = worker.take().unwrap();
-    worker.hops.begin(0, &warm.socket, now);
-    let pace = sys::pacing(&warm.socket).unwrap();
-    assert!(pace > u64::from(known), "{pace} {known}");
+    // Nothing has widened its window.
+    assert!(!worker.hops.begin(0, &warm.socket, now));
+    assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
+    let (rate, round) = worker.hops.way(0, now);
+    assert_eq!(rate, path::RATE_ASSUMED);
+    assert!(round.is_some());
     let alone = worker.hops.share(0, &warm.socket, now).unwrap();
-    assert_eq!(sys::pacing(&warm.socket).unwrap(), pace);
+    let pace = sys::pacing(&warm.socket).unwrap();
+    assert!(pace > u64::from(rate), "{pace}");
     let shared = worker.hops.share(0, &warm.socket, now).unwrap();
     assert!(shared > alone);
     assert_eq!(sys::pacing(&warm.socket).unwrap(), pace / 2);
+    worker.hops.unshare(0);
+    worker.hops.unshare(0);
+    let again = worker.hops.share(0, &warm.socket, now);
+    assert_eq!(again, Some(alone));
     unpace(&warm.socket);
     assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
     carry(warm);

@@ -321,9 +321,6 @@ impl<I: Intercept> Worker<I> {
                 pending.route(onward.ways, onward.guard);
             }
         }
-        if let Some(peer) = asked.peer {
-            self.begin_pace(entry, Side::Downstream, peer);
-        }
         self.open_upstream(entry, None);
     }
 

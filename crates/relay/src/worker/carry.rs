@@ -24,6 +24,7 @@ impl<I: Intercept> Worker<I> {
     /// socket is known to be ready for; the downstream one reports when it is
     /// first watched, but most clients have spoken by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
+        self.begin_pace(key);
         let said = self.send_proof(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;

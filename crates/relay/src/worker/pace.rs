@@ -43,17 +43,20 @@ impl Paces {
 }
 
 impl<I: Intercept> Worker<I> {
-    /// A flow begins on the hop to or from the peer of one side.
-    pub(super) fn begin_pace(&mut self, key: u64, side: Side, peer: NodeId) {
+    /// A flow begins, which may be on hops.
+    pub(super) fn begin_pace(&mut self, key: u64) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        if let Some(prologue) = &mut entry.prologue {
-            prologue.starting[side] = Some(peer);
-        }
-        let peer = self.rules.chains().peer(peer);
-        if let (Some(warm), Some(peer), Some(socket)) = (&self.warm, peer, &entry.sockets[side]) {
-            warm.begin(peer, socket, self.now);
+        let (Some(prologue), Some(warm)) = (&mut entry.prologue, &mut self.warm) else {
+            return;
+        };
+        for (side, id) in hops_of(prologue) {
+            let peer = id.and_then(|id| self.rules.chains().peer(id));
+            if let (Some(peer), Some(socket)) = (peer, &entry.sockets[side]) {
+                let is_paced = warm.begin(peer, socket, self.now);
+                prologue.starting[side] = id.filter(|_| is_paced);
+            }
         }
     }
 
@@ -140,7 +143,10 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let chains = self.rules.chains();
-        let start = |index: usize| chains.peers[index].start_at(warm.rate(index, self.now));
+        let start = |index: usize| {
+            let (rate, round) = warm.way(index, self.now);
+            chains.peers[index].start_at(rate, round)
+        };
         let callers = self.paces.callers.iter();
         let callers = callers.filter_map(|(ip, peer)| Some((*ip, start(chains.peer(*peer)?))));
         let peers = chains.peers.iter().enumerate();

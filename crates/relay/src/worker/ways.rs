@@ -210,7 +210,6 @@ impl<I: Intercept> Worker<I> {
             owes_proof: !connect.proved,
             accept_by,
         });
-        self.begin_pace(key, Side::Upstream, via.peer);
         if is_warm {
             self.meet_over_hop(key);
         }
@@ -369,7 +368,6 @@ impl<I: Intercept> Worker<I> {
         let flow = entry.flow;
         if let Some(prologue) = &mut entry.prologue {
             (prologue.expecting, prologue.via) = (None, None);
-            prologue.starting[Side::Upstream] = None;
         }
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {
