@@ -94,7 +94,12 @@ fn list(chains: &Chains) -> String {
         some => format!("explicit listeners at {}", some.join(", ")),
     };
     let mut text = format!("node {id}, {listeners}\n\n");
-    text += &show::table(&peers(chains), 5);
+    text += &show::table(&peers(chains), 4);
+    for peer in &chains.peers {
+        if let Some(why) = &peer.failure {
+            let _ = writeln!(text, "({}: the last hop that failed: {why})", peer.name);
+        }
+    }
     text.push('\n');
     text += &show::table(&all_chains(chains), 4);
     text.push('\n');
@@ -105,8 +110,20 @@ fn list(chains: &Chains) -> String {
     text
 }
 
-fn peers(chains: &Chains) -> Vec<[String; 5]> {
-    let head = ["PEER", "ID", "ADDRESS", "STATE", "WARM HOPS"];
+/// What flows found of warm hops, too: many in vain are a pool that is too small, many
+/// lost ones a peer or a way that drops them.
+fn peers(chains: &Chains) -> Vec<[String; 9]> {
+    let head = [
+        "PEER",
+        "ID",
+        "ADDRESS",
+        "STATE",
+        "RTT MS",
+        "WARM HOPS",
+        "TAKEN",
+        "IN VAIN",
+        "LOST",
+    ];
     let rows = chains.peers.iter().map(|peer| {
         let mut warm = peer.waiting.to_string();
         if peer.dialing > 0 {
@@ -120,10 +137,19 @@ fn peers(chains: &Chains) -> Vec<[String; 5]> {
             peer.id.to_string(),
             peer.address.clone(),
             state(&peer.health),
+            round_trip(peer.rtt_us),
             warm,
+            peer.taken.to_string(),
+            peer.missed.to_string(),
+            peer.lost.to_string(),
         ]
     });
     std::iter::once(head.map(Into::into)).chain(rows).collect()
+}
+
+fn round_trip(rtt_us: Option<u64>) -> String {
+    let in_ms = |micros: u64| format!("{}.{}", micros / 1000, micros % 1000 / 100);
+    rtt_us.map_or_else(|| "-".to_owned(), in_ms)
 }
 
 fn all_chains(chains: &Chains) -> Vec<[String; 4]> {
