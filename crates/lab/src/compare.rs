@@ -12,6 +12,7 @@
 //! a round; medians and quartiles over the rounds are shown.
 
 mod bed;
+mod bench;
 mod contender;
 mod counts;
 mod figures;
@@ -28,18 +29,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::sched::sched_getaffinity;
+use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
-use self::bed::{Bed, CONNECTIONS_MAX, Measured, Times};
-use self::contender::{Contender, Mode};
-use self::idle::Footprint;
-use self::load::{Load, Placement, Yield};
-use self::start::Starts;
+use self::bed::{Measured, Times};
+use self::bench::Bench;
+use self::contender::Contender;
+use self::load::Load;
 use crate::node::Binary;
-use crate::record::{self, Record};
-use crate::shuffle::shuffled;
+use crate::record::Record;
 
 /// Arguments of `posthaste-lab compare`.
 #[derive(Debug, clap::Args)]
@@ -113,169 +112,6 @@ pub fn run(args: &Args) -> Result<()> {
     bench.finish(&record, &results)
 }
 
-/// What is to be done, and where.
-#[derive(Debug)]
-struct Bench<'a> {
-    args: &'a Args,
-    loads: Vec<Load>,
-    contenders: Vec<Contender>,
-    /// Those that may be used, the first choice first.
-    cpus: Vec<usize>,
-}
-
-impl Bench<'_> {
-    /// Puts all loads through all contenders.
-    fn put_through(&self, record: &mut Record) -> Result<Results> {
-        let mut results = Results::new();
-        for placement in Placement::ALL {
-            let loads = self.loads.iter().filter(|load| load.placement == placement);
-            let loads: Vec<&Load> = loads.collect();
-            if loads.is_empty() {
-                continue;
-            }
-            match self.cpus.get(..placement.cpus()) {
-                Some(cpus) => self.put_through_on(placement, cpus, &loads, &mut results, record)?,
-                None => {
-                    let names: Vec<_> = loads.iter().map(|load| load.name).collect();
-                    let what = format!("Not measured for want of CPUs: {}.", names.join(", "));
-                    record.remarks.push(what);
-                }
-            }
-        }
-        Ok(results)
-    }
-
-    /// Puts the loads of one placement through all contenders, round by round.
-    fn put_through_on(
-        &self,
-        placement: Placement,
-        cpus: &[usize],
-        loads: &[&Load],
-        results: &mut Results,
-        record: &mut Record,
-    ) -> Result<()> {
-        let beds = self.prepare(placement, cpus, loads, record)?;
-        let order: Vec<usize> = (0..beds.len()).collect();
-        let rounds = self.args.rounds();
-        for round in 0..rounds {
-            for load in loads {
-                eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
-                for index in shuffled(&order, self.args.seed, round) {
-                    let bed = &beds[index];
-                    if !skips(load, &bed.contender) {
-                        let measured = measure(bed, load, self.args.times())?;
-                        let key = (load.name, bed.contender.name);
-                        results.entry(key).or_default().push(measured);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Builds the networks of all contenders that have one of the loads, and notes how they are
-    /// configured.
-    fn prepare(
-        &self,
-        placement: Placement,
-        cpus: &[usize],
-        loads: &[&Load],
-        record: &mut Record,
-    ) -> Result<Vec<Bed>> {
-        let mut beds = Vec::new();
-        for &contender in &self.contenders {
-            if loads.iter().all(|load| skips(load, &contender)) {
-                continue;
-            }
-            eprintln!("compare: {} on {} CPU", contender.name, placement.cpus());
-            let bed = self.bed(contender, placement, cpus)?;
-            let running = bed.start(CONNECTIONS_MAX)?;
-            let key = format!("{}, {placement:?}", contender.name);
-            record.parameter(&key, running.configuration.clone());
-            running.stop()?;
-            beds.push(bed);
-        }
-        Ok(beds)
-    }
-
-    fn bed(&self, contender: Contender, placement: Placement, cpus: &[usize]) -> Result<Bed> {
-        let bed = Bed::new(contender, placement, cpus, &self.args.binary);
-        bed.with_context(|| format!("prepare {}", contender.name))
-    }
-
-    /// Whether something apart from the loads was asked for.
-    fn wants(&self, (name, _): (&str, &str)) -> bool {
-        self.args.loads.is_empty() || self.args.loads.iter().any(|wanted| wanted == name)
-    }
-
-    /// Contenders that relay, each in its usual form.
-    fn relays(&self) -> impl Iterator<Item = Contender> {
-        let relays =
-            |contender: &&Contender| contender.mode != Mode::Reference && !contender.bulk_only;
-        self.contenders.iter().filter(relays).copied()
-    }
-
-    fn measure_memory(&self) -> Result<Vec<Footprint>> {
-        let mut footprints = Vec::new();
-        if self.wants(load::MEMORY) {
-            let relays = idle::relays()?;
-            for contender in self.relays() {
-                let name = contender.name;
-                eprintln!("compare: memory of {name} with {relays} idle relays");
-                let bed = self.bed(contender, Placement::One, &self.cpus[..1])?;
-                let footprint = idle::measure(&bed, relays);
-                footprints.push(footprint.with_context(|| format!("memory of {name}"))?);
-            }
-        }
-        Ok(footprints)
-    }
-
-    fn measure_starts(&self) -> Result<Vec<Starts>> {
-        if !self.wants(load::BOOT) {
-            return Ok(Vec::new());
-        }
-        eprintln!("compare: boot");
-        let relays: Vec<Contender> = self.relays().collect();
-        let repeats = self.args.rounds() * 4;
-        start::measure(&relays, &self.cpus, &self.args.binary, repeats)
-    }
-
-    fn finish(&self, record: &Record, results: &Results) -> Result<()> {
-        print!("{}", record.markdown());
-        let output = &self.args.output;
-        for (name, chart) in report::charts(self, results) {
-            let path = record.path(output, &format!("{name}.svg"));
-            record::write_file(&path, &chart.svg())?;
-            println!("picture: {}", path.display());
-        }
-        println!("record:  {}", record.write(output)?.display());
-        let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
-        ensure!(
-            problems == 0,
-            "{problems} times a load was not carried in full: see the record"
-        );
-        Ok(())
-    }
-}
-
-fn measure(bed: &Bed, load: &Load, times: Times) -> Result<Measured> {
-    let name = bed.contender.name;
-    let measured = bed.measure(load, times);
-    let measured = measured.with_context(|| format!("{} by {name}", load.name))?;
-    for problem in &measured.problems {
-        eprintln!("compare: {} by {name}: {problem}", load.name);
-    }
-    Ok(measured)
-}
-
-/// Whether a contender has nothing of its own to show at a load.
-fn skips(load: &Load, contender: &Contender) -> bool {
-    let much = ["bulk-1", "bulk-16", "1m", "mixed"].contains(&load.name);
-    // Flows over warm hops have no SYN between the nodes.
-    let no_syn = load.yields == Yield::SynDelay && contender.nodes > 1;
-    contender.bulk_only && !much || no_syn
-}
-
 /// The loads asked for. What is measured without one has a name among them.
 fn chosen_loads(args: &Args) -> Result<Vec<Load>> {
     let apart = [load::MEMORY.0, load::BOOT.0];
@@ -338,7 +174,7 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Contender>> {
 /// to do.
 fn cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0)).context("read the CPU affinity")?;
-    let count = nix::sched::CpuSet::count();
+    let count = CpuSet::count();
     Ok((0..count)
         .rev()
         .filter(|&cpu| set.is_set(cpu).unwrap_or(false))

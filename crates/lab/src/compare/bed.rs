@@ -61,6 +61,8 @@ pub(super) struct Measured {
     pub(super) outcome: Outcome,
     /// Packets on the client's and on the server's link for each connection.
     pub(super) packets: [f64; 2],
+    /// Segments that either end sent again.
+    pub(super) retransmitted: u64,
     /// How long SYNs took through the relay, in us: percentiles 10, 50, 90, 99; where it was asked.
     pub(super) syn_delay_us: Option<[f64; 4]>,
     /// What was not as it should be.
@@ -176,6 +178,7 @@ impl Bed {
         let account = Account::new(&before, &self.look()?, &outcome);
         Ok(Measured {
             packets: account.packets_per_connection(),
+            retransmitted: account.retransmitted(),
             syn_delay_us: match watch {
                 Some(watch) => percentiles(&watch.delays_us()?),
                 None => None,

@@ -25,6 +25,8 @@ pub(super) struct Figures {
     pub(super) syn_delay: Vec<f64>,
     /// Packets for each connection on the client's and on the server's link.
     pub(super) packets: [Vec<f64>; 2],
+    /// Segments that either end sent again.
+    pub(super) retransmitted: Vec<f64>,
 }
 
 impl Figures {
@@ -40,6 +42,7 @@ impl Figures {
             figures.typical.push(typical);
             figures.slow.push(slow);
             figures.added.push((typical - latency(direct).0) / 2.0);
+            figures.retransmitted.push(measured.retransmitted as f64);
             let delay = measured
                 .syn_delay_us
                 .map_or(f64::NAN, |[_, median, ..]| median);
@@ -111,23 +114,37 @@ impl Spread {
         })
     }
 
-    /// Of the ratios of two series, round by round.
+    /// Of the ratios of two series, round by round. `None` when the other one is not above zero in
+    /// every round: on a machine that is busy, what is small may come out as less than nothing.
     pub(super) fn of_ratio(values: &[f64], others: &[f64]) -> Option<Self> {
+        if others.iter().any(|&other| other <= 0.0) {
+            return None;
+        }
         let ratios: Vec<f64> = values.iter().zip(others).map(|(a, b)| a / b).collect();
         Self::of(&ratios)
     }
 }
 
+impl Spread {
+    /// The median alone.
+    pub(super) fn brief(self) -> String {
+        format!("{:.*}", self.digits(), self.median)
+    }
+
+    /// Digits behind the point: three or so that mean something.
+    fn digits(self) -> usize {
+        match self.median.abs() {
+            size if size < 10.0 => 2,
+            size if size < 1000.0 => 1,
+            _ => 0,
+        }
+    }
+}
+
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = if self.median.abs() < 10.0 {
-            2
-        } else if self.median.abs() < 1000.0 {
-            1
-        } else {
-            0
-        };
         let Self { low, median, high } = self;
+        let digits = self.digits();
         write!(f, "{median:.digits$} ({low:.digits$} to {high:.digits$})")
     }
 }
@@ -152,6 +169,7 @@ mod tests {
                 ..Outcome::default()
             },
             packets: [12.0, 12.5],
+            retransmitted: 0,
             syn_delay_us: None,
             problems: Vec::new(),
         }
@@ -178,6 +196,7 @@ mod tests {
         let spread = Spread::of_ratio(&[50.0, 100.0, 30.0], &[100.0, 200.0, 60.0]).unwrap();
         assert_eq!(spread.to_string(), "0.50 (0.50 to 0.50)");
         assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
+        assert_eq!(Spread::of_ratio(&[50.0, 60.0], &[-1.0, 100.0]), None);
         assert_eq!(Spread::of(&[]), None);
     }
 }

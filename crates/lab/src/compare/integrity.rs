@@ -35,6 +35,11 @@ impl Account {
         }
     }
 
+    /// Segments that either end sent again. It may be slow, and is not wrong.
+    pub(super) fn retransmitted(&self) -> u64 {
+        self.client.retransmitted + self.server.retransmitted
+    }
+
     /// Packets for each connection on the client's and on the server's link.
     pub(super) fn packets_per_connection(&self) -> [f64; 2] {
         let connections = self.outcome.begun.max(1) as f64;

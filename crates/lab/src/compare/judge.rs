@@ -86,8 +86,8 @@ const fn target(load: &'static str, ours: &'static str, against: Against, bound:
 struct Verdict {
     /// Whose figures ours were compared with.
     other: &'static str,
-    ratio: Spread,
-    met: bool,
+    /// None when noise hid what theirs is.
+    ratio: Option<Spread>,
 }
 
 /// The table of targets, of which those that were not measured are left out.
@@ -106,9 +106,11 @@ pub(super) fn table(
                 target.load.to_owned(),
                 target.ours.trim_start_matches("posthaste-").to_owned(),
                 verdict.other.to_owned(),
-                verdict.ratio.to_string(),
+                verdict
+                    .ratio
+                    .map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()),
                 target.bound.to_string(),
-                if verdict.met { "met" } else { "MISSED" }.to_owned(),
+                target.bound.word(verdict.ratio).to_owned(),
             ]);
         }
     }
@@ -126,25 +128,30 @@ fn judge(
         Forwarding => &["forwarding"][..],
         BestOf(names) => names,
     };
-    let ratios = others.iter().filter_map(|&name| {
-        let spread = Spread::of_ratio(&ours, &deciding(name)?)?;
-        Some((name, spread))
-    });
-    // The best of the others is the one that ours looks worst beside.
-    let worst = |spread: &Spread| match load.yields {
-        Yield::Rate => -spread.median,
-        _ => spread.median,
+    let ratio = |name: &'static str| Some((name, Spread::of_ratio(&ours, &deciding(name)?)));
+    let ratios = others.iter().filter_map(|&name| ratio(name));
+    // The best of the others is the one that ours looks worst beside; one of which nothing is
+    // known may be that.
+    let worst = |spread: &Option<Spread>| match (spread, load.yields) {
+        (None, _) => f64::INFINITY,
+        (Some(spread), Yield::Rate) => -spread.median,
+        (Some(spread), _) => spread.median,
     };
     let (other, ratio) = ratios.max_by(|a, b| worst(&a.1).total_cmp(&worst(&b.1)))?;
-    let met = target.bound.holds(ratio.median);
-    Some(Verdict { other, ratio, met })
+    Some(Verdict { other, ratio })
 }
 
 impl Bound {
-    fn holds(self, ratio: f64) -> bool {
-        match self {
-            AtMost(bound) => ratio <= bound,
-            AtLeast(bound) => ratio >= bound,
+    /// The verdict on a ratio.
+    fn word(self, ratio: Option<Spread>) -> &'static str {
+        let holds = ratio.map(|ratio| match self {
+            AtMost(bound) => ratio.median <= bound,
+            AtLeast(bound) => ratio.median >= bound,
+        });
+        match holds {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "UNCLEAR",
         }
     }
 }
@@ -216,5 +223,10 @@ mod tests {
             ["nginx", "1.30 (1.30 to 1.30)", ">= 1.25", "met"]
         );
         assert!(found("8k-64", &[("haproxy", 1.0)]).is_empty());
+        let rows = found(
+            "8k-64",
+            &[("haproxy", 100.0), ("nginx", -1.0), (EXPLICIT, 56.0)],
+        );
+        assert_eq!(rows[0][2..], ["nginx", "-", "<= 0.65", "UNCLEAR"]);
     }
 }

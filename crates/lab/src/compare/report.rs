@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::bench::Bench;
 use super::contender::{self, Contender, Mode};
 use super::figures::{Figures, Spread};
 use super::load::{self, Load, Yield};
-use super::{Bench, Results, judge};
+use super::{Results, judge};
 use crate::chart::{Across, Chart, Series};
 use crate::record::Record;
 use crate::table::Table;
@@ -23,6 +24,7 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results) {
     record.parameter("rounds", args.rounds());
     record.parameter("window_s", args.times().window.as_secs_f64());
     record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
+    record.tables.extend(summary(loads, contenders, results));
     let verdicts = judge::table(loads, |load, name| figures(load, name, results));
     record.tables.extend(verdicts);
     for load in loads {
@@ -65,6 +67,7 @@ fn keep(record: &mut Record, load: &Load, contender: &Contender, results: &Resul
     let [client, server] = figures.packets;
     sample("packets per connection, client's link", "packets", client);
     sample("packets per connection, server's link", "packets", server);
+    sample("segments sent again", "segments", figures.retransmitted);
     let rounds = results.get(&(load.name, contender.name));
     let mut parties = BTreeMap::<&str, Vec<f64>>::new();
     for measured in rounds.into_iter().flatten() {
@@ -94,6 +97,30 @@ struct Column {
     spread: bool,
     /// Whether it says anything of the direct link.
     direct: bool,
+}
+
+/// One row a contender, one column a load, with the medians of what each load is about; none if
+/// nothing was measured.
+fn summary(loads: &[Load], contenders: &[Contender], results: &Results) -> Option<Table> {
+    let of = |load: &&Load| results.contains_key(&(load.name, "direct"));
+    let loads: Vec<&Load> = loads.iter().filter(of).collect();
+    let mut columns = vec!["contender"];
+    columns.extend(loads.iter().map(|load| load.name));
+    let title = "What each adds: CPU time of a connection in us, of a gigabyte in ms (bulk); delay \
+                 in us (ping-pong one way, syn); or what it reaches: connections a second (split, \
+                 two-cores)";
+    let mut table = Table::new(title, &columns);
+    for contender in contenders {
+        let cell = |load: &&Load| {
+            let figures = figures(load, contender.name, results);
+            let shown = contender.name != "direct" || load.yields == Yield::Rate;
+            let spread = Spread::of(figures?.deciding(load.yields));
+            spread.filter(|_| shown).map(Spread::brief)
+        };
+        let cells = loads.iter().map(|load| cell(load).unwrap_or_else(dash));
+        table.push(std::iter::once(contender.name.to_owned()).chain(cells));
+    }
+    (!loads.is_empty()).then_some(table)
 }
 
 /// The columns of figures that a load's table has.
@@ -197,59 +224,53 @@ fn dash() -> String {
     "-".to_owned()
 }
 
+/// Contenders that pictures have no room for: two nodes, and HAProxy where it is as in another form.
+const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-warm"];
+
 /// Pictures, with the names of their files.
 pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
-    let (loads, contenders) = (&bench.loads, &bench.contenders);
     let kinds = [
         (
             "connections",
-            "What a new connection costs",
-            "marginal CPU time, us",
+            ("What a new connection costs", "marginal CPU time, us"),
             Yield::Transactions,
+            "haproxy-1m",
         ),
         (
             "bulk",
-            "What a gigabyte costs",
-            "marginal CPU time, ms",
+            ("What a gigabyte costs", "marginal CPU time, ms"),
             Yield::Bytes,
+            "haproxy-transparent",
         ),
     ];
     let mut charts = Vec::new();
-    for (name, title, y_label, yields) in kinds {
+    for (name, titles, yields, left_out) in kinds {
         // Large objects would make all others look like nothing.
-        let these = loads
+        let of = |load: &&Load| {
+            load.yields == yields
+                && load.name != "1m"
+                && results.contains_key(&(load.name, "direct"))
+        };
+        let loads: Vec<&Load> = bench.loads.iter().filter(of).collect();
+        let shown = bench
+            .contenders
             .iter()
-            .filter(|load| load.yields == yields && load.name != "1m");
-        let these: Vec<&Load> = these
-            .filter(|load| results.contains_key(&(load.name, "direct")))
-            .collect();
-        if !these.is_empty() {
-            charts.push((name, chart(title, y_label, &these, contenders, results)));
+            .filter(|contender| !LEFT_OUT.contains(&contender.name) && contender.name != left_out);
+        let shown: Vec<&Contender> = shown.collect();
+        if !loads.is_empty() {
+            charts.push((name, chart(titles, &loads, &shown, results)));
         }
     }
     charts
 }
 
-/// Contenders that pictures have no room for: one node tells what two cost, and HAProxy in one
-/// mode what it costs in the other.
-const LEFT_OUT: [&str; 4] = [
-    "direct",
-    "haproxy-transparent-1m",
-    "haproxy-transparent",
-    "posthaste-warm",
-];
-
 fn chart(
-    title: &str,
-    y_label: &str,
+    (title, y_label): (&str, &str),
     loads: &[&Load],
-    contenders: &[Contender],
+    contenders: &[&Contender],
     results: &Results,
 ) -> Chart {
-    let shown = contenders
-        .iter()
-        .filter(|contender| !LEFT_OUT.contains(&contender.name));
-    let series = shown.map(|contender| {
+    let series = contenders.iter().map(|contender| {
         let spread = |load: &&Load| {
             Spread::of(figures(load, contender.name, results)?.deciding(load.yields))
         };

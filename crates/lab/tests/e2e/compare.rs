@@ -64,7 +64,7 @@ fn loads_of_every_kind_are_carried_in_full_and_counted() {
     assert!(value(&record, "median delay of SYNs", "syn", "forwarding") > 0.0);
     assert_eq!(
         record.tables.len(),
-        7,
+        8,
         "no target is judged without posthaste"
     );
 }

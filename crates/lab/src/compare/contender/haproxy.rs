@@ -76,12 +76,21 @@ fn configuration(site: &Site<'_>, transparent: bool, tuning: &str) -> String {
     let bind = if transparent { " transparent" } else { "" };
     // Listeners of their own for the threads, which they need not share then.
     let shards = if threads > 1 { " shards by-thread" } else { "" };
+    // Each stays on a CPU of its own.
+    let cpus = site.cpus.iter().map(ToString::to_string);
+    let pinned = match threads {
+        1 => String::new(),
+        _ => format!(
+            "    cpu-map auto:1/1-{threads} {}\n",
+            cpus.collect::<Vec<_>>().join(" ")
+        ),
+    };
     let source = match transparent {
         true => "    source 0.0.0.0 usesrc clientip\n",
         false => "",
     };
     format!(
-        "global\n    nbthread {threads}\n    maxconn {connections}\n    maxpipes {PIPES_MAX}\n{tuning}\
+        "global\n    nbthread {threads}\n    maxconn {connections}\n    maxpipes {PIPES_MAX}\n{pinned}{tuning}\
          defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 60s\n    \
          timeout server 60s\n    option splice-request\n    option splice-response\n\
          listen relay\n    bind :{PORT}{bind} backlog 16384{shards}\n{source}    \

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything measured in its order: loads in rounds, placement by placement, then memory and
+//! starts.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+use super::bed::{Bed, CONNECTIONS_MAX, Times};
+use super::contender::{Contender, Mode};
+use super::idle::{self, Footprint};
+use super::load::{self, Load, Placement, Yield};
+use super::report;
+use super::start::{self, Starts};
+use super::{Args, Results};
+use crate::load::Work;
+use crate::record::{self, Record};
+use crate::shuffle::shuffled;
+
+/// How remarks begin that say what could not be measured.
+const FAILED: &str = "FAILED";
+
+/// What is to be done, and where.
+#[derive(Debug)]
+pub(super) struct Bench<'a> {
+    pub(super) args: &'a Args,
+    pub(super) loads: Vec<Load>,
+    pub(super) contenders: Vec<Contender>,
+    /// Those that may be used, the first choice first.
+    pub(super) cpus: Vec<usize>,
+}
+
+impl Bench<'_> {
+    /// Puts all loads through all contenders.
+    pub(super) fn put_through(&self, record: &mut Record) -> Result<Results> {
+        let mut results = Results::new();
+        for placement in Placement::ALL {
+            let loads = self.loads.iter().filter(|load| load.placement == placement);
+            let loads: Vec<&Load> = loads.collect();
+            if loads.is_empty() {
+                continue;
+            }
+            match self.cpus.get(..placement.cpus()) {
+                Some(cpus) => self.put_through_on(placement, cpus, &loads, &mut results, record)?,
+                None => {
+                    let names: Vec<_> = loads.iter().map(|load| load.name).collect();
+                    let what = format!("Not measured for want of CPUs: {}.", names.join(", "));
+                    record.remarks.push(what);
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    /// Puts the loads of one placement through all contenders, round by round.
+    fn put_through_on(
+        &self,
+        placement: Placement,
+        cpus: &[usize],
+        loads: &[&Load],
+        results: &mut Results,
+        record: &mut Record,
+    ) -> Result<()> {
+        let beds = self.prepare(placement, cpus, loads, record)?;
+        let order: Vec<usize> = (0..beds.len()).collect();
+        let rounds = self.args.rounds();
+        let mut turns = Turns {
+            times: self.args.times(),
+            results,
+            failed: BTreeMap::new(),
+        };
+        for round in 0..rounds {
+            for load in loads {
+                eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
+                for index in shuffled(&order, self.args.seed, round) {
+                    turns.take(&beds[index], load);
+                }
+            }
+        }
+        record.remarks.extend(turns.end());
+        Ok(())
+    }
+
+    /// Builds the networks of all contenders that have one of the loads, and notes how they are
+    /// configured.
+    fn prepare(
+        &self,
+        placement: Placement,
+        cpus: &[usize],
+        loads: &[&Load],
+        record: &mut Record,
+    ) -> Result<Vec<Bed>> {
+        let mut beds = Vec::new();
+        for &contender in &self.contenders {
+            if loads.iter().all(|load| skips(load, &contender)) {
+                continue;
+            }
+            eprintln!("compare: {} on {} CPU", contender.name, placement.cpus());
+            let bed = self.bed(contender, placement, cpus)?;
+            let running = bed.start(CONNECTIONS_MAX)?;
+            let key = format!("{}, {placement:?}", contender.name);
+            record.parameter(&key, running.configuration.clone());
+            running.stop()?;
+            beds.push(bed);
+        }
+        Ok(beds)
+    }
+
+    fn bed(&self, contender: Contender, placement: Placement, cpus: &[usize]) -> Result<Bed> {
+        let bed = Bed::new(contender, placement, cpus, &self.args.binary);
+        bed.with_context(|| format!("prepare {}", contender.name))
+    }
+
+    /// Whether something apart from the loads was asked for.
+    fn wants(&self, (name, _): (&str, &str)) -> bool {
+        self.args.loads.is_empty() || self.args.loads.iter().any(|wanted| wanted == name)
+    }
+
+    /// Contenders that relay, each in its usual form.
+    fn relays(&self) -> impl Iterator<Item = Contender> {
+        let relays =
+            |contender: &&Contender| contender.mode != Mode::Reference && !contender.bulk_only;
+        self.contenders.iter().filter(relays).copied()
+    }
+
+    pub(super) fn measure_memory(&self) -> Result<Vec<Footprint>> {
+        let mut footprints = Vec::new();
+        if self.wants(load::MEMORY) {
+            let relays = idle::relays()?;
+            for contender in self.relays() {
+                let name = contender.name;
+                eprintln!("compare: memory of {name} with {relays} idle relays");
+                let bed = self.bed(contender, Placement::One, &self.cpus[..1])?;
+                let footprint = idle::measure(&bed, relays);
+                footprints.push(footprint.with_context(|| format!("memory of {name}"))?);
+            }
+        }
+        Ok(footprints)
+    }
+
+    pub(super) fn measure_starts(&self) -> Result<Vec<Starts>> {
+        if !self.wants(load::BOOT) {
+            return Ok(Vec::new());
+        }
+        eprintln!("compare: boot");
+        let relays: Vec<Contender> = self.relays().collect();
+        let repeats = self.args.rounds() * 4;
+        start::measure(&relays, &self.cpus, &self.args.binary, repeats)
+    }
+
+    pub(super) fn finish(&self, record: &Record, results: &Results) -> Result<()> {
+        print!("{}", record.markdown());
+        let output = &self.args.output;
+        for (name, chart) in report::charts(self, results) {
+            let path = record.path(output, &format!("{name}.svg"));
+            record::write_file(&path, &chart.svg())?;
+            println!("picture: {}", path.display());
+        }
+        println!("record:  {}", record.write(output)?.display());
+        let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
+        let failed = record
+            .remarks
+            .iter()
+            .filter(|what| what.starts_with(FAILED));
+        let failed = failed.count();
+        ensure!(
+            problems + failed == 0,
+            "{failed} loads failed, and {problems} things did not add up: see the record"
+        );
+        Ok(())
+    }
+}
+
+/// Contenders taking turns.
+#[derive(Debug)]
+struct Turns<'a> {
+    times: Times,
+    results: &'a mut Results,
+    /// Those that could not be measured, and why.
+    failed: BTreeMap<(&'static str, &'static str), String>,
+}
+
+impl Turns<'_> {
+    /// Puts a load through a contender. Once that has failed it is not tried again.
+    fn take(&mut self, bed: &Bed, load: &Load) {
+        let name = bed.contender.name;
+        let key = (load.name, name);
+        if skips(load, &bed.contender) || self.failed.contains_key(&key) {
+            return;
+        }
+        let mut times = self.times;
+        if bed.contender.mode == Mode::Reference {
+            // All others are compared with these.
+            times.window *= 2;
+        }
+        match bed.measure(load, times) {
+            Ok(measured) => {
+                for problem in &measured.problems {
+                    eprintln!("compare: {} by {name}: {problem}", load.name);
+                }
+                self.results.entry(key).or_default().push(measured);
+            }
+            Err(error) => {
+                let what = format!("{FAILED}: {} by {name}: {error:#}.", load.name);
+                eprintln!("compare: {what}");
+                self.failed.insert(key, what);
+            }
+        }
+    }
+
+    /// Forgets what has failed, where a round is missing, and says what that was.
+    fn end(self) -> impl Iterator<Item = String> {
+        let failed = &self.failed;
+        self.results.retain(|key, _| !failed.contains_key(key));
+        self.failed.into_values()
+    }
+}
+
+/// Whether a contender has nothing of its own to show at a load.
+fn skips(load: &Load, contender: &Contender) -> bool {
+    let much = ["bulk-1", "bulk-16", "1m", "mixed"].contains(&load.name);
+    // Flows over warm hops have no SYN between the nodes, and two nodes on the CPU of both ends
+    // can hardly bear a rate that is low for one.
+    let not_for_two = load.yields == Yield::SynDelay || matches!(load.work, Work::Open { .. });
+    contender.bulk_only && !much || contender.nodes > 1 && not_for_two
+}
