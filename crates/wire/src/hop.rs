@@ -50,7 +50,7 @@ pub use handshake::{
 };
 pub use reply::{Icmp, Reply};
 pub use turn::{
-    Acceptor, Dialer, FromAcceptor, FromDialer, HopError, OpenError, PROVED, ProofReader,
+    Acceptor, Dialer, FromAcceptor, FromDialer, HEEDED, HopError, OpenError, PROVED, ProofReader,
     ReplyReader, ping, pong,
 };
 

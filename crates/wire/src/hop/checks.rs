@@ -4,7 +4,7 @@
 
 use super::frame::{self, Frame};
 use super::handshake::{CHALLENGE_BYTES, HELLO_BYTES, message};
-use super::{Accepting, Acceptor, Dialer, Dialing, Reply, Session};
+use super::{Accepting, Acceptor, Dialer, Dialing, Reply, ReplyReader, Session};
 use crate::Progress;
 use crate::convert::BYTES_MAX;
 use crate::header::NodeId;
@@ -78,6 +78,9 @@ fn check_frames(bytes: &[u8]) {
     while let Ok(Progress::Done { consumed, .. }) = dialer.feed(rest) {
         rest = &rest[consumed..];
     }
+    if let Ok(Progress::Done { consumed, .. }) = ReplyReader::default().feed(bytes) {
+        assert!(consumed <= bytes.len());
+    }
 }
 
 /// One message of each kind.
@@ -109,5 +112,6 @@ pub(crate) fn samples(rng: &mut crate::rng::Rng) -> Vec<Vec<u8>> {
         open.expect("it fits"),
         Acceptor::reply(Reply::Unreachable(icmp)).to_vec(),
         super::PROVED.to_vec(),
+        super::HEEDED.to_vec(),
     ]
 }

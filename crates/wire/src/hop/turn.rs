@@ -13,6 +13,10 @@ use crate::seal::{Nonce, Seal, SealError};
 /// [said so](Connect::proved). The flow's bytes follow.
 pub const PROVED: [u8; 4] = [frame::PROVED, 0, 0, 0];
 
+/// What the acceptor of a connection for one flow sends before its reply, when an
+/// [option](crate::syn_option) in the SYN has had it open the flow.
+pub const HEEDED: [u8; 4] = [frame::HEEDED, 0, 0, 0];
+
 /// What the dialer sends now and then while there is no flow. A dialer has no
 /// more than one ping unanswered.
 pub fn ping(token: u32) -> [u8; 8] {
@@ -132,31 +136,39 @@ impl Dialer {
 
     /// What reads the reply of the flow that was opened.
     pub fn into_reply_reader(self) -> ReplyReader {
-        ReplyReader(self.gather)
+        ReplyReader {
+            gather: self.gather,
+            heeded: false,
+        }
     }
 }
 
 /// Reads the reply to a request with a seal, over a hop that was open before or
 /// one that was made for the flow.
 #[derive(Clone, Debug, Default)]
-pub struct ReplyReader(Gather);
+pub struct ReplyReader {
+    gather: Gather,
+    heeded: bool,
+}
 
 impl ReplyReader {
     /// Takes the reply from the front of `input`, and not a byte more. A pong
-    /// that was under way when the flow was opened is passed over.
+    /// that was under way when the flow was opened is passed over, and [`HEEDED`]
+    /// taken note of.
     ///
     /// # Errors
     /// Something else came.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Reply>, HopError> {
         let mut before = 0;
         loop {
-            let (frame, consumed) = match self.0.feed(&input[before..], Frame::parse)? {
+            let (frame, consumed) = match self.gather.feed(&input[before..], Frame::parse)? {
                 Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
                 Progress::Done { value, consumed } => (value, before + consumed),
             };
             before = consumed;
             match frame.kind {
                 frame::PONG => {}
+                frame::HEEDED => self.heeded = true,
                 frame::REPLY => {
                     let value = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
                     return Ok(Progress::Done { value, consumed });
@@ -164,6 +176,11 @@ impl ReplyReader {
                 kind => return Err(HopError::OutOfTurn(kind)),
             }
         }
+    }
+
+    /// Whether [`HEEDED`] came before the reply.
+    pub fn heeded(&self) -> bool {
+        self.heeded
     }
 }
 

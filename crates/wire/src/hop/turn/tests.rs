@@ -135,7 +135,7 @@ fn what_is_no_frame_is_refused_by_its_head() {
     let not_zero = |kind| Err(HopError::Frame(FrameError::NotZero { kind }));
     for (bytes, error) in [
         ([0, 0, 0, 0], kind(0)),
-        ([6, 0, 0, 0], kind(6)),
+        ([7, 0, 0, 0], kind(7)),
         ([1, 0, 0, 5], length(1, 5)),
         ([3, 0, 0xff, 0xff], length(3, 0xffff)),
         ([3, 0, 0, 3], length(3, 3)),
@@ -210,7 +210,22 @@ fn a_reply_is_read_alone_and_a_late_pong_before_it() {
     let reply = Acceptor::reply(Reply::Overloaded);
     let stream = [&pong(7)[3..], &reply, b"bytes"].concat();
     assert_eq!(reader.feed(&stream), whole(Reply::Overloaded, 29));
+    assert!(!reader.heeded());
     for stream in [&ping(1)[..], &PROVED, b"HTTP/1.1"] {
         assert!(ReplyReader::default().feed(stream).is_err(), "{stream:?}");
     }
+}
+
+#[test]
+fn a_reply_tells_whether_the_option_was_heeded() {
+    let reply = Acceptor::reply(Reply::Connected);
+    let stream = [&HEEDED[..], &reply, b"bytes"].concat();
+    let mut reader = ReplyReader::default();
+    assert_eq!(reader.feed(&stream[..5]), Ok(Progress::NeedMore(3)));
+    assert_eq!(reader.feed(&stream[5..]), whole(Reply::Connected, 23));
+    assert!(reader.heeded());
+    // It is of a connection that was made for its flow, and no warm hop.
+    let mut dialer = ends().0;
+    open(&mut dialer, true);
+    assert_eq!(dialer.feed(&HEEDED), Err(HopError::OutOfTurn(6)));
 }
