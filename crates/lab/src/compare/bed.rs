@@ -175,7 +175,8 @@ impl Bed {
         };
         // What is missing then is found below.
         let _ = wait_until("end of all connections", SETTLED, settled);
-        let account = Account::new(&before, &self.look()?, &outcome);
+        let in_order = load.placement == Placement::One;
+        let account = Account::new(&before, &self.look()?, &outcome, in_order);
         Ok(Measured {
             packets: account.packets_per_connection(),
             retransmitted: account.retransmitted(),
