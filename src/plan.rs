@@ -13,13 +13,15 @@ use posthaste_plan::model::{Congestion, Mode};
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Model, Planner};
 
+mod all;
 mod pair;
 mod picture;
 mod read;
 mod show;
 
 use crate::cli;
-use pair::{All, Pair};
+use all::All;
+use pair::Pair;
 use read::{Format, Network};
 
 /// The largest file that is read: the numbers of as many nodes as can be planned for fit.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answers: the chains of one pair with what speaks for each, and the best of every pair.
+//! The chains of one pair, with what speaks for each.
 
 use posthaste_plan::fronts::Measure;
 use posthaste_plan::planner::Transfer;
@@ -73,14 +73,14 @@ pub(super) struct Best {
 }
 
 /// Chains swept for every size, and by round-trip time.
-struct Swept {
+pub(super) struct Swept {
     by_rtt: Fronts,
     /// One for each size, or one for all.
     by_size: Vec<Fronts>,
 }
 
 impl Swept {
-    fn new(planner: &Planner<'_>, transfers: &[Transfer]) -> Self {
+    pub(super) fn new(planner: &Planner<'_>, transfers: &[Transfer]) -> Self {
         let by_rtt = planner.fronts_by(Measure::RoundTrip);
         let sizes = transfers.iter().map(|transfer| transfer.bytes);
         let by_size = if planner.serves_every_size() {
@@ -130,16 +130,17 @@ impl Pair {
 }
 
 /// What is chosen for a pair, by us and by others.
-struct Answer<'a> {
+pub(super) struct Answer<'a> {
     transfers: &'a [Transfer],
     /// For each transfer.
-    chosen: Vec<Vec<u16>>,
+    pub(super) chosen: Vec<Vec<u16>>,
     /// By [`Kind`]; the direct chain may be missing a link.
     others: Vec<Vec<u16>>,
 }
 
 impl<'a> Answer<'a> {
-    fn of(
+    /// `None` if no chain joins the nodes.
+    pub(super) fn of(
         planner: &Planner<'_>,
         swept: &Swept,
         ends: (usize, usize),
@@ -185,7 +186,13 @@ impl<'a> Answer<'a> {
         }
     }
 
-    fn best(&self, planner: &Planner<'_>, place: usize, chains: &[Vec<u16>]) -> Option<Best> {
+    /// The best for a transfer, by its place, and where it is among `chains`.
+    pub(super) fn best(
+        &self,
+        planner: &Planner<'_>,
+        place: usize,
+        chains: &[Vec<u16>],
+    ) -> Option<Best> {
         let (chosen, transfer) = (&self.chosen[place], self.transfers[place]);
         let time = planner.time_us(chosen, transfer)?;
         let percent = |kind| {
@@ -264,111 +271,6 @@ fn more_percent(time: u64, best: u64) -> f64 {
     (percent * 10.0).round() / 10.0
 }
 
-/// The best chains of all pairs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct All {
-    pub(super) sizes: Vec<Summary>,
-    pub(super) pairs: Vec<Row>,
-}
-
-/// What choosing by size gains over all pairs, which count alike.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Summary {
-    pub(super) bytes: u64,
-    /// Nodes between the ends of a chain, on average.
-    pub(super) nodes: f64,
-    /// How much longer the chains of others take, on average: in the order of `Kind`.
-    pub(super) direct_percent: f64,
-    pub(super) shortest_percent: f64,
-    pub(super) minimax_percent: f64,
-}
-
-/// The best chain of a pair for a size.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Row {
-    pub(super) from: String,
-    pub(super) to: String,
-    /// The nodes between, for each size.
-    pub(super) chains: Vec<Vec<String>>,
-    pub(super) times_ms: Vec<f64>,
-    /// How much longer the direct link takes, for each size; absent where there is none.
-    pub(super) direct_percent: Option<Vec<f64>>,
-}
-
-impl All {
-    pub(super) fn of(planner: &Planner<'_>, names: &[String], transfers: &[Transfer]) -> Self {
-        let swept = Swept::new(planner, transfers);
-        let mut sums = vec![Sum::default(); transfers.len()];
-        let mut pairs = Vec::new();
-        let nodes = names.len();
-        for ends in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
-            let Some(answer) = Answer::of(planner, &swept, ends, transfers) else {
-                continue;
-            };
-            let best: Vec<Best> = (0..transfers.len())
-                .filter_map(|place| answer.best(planner, place, &answer.chosen))
-                .collect();
-            for (sum, (best, chain)) in sums.iter_mut().zip(best.iter().zip(&answer.chosen)) {
-                sum.add(best, chain.len() - 2);
-            }
-            let between = |chain: &Vec<u16>| {
-                let inner = &chain[1..chain.len() - 1];
-                inner
-                    .iter()
-                    .map(|node| names[usize::from(*node)].clone())
-                    .collect()
-            };
-            pairs.push(Row {
-                from: names[ends.0].clone(),
-                to: names[ends.1].clone(),
-                chains: answer.chosen.iter().map(between).collect(),
-                times_ms: best.iter().map(|best| best.time_ms).collect(),
-                direct_percent: best.iter().map(|best| best.direct_percent).collect(),
-            });
-        }
-        let sizes = sums
-            .iter()
-            .zip(transfers)
-            .map(|(sum, transfer)| sum.mean(transfer.bytes));
-        Self {
-            sizes: sizes.collect(),
-            pairs,
-        }
-    }
-}
-
-/// Adds up for a summary.
-#[derive(Clone, Debug, Default)]
-struct Sum {
-    pairs: usize,
-    direct_pairs: usize,
-    total: Summary,
-}
-
-impl Sum {
-    fn add(&mut self, best: &Best, nodes: usize) {
-        self.pairs += 1;
-        self.total.nodes += nodes as f64;
-        self.total.shortest_percent += best.shortest_percent;
-        self.total.minimax_percent += best.minimax_percent;
-        if let Some(percent) = best.direct_percent {
-            self.direct_pairs += 1;
-            self.total.direct_percent += percent;
-        }
-    }
-
-    fn mean(&self, bytes: u64) -> Summary {
-        let tenths = |sum: f64, count: usize| (sum / count.max(1) as f64 * 10.0).round() / 10.0;
-        Summary {
-            bytes,
-            nodes: tenths(self.total.nodes, self.pairs),
-            direct_percent: tenths(self.total.direct_percent, self.direct_pairs),
-            shortest_percent: tenths(self.total.shortest_percent, self.pairs),
-            minimax_percent: tenths(self.total.minimax_percent, self.pairs),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use posthaste_plan::fronts::Limits;
@@ -424,20 +326,6 @@ mod tests {
         assert_eq!((pair.best[0].chain, pair.best[1].chain), (0, 0));
         assert_eq!(pair.best[1].direct_percent, Some(61.6));
         assert_eq!(pair.best[1].minimax_percent, 0.0);
-    }
-
-    #[test]
-    fn pairs_are_summed_up() {
-        let (mut matrix, names) = network();
-        matrix.set(0, 3, None).unwrap();
-        let planner = Planner::new(&matrix, Model::default(), Limits::default());
-        let all = All::of(&planner, &names, &transfers());
-        assert_eq!(all.pairs.len(), 12);
-        let row = &all.pairs[2];
-        assert_eq!((row.from.as_str(), row.to.as_str()), ("a", "d"));
-        assert_eq!(row.direct_percent, None);
-        assert_eq!(row.chains[1], ["b"]);
-        assert!(all.sizes.iter().all(|size| size.shortest_percent >= 0.0));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use super::pair::{All, Best, Chain, Pair};
+use super::all::All;
+use super::pair::{Best, Chain, Pair};
 
 /// A pair's chains, and which of them is for which size.
 pub(super) fn pair(pair: &Pair) -> String {

@@ -46,6 +46,11 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Where among the chains the best is.
+fn place(best: &Value) -> usize {
+    usize::try_from(best["chain"].as_u64().unwrap()).unwrap()
+}
+
 fn stderr(output: &Output) -> String {
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -72,7 +77,7 @@ fn a_choice_is_explained_and_drawn() {
 
     let answer = json(&plan(&file, &[&words[..], &["--json"]].concat()));
     let best = &answer["best"][1];
-    let chain = &answer["chains"][best["chain"].as_u64().unwrap() as usize];
+    let chain = &answer["chains"][place(best)];
     assert_eq!(
         chain["nodes"],
         serde_json::json!(["paris", "dubai", "tokyo"])
@@ -89,8 +94,8 @@ fn bounds_and_access_links_are_heeded() {
             "--from", "paris", "--to", "tokyo", "--size", "1MB", "--json",
         ];
         let answer = json(&plan(&file, &[&pair[..], words].concat()));
-        let place = answer["best"][0]["chain"].as_u64().unwrap() as usize;
-        answer["chains"][place]["nodes"].as_array().unwrap().len() - 2
+        let chain = &answer["chains"][place(&answer["best"][0])];
+        chain["nodes"].as_array().unwrap().len() - 2
     };
     assert_eq!(chain(&[]), 1);
     assert_eq!(chain(&["--nodes-max", "0"]), 0);
