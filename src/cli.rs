@@ -88,6 +88,8 @@ enum Verb {
     Relays(client::RelaysVerb),
     /// List peers, chains and routes of the running node, or explain a flow's way
     Chains(client::ChainsArgs),
+    /// Show how far peers are, and whether they are there
+    Links(AdminArgs),
     /// Make what two nodes share
     #[command(subcommand)]
     Keys(keys::KeysVerb),
@@ -149,6 +151,7 @@ impl Cli {
             Verb::Top(args) => client::top(&args)?,
             Verb::Relays(verb) => client::relays(&verb)?,
             Verb::Chains(args) => client::chains(&args)?,
+            Verb::Links(args) => client::links(&args)?,
             Verb::Keys(verb) => keys::run(&verb)?,
             Verb::Plan(args) => plan::run(&args)?,
             Verb::Run(args) => return run::run(args),

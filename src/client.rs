@@ -16,12 +16,14 @@ use crate::cli::{self, AdminArgs};
 
 mod chains;
 mod http;
+mod links;
 mod show;
 
 /// Relays that `top` asks for; a busier node shows a selection.
 const TOP_RELAYS_MAX: usize = 20_000;
 
 pub(crate) use chains::{ChainsArgs, chains};
+pub(crate) use links::links;
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {

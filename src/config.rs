@@ -18,6 +18,7 @@ mod file;
 mod host;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod invariants;
+mod measure;
 mod problem;
 mod show;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod tests;
 mod value;
 
 pub(crate) use host::Capacity;
+pub(crate) use measure::{Measure, Schedule};
 pub(crate) use problem::Error;
 pub(crate) use show::{Matches, accept as accept_word, action as action_word, ports as ports_word};
 
@@ -46,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) explicit: Vec<SocketAddr>,
     /// What is done with flows.
     pub(crate) policy: Policy,
+    /// How links to peers are measured.
+    pub(crate) measure: Measure,
     /// What the file says and the policy has no need of.
     pub(crate) spelling: Spelling,
     /// What is allowed but probably not meant, one sentence each.
@@ -165,6 +169,10 @@ impl Config {
         keep("admin.socket", self.admin_socket == next.admin_socket);
         keep("metrics.listen", self.metrics == next.metrics);
         keep("listener", self.explicit == next.explicit);
+        let (measure, measured) = (&self.measure, &next.measure);
+        keep("measure.enabled", measure.enabled == measured.enabled);
+        let same_reflectors = measure.reflectors == measured.reflectors;
+        keep("measure.reflector", same_reflectors);
         keep("transparent.enabled", now.enabled == then.enabled);
         keep("transparent.interfaces", now.interfaces == then.interfaces);
         keep("transparent.mark", now.mark == then.mark);
@@ -182,10 +190,14 @@ impl Config {
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
         next.explicit.clone_from(&self.explicit);
+        next.measure.enabled = self.measure.enabled;
+        next.measure.reflectors.clone_from(&self.measure.reflectors);
         if !same_node {
             // Peers know this node by the former number.
             next.policy.chains.clone_from(&self.policy.chains);
             next.spelling.clone_from(&self.spelling);
+            let former = &self.measure.reflectors_of_peers;
+            next.measure.reflectors_of_peers.clone_from(former);
         }
         next.policy.half_open.total = limits.total;
         next.policy.half_open.reserve = limits.reserve;

@@ -87,14 +87,14 @@ pub(crate) struct Log {
 
 /// Bounds lines that strangers cause.
 #[derive(Clone, Copy, Debug, Default)]
-struct Quota {
+pub(crate) struct Quota {
     since: Option<Instant>,
     lines: u32,
 }
 
 impl Quota {
     /// Whether one more line may be written now.
-    fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now >= since + DENIALS_PERIOD) {
             (self.since, self.lines) = (Some(now), 0);
         }

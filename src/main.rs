@@ -16,6 +16,7 @@ mod host;
 mod intercept;
 mod journal;
 mod keys;
+mod measure;
 mod metrics;
 mod node;
 mod notify;

@@ -9,6 +9,8 @@ use std::fmt::{Display, Write};
 use crate::admin::Snapshot;
 use crate::admin::api::State;
 
+mod links;
+
 /// Families that are not named after their counter: the counter, the family,
 /// the label, its value.
 const RENAMED: [(&str, &str, &str); 6] = [
@@ -27,6 +29,7 @@ pub(crate) fn render(snapshot: &Snapshot) -> String {
     workers(&mut page, snapshot);
     denials(&mut page, snapshot);
     redirect(&mut page, snapshot);
+    links::links(&mut page, &snapshot.links);
     configuration(&mut page, snapshot);
     page.0
 }
@@ -238,6 +241,7 @@ mod tests {
             },
             redirect: vec![("events_lost", "SYNs lost.", 3)],
             interfaces: vec![Interface::absent("a\"b")],
+            links: links::tests::measured(),
             reloads: Reloads {
                 failed: 1,
                 last_error: Some("no".into()),
@@ -274,6 +278,12 @@ mod tests {
             "posthaste_relays_ended_total{outcome=\"finished\"} 7",
             "posthaste_redirect_events_lost_total 3",
             "posthaste_redirect_attached{interface=\"a\\\"b\"} 0",
+            "posthaste_link_up{peer=\"paris\"} 1",
+            "posthaste_link_up{peer=\"rome\"} 0",
+            "posthaste_link_rtt_seconds{peer=\"paris\"} 0.0205",
+            "posthaste_link_loss_ratio{peer=\"paris\"} 0.015",
+            "posthaste_link_probes_total{peer=\"rome\",fate=\"lost\"} 6",
+            "posthaste_stamp_refused_total{reason=\"seal\"} 3",
             "posthaste_config_reloads_total{result=\"failure\"} 1",
             "posthaste_config_last_reload_successful 0",
             "# TYPE posthaste_flows_total counter",
@@ -289,5 +299,7 @@ mod tests {
             2
         );
         assert!(!page.contains("posthaste_early"), "{page}");
+        let unknown = "posthaste_link_rtt_seconds{peer=\"rome\"}";
+        assert!(!page.contains(unknown), "absent, not 0: {page}");
     }
 }

@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::guard::Guard;
 use crate::intercept::{self, Lane};
 use crate::journal::Log;
+use crate::measure::{Measure, Reflectors};
 use crate::{admin, host, journal, notify, privileges};
 
 mod interfaces;
@@ -45,6 +46,7 @@ pub(crate) struct Node {
     /// The workers, in the order of their numbers.
     pub(crate) workers: Vec<Handle>,
     pub(crate) log: Log,
+    measure: Measure,
 }
 
 /// Runs a node until it is told to stop and has drained.
@@ -79,15 +81,20 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
         writer,
         workers,
         links,
+        reflectors,
     } = prepared;
-    let (node, threads) = Node::start(path, config, loaded, log, workers)?;
+    let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
+    let measure = Measure::new(&config, reflectors, &handles);
+    let (node, threads) = Node::start(path, config, loaded, (log, measure), workers)?;
     node.attach_all(&links)?;
     // Flows are relayed from here on.
     node.redirect().settle()?;
     // Loading, which is over, needed what nothing else needs.
     privileges::keep_only(&privileges::RUNNING)?;
+    node.measure.configure(&node.config(), &node.log)?;
     let node = Arc::new(node);
     let ended = admin::serve(&node, listeners);
+    node.measure.stop();
     for thread in threads {
         if thread.join().is_err() {
             bail!("a worker ended with a panic");
@@ -132,6 +139,7 @@ struct Prepared {
     workers: Vec<worker::Starting>,
     /// The interfaces there are.
     links: Vec<host::Link>,
+    reflectors: Reflectors,
 }
 
 impl Prepared {
@@ -149,6 +157,7 @@ impl Prepared {
         let workers = (0..u16::try_from(config.node.workers)?)
             .map(|index| start_worker(made.lane(index)?, config, &log, (&policy, &desk)))
             .collect::<anyhow::Result<_>>()?;
+        let reflectors = Reflectors::open(config, &log);
         // Of those that come later the subscription in `listeners` tells.
         let links = host::links().context("list the interfaces")?;
         Ok(Self {
@@ -157,6 +166,7 @@ impl Prepared {
             writer,
             workers,
             links,
+            reflectors,
         })
     }
 }
@@ -167,7 +177,7 @@ impl Node {
         path: Option<PathBuf>,
         config: Config,
         mut redirect: Redirect,
-        log: Log,
+        (log, measure): (Log, Measure),
         starting: Vec<worker::Starting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
@@ -177,6 +187,7 @@ impl Node {
             redirect: Mutex::new(redirect),
             workers: starting.iter().map(worker::Starting::handle).collect(),
             log,
+            measure,
         };
         let threads = starting.into_iter().map(worker::Starting::wait);
         let threads = threads.collect::<io::Result<Vec<_>>>();
@@ -202,6 +213,11 @@ impl Node {
         self.redirect().stats()
     }
 
+    /// How the links to peers are.
+    pub(crate) fn links(&self) -> admin::api::links::Links {
+        self.measure.status(&self.config())
+    }
+
     /// Reads the configuration file again and puts its rules, timeouts, socket
     /// settings and limits in force for new relays. Returns the keys that
     /// changed and need a restart. On error the former stays in force.
@@ -219,6 +235,7 @@ impl Node {
                 generation,
             });
         }
+        self.measure.configure(&next, &self.log)?;
         self.log.log_connections(next.node.log_connections);
         for warning in &next.warnings {
             self.log.warn(warning, &[]);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::accept_word;
 
 pub(crate) mod chains;
+pub(crate) mod links;
 
 /// Where the node is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

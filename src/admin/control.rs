@@ -12,6 +12,7 @@ use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::Notify;
 
+use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads, State, Status};
 use super::operations::Operations;
 use crate::journal::Timestamp;
@@ -160,6 +161,7 @@ impl Control {
             totals: Totals::of(self.workers()),
             redirect: self.node.redirect_stats(),
             interfaces: self.node.interfaces(),
+            links: self.node.links(),
             reloads,
             events_dropped: self.node.log().events_dropped(),
         }
@@ -177,6 +179,7 @@ pub(crate) struct Snapshot {
     /// The redirect program's counters: name, documentation, value.
     pub(crate) redirect: Vec<(&'static str, &'static str, u64)>,
     pub(crate) interfaces: Vec<Interface>,
+    pub(crate) links: Links,
     pub(crate) reloads: Reloads,
     /// Lines of the node's own that the log dropped.
     pub(crate) events_dropped: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_relay::control::Handle;
 
-use super::api::{Interface, ReloadReport};
+use super::api::{Interface, ReloadReport, links::Links};
 use crate::config::Config;
 use crate::host::{self, LinkEvent};
 use crate::journal::Log;
@@ -25,6 +25,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
     /// The configuration in force.
     fn configuration(&self) -> Config;
+    /// How the links to its peers are.
+    fn links(&self) -> Links;
     /// How long a drain lasts when nobody says.
     fn drain_timeout(&self) -> Duration;
     /// Reads the configuration again. On an error everything stays.
@@ -76,6 +78,10 @@ impl Operations for Node {
 
     fn configuration(&self) -> Config {
         self.config().clone()
+    }
+
+    fn links(&self) -> Links {
+        self.links()
     }
 
     fn drain_timeout(&self) -> Duration {

@@ -32,6 +32,7 @@ pub(super) fn admin(control: Arc<Control>) -> Router {
         .route("/relays/{id}", get(show_relay).delete(kill_relay))
         .route("/chains", get(list_chains))
         .route("/chains/explain", get(explain_chains))
+        .route("/links", get(list_links))
         .route("/drain", post(drain))
         .route("/reload", post(reload))
         .fallback(nothing)
@@ -119,6 +120,10 @@ async fn explain_chains(Shared(control): Node, Query(query): Query<ExplainQuery>
         Err(error) => refuse(StatusCode::BAD_REQUEST, error),
     })
     .await
+}
+
+async fn list_links(Shared(control): Node) -> Response {
+    answer(move || Json(control.node.links())).await
 }
 
 async fn drain(Shared(control): Node, Query(query): Query<DrainQuery>) -> Response {

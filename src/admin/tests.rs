@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;
 
+use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
 use crate::host::LinkEvent;
@@ -42,6 +43,13 @@ impl Operations for Fake {
     fn configuration(&self) -> Config {
         let text = include_str!("../../fuzz/seeds/config/full.toml");
         Config::parse("node.toml".as_ref(), text, &crate::config::invariants::HOST).unwrap()
+    }
+    fn links(&self) -> Links {
+        let refused = [("seal".to_owned(), 5)].into();
+        Links {
+            refused,
+            ..Links::default()
+        }
     }
     fn drain_timeout(&self) -> Duration {
         Duration::from_secs(30)

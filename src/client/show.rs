@@ -250,7 +250,7 @@ pub(super) fn span(ms: u64) -> String {
     }
 }
 
-fn micros(us: u32) -> String {
+pub(super) fn micros(us: u32) -> String {
     format!("{}.{:03} ms", us / 1000, us % 1000)
 }
 

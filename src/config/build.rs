@@ -21,6 +21,7 @@ use super::{ADMIN_SOCKET, Config, Node, Transparent, file};
 
 mod chains;
 mod explicit;
+mod measure;
 mod peers;
 mod rules;
 
@@ -223,6 +224,7 @@ impl Reader {
             self.strayed_answers(&policy.rules);
         }
         self.lonely_listeners(&explicit, &policy);
+        let measure = self.measure(file, &explicit, &policy.chains.peers);
         Config {
             node,
             admin_socket,
@@ -230,6 +232,7 @@ impl Reader {
             transparent,
             explicit,
             policy,
+            measure,
             spelling,
             warnings: std::mem::take(&mut self.warnings),
         }

@@ -25,6 +25,7 @@ pub(super) struct File {
     pub(super) defaults: Defaults,
     pub(super) rule: Vec<Spanned<Rule>>,
     pub(super) access: Access,
+    pub(super) measure: Measure,
     pub(super) listener: Vec<Spanned<Listener>>,
     pub(super) peer: Vec<Spanned<Peer>>,
     pub(super) chain: Vec<Spanned<Chain>>,
@@ -141,6 +142,18 @@ pub(super) struct Access {
     pub(super) cookies: Scalar,
 }
 
+/// `[measure]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Measure {
+    pub(super) enabled: Scalar,
+    pub(super) reflector: List,
+    pub(super) open_to: List,
+    pub(super) interval: Scalar,
+    pub(super) interval_in_use: Scalar,
+    pub(super) source_ports: Scalar,
+}
+
 /// One `[[listener]]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -161,6 +174,7 @@ pub(super) struct Peer {
     pub(super) key_id: Scalar,
     pub(super) pool_min: Scalar,
     pub(super) pool_max: Scalar,
+    pub(super) reflector: Scalar,
     pub(super) socket: Side,
 }
 

@@ -14,7 +14,7 @@ use super::value::{show_duration, show_size};
 use super::{Config, Transparent};
 
 mod chains;
-use chains::{Access, Chain, Listener, Peer, Route};
+use chains::{Access, Chain, Listener, Measure, Peer, Route};
 
 /// A [`Config`] in the shape of its file.
 #[derive(Debug, Serialize)]
@@ -27,6 +27,7 @@ pub(super) struct Effective {
     half_open: HalfOpen,
     defaults: Defaults,
     access: Access,
+    measure: Measure,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listener: Vec<Listener>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -169,6 +170,7 @@ impl Effective {
                 suspect_for: show_duration(config.policy.suspect_for),
             },
             access: Access::of(&config.policy.access),
+            measure: Measure::of(&config.measure),
             listener: config.explicit.iter().map(Listener::of).collect(),
             peer: chains::peers(config),
             chain: chains::chains(config),

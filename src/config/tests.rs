@@ -10,6 +10,7 @@ use super::invariants::{HOST, read_again};
 use super::{Capacity, Config};
 
 mod chains;
+mod measure;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("node.toml"), text, &HOST).map_err(|error| error.to_string())
@@ -310,6 +311,7 @@ fn a_running_node_adopts_what_it_can() {
             "admin.socket",
             "metrics.listen",
             "listener",
+            "measure.reflector",
             "transparent.enabled",
             "transparent.interfaces",
             "transparent.mark",

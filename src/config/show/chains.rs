@@ -8,8 +8,8 @@ use posthaste_relay::access;
 use posthaste_relay::chain;
 use serde::Serialize;
 
-use super::super::Config;
-use super::super::value::HIDDEN;
+use super::super::value::{HIDDEN, show_duration};
+use super::super::{self as config, Config};
 use super::{Matches, Side, side};
 
 #[derive(Debug, Serialize)]
@@ -17,6 +17,16 @@ pub(super) struct Access {
     clients: Vec<String>,
     destinations: Vec<String>,
     cookies: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Measure {
+    enabled: bool,
+    reflector: Vec<String>,
+    open_to: Vec<String>,
+    interval: String,
+    interval_in_use: String,
+    source_ports: u8,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,6 +47,7 @@ pub(super) struct Peer {
     key_id: u32,
     pool_min: u16,
     pool_max: u16,
+    reflector: String,
     socket: Side,
 }
 
@@ -69,6 +80,19 @@ impl Access {
     }
 }
 
+impl Measure {
+    pub(super) fn of(measure: &config::Measure) -> Self {
+        Self {
+            enabled: measure.enabled,
+            reflector: measure.reflectors.iter().map(ToString::to_string).collect(),
+            open_to: measure.open_to.iter().map(ToString::to_string).collect(),
+            interval: show_duration(measure.schedule.interval),
+            interval_in_use: show_duration(measure.schedule.interval_in_use),
+            source_ports: measure.schedule.ports,
+        }
+    }
+}
+
 impl Listener {
     pub(super) fn of(address: &SocketAddr) -> Self {
         Self {
@@ -81,7 +105,8 @@ impl Listener {
 pub(super) fn peers(config: &Config) -> Vec<Peer> {
     let peers = config.policy.chains.peers.iter();
     let peers = peers.zip(&config.spelling.key_files);
-    let shown = peers.map(|(peer, key_file)| Peer {
+    let peers = peers.zip(&config.measure.reflectors_of_peers);
+    let shown = peers.map(|((peer, key_file), reflector)| Peer {
         name: peer.name.to_string(),
         id: peer.id.to_bits(),
         address: peer.address.to_string(),
@@ -90,6 +115,7 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
         key_id: peer.key_id,
         pool_min: peer.pool.min,
         pool_max: peer.pool.max,
+        reflector: reflector.map_or_else(|| "off".into(), |address| address.to_string()),
         socket: side(&peer.socket),
     });
     shown.collect()

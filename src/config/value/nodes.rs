@@ -26,6 +26,15 @@ pub(in super::super) fn remote(value: &Value) -> Reading<SocketAddr> {
     Ok(address)
 }
 
+/// Where a node answers probes, or `"off"`.
+pub(in super::super) fn reflector(value: &Value) -> Reading<Option<SocketAddr>> {
+    if value.as_str() == Some("off") {
+        return Ok(None);
+    }
+    let form = "expected an address and port such as \"192.0.2.1:862\" or \"[2001:db8::1]:862\", or \"off\"";
+    remote(value).map(Some).map_err(|_| form.into())
+}
+
 fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
     let text = value.as_str().unwrap_or_default();
     let address = text.parse::<SocketAddr>().ok();

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Probes of one link that are on their way, and how many came back. Pure.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Probes that wait for an answer, at the most.
+const FLIGHTS_MAX: usize = 64;
+/// How long the answer of a probe that was given up is still taken.
+const LATE_MAX: Duration = Duration::from_secs(5);
+/// Probes whose fate makes the loss, at the most, and for how long.
+const OUTCOMES_MAX: usize = 128;
+const OUTCOMES_AGE: Duration = Duration::from_secs(600);
+/// Fewer say nothing.
+const OUTCOMES_MIN: usize = 10;
+
+/// A probe that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flight {
+    /// From which port, and its number there.
+    pub(super) port: u8,
+    pub(super) sequence: u32,
+    pub(super) sent: Duration,
+    /// When it is given up.
+    pub(super) deadline: Duration,
+    /// It was sent because its time had come: it says something about loss.
+    /// One that was sent because another was lost does not.
+    pub(super) counts: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    flight: Flight,
+    lost: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    port: u8,
+    sequence: u32,
+    sent: Duration,
+    lost: bool,
+}
+
+/// The probes of one link.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flights {
+    waiting: VecDeque<Waiting>,
+    outcomes: VecDeque<Outcome>,
+}
+
+impl Flights {
+    pub(super) fn add(&mut self, flight: Flight) {
+        if self.waiting.len() == FLIGHTS_MAX {
+            self.waiting.pop_front();
+        }
+        let lost = false;
+        self.waiting.push_back(Waiting { flight, lost });
+    }
+
+    /// Takes the answer to a probe; nothing when none waits for it.
+    pub(super) fn land(&mut self, port: u8, sequence: u32) -> Option<Flight> {
+        let is_it = |one: &Waiting| (one.flight.port, one.flight.sequence) == (port, sequence);
+        let at = self.waiting.iter().position(is_it)?;
+        let Waiting { flight, lost } = self.waiting.remove(at)?;
+        if lost {
+            self.pardon(flight);
+        } else {
+            self.record(flight, false);
+        }
+        Some(flight)
+    }
+
+    /// Gives up a probe that cannot be answered any more.
+    pub(super) fn sink(&mut self, port: u8, sequence: u32) -> Option<Flight> {
+        let is_it = |one: &Waiting| (one.flight.port, one.flight.sequence) == (port, sequence);
+        let at = self.waiting.iter().position(is_it)?;
+        let Waiting { flight, lost } = self.waiting.remove(at)?;
+        if lost {
+            return None;
+        }
+        self.record(flight, true);
+        Some(flight)
+    }
+
+    /// The next probe whose time is up.
+    pub(super) fn next_lost(&mut self, now: Duration) -> Option<Flight> {
+        self.waiting
+            .retain(|one| !one.lost || now < one.flight.sent + LATE_MAX);
+        let is_due = |one: &&mut Waiting| !one.lost && one.flight.deadline <= now;
+        let due = self.waiting.iter_mut().find(is_due)?;
+        due.lost = true;
+        let flight = due.flight;
+        self.record(flight, true);
+        Some(flight)
+    }
+
+    /// When the time of the next one is up.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let open = self.waiting.iter().filter(|one| !one.lost);
+        open.map(|one| one.flight.deadline).min()
+    }
+
+    /// Waits for all that are on their way until then, at the least: it was
+    /// this host that was late.
+    pub(super) fn extend(&mut self, until: Duration) {
+        for one in &mut self.waiting {
+            one.flight.deadline = one.flight.deadline.max(until);
+        }
+    }
+
+    /// Forgets the losses since the last answer: a link that is gone does not
+    /// lose.
+    pub(super) fn forget_last_losses(&mut self) {
+        while self.outcomes.back().is_some_and(|outcome| outcome.lost) {
+            self.outcomes.pop_back();
+        }
+    }
+
+    /// How many probes of a million were lost; nothing when there were too few.
+    pub(super) fn loss_ppm(&self) -> Option<u32> {
+        let count = self.outcomes.len();
+        let lost = self.outcomes.iter().filter(|outcome| outcome.lost).count();
+        let ppm = u32::try_from(lost * 1_000_000 / count.max(1)).unwrap_or(0);
+        (count >= OUTCOMES_MIN).then_some(ppm)
+    }
+
+    fn record(&mut self, flight: Flight, lost: bool) {
+        if !flight.counts {
+            return;
+        }
+        let aged = |outcome: &Outcome| flight.sent >= outcome.sent + OUTCOMES_AGE;
+        while self.outcomes.len() == OUTCOMES_MAX || self.outcomes.front().is_some_and(aged) {
+            self.outcomes.pop_front();
+        }
+        self.outcomes.push_back(Outcome {
+            port: flight.port,
+            sequence: flight.sequence,
+            sent: flight.sent,
+            lost,
+        });
+    }
+
+    /// It was late and not lost.
+    fn pardon(&mut self, flight: Flight) {
+        let key = (flight.port, flight.sequence);
+        let mut outcomes = self.outcomes.iter_mut();
+        if let Some(outcome) = outcomes.find(|one| (one.port, one.sequence) == key) {
+            outcome.lost = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn flight(sequence: u32, sent_ms: u64) -> Flight {
+        Flight {
+            port: 0,
+            sequence,
+            sent: at(sent_ms),
+            deadline: at(sent_ms + 300),
+            counts: true,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_taken_once_and_only_for_what_was_sent() {
+        let mut flights = Flights::default();
+        flights.add(flight(7, 0));
+        assert_eq!(flights.land(1, 7), None);
+        assert_eq!(flights.land(0, 8), None);
+        assert_eq!(flights.land(0, 7), Some(flight(7, 0)));
+        assert_eq!(flights.land(0, 7), None);
+    }
+
+    #[test]
+    fn what_is_late_is_lost_until_it_comes() {
+        let mut flights = Flights::default();
+        for sequence in 0..10 {
+            flights.add(flight(sequence, 0));
+        }
+        assert_eq!(flights.deadline(), Some(at(300)));
+        assert_eq!(flights.next_lost(at(299)), None);
+        while flights.next_lost(at(300)).is_some() {}
+        assert_eq!(flights.loss_ppm(), Some(1_000_000));
+        assert_eq!(flights.deadline(), None);
+        assert!(flights.land(0, 3).is_some());
+        assert_eq!(flights.loss_ppm(), Some(900_000));
+        assert_eq!(flights.next_lost(at(5_000)), None);
+        assert_eq!(flights.land(0, 4), None, "too late");
+    }
+
+    #[test]
+    fn loss_is_that_of_the_last_probes() {
+        let mut flights = Flights::default();
+        let (most, least) = (128, 10);
+        assert_eq!((OUTCOMES_MAX, OUTCOMES_MIN), (128, 10));
+        for sequence in 0..most * 2 {
+            let sent = u64::from(sequence) * 100;
+            flights.add(flight(sequence, sent));
+            let lost = sequence >= most && sequence % 4 == 0;
+            let fate = if lost {
+                flights.sink(0, sequence)
+            } else {
+                flights.land(0, sequence)
+            };
+            assert!(fate.is_some());
+            let few = sequence + 1 < least;
+            assert_eq!(flights.loss_ppm().is_none(), few);
+        }
+        assert_eq!(flights.loss_ppm(), Some(250_000));
+        flights.add(flight(1_000, 3_600_000));
+        assert!(flights.land(0, 1_000).is_some());
+        assert_eq!(flights.loss_ppm(), None, "the others were long ago");
+    }
+
+    #[test]
+    fn probes_that_follow_a_loss_say_nothing_about_loss() {
+        let mut flights = Flights::default();
+        for sequence in 0..20 {
+            flights.add(flight(sequence, 0));
+            flights.land(0, sequence);
+        }
+        for sequence in 20..40 {
+            let counts = false;
+            flights.add(Flight {
+                counts,
+                ..flight(sequence, 0)
+            });
+            assert!(flights.sink(0, sequence).is_some());
+        }
+        assert_eq!(flights.loss_ppm(), Some(0));
+    }
+
+    #[test]
+    fn a_link_that_is_gone_does_not_lose() {
+        let mut flights = Flights::default();
+        for sequence in 0..20 {
+            flights.add(flight(sequence, 0));
+            if sequence < 15 {
+                flights.land(0, sequence);
+            } else {
+                flights.sink(0, sequence);
+            }
+        }
+        flights.forget_last_losses();
+        assert_eq!(flights.loss_ppm(), Some(0));
+    }
+
+    #[test]
+    fn whoever_was_late_itself_waits_longer() {
+        let mut flights = Flights::default();
+        flights.add(flight(0, 0));
+        flights.extend(at(60_000));
+        assert_eq!(flights.next_lost(at(59_999)), None);
+        assert!(flights.next_lost(at(60_000)).is_some());
+    }
+}

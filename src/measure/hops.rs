@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the workers know of links: round trips of the hops that they opened,
+//! which peers flows go to, and which are not there. Asked now and then; nobody
+//! waits for the answers, least of all a worker.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+
+use posthaste_relay::control::{Command, Handle, Known, PeerState};
+use posthaste_wire::header::NodeId;
+
+use super::links::Links;
+
+/// Between two questions.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// A link is in use for so long after a flow.
+const IN_USE: Duration = Duration::from_secs(60);
+/// A round trip is news for so long.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// Asks the workers of a node.
+#[derive(Debug)]
+pub(super) struct Hops {
+    workers: Vec<Handle>,
+    /// By worker: the answer that is waited for.
+    answers: Vec<Option<Receiver<Known>>>,
+    asked: Duration,
+    peers: HashMap<(usize, NodeId), Seen>,
+    /// Until when links are in use.
+    used: HashMap<NodeId, Duration>,
+}
+
+/// What a worker said of a peer last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    flows: u64,
+    opened: Duration,
+    down: bool,
+}
+
+impl Hops {
+    pub(super) fn new(workers: Vec<Handle>) -> Self {
+        let answers = workers.iter().map(|_| None).collect();
+        Self {
+            workers,
+            answers,
+            asked: Duration::ZERO,
+            peers: HashMap::new(),
+            used: HashMap::new(),
+        }
+    }
+
+    /// Asks, if it is time to, and passes on what was answered.
+    pub(super) fn pass_on(&mut self, links: &mut Links, now: Duration) {
+        for worker in 0..self.answers.len() {
+            if let Some(known) = self.answer(worker) {
+                for state in &known.peers {
+                    self.on_state(worker, state, links, now);
+                }
+            }
+        }
+        if now < self.deadline() {
+            return;
+        }
+        self.asked = now;
+        for (worker, waiting) in self.workers.iter().zip(&mut self.answers) {
+            if waiting.is_none() {
+                let (answer, answers) = channel();
+                worker.send(Command::Peers { answer });
+                *waiting = Some(answers);
+            }
+        }
+        self.used.retain(|peer, until| {
+            let goes_on = now < *until;
+            links.set_in_use(*peer, goes_on, now);
+            goes_on
+        });
+    }
+
+    /// When to ask next.
+    pub(super) fn deadline(&self) -> Duration {
+        self.asked + ASK_INTERVAL
+    }
+
+    fn answer(&mut self, worker: usize) -> Option<Known> {
+        let waiting = self.answers[worker].take()?;
+        match waiting.try_recv() {
+            Ok(known) => Some(known),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => {
+                self.answers[worker] = Some(waiting);
+                None
+            }
+        }
+    }
+
+    fn on_state(&mut self, worker: usize, state: &PeerState, links: &mut Links, now: Duration) {
+        let flows = state.totals.taken + state.totals.missed;
+        let down = state.down_for.is_some();
+        let seen = self.peers.entry((worker, state.peer)).or_default();
+        if flows != std::mem::replace(&mut seen.flows, flows) && flows > 0 {
+            self.used.insert(state.peer, now + IN_USE);
+            links.set_in_use(state.peer, true, now);
+        }
+        if let Some((rtt, age)) = state.opened {
+            let at = now.saturating_sub(age);
+            if age < RECENT && at > seen.opened {
+                seen.opened = at;
+                let rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+                links.on_hop(state.peer, rtt_us, at, now);
+            }
+        }
+        if down && !std::mem::replace(&mut seen.down, down) {
+            links.suspect(state.peer, now);
+        }
+        seen.down = down;
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bounds on what strangers can have done. Pure.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A bucket that fills at a steady rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    left: f64,
+    at: Duration,
+}
+
+/// How much a bucket holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    pub(super) per_second: f64,
+    pub(super) burst: f64,
+}
+
+impl Bucket {
+    pub(super) fn full(rate: Rate) -> Self {
+        Self {
+            left: rate.burst,
+            at: Duration::ZERO,
+        }
+    }
+
+    /// Takes one, if there is one.
+    pub(super) fn take(&mut self, rate: Rate, now: Duration) -> bool {
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        self.left = (self.left + passed * rate.per_second).min(rate.burst);
+        self.at = now;
+        if self.left < 1.0 {
+            return false;
+        }
+        self.left -= 1.0;
+        true
+    }
+}
+
+/// Sources that are told apart. Two that are not share what they have.
+const SLOTS: usize = 1024;
+
+/// A bucket for each source, in memory that does not grow.
+#[derive(Debug)]
+pub(super) struct Sources {
+    rate: Rate,
+    slots: Vec<Bucket>,
+    /// Nobody can choose addresses that share a bucket with another's.
+    hash: RandomState,
+}
+
+impl Sources {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            slots: vec![Bucket::full(rate); SLOTS],
+            hash: RandomState::new(),
+        }
+    }
+
+    /// Whether this source may have one more.
+    pub(super) fn take(&mut self, from: IpAddr, now: Duration) -> bool {
+        let prefix = match from.to_canonical() {
+            IpAddr::V4(v4) => u64::from(v4.to_bits()),
+            // Whoever has one address of a /64 has all.
+            IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(0),
+        };
+        let slot = self.hash.hash_one((from.is_ipv4(), prefix)) % SLOTS as u64;
+        let slot = usize::try_from(slot).unwrap_or(0);
+        self.slots[slot].take(self.rate, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate {
+        per_second: 10.0,
+        burst: 20.0,
+    };
+
+    fn taken(sources: &mut Sources, from: &str, ms: u64) -> usize {
+        let from = from.parse().unwrap();
+        let now = Duration::from_millis(ms);
+        (0..1_000).filter(|_| sources.take(from, now)).count()
+    }
+
+    #[test]
+    fn a_source_has_its_rate_and_no_more() {
+        let mut sources = Sources::new(RATE);
+        assert_eq!(taken(&mut sources, "192.0.2.1", 1_000), 20);
+        assert_eq!(taken(&mut sources, "192.0.2.1", 1_500), 5);
+        assert_eq!(taken(&mut sources, "192.0.2.1", 60_000), 20);
+    }
+
+    #[test]
+    fn prefixes_of_ipv6_are_one_source() {
+        let mut sources = Sources::new(RATE);
+        assert_eq!(taken(&mut sources, "2001:db8::1", 1_000), 20);
+        assert_eq!(taken(&mut sources, "2001:db8::2", 1_000), 0);
+    }
+
+    #[test]
+    fn one_source_takes_nothing_from_most_others() {
+        let mut sources = Sources::new(RATE);
+        taken(&mut sources, "192.0.2.1", 1_000);
+        let others = (0..=255).map(|last| format!("198.51.100.{last}"));
+        let served = others.filter(|other| taken(&mut sources, other, 1_000) > 0);
+        // Of 256 in 1024 slots, some 30 share one with another.
+        assert!(served.count() > 150);
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The links from this node to its peers: what is to be measured, and what came
+//! of it. Pure: no I/O, no clock. Whoever drives it sends what [`Links::next_order`]
+//! asks for, tells what comes back, and passes the reports on.
+
+use std::time::Duration;
+
+use posthaste_relay::rng::Rng;
+use posthaste_wire::header::NodeId;
+
+use super::link::{Counts, Errand, Link, State};
+use super::report::Report;
+use crate::config::Schedule;
+
+/// Whoever comes so late was stopped, and so were the answers that it has not
+/// read yet.
+const STALL: Duration = Duration::from_millis(200);
+/// First probes are spread over so much for each link.
+const SPREAD: Duration = Duration::from_millis(10);
+
+/// Something to do for one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) peer: NodeId,
+    pub(crate) errand: Errand,
+}
+
+/// A link as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) report: Report,
+    /// Since it was measured.
+    pub(crate) age: Option<Duration>,
+    pub(crate) in_use: bool,
+    /// TCP passes and UDP does not.
+    pub(crate) udp_blocked: bool,
+    /// Between two measurements.
+    pub(crate) interval: Duration,
+    pub(crate) counts: Counts,
+    /// Reports made of it.
+    pub(crate) reports: u64,
+}
+
+/// All links of this node. At most as many as there can be peers, 1024, so they
+/// are simply gone through.
+#[derive(Debug)]
+pub(crate) struct Links {
+    schedule: Schedule,
+    links: Vec<(Link, Told)>,
+    rng: Rng,
+    /// When it was to be called next, as it said.
+    promised: Option<Duration>,
+}
+
+/// What was reported of a link.
+#[derive(Debug, Default)]
+struct Told {
+    last: Option<Report>,
+    count: u64,
+}
+
+impl Links {
+    pub(crate) fn new(schedule: Schedule, seed: u64) -> Self {
+        Self {
+            schedule,
+            links: Vec::new(),
+            rng: Rng::new(seed),
+            promised: None,
+        }
+    }
+
+    /// Measures these links from now on, and no others. What is known of those
+    /// that stay is kept.
+    pub(crate) fn set_peers(&mut self, schedule: Schedule, peers: &[NodeId], now: Duration) {
+        let mut former = std::mem::take(&mut self.links);
+        if schedule.ports != self.schedule.ports {
+            former.clear();
+        }
+        self.schedule = schedule;
+        let spread = SPREAD * u32::try_from(peers.len()).unwrap_or(u32::MAX);
+        for peer in peers {
+            let at = former.iter().position(|(link, _)| link.peer == *peer);
+            let kept = at.map(|at| former.swap_remove(at));
+            let (mut link, told) = kept.unwrap_or_else(|| {
+                let due = now + spread.mul_f64(self.rng.below(1000) as f64 / 1000.0);
+                (Link::new(*peer, schedule, due), Told::default())
+            });
+            link.set_schedule(schedule, now, &mut self.rng);
+            self.links.push((link, told));
+        }
+    }
+
+    /// Forgets what is known of a link: the node is somewhere else now.
+    pub(crate) fn forget(&mut self, peer: NodeId) {
+        self.links.retain(|(link, _)| link.peer != peer);
+    }
+
+    /// Something to do now; call again until there is nothing. Whoever calls
+    /// has told first what came back.
+    pub(crate) fn next_order(&mut self, now: Duration) -> Option<Order> {
+        let late = self.promised.take().map(|due| now.saturating_sub(due));
+        if late.is_some_and(|late| late > STALL) {
+            self.links
+                .iter_mut()
+                .for_each(|(link, _)| link.on_stall(now));
+        }
+        let Self { links, rng, .. } = self;
+        let mut due = links.iter_mut().filter(|(link, _)| link.deadline() <= now);
+        due.find_map(|(link, _)| {
+            let peer = link.peer;
+            let errand = link.next_errand(now, rng)?;
+            Some(Order { peer, errand })
+        })
+    }
+
+    /// When [`Self::next_order`] is to be called next. Nothing without links.
+    pub(crate) fn deadline(&mut self) -> Option<Duration> {
+        self.promised = self.links.iter().map(|(link, _)| link.deadline()).min();
+        self.promised
+    }
+
+    /// The next thing to tell, and what the link was when it was last told of;
+    /// call again until there is nothing.
+    pub(crate) fn next_report(&mut self, now: Duration) -> Option<(Report, State)> {
+        self.links.iter_mut().find_map(|(link, told)| {
+            let report = report(link, now);
+            if !report.is_news(told.last.as_ref()) {
+                return None;
+            }
+            told.count += 1;
+            let last = told.last.replace(report);
+            Some((report, last.map_or(State::Unmeasured, |last| last.state)))
+        })
+    }
+
+    /// How all links are.
+    pub(crate) fn status(&self, now: Duration) -> Vec<Status> {
+        let status = |(link, told): &(Link, Told)| Status {
+            report: report(link, now),
+            age: link.estimate(now).map(|known| now.saturating_sub(known.at)),
+            in_use: link.in_use,
+            udp_blocked: link.blocked,
+            interval: link.interval(),
+            counts: link.counts,
+            reports: told.count,
+        };
+        self.links.iter().map(status).collect()
+    }
+
+    /// A probe was answered. The time is nothing when it makes no sense.
+    /// Returns whether the answer was waited for.
+    pub(crate) fn on_answer(
+        &mut self,
+        peer: NodeId,
+        probe: (u8, u32),
+        rtt_us: Option<u32>,
+        now: Duration,
+    ) -> bool {
+        let link = self.link(peer);
+        link.is_some_and(|link| link.on_answer(probe, rtt_us, now))
+    }
+
+    /// A probe was not sent, or the network said that it did not arrive.
+    pub(crate) fn on_refused(&mut self, peer: NodeId, probe: (u8, u32), now: Duration) {
+        if let Some(link) = self.link(peer) {
+            link.on_refused(probe, now);
+        }
+    }
+
+    /// What came of a handshake.
+    pub(crate) fn on_handshake(&mut self, peer: NodeId, rtt_us: Option<u32>, now: Duration) {
+        if let Some(link) = self.link(peer) {
+            link.on_handshake(rtt_us, now);
+        }
+    }
+
+    /// The round trip time of a connection to the node, measured at `at`.
+    pub(crate) fn on_hop(&mut self, peer: NodeId, rtt_us: u32, at: Duration, now: Duration) {
+        if let Some(link) = self.link(peer) {
+            link.on_hop(rtt_us, at, now);
+        }
+    }
+
+    /// Flows use the link, or do not any more.
+    pub(crate) fn set_in_use(&mut self, peer: NodeId, in_use: bool, now: Duration) {
+        let found = self.links.iter_mut().find(|(link, _)| link.peer == peer);
+        if let Some((link, _)) = found {
+            link.set_in_use(in_use, now, &mut self.rng);
+        }
+    }
+
+    /// Somebody else says that the node is not there.
+    pub(crate) fn suspect(&mut self, peer: NodeId, now: Duration) {
+        if let Some(link) = self.link(peer) {
+            link.suspect(now);
+        }
+    }
+
+    fn link(&mut self, peer: NodeId) -> Option<&mut Link> {
+        let found = self.links.iter_mut().find(|(link, _)| link.peer == peer);
+        found.map(|(link, _)| link)
+    }
+}
+
+fn report(link: &Link, now: Duration) -> Report {
+    let known = link.estimate(now);
+    let smoothed = known.and_then(|_| link.smoothed_us());
+    Report {
+        peer: link.peer,
+        state: match known {
+            None if link.state == State::Up => State::Unmeasured,
+            _ => link.state,
+        },
+        rtt_us: known.map(|known| known.rtt_us),
+        source: known.map(|known| known.source),
+        smoothed_us: smoothed.map(|(mean, _)| mean),
+        jitter_us: smoothed.map(|(_, deviation)| deviation),
+        loss_ppm: known.and_then(|_| link.loss_ppm()),
+    }
+}
+
+#[cfg(test)]
+mod simulation;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Answers the probes of other nodes, and remembers nothing of them.
+//!
+//! What it answers is no longer than what it was sent, goes to peers and to
+//! sources that the operator named, and never to a reflector.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use posthaste_wire::stamp::{self, ErrorEstimate, Probe, Received, Reflection, Timestamp};
+
+use super::limit::{Bucket, Rate, Sources};
+use super::refusal::Refusal;
+use super::targets::Settings;
+use super::udp::{Datagram, Udp, since_1970};
+
+/// Packets that one socket is read for in a turn.
+const TURN_MAX: usize = 64;
+/// Probes from one source: a peer sends 20 in a second at the most, and some
+/// share an address.
+const FROM_ONE: Rate = Rate {
+    per_second: 100.0,
+    burst: 200.0,
+};
+/// From all together: to look at so many seals takes some percent of a CPU.
+const FROM_ALL: Rate = Rate {
+    per_second: 10_000.0,
+    burst: 10_000.0,
+};
+/// How old a sealed probe may be, or how new: as requests for flows.
+const AGE_MAX: Duration = Duration::from_secs(30);
+
+/// The sockets at which probes are answered.
+#[derive(Debug)]
+pub(super) struct Reflector {
+    sockets: Vec<(SocketAddr, Udp)>,
+    sources: Sources,
+    all: Bucket,
+}
+
+/// What was done about a packet.
+pub(super) enum Seen {
+    Answered,
+    Refused(SocketAddr, Refusal),
+}
+
+impl Reflector {
+    pub(super) fn new(sockets: Vec<(SocketAddr, Udp)>) -> Self {
+        Self {
+            sockets,
+            sources: Sources::new(FROM_ONE),
+            all: Bucket::full(FROM_ALL),
+        }
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Udp> {
+        self.sockets.iter().map(|(_, socket)| socket)
+    }
+
+    /// Answers what has come, or a good part of it.
+    pub(super) fn serve(&mut self, settings: &Settings, now: Duration, mut note: impl FnMut(Seen)) {
+        let Self {
+            sockets,
+            sources,
+            all,
+        } = self;
+        for (address, socket) in sockets {
+            for _ in 0..TURN_MAX {
+                let datagram = match socket.receive() {
+                    Ok(datagram) => datagram,
+                    Err(Errno::EAGAIN) => break,
+                    // What the socket had to tell, it has told.
+                    Err(_) => continue,
+                };
+                let from = datagram.from;
+                let ports = [address.port(), stamp::PORT, 0];
+                let within = sources.take(from.ip(), now) && all.take(FROM_ALL, now);
+                let answer = if ports.contains(&from.port()) {
+                    Err(Refusal::Port)
+                } else if within {
+                    answer(&datagram, settings)
+                } else {
+                    Err(Refusal::Limited)
+                };
+                note(match answer {
+                    Ok(answer) => {
+                        // One that is not sent is lost, as others are.
+                        let _ = socket.send(answer.bytes(), from, datagram.to);
+                        Seen::Answered
+                    }
+                    Err(refusal) => Seen::Refused(from, refusal),
+                });
+            }
+        }
+    }
+}
+
+/// A reflection, as long as its probe.
+#[derive(Debug)]
+enum Answer {
+    Open([u8; stamp::OPEN_BYTES]),
+    Sealed([u8; stamp::SEALED_BYTES]),
+}
+
+impl Answer {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Open(bytes) => bytes,
+            Self::Sealed(bytes) => bytes,
+        }
+    }
+}
+
+fn answer(datagram: &Datagram, settings: &Settings) -> Result<Answer, Refusal> {
+    let read = Probe::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
+    let key = if read.is_sealed() {
+        let mut keys = settings.keys_of(read.packet.session).iter();
+        let key = keys.find(|key| read.is_of(key)).ok_or(Refusal::Seal)?;
+        check_age(&read, datagram.at)?;
+        Some(key)
+    } else {
+        if !settings.is_open_to(datagram.from.ip()) {
+            return Err(Refusal::Stranger);
+        }
+        None
+    };
+    let probe = read.packet;
+    let reflection = Reflection {
+        sequence: probe.sequence,
+        received: Timestamp::from_unix(datagram.at),
+        sent: Timestamp::from_unix(since_1970()),
+        error: ErrorEstimate::OURS,
+        probe,
+        ttl: datagram.ttl.unwrap_or(0),
+    };
+    Ok(match key {
+        Some(key) => Answer::Sealed(reflection.seal(key)),
+        None => Answer::Open(reflection.encode()),
+    })
+}
+
+/// Somebody may have heard a probe and send it for ever after.
+fn check_age(read: &Received<'_, Probe>, now: Duration) -> Result<(), Refusal> {
+    let sent = read.packet.sent.to_unix(read.packet.error.format);
+    if sent.abs_diff(now) <= AGE_MAX {
+        Ok(())
+    } else {
+        Err(Refusal::Stale)
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Packets that were not taken for what they claim to be, and counts of them.
+
+use std::array;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a packet of STAMP was not heeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It is none of STAMP.
+    Malformed,
+    /// It has no seal, and its source may not send such.
+    Stranger,
+    /// Its seal is none of a peer's.
+    Seal,
+    /// It is a probe of long ago, or the clocks of the two nodes differ.
+    Stale,
+    /// It comes from a port that reflectors have: an answer might be answered.
+    Port,
+    /// Its source, or all together, sent too many.
+    Limited,
+    /// It answers nothing that was sent there, or not any more.
+    Unexpected,
+    /// Its times cannot be: it was reflected before it came, or stayed longer
+    /// than its whole way took.
+    Implausible,
+}
+
+impl Refusal {
+    /// Every reason, in the order of its discriminant.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Malformed,
+        Self::Stranger,
+        Self::Seal,
+        Self::Stale,
+        Self::Port,
+        Self::Limited,
+        Self::Unexpected,
+        Self::Implausible,
+    ];
+
+    /// The metric label.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Stranger => "stranger",
+            Self::Seal => "seal",
+            Self::Stale => "stale",
+            Self::Port => "port",
+            Self::Limited => "limited",
+            Self::Unexpected => "unexpected",
+            Self::Implausible => "implausible",
+        }
+    }
+}
+
+/// What was refused, and what was answered.
+#[derive(Debug)]
+pub(super) struct Counts {
+    refused: [AtomicU64; Refusal::ALL.len()],
+    reflected: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn new() -> Self {
+        Self {
+            refused: array::from_fn(|_| AtomicU64::new(0)),
+            reflected: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn on_refused(&self, refusal: Refusal) {
+        self.refused[refusal as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn on_reflected(&self) {
+        self.reflected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Refused packets by reason.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Refusal::ALL.into_iter().map(|refusal| {
+            let count = self.refused[refusal as usize].load(Ordering::Relaxed);
+            (refusal.label(), count)
+        })
+    }
+
+    /// Probes that were answered.
+    pub(super) fn reflected(&self) -> u64 {
+        self.reflected.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is told of a link, and when: only what is news. Pure.
+
+use posthaste_wire::header::NodeId;
+
+use super::link::State;
+use super::series::differs;
+use super::window::Source;
+
+/// A loss that differs by less is the same: lost probes of a million.
+const LOSS_NOISE_PPM: u32 = 20_000;
+
+/// What is known of one link, from this node to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// The peer.
+    pub(crate) peer: NodeId,
+    /// Whether the link is there.
+    pub(crate) state: State,
+    /// The shortest round trip of late, in microseconds, and who measured it.
+    /// Nothing unless the link is up and was measured: never 0 for that.
+    pub(crate) rtt_us: Option<u32>,
+    /// See there.
+    pub(crate) source: Option<Source>,
+    /// Mean and mean deviation of the round trips, in microseconds.
+    pub(crate) smoothed_us: Option<u32>,
+    /// See there.
+    pub(crate) jitter_us: Option<u32>,
+    /// Probes of a million that were lost, there or back. Nothing where too
+    /// few were sent to tell.
+    pub(crate) loss_ppm: Option<u32>,
+}
+
+impl Report {
+    /// Whether this says more than what was told before.
+    pub(super) fn is_news(&self, told: Option<&Self>) -> bool {
+        let Some(told) = told else {
+            return self.state != State::Unmeasured;
+        };
+        self.state != told.state
+            || is_other(self.rtt_us, told.rtt_us, differs)
+            || is_other(self.loss_ppm, told.loss_ppm, loses_otherwise)
+    }
+}
+
+fn is_other(now: Option<u32>, then: Option<u32>, differs: impl Fn(u32, u32) -> bool) -> bool {
+    match (now, then) {
+        (Some(now), Some(then)) => differs(now, then),
+        (now, then) => now.is_some() != then.is_some(),
+    }
+}
+
+/// By more than two in a hundred, and a quarter of what it was.
+fn loses_otherwise(now_ppm: u32, then_ppm: u32) -> bool {
+    now_ppm.abs_diff(then_ppm) > (then_ppm / 4).max(LOSS_NOISE_PPM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn up(rtt_us: u32, loss_ppm: Option<u32>) -> Report {
+        Report {
+            peer: NodeId::new(1).unwrap(),
+            state: State::Up,
+            rtt_us: Some(rtt_us),
+            source: Some(Source::Stamp),
+            smoothed_us: Some(rtt_us),
+            jitter_us: Some(0),
+            loss_ppm,
+        }
+    }
+
+    #[test]
+    fn a_state_is_news_and_nothing_known_is_none() {
+        let unknown = Report {
+            state: State::Unmeasured,
+            rtt_us: None,
+            ..up(1, None)
+        };
+        assert!(!unknown.is_news(None));
+        assert!(up(1, None).is_news(None));
+        assert!(unknown.is_news(Some(&up(1, None))));
+        let dead = Report {
+            state: State::Dead,
+            ..unknown
+        };
+        assert!(dead.is_news(Some(&unknown)) && !dead.is_news(Some(&dead)));
+    }
+
+    #[test]
+    fn lengths_and_losses_are_news_when_they_have_moved() {
+        let told = up(50_000, Some(100_000));
+        assert!(!up(55_000, Some(100_000)).is_news(Some(&told)));
+        assert!(up(55_001, Some(100_000)).is_news(Some(&told)));
+        assert!(!up(50_000, Some(125_000)).is_news(Some(&told)));
+        assert!(up(50_000, Some(125_001)).is_news(Some(&told)));
+        assert!(up(50_000, None).is_news(Some(&told)));
+        let told = up(50_000, Some(0));
+        assert!(!up(50_000, Some(20_000)).is_news(Some(&told)));
+        assert!(up(50_000, Some(20_001)).is_news(Some(&told)));
+    }
+}

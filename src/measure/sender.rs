@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sends probes from several ports, and understands what comes back.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use posthaste_wire::header::NodeId;
+use posthaste_wire::stamp::{self, ErrorEstimate, Probe, Reflection, Timestamp};
+
+use super::refusal::Refusal;
+use super::targets::{Settings, Target};
+use super::udp::{Datagram, Fate, FateKind, Udp, since_1970};
+
+/// Packets that one socket is read for in a turn.
+const TURN_MAX: usize = 64;
+/// How long a probe is remembered.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// A reflector that keeps a probe for longer is too busy for its times to say
+/// anything. It is also the most by which one can make itself seem nearer.
+const STAY_MAX: Duration = Duration::from_millis(20);
+/// By how much two clocks of this host may differ over the time of a probe.
+const CLOCKS_DIFFER: Duration = Duration::from_millis(1);
+
+/// A probe that may be answered.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    peer: NodeId,
+    port: u8,
+    sequence: u32,
+    to: SocketAddr,
+    /// When it left: by the program first, by the kernel once it has told.
+    left: Duration,
+    /// By the clock that nobody sets.
+    at: Duration,
+}
+
+/// What came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A probe was answered, after so long if that can be told.
+    Answer(NodeId, (u8, u32), Option<u32>),
+    /// A probe did not arrive.
+    Refused(NodeId, (u8, u32)),
+    /// A packet that is no answer.
+    Bad(SocketAddr, Refusal),
+}
+
+/// The sockets of one node, and the probes on their way.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    /// By family, then by port.
+    sockets: [Vec<Udp>; 2],
+    /// By their T1, which no two have in common.
+    sent: HashMap<Timestamp, Sent>,
+    swept: Duration,
+}
+
+impl Sender {
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Udp> {
+        self.sockets.iter().flatten()
+    }
+
+    /// Has as many sockets as the settings need, of the families they need.
+    ///
+    /// # Errors
+    /// They cannot be opened.
+    pub(super) fn prepare(&mut self, settings: &Settings) -> Result<(), Errno> {
+        let wildcards: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        for (sockets, wildcard) in self.sockets.iter_mut().zip(wildcards) {
+            let mut targets = settings.targets.iter();
+            let needed = targets.any(|target| target.reflector.is_ipv4() == wildcard.is_ipv4());
+            let count = usize::from(settings.schedule.ports);
+            sockets.truncate(if needed { count } else { 0 });
+            while needed && sockets.len() < count {
+                sockets.push(Udp::bind((wildcard, 0).into(), settings.mark, true)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a probe.
+    ///
+    /// # Errors
+    /// It was not sent.
+    pub(super) fn send(
+        &mut self,
+        settings: &Settings,
+        target: &Target,
+        (port, sequence): (u8, u32),
+        now: Duration,
+    ) -> Result<(), Errno> {
+        let family = usize::from(target.reflector.is_ipv6());
+        let socket = self.sockets[family].get(usize::from(port));
+        let socket = socket.ok_or(Errno::EAFNOSUPPORT)?;
+        let left = since_1970();
+        let mut sent = Timestamp::from_unix(left);
+        while self.sent.contains_key(&sent) {
+            sent.0 = sent.0.wrapping_add(1);
+        }
+        let probe = Probe {
+            sequence,
+            sent,
+            error: ErrorEstimate::OURS,
+            session: settings.session,
+        };
+        match &target.key {
+            Some(key) => socket.send(&probe.seal(key), target.reflector, None)?,
+            None => socket.send(&probe.encode(), target.reflector, None)?,
+        }
+        let record = Sent {
+            peer: target.peer,
+            port,
+            sequence,
+            to: target.reflector,
+            left,
+            at: now,
+        };
+        self.sent.insert(sent, record);
+        Ok(())
+    }
+
+    /// Reads what came back, or a good part of it.
+    pub(super) fn collect(&mut self, settings: &Settings, now: Duration, events: &mut Vec<Event>) {
+        if now >= self.swept + REMEMBERED {
+            self.swept = now;
+            self.sent.retain(|_, sent| now < sent.at + REMEMBERED);
+        }
+        let Self { sockets, sent, .. } = self;
+        for socket in sockets.iter().flatten() {
+            // First when probes left: their answers may be there already.
+            for _ in 0..TURN_MAX {
+                match socket.next_fate() {
+                    Ok(Some(fate)) => events.extend(learn(sent, &fate)),
+                    Ok(None) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        for sockets in sockets {
+            for (port, socket) in (0..).zip(sockets) {
+                for _ in 0..TURN_MAX {
+                    match socket.receive() {
+                        Ok(datagram) => events.push(hear(sent, settings, port, &datagram, now)),
+                        Err(Errno::EAGAIN) => break,
+                        // What the network refused, the other queue tells.
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes note of what became of a probe.
+fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
+    let sealed = fate.tail::<{ stamp::SEALED_BYTES }>();
+    let sealed = sealed.and_then(|bytes| probe_of(sent, bytes));
+    let open = || probe_of(sent, fate.tail::<{ stamp::OPEN_BYTES }>()?);
+    let key = sealed.or_else(open)?;
+    match fate.kind {
+        FateKind::Left(left) => {
+            sent.get_mut(&key)?.left = left;
+            None
+        }
+        FateKind::Refused => {
+            let probe = sent.remove(&key)?;
+            Some(Event::Refused(probe.peer, (probe.port, probe.sequence)))
+        }
+    }
+}
+
+/// The T1 of a probe that is on its way.
+fn probe_of(sent: &HashMap<Timestamp, Sent>, bytes: &[u8]) -> Option<Timestamp> {
+    let probe = Probe::parse(bytes).ok()?.packet;
+    let known = sent.get(&probe.sent)?;
+    (known.sequence == probe.sequence).then_some(probe.sent)
+}
+
+fn hear(
+    sent: &mut HashMap<Timestamp, Sent>,
+    settings: &Settings,
+    port: u8,
+    datagram: &Datagram,
+    now: Duration,
+) -> Event {
+    match understand(sent, settings, port, datagram, now) {
+        Ok(event) => event,
+        Err(refusal) => Event::Bad(datagram.from, refusal),
+    }
+}
+
+fn understand(
+    sent: &mut HashMap<Timestamp, Sent>,
+    settings: &Settings,
+    port: u8,
+    datagram: &Datagram,
+    now: Duration,
+) -> Result<Event, Refusal> {
+    let read = Reflection::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
+    let (reflection, probe) = (read.packet, read.packet.probe);
+    let known = sent.get(&probe.sent).ok_or(Refusal::Unexpected)?;
+    let of_it = (known.port, known.sequence) == (port, probe.sequence)
+        && (known.to, settings.session) == (datagram.from, probe.session);
+    let target = settings.target(known.peer).filter(|_| of_it);
+    let target = target.ok_or(Refusal::Unexpected)?;
+    let genuine = match &target.key {
+        Some(key) => read.is_of(key),
+        None => !read.is_sealed(),
+    };
+    if !genuine {
+        return Err(Refusal::Seal);
+    }
+    let known = sent.remove(&probe.sent).ok_or(Refusal::Unexpected)?;
+    let rtt = round_trip(&known, &reflection, datagram.at, now)?;
+    let rtt_us = rtt.map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1));
+    Ok(Event::Answer(
+        known.peer,
+        (known.port, known.sequence),
+        rtt_us,
+    ))
+}
+
+/// How long the way there and back took; nothing when the reflector was too
+/// busy to tell, or somebody set this host's clock meanwhile.
+fn round_trip(
+    sent: &Sent,
+    reflection: &Reflection,
+    came: Duration,
+    now: Duration,
+) -> Result<Option<Duration>, Refusal> {
+    let format = reflection.error.format;
+    let stay = reflection.sent.since(reflection.received, format);
+    let stay = stay.ok_or(Refusal::Implausible)?;
+    let elapsed = came.checked_sub(sent.left);
+    let within = now.saturating_sub(sent.at) + CLOCKS_DIFFER;
+    let Some(elapsed) = elapsed.filter(|elapsed| *elapsed <= within) else {
+        return Ok(None);
+    };
+    let rtt = elapsed.checked_sub(stay).ok_or(Refusal::Implausible)?;
+    Ok((stay <= STAY_MAX).then_some(rtt))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whom a node measures, and whose probes it answers: from the configuration.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use posthaste_relay::policy::Prefix;
+use posthaste_wire::header::NodeId;
+use posthaste_wire::seal::Key;
+use posthaste_wire::stamp;
+
+use crate::config::{Config, Schedule};
+
+/// A peer whose link is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) peer: NodeId,
+    /// Its reflector.
+    pub(super) reflector: SocketAddr,
+    /// Its explicit listener.
+    pub(super) listener: SocketAddr,
+    /// Seals probes to it.
+    pub(super) key: Option<Key>,
+}
+
+/// All that measuring needs of the configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// The session of this node's probes.
+    pub(super) session: u16,
+    pub(super) mark: u32,
+    pub(super) schedule: Schedule,
+    pub(super) targets: Vec<Target>,
+    /// Sources whose probes are answered without a seal.
+    open_to: Vec<Prefix>,
+    /// Whose probes have a session: nodes with the same are few.
+    keys: HashMap<u16, Vec<Key>>,
+}
+
+impl Settings {
+    pub(super) fn of(config: &Config) -> Self {
+        let chains = &config.policy.chains;
+        let measure = &config.measure;
+        let mut keys: HashMap<u16, Vec<Key>> = HashMap::new();
+        for peer in &chains.peers {
+            let sealing = peer.key.as_ref().map(stamp::key);
+            let session = stamp::session(peer.id);
+            keys.entry(session).or_default().extend(sealing);
+        }
+        let peers = chains.peers.iter().zip(&measure.reflectors_of_peers);
+        let targets = peers.filter_map(|(peer, reflector)| {
+            Some(Target {
+                peer: peer.id,
+                reflector: (*reflector)?,
+                listener: peer.address,
+                key: peer.key.as_ref().map(stamp::key),
+            })
+        });
+        Self {
+            session: chains.me.map_or(0, stamp::session),
+            mark: config.transparent.socket_mark,
+            schedule: measure.schedule,
+            targets: targets.filter(|_| measure.enabled).collect(),
+            open_to: measure.open_to.clone(),
+            keys,
+        }
+    }
+
+    pub(super) fn target(&self, peer: NodeId) -> Option<&Target> {
+        self.targets.iter().find(|target| target.peer == peer)
+    }
+
+    /// Whether probes of this source are answered without a seal.
+    pub(super) fn is_open_to(&self, source: IpAddr) -> bool {
+        let address = match source {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        self.open_to.iter().any(|prefix| prefix.contains(address))
+    }
+
+    /// The keys of the peers whose probes have this session.
+    pub(super) fn keys_of(&self, session: u16) -> &[Key] {
+        self.keys.get(&session).map_or(&[], Vec::as_slice)
+    }
+}

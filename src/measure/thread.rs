@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread that measures: waits, reads what came, and does what the links
+//! want done.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caps::Capability;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use posthaste_relay::control::Handle;
+use posthaste_relay::sys;
+use posthaste_wire::header::NodeId;
+
+use super::hops::Hops;
+use super::knocks::Knocks;
+use super::link::{Errand, State};
+use super::links::{Links, Order};
+use super::reflector::{Reflector, Seen};
+use super::refusal::Refusal;
+use super::report::Report;
+use super::sender::{Event, Sender};
+use super::targets::{Settings, Target};
+use super::udp::Udp;
+use super::{Shared, lock};
+use crate::journal::{Log, Quota};
+use crate::privileges;
+
+/// What the thread keeps: to mark sockets, and to hear of the packets that it
+/// sent where the host tells that to the privileged only.
+const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+/// Nothing is waited for longer, whatever the links say.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// All that the thread works with.
+pub(super) struct Thread {
+    shared: Arc<Shared>,
+    settings: Settings,
+    reflector: Reflector,
+    sender: Sender,
+    knocks: Knocks,
+    hops: Hops,
+    log: Log,
+    complaints: Quota,
+    events: Vec<Event>,
+}
+
+impl Thread {
+    /// Opens the sockets that the settings need.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        settings: Settings,
+        reflectors: Vec<(SocketAddr, Udp)>,
+        workers: Vec<Handle>,
+        log: Log,
+    ) -> Self {
+        let mut thread = Self {
+            shared,
+            settings,
+            reflector: Reflector::new(reflectors),
+            sender: Sender::default(),
+            knocks: Knocks::default(),
+            hops: Hops::new(workers),
+            log,
+            complaints: Quota::default(),
+            events: Vec::new(),
+        };
+        thread.adopt(&[]);
+        thread
+    }
+
+    /// Measures until it is told to stop.
+    pub(super) fn run(mut self, mut woken: UnixStream) {
+        if let Err(error) = privileges::keep_only(&KEPT) {
+            let error = format!("{error:#}");
+            self.log
+                .warn("measuring keeps privileges", &[("error", &error)]);
+        }
+        while !self.shared.stopped.load(Ordering::Relaxed) {
+            self.wait(&woken);
+            while woken.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+            let next = lock(&self.shared.next).take();
+            if let Some(next) = next {
+                let former = std::mem::replace(&mut self.settings, next);
+                self.adopt(&former.targets);
+            }
+            self.turn();
+        }
+    }
+
+    /// Measures by the present settings.
+    fn adopt(&mut self, former: &[Target]) {
+        if let Err(error) = self.sender.prepare(&self.settings) {
+            self.log
+                .error("cannot open sockets to measure links", &[("error", &error)]);
+        }
+        let targets = &self.settings.targets;
+        let mut links = lock(&self.shared.links);
+        for target in former.iter().filter(|target| !targets.contains(target)) {
+            links.forget(target.peer);
+        }
+        let peers: Vec<NodeId> = targets.iter().map(|target| target.peer).collect();
+        links.set_peers(self.settings.schedule, &peers, sys::monotonic());
+    }
+
+    /// Waits until something is to be read or done.
+    fn wait(&self, woken: &UnixStream) {
+        let deadline = lock(&self.shared.links).deadline();
+        let ask = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
+        let all = [deadline, ask, self.knocks.deadline()];
+        let now = sys::monotonic();
+        let wait = all.into_iter().flatten().min();
+        let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
+        // The next whole millisecond, so as not to wake too early.
+        let wait_ms = i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+        let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
+        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+        for socket in self.reflector.sockets().chain(self.sender.sockets()) {
+            fds.push(PollFd::new(socket.as_fd(), PollFlags::POLLIN));
+        }
+        for knock in self.knocks.sockets() {
+            fds.push(PollFd::new(knock.as_fd(), PollFlags::POLLOUT));
+        }
+        // A signal wakes it too early, and it waits again.
+        let _ = poll(&mut fds, timeout);
+    }
+
+    fn turn(&mut self) {
+        self.reflect();
+        let now = sys::monotonic();
+        let mut events = std::mem::take(&mut self.events);
+        self.sender.collect(&self.settings, now, &mut events);
+        let shared = Arc::clone(&self.shared);
+        let mut links = lock(&shared.links);
+        for event in events.drain(..) {
+            self.on_event(event, &mut links, now);
+        }
+        self.events = events;
+        if !self.settings.targets.is_empty() {
+            self.hops.pass_on(&mut links, now);
+        }
+        self.knock(&mut links, now);
+        while let Some(order) = links.next_order(now) {
+            self.carry_out(order, &mut links, now);
+        }
+        self.knock(&mut links, now);
+        while let Some((report, was)) = links.next_report(now) {
+            if report.state != was {
+                self.tell(&report);
+            }
+        }
+    }
+
+    fn reflect(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let (log, complaints) = (&self.log, &mut self.complaints);
+        let note = |seen| match seen {
+            Seen::Answered => shared.counts.on_reflected(),
+            Seen::Refused(from, refusal) => complain(&shared, log, complaints, from, refusal),
+        };
+        self.reflector.serve(&self.settings, sys::monotonic(), note);
+    }
+
+    fn on_event(&mut self, event: Event, links: &mut Links, now: Duration) {
+        match event {
+            Event::Answer(peer, probe, rtt_us) => {
+                links.on_answer(peer, probe, rtt_us, now);
+            }
+            Event::Refused(peer, probe) => links.on_refused(peer, probe, now),
+            Event::Bad(from, refusal) => {
+                complain(&self.shared, &self.log, &mut self.complaints, from, refusal);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order, links: &mut Links, now: Duration) {
+        let Order { peer, errand } = order;
+        let target = self.settings.target(peer);
+        match (errand, target) {
+            (Errand::Probe { port, sequence }, Some(target)) => {
+                let probe = (port, sequence);
+                if self
+                    .sender
+                    .send(&self.settings, target, probe, now)
+                    .is_err()
+                {
+                    links.on_refused(peer, probe, now);
+                }
+            }
+            (Errand::Handshake, Some(target)) => self.knocks.add(peer, target.listener),
+            // Links are those of the settings.
+            (_, None) => {}
+        }
+    }
+
+    fn knock(&mut self, links: &mut Links, now: Duration) {
+        let done = |peer, rtt_us| links.on_handshake(peer, rtt_us, now);
+        self.knocks.advance(self.settings.mark, now, done);
+    }
+
+    /// Links that come and go are events of the node.
+    fn tell(&self, report: &Report) {
+        let peer = report.peer.to_bits();
+        match (report.state, report.rtt_us) {
+            (State::Dead, _) => self.log.warn("link dead", &[("peer", &peer)]),
+            (_, Some(rtt_us)) => self
+                .log
+                .info("link measured", &[("peer", &peer), ("rtt_us", &rtt_us)]),
+            _ => self.log.warn("link unmeasured", &[("peer", &peer)]),
+        }
+    }
+}
+
+/// Counts a packet that was refused, and logs it, within bounds.
+fn complain(
+    shared: &Shared,
+    log: &Log,
+    complaints: &mut Quota,
+    from: SocketAddr,
+    refusal: Refusal,
+) {
+    shared.counts.on_refused(refusal);
+    if complaints.take(Instant::now()) {
+        let reason = refusal.label();
+        log.warn(
+            "measuring packet refused",
+            &[("from", &from), ("reason", &reason)],
+        );
+    }
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! UDP sockets whose kernel says when packets came and went. Times are since
+//! 1970, as the kernel's are.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, RecvMsg, SockFlag, SockType,
+    SockaddrStorage, TimestampingFlag, Timestamps, bind, recvmsg, sendmsg, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::time::TimeSpec;
+
+/// What a packet may have at the most, in an error queue with the headers that
+/// it was sent with.
+const PACKET_BYTES_MAX: usize = 512;
+
+/// Origins of what is in an error queue (linux/errqueue.h).
+const ORIGINS_ICMP: [u8; 2] = [2, 3];
+const ORIGIN_TIMESTAMP: u8 = 4;
+
+/// A UDP socket of one family, never waited for.
+#[derive(Debug)]
+pub(super) struct Udp {
+    socket: OwnedFd,
+    ipv6: bool,
+}
+
+/// A packet that came.
+#[derive(Debug)]
+pub(super) struct Datagram {
+    bytes: [u8; PACKET_BYTES_MAX],
+    length: usize,
+    pub(super) from: SocketAddr,
+    /// The address of this host that it came to.
+    pub(super) to: Option<IpAddr>,
+    /// When it came: by the kernel, where that says so.
+    pub(super) at: Duration,
+    /// TTL or hop limit that it had left.
+    pub(super) ttl: Option<u8>,
+}
+
+impl Datagram {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// What became of a packet that was sent.
+#[derive(Debug)]
+pub(super) struct Fate {
+    bytes: [u8; PACKET_BYTES_MAX],
+    length: usize,
+    pub(super) kind: FateKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FateKind {
+    /// It was given to the network card, then.
+    Left(Duration),
+    /// Somebody says that it did not arrive.
+    Refused,
+}
+
+impl Fate {
+    /// The last bytes of the packet as it is known: all of it, or headers and
+    /// all of it.
+    pub(super) fn tail<const N: usize>(&self) -> Option<&[u8; N]> {
+        self.bytes[..self.length].last_chunk()
+    }
+}
+
+impl Udp {
+    /// Opens a socket at an address. With `fates` it keeps what becomes of the
+    /// packets that it sends.
+    ///
+    /// # Errors
+    /// The address is none of this host's, taken, or not to be had without
+    /// privilege.
+    pub(super) fn bind(address: SocketAddr, mark: u32, fates: bool) -> Result<Self, Errno> {
+        let ipv6 = address.is_ipv6();
+        let family = if ipv6 {
+            AddressFamily::Inet6
+        } else {
+            AddressFamily::Inet
+        };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(family, SockType::Datagram, flags, None)?;
+        if ipv6 {
+            setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+            setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+            setsockopt(&socket, sockopt::Ipv6RecvHopLimit, &true)?;
+            setsockopt(&socket, sockopt::Ipv6RecvErr, &fates)?;
+        } else {
+            setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+            setsockopt(&socket, sockopt::Ipv4RecvTtl, &true)?;
+            setsockopt(&socket, sockopt::Ipv4RecvErr, &fates)?;
+        }
+        if mark != 0 {
+            setsockopt(&socket, sockopt::Mark, &mark)?;
+        }
+        let mut times = TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
+            | TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE;
+        if fates {
+            times |= TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE;
+        }
+        // A kernel without is asked for the time instead.
+        let _ = setsockopt(&socket, sockopt::Timestamping, &times);
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+        Ok(Self { socket, ipv6 })
+    }
+
+    /// The next packet, if one is there.
+    ///
+    /// # Errors
+    /// None is there (EAGAIN), or the socket has an error to tell.
+    pub(super) fn receive(&self) -> Result<Datagram, Errno> {
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        let mut control = cmsg_space!(Timestamps, libc::in6_pktinfo, libc::c_int, [u8; 128]);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+        let fd = self.socket.as_raw_fd();
+        let message: RecvMsg<'_, '_, SockaddrStorage> =
+            recvmsg(fd, &mut parts, Some(&mut control), flags)?;
+        let from = message.address.as_ref().and_then(to_std);
+        let mut datagram = Datagram {
+            bytes: [0; PACKET_BYTES_MAX],
+            // What is longer than any packet of ours is still too long.
+            length: message.bytes.min(PACKET_BYTES_MAX),
+            from: from.ok_or(Errno::EAFNOSUPPORT)?,
+            to: None,
+            at: since_1970(),
+            ttl: None,
+        };
+        for part in message.cmsgs()? {
+            match part {
+                ControlMessageOwned::ScmTimestampsns(times) => {
+                    datagram.at = kernel_time(times.system).unwrap_or(datagram.at);
+                }
+                ControlMessageOwned::Ipv4PacketInfo(info) => {
+                    let ip = u32::from_be(info.ipi_spec_dst.s_addr);
+                    datagram.to = Some(IpAddr::V4(ip.into()));
+                }
+                ControlMessageOwned::Ipv6PacketInfo(info) => {
+                    datagram.to = Some(IpAddr::V6(info.ipi6_addr.s6_addr.into()));
+                }
+                ControlMessageOwned::Ipv4Ttl(ttl) | ControlMessageOwned::Ipv6HopLimit(ttl) => {
+                    datagram.ttl = u8::try_from(ttl).ok();
+                }
+                _ => {}
+            }
+        }
+        datagram.bytes = bytes;
+        Ok(datagram)
+    }
+
+    /// What became of a packet that was sent, if there is news.
+    ///
+    /// # Errors
+    /// There is none (EAGAIN).
+    pub(super) fn next_fate(&self) -> Result<Option<Fate>, Errno> {
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        let mut control = cmsg_space!(Timestamps, [u8; 64], [u8; 128]);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_ERRQUEUE;
+        let fd = self.socket.as_raw_fd();
+        let message: RecvMsg<'_, '_, SockaddrStorage> =
+            recvmsg(fd, &mut parts, Some(&mut control), flags)?;
+        let length = message.bytes;
+        let (mut left, mut origin) = (None, None);
+        for part in message.cmsgs()? {
+            match part {
+                ControlMessageOwned::ScmTimestampsns(times) => left = kernel_time(times.system),
+                ControlMessageOwned::Ipv4RecvErr(error, _)
+                | ControlMessageOwned::Ipv6RecvErr(error, _) => origin = Some(error.ee_origin),
+                _ => {}
+            }
+        }
+        let kind = match (origin, left) {
+            (Some(ORIGIN_TIMESTAMP), Some(left)) => Some(FateKind::Left(left)),
+            (Some(origin), _) if ORIGINS_ICMP.contains(&origin) => Some(FateKind::Refused),
+            _ => None,
+        };
+        Ok(kind.map(|kind| Fate {
+            bytes,
+            length,
+            kind,
+        }))
+    }
+
+    /// Sends a packet, from an address of this host if one is named.
+    ///
+    /// # Errors
+    /// It was not sent.
+    pub(super) fn send(
+        &self,
+        bytes: &[u8],
+        to: SocketAddr,
+        from: Option<IpAddr>,
+    ) -> Result<(), Errno> {
+        let parts = [IoSlice::new(bytes)];
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let (fd, to) = (self.socket.as_raw_fd(), SockaddrStorage::from(to));
+        let sent = match from {
+            Some(IpAddr::V4(ip)) if !self.ipv6 => {
+                let ip = libc::in_addr {
+                    s_addr: u32::from(ip).to_be(),
+                };
+                let info = libc::in_pktinfo {
+                    ipi_ifindex: 0,
+                    ipi_spec_dst: ip,
+                    ipi_addr: ip,
+                };
+                sendmsg(
+                    fd,
+                    &parts,
+                    &[ControlMessage::Ipv4PacketInfo(&info)],
+                    flags,
+                    Some(&to),
+                )
+            }
+            Some(IpAddr::V6(ip)) if self.ipv6 => {
+                let info = libc::in6_pktinfo {
+                    ipi6_addr: libc::in6_addr {
+                        s6_addr: ip.octets(),
+                    },
+                    ipi6_ifindex: 0,
+                };
+                sendmsg(
+                    fd,
+                    &parts,
+                    &[ControlMessage::Ipv6PacketInfo(&info)],
+                    flags,
+                    Some(&to),
+                )
+            }
+            _ => sendmsg(fd, &parts, &[], flags, Some(&to)),
+        };
+        sent.map(drop)
+    }
+}
+
+impl AsFd for Udp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Now.
+pub(super) fn since_1970() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// A time of the kernel; nothing where it has none.
+fn kernel_time(time: TimeSpec) -> Option<Duration> {
+    let seconds = u64::try_from(time.tv_sec()).ok()?;
+    let nanos = u32::try_from(time.tv_nsec()).ok()?;
+    (seconds > 0).then(|| Duration::new(seconds, nanos))
+}
+
+fn to_std(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| SocketAddrV4::from(*v4));
+    let v6 = || address.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6));
+    v4.map(SocketAddr::V4).or_else(|| v6().map(SocketAddr::V6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: [&str; 2] = ["127.0.0.1:0", "[::1]:0"];
+
+    impl Udp {
+        pub(in crate::measure) fn address(&self) -> SocketAddr {
+            let address = nix::sys::socket::getsockname(self.socket.as_raw_fd());
+            to_std(&address.unwrap()).unwrap()
+        }
+    }
+
+    fn open(text: &str) -> (Udp, SocketAddr) {
+        let udp = Udp::bind(text.parse().unwrap(), 0, true).unwrap();
+        let address = udp.address();
+        (udp, address)
+    }
+
+    fn wait<T>(mut ask: impl FnMut() -> Result<Option<T>, Errno>) -> T {
+        loop {
+            match ask() {
+                Ok(Some(answer)) => return answer,
+                Ok(None) | Err(Errno::EAGAIN | Errno::ECONNREFUSED) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn packets_come_with_the_time_and_the_address_they_came_to() {
+        for local in ANY {
+            let ((one, from), (other, to)) = (open(local), open(local));
+            let before = since_1970();
+            one.send(b"a packet", to, None).unwrap();
+            let heard = wait(|| other.receive().map(Some));
+            assert_eq!(heard.bytes(), b"a packet");
+            assert_eq!((heard.from, heard.to), (from, Some(to.ip())));
+            assert!(before <= heard.at && heard.at <= since_1970());
+            assert_eq!(heard.ttl, Some(64));
+            other.send(b"another", from, heard.to).unwrap();
+            assert_eq!(wait(|| one.receive().map(Some)).bytes(), b"another");
+        }
+    }
+
+    #[test]
+    fn the_kernel_tells_when_packets_left_and_that_nobody_took_them() {
+        for local in ANY {
+            let ((one, _), (other, to)) = (open(local), open(local));
+            let before = since_1970();
+            one.send(b"the first packet", to, None).unwrap();
+            let fate = wait(|| one.next_fate());
+            assert_eq!(fate.tail(), Some(b"packet"));
+            let FateKind::Left(left) = fate.kind else {
+                panic!("{fate:?}");
+            };
+            let heard = wait(|| other.receive().map(Some));
+            assert!(
+                before <= left && left <= heard.at,
+                "{left:?} {:?}",
+                heard.at
+            );
+            drop(other);
+            one.send(b"the second packet", to, None).unwrap();
+            let fate = wait(|| {
+                let fate = one.next_fate()?;
+                Ok(fate.filter(|fate| fate.kind == FateKind::Refused))
+            });
+            assert_eq!(fate.tail(), Some(b"the second packet"));
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_taken_for_less() {
+        let ((one, _), (other, to)) = (open(ANY[0]), open(ANY[0]));
+        one.send(&[1; 1_000], to, None).unwrap();
+        let heard = wait(|| other.receive().map(Some));
+        assert_eq!(heard.bytes().len(), PACKET_BYTES_MAX);
+    }
+}
