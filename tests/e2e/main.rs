@@ -17,6 +17,7 @@ mod configuration;
 mod convert;
 mod fragments;
 mod hostile;
+mod measuring;
 mod neighbour;
 mod odd_clients;
 mod operations;
