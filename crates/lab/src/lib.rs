@@ -20,6 +20,7 @@ pub mod establish;
 pub mod flood;
 pub mod link;
 pub mod load;
+pub mod measuring;
 mod model;
 pub mod netns;
 pub mod network;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, establish, load, off_path, planning, record, synflood, transfer_times,
+    boot, compare, demo, establish, load, measuring, off_path, planning, record, synflood,
+    transfer_times,
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -32,6 +33,8 @@ enum Command {
     Synflood(synflood::Args),
     /// Measure how fast a node starts and how much memory it takes.
     Boot(boot::Args),
+    /// Measure what it costs a node to know the links to its peers.
+    Measuring(measuring::Args),
     /// Measure what nodes cost beside IP forwarding, HAProxy and nginx.
     Compare(compare::Args),
     /// Generate load, or serve it, for `compare`.
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::OffPath(args) => off_path::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::Boot(args) => boot::run(args),
+        Command::Measuring(args) => measuring::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Load(args) => load::run(args),
         Command::Planning(args) => planning::run(args),
