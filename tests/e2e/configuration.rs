@@ -11,10 +11,11 @@ use std::process::{Command, Output};
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Network;
 use posthaste_lab::node::Node;
+use posthaste_lab::process::Process;
 use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
-use crate::support::{binary, line, listen_at};
+use crate::support::{SOON, binary, line, listen_at};
 use crate::watch::assert_nothing_left;
 
 /// A file in a directory of its own.
@@ -276,6 +277,38 @@ fn missing_capabilities_are_named() {
         assert_eq!(message.matches("is missing").count(), 1, "{message}");
     }
     assert_nothing_left(network.node(0));
+}
+
+#[test]
+fn windows_need_no_privilege_where_cgroups_are_mounted() {
+    let network = line();
+    let files = Scratch::new().unwrap();
+    let file = files.path().join("node.toml");
+    let socket = files.path().join("admin.sock");
+    let text = format!(
+        "version = 1\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n\
+         [defaults.upstream]\ninitial_window = 20\n"
+    );
+    fs::write(&file, text).unwrap();
+    let node = format!(
+        "exec setpriv --bounding-set=-sys_admin {} node -c {}",
+        binary().display(),
+        file.display()
+    );
+    let mounted = format!("mount -t cgroup2 none /sys/fs/cgroup && {node}");
+    let hidden = format!("mount -t tmpfs none /sys/fs/cgroup && {node}");
+    let run = |script: &str| {
+        let mut command = network.node(0).command("unshare").unwrap();
+        command.args(["-m", "sh", "-c", script]);
+        Process::spawn("node", command).unwrap()
+    };
+    let mut without = run(&hidden);
+    assert!(!without.wait(SOON).unwrap().success());
+    assert_says(&without.stderr(), &["`initial_window` needs the cgroup v2"]);
+    let mut with = run(&mounted);
+    let is_ready = |process: &Process| process.stdout().contains("msg=ready");
+    let ready = with.wait_until("word that it is ready", SOON, is_ready);
+    assert!(ready.is_ok(), "{}", with.stderr());
 }
 
 #[test]

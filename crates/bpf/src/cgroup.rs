@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cgroup of this process, found without a mount point: inside a container
-//! or under `ip netns exec`, /sys/fs/cgroup may be hidden.
+//! or under `ip netns exec`, /sys/fs/cgroup may be hidden. Or where it is mounted as
+//! a rule, which needs no privilege.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 const FSCONFIG_CMD_CREATE: u32 = 6;
+/// Where version 2 is mounted: alone, or beside version 1.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Opens the directory of this process' cgroup (version 2). Needs
 /// CAP_SYS_ADMIN.
@@ -16,12 +17,35 @@ const FSCONFIG_CMD_CREATE: u32 = 6;
 /// # Errors
 /// No cgroup v2 in this kernel, or no right to mount it.
 pub fn own() -> io::Result<OwnedFd> {
+    let path = own_path()?;
+    let root = mount()?;
+    open(&format!("/proc/self/fd/{}/{path}", root.as_raw_fd()))
+}
+
+/// The same without privilege, where cgroups are mounted as they are as a rule.
+pub(crate) fn own_as_mounted() -> io::Result<OwnedFd> {
+    let path = own_path()?;
+    let me = std::process::id().to_string();
+    // A mount may show another part of the tree than this process is in.
+    let is_ours = |directory: &String| {
+        let members = fs::read_to_string(format!("{directory}/cgroup.procs"));
+        members.is_ok_and(|members| members.lines().any(|member| member == me))
+    };
+    let mut places = MOUNTS.iter().map(|mount| format!("{mount}/{path}"));
+    let directory = places.find(is_ours);
+    open(&directory.ok_or(io::ErrorKind::NotFound)?)
+}
+
+/// The path of this process' cgroup from the root of the tree, without the first slash.
+fn own_path() -> io::Result<String> {
     let list = fs::read_to_string("/proc/self/cgroup")?;
     let path = list.lines().find_map(|line| line.strip_prefix("0::/"));
     let path = path.ok_or_else(|| io::Error::other("this process is in no cgroup v2"))?;
-    let root = mount()?;
-    let inside = format!("/proc/self/fd/{}/{path}", root.as_raw_fd());
-    Ok(File::open(Path::new(std::ffi::OsStr::from_bytes(inside.as_bytes())))?.into())
+    Ok(path.to_owned())
+}
+
+fn open(directory: &str) -> io::Result<OwnedFd> {
+    Ok(File::open(directory)?.into())
 }
 
 /// A mount of the cgroup v2 file system that only this descriptor leads to.

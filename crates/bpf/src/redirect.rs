@@ -166,7 +166,7 @@ impl Redirect {
             generation: FIRST_GENERATION - 1,
             holds: HashMap::new(),
             later: None,
-            cgroup: settings.windows.then(cgroup::own),
+            cgroup: settings.windows.then(own_cgroup),
             windows: None,
             prefixes: Vec::new(),
             peers: Vec::new(),
@@ -408,4 +408,9 @@ pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: the generated types are `repr(C)` integers with explicit padding,
     // so every byte is initialised; the slice borrows `value`.
     unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+/// The cgroup of this process, with privilege or without; else why not with it.
+fn own_cgroup() -> io::Result<OwnedFd> {
+    cgroup::own().or_else(|error| cgroup::own_as_mounted().map_err(|_| error))
 }
