@@ -7,5 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checksum;
 pub mod frame;
 pub mod message;
+pub mod rows;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What holds of rows whatever a node has: bounds, order, and that numbers make sense.
+
+use super::CHOICES_MAX;
+use crate::message::{ChainNumber, NodeNumber, NumberedChain, Rows, Ways};
+
+/// The largest number that a label has room for.
+pub(crate) const CHAIN_MAX: ChainNumber = (1 << 24) - 1;
+
+/// The most nodes of a chain: a label tells the position in eight bits.
+pub(crate) const NODES_MAX: usize = 255;
+
+/// Checks rows that were sent to `me`; otherwise says what is wrong.
+pub(super) fn alone(me: NodeNumber, rows: &Rows) -> Result<(), String> {
+    let classes = rows.sizes.len().saturating_mul(rows.access_us.len());
+    let sizes_ascend = rows.sizes.is_sorted_by(|a, b| a < b);
+    if !sizes_ascend || !rows.access_us.is_sorted_by(|a, b| a < b) {
+        return Err("classes do not ascend".to_owned());
+    }
+    if !(1..=posthaste_plan::table::CLASSES_MAX).contains(&classes) {
+        return Err(format!("{classes} classes"));
+    }
+    // In order, so that nothing is there twice, and so that it can be looked up.
+    let ordered = rows.chains.is_sorted_by(|a, b| a.number < b.number)
+        && rows.chains_gone.is_sorted_by(|a, b| a < b)
+        && rows.ways.is_sorted_by(|a, b| a.egress < b.egress)
+        && rows.ways_gone.is_sorted_by(|a, b| a < b);
+    if !ordered {
+        return Err("rows are not in order".to_owned());
+    }
+    if rows.base.is_none() && !(rows.chains_gone.is_empty() && rows.ways_gone.is_empty()) {
+        return Err("something is gone from nothing".to_owned());
+    }
+    rows.chains.iter().try_for_each(|chain| {
+        let is_gone = rows.chains_gone.binary_search(&chain.number).is_ok();
+        check_chain(me, chain, is_gone)
+    })?;
+    rows.ways.iter().try_for_each(|ways| {
+        let is_gone = rows.ways_gone.binary_search(&ways.egress).is_ok();
+        check_ways(me, ways, classes, is_gone)
+    })
+}
+
+fn check_chain(me: NodeNumber, chain: &NumberedChain, is_gone: bool) -> Result<(), String> {
+    let NumberedChain { number, nodes } = chain;
+    let wrong = |what: &str| Err(format!("chain {number} {what}"));
+    if !(1..=CHAIN_MAX).contains(number) {
+        return wrong("has no number for labels");
+    }
+    if is_gone {
+        return wrong("is there and gone");
+    }
+    if !(3..=NODES_MAX).contains(&nodes.len()) {
+        return wrong("has too few or too many nodes");
+    }
+    if !nodes.contains(&me) {
+        return wrong("does not pass here");
+    }
+    let twice = |(place, node): (usize, &NodeNumber)| nodes[..place].contains(node);
+    if nodes.contains(&0) || nodes.iter().enumerate().any(twice) {
+        return wrong("passes a node twice, or one without a number");
+    }
+    Ok(())
+}
+
+fn check_ways(me: NodeNumber, ways: &Ways, classes: usize, is_gone: bool) -> Result<(), String> {
+    let egress = ways.egress;
+    let wrong = |what: &str| Err(format!("ways to {egress} {what}"));
+    if egress == me || egress == 0 {
+        return wrong("lead nowhere");
+    }
+    if is_gone {
+        return wrong("are there and gone");
+    }
+    if ways.classes.len() != classes {
+        return wrong("are for other classes");
+    }
+    if ways.choices.iter().any(|choice| choice.len() > CHOICES_MAX) {
+        return wrong("are too many");
+    }
+    let choices = ways.choices.len();
+    if choices > classes
+        || ways
+            .classes
+            .iter()
+            .any(|&class| usize::from(class) >= choices)
+    {
+        return wrong("have choices for no class, or none for one");
+    }
+    Ok(())
+}
