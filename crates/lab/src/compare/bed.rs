@@ -2,28 +2,23 @@
 //! A contender on a network of its own, with the servers behind it, ready for loads.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::contender::{Contender, NICE, PORT, Running, Site, cpu_set};
+use super::contender::Contender;
 use super::counts::Counts;
+use super::ends::{PATIENCE, Server, finish, ksoftirqd, merge, spawn};
 use super::integrity::{self, Account};
 use super::load::{Load, Placement, Yield};
+use super::site::{Running, Site};
 use super::syn_watch::SynWatch;
 use crate::link::Link;
-use crate::load::{Call, Order, Outcome, Serve, Served, Work, percentiles};
+use crate::load::{Call, Order, Outcome, Served, Work, percentiles};
 use crate::netns::Namespace;
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::Binary;
 use crate::process::{Process, wait_until};
-use crate::scratch::Scratch;
-use crate::sys;
 
 /// Settings of all hosts, the same for all contenders: room for many connections a second, and
 /// one congestion control.
@@ -40,9 +35,6 @@ const CONGESTION: &str = "reno";
 
 /// More connections than any load has at a time.
 pub(super) const CONNECTIONS_MAX: usize = 4000;
-
-/// No load may take longer than its window and this.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// How long the server may take to notice that connections have ended.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -83,13 +75,6 @@ pub(super) struct Bed {
     /// The kernel's threads that take what softirqs leave, by CPU.
     ksoftirqd: Vec<i32>,
     network: Network,
-}
-
-#[derive(Debug)]
-struct Server {
-    process: Process,
-    control: PathBuf,
-    _files: Scratch,
 }
 
 impl Bed {
@@ -238,7 +223,7 @@ impl Bed {
     fn parties(&self, running: &Running) -> Result<BTreeMap<String, Vec<i32>>> {
         let ids = |pids: Vec<u32>| pids.into_iter().map(|pid| Ok(i32::try_from(pid)?));
         let relay = ids(running.pids()?).collect::<Result<_>>()?;
-        let servers = self.servers.iter().map(|server| server.process.pid());
+        let servers = self.servers.iter().map(Server::pid);
         let servers = ids(servers.collect()).collect::<Result<_>>()?;
         Ok([
             ("relay".to_owned(), relay),
@@ -276,92 +261,6 @@ pub(super) struct Look {
     pub(super) client: Counts,
     pub(super) server: Counts,
     pub(super) served: Served,
-}
-
-impl Server {
-    /// Starts a server on a CPU; `prefer` when it is one of several that share the connections.
-    fn start(namespace: &Namespace, cpu: usize, prefer: bool) -> Result<Self> {
-        let files = Scratch::new()?;
-        let control = files.path().join("served.sock");
-        let order = Order::Serve(Serve {
-            port: PORT,
-            cpu: prefer.then_some(cpu),
-            control: control.clone(),
-        });
-        let mut process = spawn("the server", namespace, cpu, &order)?;
-        process.wait_until("control socket", PATIENCE, |_| control.exists())?;
-        Ok(Self {
-            process,
-            control,
-            _files: files,
-        })
-    }
-
-    fn served(&self) -> Result<Served> {
-        let mut stream = UnixStream::connect(&self.control).context("ask the server")?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut text = String::new();
-        stream
-            .read_to_string(&mut text)
-            .context("hear the server")?;
-        serde_json::from_str(&text).with_context(|| format!("the server said {text:?}"))
-    }
-}
-
-/// Starts this program as client or server.
-fn spawn(name: &str, namespace: &Namespace, cpu: usize, order: &Order) -> Result<Process> {
-    let own = std::env::current_exe().context("find this program's own path")?;
-    let mut command: Command = namespace.command(own)?;
-    let order = serde_json::to_string(order).context("encode an order")?;
-    command.arg("load").arg(order);
-    sys::confine(&mut command, cpu_set(&[cpu])?, NICE);
-    Process::spawn(name, command)
-}
-
-fn finish(mut client: Process, times: Times) -> Result<Outcome> {
-    let status = client.wait(times.warm_up + times.window + PATIENCE)?;
-    ensure!(status.success(), "the client: {}", client.stderr().trim());
-    let text = client.stdout();
-    serde_json::from_str(&text).with_context(|| format!("the client said {text:?}"))
-}
-
-/// What several clients found that ran at the same time, in one. CPU times are those that the
-/// first one saw: each measures everybody.
-fn merge(outcomes: Vec<Outcome>) -> Outcome {
-    let mut outcomes = outcomes.into_iter();
-    let mut sum = outcomes.next().unwrap_or_default();
-    for other in outcomes {
-        sum.counted += other.counted;
-        sum.counted_bytes += other.counted_bytes;
-        sum.begun += other.begun;
-        sum.completed += other.completed;
-        sum.received += other.received;
-        for (what, count) in other.errors {
-            *sum.errors.entry(what).or_default() += count;
-        }
-    }
-    sum
-}
-
-/// The processes `ksoftirqd/N` of these CPUs.
-fn ksoftirqd(cpus: &[usize]) -> Result<Vec<i32>> {
-    let wanted: Vec<String> = cpus.iter().map(|cpu| format!("ksoftirqd/{cpu}")).collect();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").context("list /proc")? {
-        let path = entry.context("list /proc")?.path();
-        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
-        let pid = path
-            .file_name()
-            .and_then(|name| name.to_str()?.parse::<i32>().ok());
-        if wanted.iter().any(|wanted| wanted == name.trim()) {
-            found.extend(pid);
-        }
-    }
-    ensure!(
-        found.len() == cpus.len(),
-        "no {wanted:?} among the processes"
-    );
-    Ok(found)
 }
 
 fn milliseconds(duration: Duration) -> u64 {

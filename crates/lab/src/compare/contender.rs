@@ -11,30 +11,14 @@ mod haproxy;
 mod nginx;
 mod posthaste;
 
-use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
-use nix::sched::CpuSet;
+use anyhow::Result;
 
-use crate::boot::memory;
-use crate::netns::Namespace;
-use crate::network::{Family, Network};
-use crate::node::{Binary, Node};
-use crate::process::Process;
+use super::site::{Running, Site};
+use crate::network::Network;
 use crate::scratch::Scratch;
-use crate::sys;
-
-/// The port of the server, and of relays that clients address themselves.
-pub(super) const PORT: u16 = 8000;
-
-/// The nice value of everything that is measured, so that others on the machine disturb less.
-pub(super) const NICE: i32 = -10;
-
-/// How long a contender may take to start.
-const READY: Duration = Duration::from_secs(30);
 
 /// How clients find the server through a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,112 +198,6 @@ impl Contender {
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
         Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
-    }
-}
-
-/// Where a contender is started.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Site<'a> {
-    pub(super) network: &'a Network,
-    /// The CPUs that it may use.
-    pub(super) cpus: &'a [usize],
-    /// How many threads are to relay.
-    pub(super) threads: usize,
-    /// How many connections there may be at a time.
-    pub(super) connections: usize,
-    pub(super) binary: &'a Binary,
-}
-
-impl Site<'_> {
-    pub(super) fn node(&self) -> &Namespace {
-        self.network.node(0)
-    }
-
-    pub(super) fn server(&self) -> SocketAddr {
-        SocketAddr::new(self.network.server_address(Family::V4), PORT)
-    }
-
-    /// Where clients address the relay itself.
-    fn relay(&self) -> SocketAddr {
-        SocketAddr::new(self.network.node_address(0, Family::V4), PORT)
-    }
-
-    /// Confines a program that was made ready to start to all CPUs of the site, or to one.
-    pub(super) fn confine(&self, command: &mut Command, thread: Option<usize>) -> Result<()> {
-        let all = self.cpus;
-        let cpus = thread.map_or(all, |thread| &all[thread % all.len()..=thread % all.len()]);
-        sys::confine(command, cpu_set(cpus)?, NICE);
-        Ok(())
-    }
-}
-
-/// Waits until a process in a namespace listens on [`PORT`].
-fn await_listener(process: &mut Process, namespace: &Namespace) -> Result<()> {
-    process.wait_until("listener", READY, |_| namespace.run_in(is_listening))
-}
-
-/// Whether anybody listens on [`PORT`] in the namespace of the calling thread.
-fn is_listening() -> bool {
-    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-    let sockets = ["tcp", "tcp6"].map(|name| read(name).unwrap_or_default());
-    let port = format!(":{PORT:04X}");
-    let listens = |line: &str| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let local = fields.next().is_some_and(|local| local.ends_with(&port));
-        // 0A is TCP_LISTEN.
-        local && fields.nth(1) == Some("0A")
-    };
-    sockets.iter().any(|text| text.lines().any(listens))
-}
-
-/// The set of these CPUs.
-pub(super) fn cpu_set(cpus: &[usize]) -> Result<CpuSet> {
-    let mut set = CpuSet::new();
-    for &cpu in cpus {
-        set.set(cpu)?;
-    }
-    Ok(set)
-}
-
-/// A contender that relays. Its processes end with it.
-#[derive(Debug)]
-pub(super) struct Running {
-    pub(super) processes: Vec<Process>,
-    pub(super) nodes: Vec<Node>,
-    /// Whom clients connect to.
-    pub(super) target: SocketAddr,
-    /// Whom they ask for there, by RFC 8803.
-    pub(super) ask_for: Option<SocketAddr>,
-    /// Its configuration, for the record.
-    pub(super) configuration: String,
-}
-
-impl Running {
-    /// A contender without processes.
-    fn bare(target: SocketAddr, configuration: impl Into<String>) -> Self {
-        Self {
-            processes: Vec::new(),
-            nodes: Vec::new(),
-            target,
-            ask_for: None,
-            configuration: configuration.into(),
-        }
-    }
-
-    /// Ends it in order, so that it leaves nothing to the next one.
-    pub(super) fn stop(self) -> Result<()> {
-        for mut node in self.nodes {
-            node.stop(READY).context("stop a node")?;
-        }
-        Ok(())
-    }
-
-    /// All its processes and their descendants.
-    pub(super) fn pids(&self) -> Result<Vec<u32>> {
-        let own = self.processes.iter().map(Process::pid);
-        let all = own.chain(self.nodes.iter().map(|node| node.process().pid()));
-        let families = all.map(memory::family).collect::<Result<Vec<_>>>()?;
-        Ok(families.concat())
     }
 }
 

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::bed::Bed;
-use super::contender::Running;
+use super::site::Running;
 use crate::boot::memory::{self, Usage};
 use crate::echo;
 use crate::record::Record;

@@ -5,8 +5,9 @@
 use anyhow::{Context, Result};
 
 use super::bed::CONNECTIONS_MAX;
-use super::contender::{Contender, PORT, Site};
+use super::contender::Contender;
 use super::figures::Spread;
+use super::site::{PORT, Site};
 use crate::boot::{self, Launch, probe};
 use crate::echo::Echo;
 use crate::link::Link;

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Launched, PORT, Running, Site};
+use super::Launched;
+use crate::compare::site::{self, PORT, Running, Site};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -48,7 +49,7 @@ fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
     let configuration = configuration(site, transparent, tuning);
     let (command, _files) = launch(site, &configuration)?;
     let mut process = Process::spawn("HAProxy", command)?;
-    super::await_listener(&mut process, site.node())?;
+    site::await_listener(&mut process, site.node())?;
     let target = if transparent {
         site.server()
     } else {

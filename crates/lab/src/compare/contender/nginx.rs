@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Launched, PORT, Running, Site};
+use super::Launched;
+use crate::compare::site::{self, PORT, Running, Site};
 use crate::process::Process;
 use crate::scratch::Scratch;
 
@@ -24,7 +25,7 @@ pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
         let (command, files) = launch(site, thread)?;
         configuration = fs::read_to_string(files.path().join(CONFIG_FILE))?;
         let mut process = Process::spawn("nginx", command)?;
-        super::await_listener(&mut process, site.node())?;
+        site::await_listener(&mut process, site.node())?;
         processes.push(process);
     }
     Ok(Running {

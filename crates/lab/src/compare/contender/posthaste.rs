@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 
-use super::{NICE, Running, Site, cpu_set};
 use crate::chain::{Chain, Member};
+use crate::compare::site::{NICE, Running, Site, cpu_set};
 use crate::network::{Family, Network};
 use crate::node::Node;
 
