@@ -108,7 +108,8 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("cpus", bench.cpus.clone());
     let results = bench.put_through(&mut record)?;
     report::fill(&mut record, &bench, &results);
-    idle::fill(&mut record, &bench.measure_memory()?);
+    let footprints = bench.measure_memory(&mut record)?;
+    idle::fill(&mut record, &footprints);
     start::fill(&mut record, &bench.measure_starts()?);
     record.parameter("seconds", start.elapsed().as_secs());
     bench.finish(&record, &results)

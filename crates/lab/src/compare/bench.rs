@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::bed::{Bed, CONNECTIONS_MAX, Times};
 use super::contender::{Contender, Mode};
@@ -61,7 +61,7 @@ impl Bench<'_> {
         results: &mut Results,
         record: &mut Record,
     ) -> Result<()> {
-        let beds = self.prepare(placement, cpus, loads, record)?;
+        let beds = self.prepare(placement, cpus, loads, record);
         let order: Vec<usize> = (0..beds.len()).collect();
         let rounds = self.args.rounds();
         let mut turns = Turns {
@@ -82,33 +82,52 @@ impl Bench<'_> {
     }
 
     /// Builds the networks of all contenders that have one of the loads, and notes how they are
-    /// configured.
+    /// configured. Those that do not start are left out, and named.
     fn prepare(
         &self,
         placement: Placement,
         cpus: &[usize],
         loads: &[&Load],
         record: &mut Record,
-    ) -> Result<Vec<Bed>> {
+    ) -> Vec<Bed> {
         let mut beds = Vec::new();
         for &contender in &self.contenders {
             if loads.iter().all(|load| skips(load, &contender)) {
                 continue;
             }
-            eprintln!("compare: {} on {} CPU", contender.name, placement.cpus());
-            let bed = self.bed(contender, placement, cpus)?;
-            let running = bed.start(CONNECTIONS_MAX)?;
-            let key = format!("{}, {placement:?}", contender.name);
-            record.parameter(&key, running.configuration.clone());
-            running.stop()?;
-            beds.push(bed);
+            let name = contender.name;
+            eprintln!("compare: {name} on {} CPU", placement.cpus());
+            match self.try_out(contender, placement, cpus) {
+                Ok((bed, configuration)) => {
+                    record.parameter(&format!("{name}, {placement:?}"), configuration);
+                    beds.push(bed);
+                }
+                Err(error) => fail(
+                    record,
+                    &format!("{name} on {} CPU", placement.cpus()),
+                    &error,
+                ),
+            }
         }
-        Ok(beds)
+        beds
+    }
+
+    /// Builds a contender's network, starts it once, and returns how it is configured.
+    fn try_out(
+        &self,
+        contender: Contender,
+        placement: Placement,
+        cpus: &[usize],
+    ) -> Result<(Bed, String)> {
+        let bed = self.bed(contender, placement, cpus)?;
+        let running = bed.start(CONNECTIONS_MAX)?;
+        let configuration = running.configuration.clone();
+        running.stop()?;
+        Ok((bed, configuration))
     }
 
     fn bed(&self, contender: Contender, placement: Placement, cpus: &[usize]) -> Result<Bed> {
-        let bed = Bed::new(contender, placement, cpus, &self.args.binary);
-        bed.with_context(|| format!("prepare {}", contender.name))
+        Bed::new(contender, placement, cpus, &self.args.binary)
     }
 
     /// Whether something apart from the loads was asked for.
@@ -123,7 +142,7 @@ impl Bench<'_> {
         self.contenders.iter().filter(relays).copied()
     }
 
-    pub(super) fn measure_memory(&self) -> Result<Vec<Footprint>> {
+    pub(super) fn measure_memory(&self, record: &mut Record) -> Result<Vec<Footprint>> {
         let mut footprints = Vec::new();
         if self.wants(load::MEMORY) {
             let relays = idle::relays()?;
@@ -131,8 +150,10 @@ impl Bench<'_> {
                 let name = contender.name;
                 eprintln!("compare: memory of {name} with {relays} idle relays");
                 let bed = self.bed(contender, Placement::One, &self.cpus[..1])?;
-                let footprint = idle::measure(&bed, relays);
-                footprints.push(footprint.with_context(|| format!("memory of {name}"))?);
+                match idle::measure(&bed, relays) {
+                    Ok(footprint) => footprints.push(footprint),
+                    Err(error) => fail(record, &format!("memory of {name}"), &error),
+                }
             }
         }
         Ok(footprints)
@@ -171,6 +192,20 @@ impl Bench<'_> {
     }
 }
 
+/// Says that something could not be measured, and why.
+fn fail(record: &mut Record, what: &str, error: &anyhow::Error) {
+    record.remarks.push(failure(what, error));
+}
+
+/// A remark, in one line, that was shown as well.
+fn failure(what: &str, error: &anyhow::Error) -> String {
+    let why = format!("{error:#}");
+    let why: Vec<&str> = why.split_whitespace().collect();
+    let remark = format!("{FAILED}: {what}: {}.", why.join(" "));
+    eprintln!("compare: {remark}");
+    remark
+}
+
 /// Contenders taking turns.
 #[derive(Debug)]
 struct Turns<'a> {
@@ -201,8 +236,7 @@ impl Turns<'_> {
                 self.results.entry(key).or_default().push(measured);
             }
             Err(error) => {
-                let what = format!("{FAILED}: {} by {name}: {error:#}.", load.name);
-                eprintln!("compare: {what}");
+                let what = failure(&format!("{} by {name}", load.name), &error);
                 self.failed.insert(key, what);
             }
         }
