@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Fuzzes, one after the other, whatever reads what others wrote: captured
-# frames, records of the event ring, messages of nodes, configuration files. The
-# pinned toolchain does it: what cargo-fuzz asks of a nightly one is switched on
-# here.
+# frames, records of the event ring, messages of nodes, configuration files, files
+# of links. The pinned toolchain does it: what cargo-fuzz asks of a nightly one is
+# switched on here.
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #

@@ -131,6 +131,13 @@ struct Near {
     length: i32,
 }
 
+/// Nodes that the link at hand brings nearer. There is room for all, which stays.
+#[derive(Clone, Debug)]
+struct NearNodes {
+    room: Vec<Near>,
+    count: usize,
+}
+
 #[derive(Debug)]
 struct Sweep {
     /// Nodes in a padded row.
@@ -141,14 +148,19 @@ struct Sweep {
     /// From a layer to the one that its chains are in with one more hop: 1, or 0 without a bound.
     step: usize,
     /// By layer, of the link at hand.
-    sources: Vec<Vec<Near>>,
-    targets: Vec<Vec<Near>>,
+    sources: Vec<NearNodes>,
+    targets: Vec<NearNodes>,
 }
 
 impl Sweep {
     fn new(nodes: usize, hops_max: Option<usize>, both_ways: bool) -> Self {
         let stride = nodes.next_multiple_of(BLOCK);
         let count = hops_max.map_or(1, |hops| hops + 1);
+        let none = NearNodes {
+            // One more, to write what does not count.
+            room: vec![Near::default(); stride + 1],
+            count: 0,
+        };
         Self {
             stride,
             layers: (0..count)
@@ -156,8 +168,8 @@ impl Sweep {
                 .collect(),
             both_ways,
             step: usize::from(hops_max.is_some()),
-            sources: vec![Vec::new(); count],
-            targets: vec![Vec::new(); count],
+            sources: vec![none.clone(); count],
+            targets: vec![none; count],
         }
     }
 
@@ -172,11 +184,10 @@ impl Sweep {
                 let Some(layer) = self.layers.get_mut(joined) else {
                     continue;
                 };
-                let (sources, targets) = (&self.sources[one], &self.targets[other]);
+                let (sources, targets) = (self.sources[one].all(), self.targets[other].all());
+                layer.join(self.stride, rank, sources, targets);
                 if self.both_ways {
-                    layer.join_both_ways(self.stride, rank, sources, targets);
-                } else {
-                    layer.join(self.stride, rank, sources, targets);
+                    layer.join(self.stride, rank, targets, sources);
                 }
             }
         }
@@ -202,7 +213,7 @@ impl Sweep {
             targets,
         );
         let before = |end: usize, node: u16| chains.before[end * stride + usize::from(node)];
-        for target in targets {
+        for target in targets.all_mut() {
             let is_end = target.node == edge.to;
             target.before = if is_end {
                 edge.from
@@ -212,7 +223,7 @@ impl Sweep {
             target.length -= length;
         }
         if self.both_ways {
-            for source in sources {
+            for source in sources.all_mut() {
                 let is_end = source.node == edge.from;
                 source.before = if is_end {
                     edge.to
@@ -274,7 +285,9 @@ impl Layer {
                 if length < row[to] {
                     row[to] = length;
                     before[to] = target.before;
-                    self.columns[to * stride + from] = length;
+                    if let Some(column) = self.columns.get_mut(to * stride + from) {
+                        *column = length;
+                    }
                     log.push(Found {
                         to: target.node,
                         before: target.before,
@@ -287,40 +300,19 @@ impl Layer {
     }
 }
 
-impl Layer {
-    /// The same for the link and its reverse.
-    fn join_both_ways(&mut self, stride: usize, rank: u32, sources: &[Near], targets: &[Near]) {
-        for source in sources {
-            for target in targets {
-                let length = source.length + target.length;
-                let (from, to) = (usize::from(source.node), usize::from(target.node));
-                if length < self.rows[from * stride + to] {
-                    self.set(stride, rank, (source.node, target), length);
-                    self.set(stride, rank, (target.node, source), length);
-                }
-            }
-        }
+impl NearNodes {
+    fn all(&self) -> &[Near] {
+        &self.room[..self.count]
     }
 
-    /// Notes a chain from a node to the other.
-    fn set(&mut self, stride: usize, rank: u32, (from, to): (u16, &Near), length: i32) {
-        let place = usize::from(from) * stride + usize::from(to.node);
-        self.rows[place] = length;
-        self.before[place] = to.before;
-        self.log[usize::from(from)].push(Found {
-            to: to.node,
-            before: to.before,
-            rank,
-            length: length.cast_unsigned(),
-        });
+    fn all_mut(&mut self) -> &mut [Near] {
+        &mut self.room[..self.count]
     }
 }
 
 /// The nodes whose `chains` and one link of `length` more are shorter than `compared`.
-fn collect(chains: &[i32], compared: &[i32], length: i32, near: &mut Vec<Near>) {
-    // Room for all, and a place to write what does not count.
-    near.resize(chains.len() + 1, Near::default());
-    let mut count = 0;
+fn collect(chains: &[i32], compared: &[i32], length: i32, near: &mut NearNodes) {
+    near.count = 0;
     let (chains, _) = chains.as_chunks::<BLOCK>();
     let (compared, _) = compared.as_chunks::<BLOCK>();
     for (block, (chains, compared)) in chains.iter().zip(compared).enumerate() {
@@ -334,13 +326,12 @@ fn collect(chains: &[i32], compared: &[i32], length: i32, near: &mut Vec<Near>) 
         }
         // Written whether they count or not: a branch would be guessed wrong.
         for (place, (chain, other)) in chains.iter().zip(compared).enumerate() {
-            near[count] = Near {
+            near.room[near.count] = Near {
                 node: short(block * BLOCK + place),
                 before: 0,
                 length: chain + length,
             };
-            count += usize::from(chain + length < *other);
+            near.count += usize::from(chain + length < *other);
         }
     }
-    near.truncate(count);
 }
