@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use posthaste_relay::chain::{self, Chains};
+use posthaste_relay::chain::{self, Carrier, Chains};
 use posthaste_relay::control::Known;
+use posthaste_relay::flow::Flow;
 
 use posthaste_wire::header::NodeId;
 
@@ -61,7 +62,7 @@ fn list_route(
     } = Matches::of(&route.matches);
     let hops = route.chains.iter().filter_map(|index| {
         let chain = &chains.chains[*index];
-        Some(workers.hop(chain, &chains.peers[(*chain.nodes.first()?)?]))
+        Some(workers.hop(chain, &chains.peers[(*chain.nodes.first()?)?], None))
     });
     api::Route {
         number,
@@ -85,6 +86,24 @@ fn ways(candidates: impl Iterator<Item = api::Candidate>) -> api::Ways {
     }
 }
 
+/// Why the SYN of a cold hop has no option, though its peer takes it.
+fn no_option(peer: &chain::Peer, known: &api::Peer, flow: Option<&Flow>) -> Option<String> {
+    if peer.carrier != Carrier::Option {
+        return None;
+    }
+    if peer.address.is_ipv6() {
+        return Some("the address of the peer is IPv6".into());
+    }
+    if flow.is_some_and(|flow| !flow.is_ipv4()) {
+        return Some("the destination is IPv6".into());
+    }
+    (known.option_paused_ms > 0).then(|| "the peer did not heed the last ones".into())
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -96,17 +115,28 @@ fn direct() -> api::Candidate {
         peer: None,
         usable: true,
         waiting: 0,
+        carrier: None,
+        no_option: None,
     }
 }
 
 impl Workers {
-    fn hop(&self, chain: &chain::Chain, peer: &chain::Peer) -> api::Candidate {
-        let peer = self.peer(peer);
+    /// The way of a chain whose first hop is to `peer`, for a flow if one is named.
+    fn hop(&self, chain: &chain::Chain, peer: &chain::Peer, flow: Option<&Flow>) -> api::Candidate {
+        let known = self.peer(peer);
+        let no_option = no_option(peer, &known, flow);
+        let carrier = if no_option.is_some() {
+            Carrier::Convert
+        } else {
+            peer.carrier
+        };
         api::Candidate {
             chain: Some(chain.name.to_string()),
-            usable: peer.health.usable && self.chain_health(chain).usable,
-            peer: Some(peer.name),
-            waiting: peer.waiting,
+            usable: known.health.usable && self.chain_health(chain).usable,
+            peer: Some(known.name),
+            waiting: known.waiting,
+            carrier: Some(carrier.name().into()),
+            no_option,
         }
     }
 
@@ -120,6 +150,11 @@ impl Workers {
             address: peer.address.to_string(),
             pool_min: peer.pool.min,
             pool_max: peer.pool.max,
+            carrier: peer.carrier.name().into(),
+            option_paused_ms: each()
+                .filter_map(|state| state.option_paused_for)
+                .max()
+                .map_or(0, millis),
             waiting: each().map(|state| u64::from(state.waiting)).sum(),
             dialing: each().map(|state| u64::from(state.dialing)).sum(),
             wanted: each().map(|state| u64::from(state.wanted)).sum(),
@@ -150,7 +185,7 @@ impl Workers {
             usable: down().count() == 0 || down().count() < self.known.len(),
             known_to: all.len(),
             down_at: down().count(),
-            down_for_ms: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+            down_for_ms: millis(longest),
         }
     }
 }

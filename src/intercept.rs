@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use posthaste_bpf as bpf;
+use posthaste_relay::chain::Carrier;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept, Start};
@@ -45,6 +46,8 @@ impl Intercept for Lane {
             bpf::EventKind::Syn { held } => EventKind::Syn { held },
             bpf::EventKind::SynAck => EventKind::SynAck,
             bpf::EventKind::Reject => EventKind::Reject,
+            bpf::EventKind::Herald => EventKind::Herald,
+            bpf::EventKind::Stranger => EventKind::Stranger,
         };
         Some(Event {
             kind,
@@ -117,6 +120,10 @@ impl Intercept for Lane {
         sent.map_err(io::Error::other)
     }
 
+    fn herald(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()> {
+        self.lane.herald(socket, option).map_err(io::Error::other)
+    }
+
     fn know(&mut self, flow: &Flow) {
         self.lane.know(flow.addresses().0);
     }
@@ -152,6 +159,16 @@ fn peer_start(start: Start) -> bpf::PeerStart {
             u32::try_from(round.as_micros()).unwrap_or(u32::MAX)
         }),
     }
+}
+
+/// Whose SYNs may herald flows, by address.
+pub(crate) fn heralding(policy: &Policy) -> Vec<[u8; 16]> {
+    let peers = policy.chains.peers.iter();
+    let peers = peers.filter(|peer| peer.carrier == Carrier::Option);
+    peers
+        .flat_map(|peer| &peer.calls_from)
+        .map(|ip| octets(*ip))
+        .collect()
 }
 
 fn octets(ip: IpAddr) -> [u8; 16] {

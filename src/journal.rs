@@ -230,6 +230,7 @@ impl Journal for Log {
             &[
                 ("from", &denied.from),
                 ("destination", &asked.as_deref().unwrap_or("-")),
+                ("carrier", &denied.carrier.name()),
                 ("reason", &denied.denial.label()),
             ],
         );
@@ -448,13 +449,14 @@ mod tests {
         let denied = Denied {
             from: "192.0.2.1:4000".parse().unwrap(),
             flow: None,
+            carrier: posthaste_relay::chain::Carrier::Option,
             denial: posthaste_relay::control::Denial::Stranger,
         };
         for _ in 0..1000 {
             log.deny(&denied);
         }
         let text = written(log, &entries);
-        let line = "from=192.0.2.1:4000 destination=- reason=stranger";
+        let line = "from=192.0.2.1:4000 destination=- carrier=option reason=stranger";
         let count = text.lines().filter(|found| found.ends_with(line)).count();
         assert_eq!(count, DENIALS_MAX as usize);
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
+use posthaste_relay::chain::Carrier;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
 use posthaste_relay::sys;
@@ -181,6 +182,7 @@ impl Node {
         starting: Vec<worker::Starting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
+        set_heralds(&mut redirect, &config.policy, &log)?;
         let node = Self {
             path,
             config: Mutex::new(config),
@@ -228,6 +230,7 @@ impl Node {
         let (next, restart) = self.config().adopt(Config::load(path)?);
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
+        set_heralds(&mut self.redirect(), &next.policy, &self.log)?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
             worker.send(Command::Policy {
@@ -293,6 +296,20 @@ fn set_peer_starts(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyho
         }
         result => Ok(result?),
     }
+}
+
+/// Has heralds taken from peers and sent to them where the configuration says so.
+/// Without privilege to send them hops are opened by Convert.
+fn set_heralds(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
+    redirect.set_heralding(&intercept::heralding(policy))?;
+    let mut peers = policy.chains.peers.iter();
+    if peers.any(|peer| peer.carrier == Carrier::Option)
+        && let Err(error) = redirect.send_heralds()
+    {
+        let what = "hops are opened by Convert, not by an option";
+        log.warn(what, &[("error", &error)]);
+    }
+    Ok(())
 }
 
 fn start_worker(

@@ -9,8 +9,9 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 3] = [
+const OBJECTS: [(&str, &[&str]); 4] = [
     ("capture", &["capture", "destination", "exempt_key"]),
+    ("herald", &["herald"]),
     ("redirect", &["rule_key", "candidates", "peer_start"]),
     ("later", &["destination", "gate", "event_head"]),
 ];
@@ -27,7 +28,7 @@ fn main() {
         }
     }
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
-    for header in ["helpers.h", "types.h", "maps.h", "packet.h"] {
+    for header in ["helpers.h", "types.h", "maps.h", "packet.h", "gates.h"] {
         println!("cargo:rerun-if-changed=src/{header}");
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn explain(
                 .chains
                 .ways(&flow)
                 .into_iter()
-                .map(|way| candidate(&policy.chains, way, known)),
+                .map(|way| candidate(&policy.chains, way, &flow, known)),
         ),
         access: api::Access {
             denied: policy
@@ -90,10 +90,12 @@ pub(crate) fn explain(
     }
 }
 
-fn candidate(chains: &Chains, way: Way, workers: &Workers) -> api::Candidate {
+fn candidate(chains: &Chains, way: Way, flow: &Flow, workers: &Workers) -> api::Candidate {
     match way {
         Way::Direct => direct(),
-        Way::Hop { peer, chain, .. } => workers.hop(&chains.chains[chain], &chains.peers[peer]),
+        Way::Hop { peer, chain, .. } => {
+            workers.hop(&chains.chains[chain], &chains.peers[peer], Some(flow))
+        }
     }
 }
 

@@ -60,6 +60,7 @@ fn worker(paris_down: bool, south_down: bool) -> Known {
     let down = |down: bool| down.then(|| Duration::from_secs(3));
     Known {
         peers: vec![PeerState {
+            option_paused_for: None,
             peer: id(8),
             waiting: 2,
             dialing: 1,
@@ -170,6 +171,7 @@ fn the_first_way_that_is_not_down_is_taken() {
     assert_eq!(taken([worker(false, true)]), chain("east"));
     let mut known = worker(true, true);
     known.peers.push(PeerState {
+        option_paused_for: None,
         peer: id(9),
         waiting: 0,
         dialing: 0,
@@ -189,6 +191,38 @@ fn the_first_way_that_is_not_down_is_taken() {
         Some(&workers([known, Known::default()])),
     );
     assert_eq!(asked.ways.taken, Some(0));
+}
+
+/// How a cold hop to the first peer is opened for a flow, and why not by the option.
+fn cold(config: &str, destination: &str, workers: Option<&Workers>) -> [Option<String>; 2] {
+    let config = Config::parse(Path::new("node.toml"), config, &HOST).unwrap();
+    let question = Question::new(destination.parse().unwrap(), None).unwrap();
+    let candidate = explain(&config, &question, workers).ways.candidates[0].clone();
+    [candidate.carrier, candidate.no_option]
+}
+
+#[test]
+fn what_carries_the_header_of_a_flow_is_told_and_why() {
+    let by_convert = |why: Option<&str>| [Some("convert".into()), why.map(str::to_owned)];
+    let by_option = [Some("option".into()), None];
+    assert_eq!(cold(FILE, "198.51.9.9:80", None), by_convert(None));
+    let option = FILE.replacen(
+        "name = \"paris\"\n",
+        "name = \"paris\"\ncarrier = \"option\"\n",
+        1,
+    );
+    assert_eq!(cold(&option, "198.51.9.9:80", None), by_option);
+    let v6 = cold(&option, "[2001:db8::7]:80", None);
+    assert_eq!(v6, by_convert(Some("the destination is IPv6")));
+    let mut known = worker(false, false);
+    let unpaused = workers([known.clone()]);
+    assert_eq!(cold(&option, "198.51.9.9:80", Some(&unpaused)), by_option);
+    known.peers[0].option_paused_for = Some(Duration::from_secs(5));
+    let paused = cold(&option, "198.51.9.9:80", Some(&workers([known])));
+    assert_eq!(
+        paused,
+        by_convert(Some("the peer did not heed the last ones"))
+    );
 }
 
 #[test]

@@ -297,11 +297,21 @@ fn way(candidate: &Candidate, taken: bool, asked: bool) -> String {
         if candidate.waiting > 0 {
             let _ = write!(text, ", {} warm hops wait", candidate.waiting);
         }
+        text += &cold(candidate);
     }
     if taken {
         text += "  <- taken";
     }
     text
+}
+
+/// How a hop is opened when none waits, where that is worth a word.
+fn cold(candidate: &Candidate) -> String {
+    match (candidate.carrier.as_deref(), &candidate.no_option) {
+        (Some("option"), _) => ", cold hops by the option".into(),
+        (_, Some(why)) => format!(", cold hops by Convert ({why})"),
+        _ => String::new(),
+    }
 }
 
 fn access(explanation: &Explanation) -> String {

@@ -172,6 +172,8 @@ pub(super) struct Peer {
     pub(super) key: Scalar,
     pub(super) key_file: Scalar,
     pub(super) key_id: Scalar,
+    pub(super) carrier: Scalar,
+    pub(super) calls_from: List,
     pub(super) pool_min: Scalar,
     pub(super) pool_max: Scalar,
     pub(super) reflector: Scalar,

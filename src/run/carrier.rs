@@ -215,6 +215,10 @@ impl Intercept for Capture {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn herald(&mut self, _socket: BorrowedFd<'_>, _option: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn know(&mut self, _flow: &Flow) {}
 
     fn widen(&mut self, _peer: IpAddr, _start: Option<Start>) {}

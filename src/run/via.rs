@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use posthaste_relay::chain::{Peer, PoolLimits};
+use posthaste_relay::chain::{Carrier, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 
@@ -81,6 +81,8 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         address,
         key: None,
         key_id: 0,
+        carrier: Carrier::Convert,
+        calls_from: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions {
             congestion: there.then(|| CONGESTION.to_owned()),

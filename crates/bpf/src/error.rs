@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// Finding the cgroup that the window program is for.
     #[error(
-        "`initial_window` needs the cgroup v2 of this process, which cannot be opened: {reason}"
+        "`initial_window` and `carrier` need the cgroup v2 of this process, which cannot be opened: {reason}"
     )]
     Cgroup {
         /// Why.
@@ -52,7 +52,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Attaching a program of a command's to its cgroup.
+    /// Heralds came after a start without peers.
+    #[error(
+        "`carrier = \"option\"` takes effect at start only when there was no peer: restart the node"
+    )]
+    HeraldsAtStart,
+    /// Attaching a program to a cgroup.
     #[error("could not attach the program `{program}` to a cgroup: {source}")]
     AttachCgroup {
         /// Which.

@@ -64,5 +64,10 @@ static struct mptcp_sock *HELPER(skc_to_mptcp_sock)(void *sk) = NUMBER(skc_to_mp
 static __u64 HELPER(get_netns_cookie)(void *ctx) = NUMBER(get_netns_cookie);
 static void *HELPER(ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = NUMBER(ringbuf_reserve);
 static void HELPER(ringbuf_submit)(void *record, __u64 flags) = NUMBER(ringbuf_submit);
+static __u64 HELPER(ringbuf_query)(void *ring, __u64 what) = NUMBER(ringbuf_query);
 static void HELPER(ringbuf_discard)(void *record, __u64 flags) = NUMBER(ringbuf_discard);
+static long HELPER(sock_ops_cb_flags_set)(void *ctx, int flags) = NUMBER(sock_ops_cb_flags_set);
+static long HELPER(reserve_hdr_opt)(void *ctx, __u32 bytes, __u64 flags) = NUMBER(reserve_hdr_opt);
+static long HELPER(store_hdr_opt)(void *ctx, const void *from, __u32 bytes,
+				  __u64 flags) = NUMBER(store_hdr_opt);
 static long HELPER(loop)(__u32 count, void *callback, void *context, __u64 flags) = NUMBER(loop);

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::herald;
 use crate::later::Tools;
 use crate::object::Map;
 use crate::objects::types;
@@ -71,6 +72,10 @@ pub enum EventKind {
     SynAck,
     /// A SYN to answer with a reset.
     Reject,
+    /// A SYN for this node itself heralds a flow; it went to the worker's listener.
+    Herald,
+    /// The same from somebody who may not; it went its way.
+    Stranger,
 }
 
 /// One event of the redirect program.
@@ -133,6 +138,8 @@ pub struct Lane {
     pub(crate) peer_windows: Arc<Map>,
     /// There once the node has settled. Before, flows have no gates.
     pub(crate) tools: Arc<OnceLock<Tools>>,
+    /// There once heralds can be sent.
+    pub(crate) heralds: Arc<OnceLock<Arc<Map>>>,
 }
 
 impl Lane {
@@ -297,6 +304,16 @@ impl OpenLane {
         }
     }
 
+    /// Has a socket that is yet to connect say `option` (RFC 9293 §3.1: kind, length
+    /// and value, at most 20 bytes) in its SYN.
+    ///
+    /// # Errors
+    /// [`Error::Unsettled`] when no heralds can be sent; [`Error::Map`].
+    pub fn herald(&self, socket: BorrowedFd<'_>, option: &[u8]) -> Result<(), Error> {
+        let heralds = self.lane.heralds.get().ok_or(Error::Unsettled)?;
+        herald::leave(heralds, socket, option)
+    }
+
     /// Remembers that a client prefix completed a handshake.
     pub fn know(&self, client_ip: [u8; 16]) {
         if let Some(tools) = self.lane.tools.get() {
@@ -398,6 +415,8 @@ fn parse(raw: &[u8]) -> Option<Event> {
         },
         1 => EventKind::SynAck,
         2 => EventKind::Reject,
+        3 => EventKind::Herald,
+        4 => EventKind::Stranger,
         _ => return None,
     };
     Some(Event {
@@ -473,7 +492,9 @@ mod tests {
         assert_eq!(kind(0, 0), Some(EventKind::Syn { held: false }));
         assert_eq!(kind(1, 1), Some(EventKind::SynAck));
         assert_eq!(kind(2, 1), Some(EventKind::Reject));
-        assert_eq!(kind(3, 0), None);
+        assert_eq!(kind(3, 0), Some(EventKind::Herald));
+        assert_eq!(kind(4, 0), Some(EventKind::Stranger));
+        assert_eq!(kind(5, 0), None);
     }
 
     #[test]

@@ -3,39 +3,13 @@
  * What a node can begin to relay without, and is given once it does: checking
  * these programs takes the kernel some milliseconds.
  *
- * open_flow, check_cookie, hold_syn_ack, claim_error, claim_fragment
+ * open_flow, check_cookie, hold_syn_ack, claim_error, claim_fragment, hear_herald
  *                 called by `redirect`, to go on with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by hand, puts a frame back on a device
  */
+#include "gates.h"
 #include "packet.h"
-
-/* Sized to the half-open budget: the bound holds here, whatever user space
- * does. Not LRU: an evicted gate would be an open one. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct flow);
-	__type(value, struct gate);
-} gates SEC(".maps");
-
-/* The part of the budget kept for clients from `known` prefixes. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct flow);
-	__type(value, struct gate);
-} gates_kept SEC(".maps");
-
-/* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 2048);
-	__type(key, __u64);
-	__type(value, __u8);
-} known SEC(".maps");
 
 /* Destinations that failed in early mode, until when (CLOCK_MONOTONIC, ns). */
 struct {
@@ -44,13 +18,6 @@ struct {
 	__type(key, struct destination);
 	__type(value, __u64);
 } suspects SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32); /* worker */
-	__type(value, __u32); /* a ring */
-} rings SEC(".maps");
 
 /* Flows whose SYN met a TIME_WAIT socket, and the key in `listeners` of the
  * listener meant for them. */
@@ -84,21 +51,14 @@ struct {
  * sooner. */
 #define FRAGMENTS_NS 5000000000ull
 
+/* Bytes of options that a TCP header can have. */
+#define TCP_OPTIONS_MAX 40
+
 /* What becomes of a SYN. FATE_LISTEN carries the listener's key above it. */
 #define FATE_PASS 0   /* on, unrelayed */
 #define FATE_HOLD 1   /* nowhere: the worker has a copy */
 #define FATE_LISTEN 2 /* to a listener */
 #define FATE_BITS 2
-
-/* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
-static __always_inline __u64 client_prefix(const struct packet *pkt)
-{
-	const __u32 *word = pkt->flow.client.word;
-
-	if (pkt->family == AF_INET)
-		return ((__u64)(word[3] & bpf_htonl(0xffffff00)) << 32) | word[2];
-	return ((__u64)word[1] << 32) | word[0];
-}
 
 static __always_inline bool suspected(const struct packet *pkt)
 {
@@ -109,72 +69,6 @@ static __always_inline bool suspected(const struct packet *pkt)
 	__u64 *until = bpf_map_lookup_elem(&suspects, &key);
 
 	return until && bpf_ktime_get_ns() < *until;
-}
-
-/* Makes the gate of a new flow. Within the budget anybody may; in the reserve
- * only clients whose prefix has completed a handshake before. */
-static __always_inline bool make_gate(const struct packet *pkt, const struct gate *gate,
-				      struct event_head *event)
-{
-	__u64 prefix = client_prefix(pkt);
-	struct flow flow = pkt->flow;
-	struct gate made = *gate;
-
-	if (!bpf_map_update_elem(&gates, &flow, &made, BPF_ANY)) {
-		/* An earlier attempt on this tuple may have used the reserve. */
-		bpf_map_delete_elem(&gates_kept, &flow);
-		return true;
-	}
-	if (bpf_map_lookup_elem(&known, &prefix) &&
-	    !bpf_map_update_elem(&gates_kept, &flow, &made, BPF_ANY)) {
-		event->kept = 1;
-		return true;
-	}
-	count(STAT_GATES_FULL);
-	return false;
-}
-
-/* Gives a worker an event with the frame, and the flow its `gate` if there is
- * one to make. False when there is no room for either: then nothing has changed,
- * and the gate of an earlier attempt still stands. */
-STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
-		__u32 worker, const struct gate *gate)
-{
-	__u32 bytes = skb->len < FRAME_MAX ? skb->len : FRAME_MAX;
-	struct event *event;
-	void *ring;
-
-	ring = bpf_map_lookup_elem(&rings, &worker);
-	if (!pkt || !head || !ring)
-		return false;
-	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
-	if (!event) {
-		count(STAT_EVENTS_LOST);
-		return false;
-	}
-	event->head = *head;
-	event->head.ifindex = skb->ifindex;
-	event->head.l2_bytes = pkt->l2_bytes;
-	event->head.isn = bpf_ntohl(pkt->tcp.seq);
-	event->head.frame_bytes = bytes;
-	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
-	 * FRAME_MAX; clang must not fold what it knows into it. */
-	asm volatile("" : "+r"(bytes));
-	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
-	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||
-	    (gate && !make_gate(pkt, gate, &event->head))) {
-		bpf_ringbuf_discard(event, 0);
-		return false;
-	}
-	bpf_ringbuf_submit(event, 0);
-	return true;
-}
-
-static __always_inline struct gate *find_gate(const struct flow *flow)
-{
-	struct gate *gate = bpf_map_lookup_elem(&gates, flow);
-
-	return gate ? gate : bpf_map_lookup_elem(&gates_kept, flow);
 }
 
 static __always_inline __u32 fate_of_retransmission(const struct gate *gate,
@@ -317,10 +211,114 @@ int check_cookie(struct __sk_buff *skb)
 		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v6, sizeof(pkt.ip.v6), &pkt.tcp,
 						sizeof(pkt.tcp));
 	bpf_sk_release(listener);
-	if (valid != 0 || !forwardable(skb, &pkt))
+	/* With a gate it is a node's whose SYN was a herald. */
+	if (valid != 0 || (!gate && !forwardable(skb, &pkt)))
 		return TC_ACT_UNSPEC;
 	count(STAT_COOKIES);
 	return give(skb, key);
+}
+
+/* What the search for a herald works with. */
+struct option_search {
+	struct __sk_buff *skb;
+	__u32 at;
+	__u32 end;
+	bool found;
+};
+
+/* Looks at one option; 1 ends the search. What is wrong with a herald the worker
+ * finds out. */
+static long consider_option(__u32 index, struct option_search *search)
+{
+	struct {
+		__u8 kind;
+		__u8 bytes;
+		__be16 experiment;
+	} option;
+
+	(void)index;
+	/* Shorter ones are none of ours. */
+	if (search->at + sizeof(option) > search->end ||
+	    bpf_skb_load_bytes(search->skb, search->at, &option, sizeof(option)) || !option.kind)
+		return 1;
+	if (option.kind == 1) {
+		search->at += 1;
+		return 0;
+	}
+	if ((option.kind == HERALD_KIND || option.kind == HERALD_KIND_OTHER) &&
+	    option.experiment == bpf_htons(HERALD_EXPERIMENT)) {
+		search->found = true;
+		return 1;
+	}
+	search->at += option.bytes;
+	return option.bytes < 2;
+}
+
+/* Whether a SYN whose TCP header is at `at` heralds a flow. */
+static __always_inline bool heralds(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct option_search search = {
+		.skb = skb,
+		.at = at + sizeof(struct tcphdr),
+		.end = at + pkt->tcp.doff * 4,
+	};
+
+	bpf_loop(TCP_OPTIONS_MAX, consider_option, &search, 0);
+	return search.found;
+}
+
+/* Strangers are reported while this much of a ring is free of events: a flood of
+ * theirs displaces none of others. */
+static __always_inline bool is_idle(__u32 worker)
+{
+	void *ring = bpf_map_lookup_elem(&rings, &worker);
+
+	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) * 4 <
+			       bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+}
+
+/*
+ * A SYN with options for an explicit listener. A herald from a peer opens a flow as
+ * the SYN of a transparent one does: an event, a gate, and the worker's own
+ * listener in place of the explicit one, which the kernel may choose another
+ * worker's of. Whatever keeps that from happening, the request behind the SYN
+ * says the same, and finds the explicit listener.
+ */
+SEC("tcx/ingress")
+int hear_herald(struct __sk_buff *skb)
+{
+	struct event_head event = { .kind = EVENT_HERALD };
+	__u32 worker = this_worker();
+	struct gate made = {};
+	struct packet pkt = {};
+	struct gate *gate;
+	struct flow flow;
+	__u32 at;
+
+	pkt.l2_bytes = skb->cb[MESSAGE_L2_BYTES];
+	at = parse_ip(skb, &pkt, pkt.l2_bytes);
+	if (!at || !parse_tcp(skb, &pkt, at) || !heralds(skb, &pkt, at))
+		return TC_ACT_UNSPEC;
+	flow = pkt.flow;
+	event.flow = flow;
+	if (!bpf_map_lookup_elem(&herald_peers, &flow.client)) {
+		count(STAT_HERALDS_REFUSED);
+		event.kind = EVENT_STRANGER;
+		if (is_idle(worker))
+			report(skb, &pkt, &event, worker, NULL);
+		return TC_ACT_UNSPEC;
+	}
+	gate = find_gate(&flow);
+	if (gate)
+		worker = gate->worker;
+	if (gate && gate->isn == pkt.tcp.seq)
+		return give(skb, listener_key(worker, &pkt));
+	made.worker = worker;
+	made.isn = pkt.tcp.seq;
+	made.syn = SYN_ADMITTED;
+	if (has_withdrawn(worker) || !report(skb, &pkt, &event, worker, &made))
+		return TC_ACT_UNSPEC;
+	return give(skb, listener_key(worker, &pkt));
 }
 
 /* A SYN-ACK for one of our upstream sockets. It waits at the worker while the

@@ -91,6 +91,7 @@ impl Later {
             program::HOLD_SYN_ACK,
             program::CLAIM_ERROR,
             program::CLAIM_FRAGMENT,
+            program::HEAR_HERALD,
         ];
         steps.fill(in_order.iter().map(|number| self.programs[*number].as_fd()))
     }
@@ -110,6 +111,7 @@ fn make(
         map::LISTENERS => share(redirect::map::LISTENERS),
         map::WITHDRAWN => share(redirect::map::WITHDRAWN),
         map::STATS => share(redirect::map::STATS),
+        map::HERALD_PEERS => share(redirect::map::HERALD_PEERS),
         map::RINGS => object.make_outer(number, settings.workers, ring),
         map::GATES => object.make(number, Some(settings.half_open.max(1))),
         map::GATES_KEPT => object.make(number, Some(settings.half_open_reserve.max(1))),

@@ -13,6 +13,7 @@ mod attach;
 mod capture;
 mod cgroup;
 mod error;
+mod herald;
 mod lane;
 mod later;
 mod object;

@@ -27,6 +27,15 @@ struct {
 	__type(value, __u32);
 } withdrawn SEC(".maps");
 
+/* Addresses that peers call from whose heralds count. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+} herald_peers SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, STAT_MAX);

@@ -236,6 +236,7 @@ STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
 /* Whose a segment is. */
 enum owner {
 	OWNER_NONE,
+	OWNER_LISTENER,   /* a listener of ours, maybe one on all addresses */
 	OWNER_HOST,       /* a socket of the host's own */
 	OWNER_OURS,
 	OWNER_CONNECTING, /* a socket of ours that waits for its SYN-ACK */
@@ -251,8 +252,9 @@ static __always_inline enum owner owner_by(struct bpf_sock *sk)
 
 	switch (sk->state) {
 	case BPF_TCP_LISTEN:
-		/* A wildcard listener of the host, which transit must not reach. */
-		return OWNER_NONE;
+		/* A wildcard listener, which transit must not reach. */
+		full = bpf_sk_fullsock(sk);
+		return full && (full->mark & socket_mark) ? OWNER_LISTENER : OWNER_NONE;
 	case BPF_TCP_NEW_SYN_RECV:
 		return OWNER_REQUEST;
 	case BPF_TCP_TIME_WAIT:

@@ -197,6 +197,17 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	return give(skb, listener_key(worker, pkt));
 }
 
+/* Bytes of a TCP header that an option of ours fits in. */
+#define HERALD_HEADER_MIN (20 + 16)
+
+/* Whether a segment may herald a flow: it opens a connection to a listener of
+ * ours, is meant for this host, and has options enough. */
+static __always_inline bool may_herald(struct __sk_buff *skb, const struct packet *pkt)
+{
+	return pkt->family == AF_INET && pkt->tcp.doff * 4 >= HERALD_HEADER_MIN &&
+	       opens(&pkt->tcp) && !forwardable(skb, pkt);
+}
+
 static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	enum owner owner;
@@ -204,6 +215,11 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 	if (!parse_tcp(skb, pkt, at))
 		return TC_ACT_UNSPEC;
 	owner = owner_of(skb, pkt);
+	if (owner == OWNER_LISTENER) {
+		if (may_herald(skb, pkt))
+			bpf_tail_call(skb, &steps, STEP_HEAR_HERALD);
+		owner = OWNER_NONE;
+	}
 	if ((owner == OWNER_NONE || owner == OWNER_WAITING) && opens(&pkt->tcp))
 		return on_syn(skb, pkt, owner == OWNER_WAITING);
 	switch (owner) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::attach::Hold;
 use crate::cgroup;
 use crate::error::Error;
+use crate::herald::Sender;
 use crate::lane::{Lane, PeerStart};
 use crate::later::{Later, Tools};
 use crate::object::{Map, Program};
@@ -62,6 +63,8 @@ pub struct Maps {
     /// By worker.
     rings: Vec<OnceLock<Arc<Map>>>,
     tools: Arc<OnceLock<Tools>>,
+    /// What sockets are to say in their SYN, once a program looks at it.
+    heralds: Arc<OnceLock<Arc<Map>>>,
 }
 
 /// The loaded programs of one node.
@@ -78,6 +81,10 @@ pub struct Redirect {
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<OwnedFd>,
+    /// The program that sends heralds, once some peer is to have them.
+    sender: Option<Sender>,
+    /// Addresses whose heralds count.
+    heralding: Vec<[u8; 16]>,
     prefixes: Vec<(u8, PrefixSpec)>,
     /// Those with a window.
     peers: Vec<[u8; 16]>,
@@ -110,6 +117,7 @@ impl Maps {
             maps: maps.collect::<Result<_, _>>()?,
             rings: (0..settings.workers).map(|_| OnceLock::new()).collect(),
             tools: Arc::default(),
+            heralds: Arc::default(),
         })
     }
 
@@ -126,6 +134,7 @@ impl Maps {
             listeners: hold(map::LISTENERS),
             peer_windows: hold(map::PEER_WINDOWS),
             tools: Arc::clone(&self.tools),
+            heralds: Arc::clone(&self.heralds),
         })
     }
 
@@ -168,6 +177,8 @@ impl Redirect {
             later: None,
             cgroup: settings.windows.then(own_cgroup),
             windows: None,
+            sender: None,
+            heralding: Vec::new(),
             prefixes: Vec::new(),
             peers: Vec::new(),
             shared,
@@ -237,6 +248,49 @@ impl Redirect {
             map.update(address, bytes(&start.value()))?;
             self.peers.push(*address);
         }
+        Ok(())
+    }
+
+    /// Has SYNs from these addresses herald flows, and those of others not.
+    /// Addresses are 16 bytes, v4-mapped for IPv4.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_heralding(&mut self, addresses: &[[u8; 16]]) -> Result<(), Error> {
+        let map = self.shared.get(map::HERALD_PEERS);
+        for address in addresses {
+            map.update(address, &1_u32.to_ne_bytes())?;
+        }
+        // Last: who stays is never a stranger.
+        let former = std::mem::replace(&mut self.heralding, addresses.to_vec());
+        let gone = former.iter().filter(|address| !addresses.contains(address));
+        for address in gone {
+            map.delete(address)?;
+        }
+        Ok(())
+    }
+
+    /// Lets workers send heralds.
+    ///
+    /// # Errors
+    /// [`Error::HeraldsAtStart`], [`Error::Cgroup`], [`Error::Load`],
+    /// [`Error::AttachCgroup`].
+    pub fn send_heralds(&mut self) -> Result<(), Error> {
+        if self.sender.is_some() {
+            return Ok(());
+        }
+        let cgroup = match &self.cgroup {
+            Some(Ok(cgroup)) => cgroup,
+            Some(Err(error)) => {
+                return Err(Error::Cgroup {
+                    reason: error.to_string(),
+                });
+            }
+            None => return Err(Error::HeraldsAtStart),
+        };
+        let sender = Sender::attach(&self.shared.maps[map::STATS], cgroup.as_fd())?;
+        self.shared.heralds.get_or_init(|| sender.heralds());
+        self.sender = Some(sender);
         Ok(())
     }
 
@@ -331,7 +385,7 @@ impl Redirect {
 
     /// What the programs counted: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        const STATS: [(&str, &str); 7] = [
+        const STATS: [(&str, &str); 9] = [
             ("syns_redirected", "SYNs given to a listener."),
             (
                 "gates_full",
@@ -345,10 +399,18 @@ impl Redirect {
             ("renewals", "SYNs that met a TIME_WAIT socket."),
             ("icmp_errors", "ICMP errors handed to our sockets."),
             ("suspects", "Early flows made strict by an earlier failure."),
+            (
+                "heralds_refused",
+                "SYNs with a chain header from addresses that may not send one.",
+            ),
+            (
+                "heralds_left_out",
+                "Chain headers that the SYN they were for had no room for.",
+            ),
         ];
         let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
         let mut total = |index: usize| {
-            let key = u32::try_from(index).expect("seven").to_ne_bytes();
+            let key = u32::try_from(index).expect("nine").to_ne_bytes();
             let found = self.shared.get(map::STATS).look_up(&key, &mut values);
             let values = values.as_chunks().0.iter();
             let total = values.copied().map(u64::from_ne_bytes).sum();
@@ -364,7 +426,8 @@ impl Redirect {
     pub fn programs(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
         let later = self.later.iter().flat_map(|later| later.programs.iter());
         let first = std::iter::once(&self.program).chain(&self.widen_window);
-        let all = first.chain(later.map(Arc::as_ref));
+        let sender = self.sender.iter().map(|sender| &sender.program);
+        let all = first.chain(sender).chain(later.map(Arc::as_ref));
         all.map(|program| (program.name, program.as_fd())).collect()
     }
 

@@ -100,6 +100,20 @@ struct gate {
 	__u8 pad;
 };
 
+/* An option of a SYN that heralds a flow (docs/protocol.md). */
+#define HERALD_KIND 253
+#define HERALD_KIND_OTHER 254 /* is read as well */
+#define HERALD_EXPERIMENT 0x5048
+#define HERALD_MAX 20
+
+/* The option as it is sent. */
+struct herald {
+	__u8 option[HERALD_MAX];
+	__u8 bytes; /* of the option: 16 or 20 */
+	__u8 tried; /* SYNs there were */
+	__u8 pad[2];
+};
+
 /* Where connections of a cgroup are led to. */
 struct capture {
 	__u64 netns;   /* cookie of the network namespace with the listeners */
@@ -118,6 +132,8 @@ enum event_kind {
 	EVENT_SYN,     /* a flow to relay begins */
 	EVENT_SYN_ACK, /* its server answered; the segment is held here */
 	EVENT_REJECT,  /* a SYN to answer with a reset */
+	EVENT_HERALD,  /* a SYN for this node itself heralds a flow */
+	EVENT_STRANGER, /* the same from whom nothing is taken so; it went its way */
 };
 
 struct event_head {
@@ -146,6 +162,7 @@ enum step {
 	STEP_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
 	STEP_CLAIM_ERROR,    /* an ICMP error */
 	STEP_CLAIM_FRAGMENT, /* part of a segment */
+	STEP_HEAR_HERALD,    /* a SYN with options for a listener of ours */
 	STEP_MAX,
 };
 
@@ -157,5 +174,7 @@ enum stat {
 	STAT_RENEWALS,      /* SYNs that found a TIME_WAIT socket */
 	STAT_ICMP,          /* ICMP errors handed to our sockets */
 	STAT_SUSPECTS,      /* early flows made strict by an earlier failure */
+	STAT_HERALDS_REFUSED, /* heralds from who may send none */
+	STAT_HERALDS_LEFT_OUT, /* heralds that their SYN had no room for */
 	STAT_MAX,
 };

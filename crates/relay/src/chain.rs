@@ -4,7 +4,7 @@
 //! can fill it in the same way.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,27 @@ use crate::flow::Flow;
 use crate::intercept::Start;
 use crate::policy::{Match, SideOptions};
 use crate::warm::path::RATE_ASSUMED;
+
+/// What carries the chain header over a cold hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    /// The first bytes of the stream (RFC 8803), in the SYN where that is taken.
+    #[default]
+    Convert,
+    /// An option of the SYN heralds what the first bytes ask for, where both ends
+    /// and the destination are IPv4.
+    Option,
+}
+
+impl Carrier {
+    /// Its name in the configuration and in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Convert => "convert",
+            Self::Option => "option",
+        }
+    }
+}
 
 /// Another node that this one exchanges flows with.
 #[derive(Clone, PartialEq, Eq)]
@@ -30,6 +51,11 @@ pub struct Peer {
     pub key: Option<Key>,
     /// Which of their keys that is, if there is one.
     pub key_id: u32,
+    /// What carries the chain header over cold hops to it and, if that is the
+    /// option, may carry it over those from it.
+    pub carrier: Carrier,
+    /// Addresses that its connections come from.
+    pub calls_from: Vec<IpAddr>,
     /// How many warm hops to it a worker keeps open.
     pub pool: PoolLimits,
     /// Settings of the sockets of hops to it.
@@ -68,6 +94,7 @@ impl fmt::Debug for Peer {
             .field("name", &self.name)
             .field("id", &self.id)
             .field("address", &self.address)
+            .field("carrier", &self.carrier)
             .field("pool", &self.pool)
             .finish_non_exhaustive()
     }
@@ -199,6 +226,15 @@ impl Chains {
     /// The peer of this number.
     pub fn peer(&self, id: NodeId) -> Option<usize> {
         self.peers.iter().position(|peer| peer.id == id)
+    }
+
+    /// The peer whose heralds may come from an address.
+    pub fn heralding_from(&self, ip: IpAddr) -> Option<&Peer> {
+        let mut heralding = self
+            .peers
+            .iter()
+            .filter(|peer| peer.carrier == Carrier::Option);
+        heralding.find(|peer| peer.calls_from.contains(&ip))
     }
 
     fn first_hop(&self, chain: usize) -> Option<Way> {

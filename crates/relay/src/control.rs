@@ -11,6 +11,7 @@ use posthaste_wire::header::NodeId;
 
 use posthaste_wire::hop::Reply;
 
+use crate::chain::Carrier;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::policy::{AcceptMode, Policy};
@@ -175,6 +176,9 @@ pub struct PeerState {
     pub totals: HopTotals,
     /// Why the last dial that failed did.
     pub failure: Option<String>,
+    /// For how much longer its hops have no option in their SYN, since it did not heed
+    /// those that had; `None` while they have, if they are to.
+    pub option_paused_for: Option<Duration>,
     /// For how much longer no flow is sent to it, since it failed; `None` while
     /// flows are.
     pub down_for: Option<Duration>,
@@ -297,6 +301,8 @@ pub struct Denied {
     pub from: SocketAddr,
     /// What it asked for, if that was read.
     pub flow: Option<Flow>,
+    /// By what it asked.
+    pub carrier: Carrier,
     /// Why not.
     pub denial: Denial,
 }

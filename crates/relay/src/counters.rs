@@ -103,6 +103,16 @@ counters! {
     hops_cold: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
+    #[doc = "Flows that left for another node with a chain header in their SYN."]
+    heralds_sent: total,
+    #[doc = "Chain headers in SYNs by which the next node opened the flow."]
+    heralds_heeded: total,
+    #[doc = "Chain headers in SYNs that the next node did not get or did not heed."]
+    heralds_unheeded: total,
+    #[doc = "SYNs of peers with a chain header."]
+    heralds_received: total,
+    #[doc = "Flows opened by the chain header in a peer's SYN."]
+    heralds_opened: total,
     #[doc = "Log records dropped because the log could not keep up."]
     log_drops: total,
 }

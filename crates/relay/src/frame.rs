@@ -59,10 +59,16 @@ impl Frame {
         &self.bytes
     }
 
+    /// The options of its TCP header (RFC 9293 §3.1). `None` when the capture is not
+    /// a whole one.
+    pub fn tcp_options(&self) -> Option<&[u8]> {
+        let layout = self.layout()?;
+        self.bytes.get(layout.tcp + 20..layout.end)
+    }
+
     /// The maximum segment size that a SYN announces (RFC 9293 §3.7.1).
     pub fn mss(&self) -> Option<u16> {
-        let layout = self.layout()?;
-        let mut options = self.bytes.get(layout.tcp + 20..layout.end)?;
+        let mut options = self.tcp_options()?;
         while let [kind, rest @ ..] = options {
             match *kind {
                 OPTION_END => return None,

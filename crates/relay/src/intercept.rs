@@ -39,6 +39,11 @@ pub enum EventKind {
     SynAck,
     /// A SYN to be answered with a reset.
     Reject,
+    /// A peer's SYN for this node itself heralds a flow. It went to the worker's
+    /// listener, and has a gate; its flow is that of the hop.
+    Herald,
+    /// The same from somebody who may not; it went its way.
+    Stranger,
 }
 
 /// Names a gate to the redirection. While a flow's gate stands, its server's
@@ -114,6 +119,11 @@ pub trait Intercept {
     /// # Errors
     /// The device is gone or does not take it.
     fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()>;
+    /// Has a socket that is yet to connect say `option` in its first SYN.
+    ///
+    /// # Errors
+    /// It cannot be done here.
+    fn herald(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()>;
     /// Remembers that a client from this prefix completed a handshake.
     fn know(&mut self, flow: &Flow);
     /// Says how connections with a peer at this address start that are opened from now

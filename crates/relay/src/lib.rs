@@ -17,6 +17,7 @@ pub mod control;
 pub mod counters;
 pub mod flow;
 pub mod frame;
+mod heralds;
 pub mod intercept;
 pub mod knock;
 mod moment;

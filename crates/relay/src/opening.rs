@@ -90,6 +90,18 @@ pub enum OnFailure {
     PassOn,
 }
 
+/// What to do when the request for a heralded flow comes from a node whose client
+/// is not proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnAsked {
+    /// Nothing yet: the server has not answered.
+    Wait,
+    /// Tell the node that the server has answered.
+    Answer,
+    /// Tell the node that it failed.
+    Refuse(Outcome),
+}
+
 /// One flow until it is a relay.
 #[derive(Debug)]
 pub struct Opening {
@@ -108,6 +120,12 @@ impl Opening {
     /// A flow whose SYN is held.
     pub fn strict() -> Self {
         Self::new(Client::Held)
+    }
+
+    /// A flow that an option heralded. Who sent that waits for nothing until its
+    /// request comes.
+    pub fn heralded() -> Self {
+        Self::new(Client::Unproven)
     }
 
     /// A flow whose client is proven.
@@ -148,6 +166,19 @@ impl Opening {
             Server::Answered(frame) => OnMeeting::Wait(Some(frame)),
             Server::Connected => OnMeeting::Join,
             Server::Failed(outcome) => OnMeeting::Refuse(outcome),
+        }
+    }
+
+    /// The request has come for a heralded flow whose client is not proven. What the
+    /// server answers from now on is passed on at once.
+    pub fn on_asked(&mut self) -> OnAsked {
+        match self.server {
+            Server::Connecting => {
+                self.client = Client::Held;
+                OnAsked::Wait
+            }
+            Server::Answered(_) | Server::Connected => OnAsked::Answer,
+            Server::Failed(outcome) => OnAsked::Refuse(outcome),
         }
     }
 
@@ -288,6 +319,43 @@ mod tests {
             opening.on_failed(Outcome::UpstreamRefused),
             OnFailure::PassOn
         );
+    }
+
+    #[test]
+    fn a_heralded_flow_that_is_asked_for_before_the_server_answers_is_as_a_held_one() {
+        let mut opening = Opening::heralded();
+        assert_eq!(opening.on_asked(), OnAsked::Wait);
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
+        assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        let mut opening = Opening::heralded();
+        assert_eq!(opening.on_asked(), OnAsked::Wait);
+        let refused = Outcome::UpstreamRefused;
+        assert_eq!(opening.on_failed(refused), OnFailure::PassOn);
+    }
+
+    #[test]
+    fn what_became_of_a_heralded_flow_is_kept_until_it_is_asked_for() {
+        let mut opening = Opening::heralded();
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
+        assert_eq!(opening.on_asked(), OnAsked::Answer);
+        assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
+        assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        let mut opening = Opening::heralded();
+        assert_eq!(opening.on_connected(), OnMeeting::WaitForClient);
+        assert_eq!(opening.on_asked(), OnAsked::Answer);
+        assert_eq!(opening.on_accept(), OnMeeting::Join);
+        let mut opening = Opening::heralded();
+        let refused = Outcome::UpstreamRefused;
+        assert_eq!(opening.on_failed(refused), OnFailure::Remember);
+        assert_eq!(opening.on_asked(), OnAsked::Refuse(refused));
+    }
+
+    #[test]
+    fn a_heralded_flow_that_nobody_asks_for_is_reset_at_the_server() {
+        let mut opening = Opening::heralded();
+        opening.on_syn_ack(syn_ack());
+        let absent = (Outcome::ClientAbsent, Some(syn_ack()));
+        assert_eq!(opening.on_expiry(), absent);
     }
 
     #[test]

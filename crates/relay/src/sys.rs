@@ -120,6 +120,19 @@ pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::R
     Ok(socket)
 }
 
+/// Sends the SYN of a connection to `address`.
+pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an address is one of this host's.
+pub(crate) fn is_own_address(ip: IpAddr) -> bool {
+    UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+}
+
 /// Sends the SYN of a connection to `address`, with as much of `bytes` in it as
 /// goes, and returns how many that are: none where the kernel does not offer it.
 pub(crate) fn connect_saying(
@@ -127,10 +140,7 @@ pub(crate) fn connect_saying(
     address: SocketAddr,
     bytes: &[u8],
 ) -> io::Result<usize> {
-    let without = || match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-        _ => Ok(0),
-    };
+    let without = || connect(socket, address).map(|()| 0);
     if set_option(socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1).is_err() {
         return without();
     }

@@ -15,6 +15,7 @@ mod carry;
 mod entry;
 mod greeting;
 mod halves;
+mod herald;
 mod hop;
 mod inspect;
 mod pace;
@@ -24,6 +25,7 @@ mod ways;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -36,6 +38,7 @@ use socket2::Socket;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
+use crate::heralds::Heralds;
 use crate::intercept::{Gate, Intercept};
 use crate::outcome::Outcome;
 use crate::policy::Policy;
@@ -98,6 +101,8 @@ pub(crate) struct Worker<I> {
     listeners: Vec<Socket>,
     /// How many are transparent.
     transparent: usize,
+    /// The addresses of the explicit ones.
+    asked_at: Vec<SocketAddr>,
     desk: Arc<Desk>,
     socket_mark: u32,
     intercept: I,
@@ -124,6 +129,8 @@ pub(crate) struct Worker<I> {
     warm: Option<WarmHops>,
     /// With which window and pace hops start.
     paces: Paces,
+    /// What became of options in SYNs to each peer.
+    heralds: Heralds,
     /// What has failed of late, and until when ways by it are tried last.
     down: HashMap<Fault, Duration>,
     /// Resets without an answer by chain, since the last answer, and the last of them.
@@ -234,6 +241,10 @@ impl<I: Intercept> Worker<I> {
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
         let transparent = settings.listeners.len();
+        let addresses = settings.explicit.iter().map(Socket::local_addr);
+        let asked_at = addresses
+            .map(|address| Ok(address?.as_socket()))
+            .collect::<io::Result<Vec<_>>>()?;
         let mut listeners = settings.listeners;
         listeners.extend(settings.explicit);
         for (number, listener) in (0..).zip(&listeners) {
@@ -259,6 +270,7 @@ impl<I: Intercept> Worker<I> {
             epoll,
             listeners,
             transparent,
+            asked_at: asked_at.into_iter().flatten().collect(),
             desk: settings.desk,
             socket_mark: settings.socket_mark,
             intercept,
@@ -275,6 +287,7 @@ impl<I: Intercept> Worker<I> {
             greetings: Slots::new(),
             warm,
             paces: Paces::default(),
+            heralds: Heralds::default(),
             down: HashMap::new(),
             doubts: HashMap::new(),
             passed: VecDeque::new(),
@@ -525,6 +538,15 @@ impl<I: Intercept> Worker<I> {
     /// Whether a listener is for those who name the destination themselves.
     fn is_explicit(&self, number: u64) -> bool {
         usize::try_from(number).is_ok_and(|number| number >= self.transparent)
+    }
+
+    /// Whether this is where the node is asked for flows.
+    fn is_asked_at(&self, address: SocketAddr) -> bool {
+        let mut asked_at = self.asked_at.iter();
+        asked_at.any(|listener| {
+            let everywhere = listener.ip().is_unspecified() && sys::is_own_address(address.ip());
+            listener.port() == address.port() && (listener.ip() == address.ip() || everywhere)
+        })
     }
 
     fn id(&self, key: u64) -> RelayId {

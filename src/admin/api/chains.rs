@@ -26,6 +26,10 @@ pub(crate) struct Peer {
     /// Bounds on warm hops at each worker.
     pub(crate) pool_min: u16,
     pub(crate) pool_max: u16,
+    /// What carries chain headers over cold hops to it: `convert` or `option`.
+    pub(crate) carrier: String,
+    /// Until the last worker sends it options again that it did not heed.
+    pub(crate) option_paused_ms: u64,
     /// Warm hops that wait, of all workers.
     pub(crate) waiting: u64,
     /// Warm hops that are being opened, of all workers.
@@ -100,6 +104,10 @@ pub(crate) struct Candidate {
     pub(crate) usable: bool,
     /// Warm hops to the peer that wait.
     pub(crate) waiting: u64,
+    /// What carries the chain header when none does: `convert` or `option`.
+    pub(crate) carrier: Option<String>,
+    /// Why that is not the option, though the peer takes it.
+    pub(crate) no_option: Option<String>,
 }
 
 /// `GET /chains/explain?destination=ADDRESS:PORT&from=ADDRESS`

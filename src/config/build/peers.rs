@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `node.id` and `[[peer]]`: who this node and the other nodes are.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use posthaste_relay::chain::{Peer, PoolLimits};
+use posthaste_relay::chain::{Carrier, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::{KEY_BYTES, Key};
@@ -17,6 +17,8 @@ use super::Reader;
 
 /// Bound on `[[peer]]` sections: each worker keeps warm hops to each.
 const PEERS_MAX: usize = 1024;
+/// Bound on addresses that a peer calls from: the programs hold all of 1024 peers.
+const CALLERS_MAX: usize = 4;
 /// Bound on warm hops to one peer that wait, at each worker.
 const POOL_MAX: u32 = 4096;
 /// What is better than the kernel's default over a long hop, where it is there.
@@ -82,14 +84,17 @@ impl Reader {
         let (name, path) = self.name("peer", place.clone(), &section.name);
         let key = |name: &str| format!("{path}: {name}");
         let (secret, key_file) = self.secret(&path, place.clone(), section);
+        let address = self.peer_address(&key("address"), place.clone(), &section.address);
         let peer = Peer {
             name: name.into(),
-            id: self.peer_id(&key("id"), place.clone(), &section.id, me),
-            address: self.peer_address(&key("address"), place, &section.address),
+            id: self.peer_id(&key("id"), place, &section.id, me),
+            address,
             key: Some(secret),
             key_id: self.get(&key("key_id"), &section.key_id, 1, |v| {
                 value::number(v, 0..=u32::MAX)
             }),
+            carrier: self.carrier(&path, section, address),
+            calls_from: self.callers(&path, section, address),
             pool: self.pool(&path, section),
             socket: self.side(&key("socket"), &section.socket, socket),
         };
@@ -201,6 +206,31 @@ impl Reader {
             }
         };
         (bytes, Some(file))
+    }
+
+    fn carrier(&mut self, path: &str, section: &file::Peer, address: SocketAddr) -> Carrier {
+        let key = format!("{path}: carrier");
+        let carrier = self.get(&key, &section.carrier, Carrier::Convert, value::carrier);
+        if carrier == Carrier::Option && address.is_ipv6() {
+            self.warnings.push(format!(
+                "{key} = \"option\": its address is IPv6: hops to it are opened by Convert, since the option carries IPv4 only"
+            ));
+        }
+        carrier
+    }
+
+    /// Where its connections come from: its own address unless it says otherwise.
+    fn callers(&mut self, path: &str, section: &file::Peer, address: SocketAddr) -> Vec<IpAddr> {
+        let key = format!("{path}: calls_from");
+        self.named_once(&key, &section.calls_from);
+        if let Some(field) = section.calls_from.iter().flatten().nth(CALLERS_MAX) {
+            let form = format!("expected at most {CALLERS_MAX} addresses");
+            self.reject(&key, field, &form);
+        }
+        if section.calls_from.is_none() {
+            return vec![address.ip().to_canonical()];
+        }
+        self.list(&key, &section.calls_from, value::caller)
     }
 
     fn pool(&mut self, path: &str, section: &file::Peer) -> PoolLimits {

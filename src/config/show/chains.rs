@@ -45,6 +45,8 @@ pub(super) struct Peer {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<String>,
     key_id: u32,
+    carrier: &'static str,
+    calls_from: Vec<String>,
     pool_min: u16,
     pool_max: u16,
     reflector: String,
@@ -113,6 +115,8 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
         key: key_file.is_none().then_some(HIDDEN),
         key_file: key_file.as_ref().map(|path| path.display().to_string()),
         key_id: peer.key_id,
+        carrier: peer.carrier.name(),
+        calls_from: peer.calls_from.iter().map(ToString::to_string).collect(),
         pool_min: peer.pool.min,
         pool_max: peer.pool.max,
         reflector: reflector.map_or_else(|| "off".into(), |address| address.to_string()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Peers, chains, routes, listeners and access.
 
-use posthaste_relay::chain::PoolLimits;
+use posthaste_relay::chain::{Carrier, PoolLimits};
 use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::Key;
 
@@ -29,10 +29,17 @@ fn what_is_said_of_other_nodes_is_read() {
         ))
     );
     assert_eq!(paris.key_id, 3);
+    let callers = ["192.0.2.8", "198.51.100.8"].map(|text| text.parse().unwrap());
+    assert_eq!(
+        (paris.carrier, &paris.calls_from[..]),
+        (Carrier::Option, &callers[..])
+    );
     assert_eq!(paris.pool, PoolLimits { min: 4, max: 8 });
     assert_eq!(paris.socket.congestion.as_deref(), Some("cubic"));
     assert_eq!(rome.key, Some(Key::new([0x5a; 32])));
     assert_eq!(rome.key_id, 1);
+    assert_eq!(rome.carrier, Carrier::Convert);
+    assert_eq!(rome.calls_from, [rome.address.ip()]);
     assert_eq!(rome.pool, PoolLimits { min: 0, max: 0 });
     assert_eq!(rome.socket.congestion.as_deref(), Some("bbr"));
     assert_eq!(chains.chains[0].nodes, [Some(0), Some(1), None]);
@@ -78,6 +85,30 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         "key_id = -1",
         ":9:10",
         &["peer \"a\": key_id = -1", "from 0 to 4294967295"],
+    ),
+    (
+        "carrier = \"tcp\"",
+        ":9:11",
+        &["peer \"a\": carrier = \"tcp\"", "\"convert\" or \"option\""],
+    ),
+    (
+        "calls_from = [\"192.0.2.1\", \"0.0.0.0\", \"192.0.2.0/24\"]",
+        ":9:28",
+        &[
+            "peer \"a\": calls_from = \"0.0.0.0\"",
+            "calls_from = \"192.0.2.0/24\"",
+            "an address such as",
+        ],
+    ),
+    (
+        "calls_from = [\"192.0.2.1\", \"192.0.2.1\"]",
+        ":9:28",
+        &["peer \"a\": calls_from = \"192.0.2.1\"", "named twice"],
+    ),
+    (
+        "calls_from = [\"::1\", \"::2\", \"::3\", \"::4\", \"::5\"]",
+        ":9:43",
+        &["peer \"a\": calls_from = \"::5\"", "at most 4 addresses"],
     ),
     (
         "key_file = \"/x\"",

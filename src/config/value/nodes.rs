@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Readings of what concerns other nodes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use posthaste_relay::chain::Carrier;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::KEY_BYTES;
 use toml::Value;
@@ -40,6 +41,25 @@ fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
     let address = text.parse::<SocketAddr>().ok();
     address
         .filter(|address| address.port() != 0)
+        .ok_or_else(|| form.into())
+}
+
+/// What carries the chain header over cold hops.
+pub(in super::super) fn carrier(value: &Value) -> Reading<Carrier> {
+    let known = [Carrier::Convert, Carrier::Option];
+    let found = known
+        .into_iter()
+        .find(|carrier| value.as_str() == Some(carrier.name()));
+    found.ok_or_else(|| "expected \"convert\" or \"option\"".into())
+}
+
+/// An address that connections come from.
+pub(in super::super) fn caller(value: &Value) -> Reading<IpAddr> {
+    let form = "expected an address such as \"192.0.2.1\" or \"2001:db8::1\"";
+    let address = value.as_str().and_then(|text| text.parse::<IpAddr>().ok());
+    let address = address.map(|address| address.to_canonical());
+    address
+        .filter(|ip| !ip.is_unspecified() && !ip.is_multicast())
         .ok_or_else(|| form.into())
 }
 

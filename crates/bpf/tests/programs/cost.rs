@@ -20,6 +20,7 @@ fn no_program_costs_the_verifier_more_than_recorded() {
         ..SETTINGS
     };
     on_host_with(settings, |host| {
+        host.redirect.send_heralds().unwrap();
         let counted = counted(host);
         println!("instructions verified: {counted:#?}");
         assert!(counted.keys().eq(recorded.keys()), "{recorded:?}");

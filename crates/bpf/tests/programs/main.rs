@@ -14,6 +14,7 @@ mod answers;
 mod cost;
 mod fragments;
 mod gates;
+mod heralds;
 mod host;
 mod policy;
 mod segment;

@@ -21,7 +21,7 @@ use crate::host::{
 use crate::segment::{Segment, ethernet, ethernet_of};
 
 /// How long anything may take that should happen at once.
-const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 const PORT: u16 = 80;
 
 /// Client, the host with the programs, server; on the host's thread.

@@ -13,6 +13,8 @@ fn peer(id: u64) -> Peer {
         address: SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 4480),
         key: Some(Key::new([7; 32])),
         key_id: 1,
+        carrier: Carrier::Convert,
+        calls_from: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions::default(),
     }

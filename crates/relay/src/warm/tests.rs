@@ -18,7 +18,7 @@ use posthaste_wire::seal::{Key, Nonce};
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::chain::PoolLimits;
+use crate::chain::{Carrier, PoolLimits};
 use crate::policy::SideOptions;
 
 /// How long anything may take on a slow machine.
@@ -170,6 +170,8 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
         address,
         key: Some(Key::new([7; 32])),
         key_id: 3,
+        carrier: Carrier::Convert,
+        calls_from: Vec::new(),
         pool: PoolLimits { min, max },
         socket: SideOptions::default(),
     }

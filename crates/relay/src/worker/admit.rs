@@ -21,6 +21,7 @@ use crate::sys::{self, IcmpError};
 
 use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
+use super::prologue::reply_of_icmp;
 use super::wait::LOOK;
 use super::{ACCEPTS_MAX, Worker};
 
@@ -56,6 +57,8 @@ impl<I: Intercept> Worker<I> {
                     self.counters.rejected.add(1);
                     self.inject(event.frame.reset(), Heading::Out);
                 }
+                EventKind::Herald => self.on_herald(&event),
+                EventKind::Stranger => self.on_stranger(&event),
             }
         }
         self.events_wait = true;
@@ -90,7 +93,7 @@ impl<I: Intercept> Worker<I> {
 
     /// A client that starts over on the same tuple has given the former
     /// attempt up. The gate is the new one's by now.
-    fn forget_former(&mut self, flow: &Flow) {
+    pub(super) fn forget_former(&mut self, flow: &Flow) {
         let Some(key) = self.opening.get(flow).copied() else {
             return;
         };
@@ -119,7 +122,7 @@ impl<I: Intercept> Worker<I> {
         };
         let key = self.insert(event.flow, rule, accept, opening, Some(event.frame));
         self.opening.insert(event.flow, key);
-        self.count_half_open(key);
+        self.count_half_open(key, &event.flow);
         if let Some(pending) = self.pending(key) {
             pending.gates.push((event.flow, event.gate));
             pending.asked = false;
@@ -138,15 +141,14 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Counts an opening flow against the budgets until its client is proved.
-    pub(super) fn count_half_open(&mut self, key: u64) {
-        let Some(flow) = self.entries.get(key).map(|entry| entry.flow) else {
-            return;
-        };
-        *self.half_open.entry(client_prefix(&flow)).or_insert(0) += 1;
+    /// Counts an opening flow against the budgets, of which one is that of the
+    /// client of `flow`, until its client is proved.
+    pub(super) fn count_half_open(&mut self, key: u64, flow: &Flow) {
+        let prefix = client_prefix(flow);
+        *self.half_open.entry(prefix).or_insert(0) += 1;
         self.counters.half_open.add(1);
         if let Some(pending) = self.pending(key) {
-            pending.counted = true;
+            pending.counted = Some(prefix);
         }
     }
 
@@ -164,7 +166,7 @@ impl<I: Intercept> Worker<I> {
             opening,
             syn,
             gates: Vec::new(),
-            counted: false,
+            counted: None,
             connecting: self.now,
             connect_by: self.now + rule.rule.timeouts.connect,
             prove_by: self.now + self.rules.half_open().expiry,
@@ -174,6 +176,7 @@ impl<I: Intercept> Worker<I> {
             proof: ProofReader::default(),
             asked: true,
             by_cold: false,
+            unheralded: false,
             hopping: None,
         };
         self.entries.insert(Entry {
@@ -227,7 +230,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
-        let asked = entry.asker().is_some();
+        let asked = entry.is_asked();
         let rule = Rc::clone(&entry.rule);
         let wanted = Wanted {
             flow: entry.flow,
@@ -282,10 +285,11 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// The budget has no room for a second gate: an early flow's server is
-    /// asked when the client is proven, as in late mode.
+    /// asked when the client is proven, as in late mode, and that of a heralded one
+    /// when it is asked for.
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
-        let accept = self.entries.get(key).map(|entry| entry.accept);
-        if accept != Some(AcceptMode::Early) {
+        let entry = self.entries.get(key);
+        if !entry.is_some_and(|entry| entry.accept == AcceptMode::Early || entry.is_heralded()) {
             return Err(error);
         }
         self.counters.over_budget.add(1);
@@ -380,7 +384,7 @@ impl<I: Intercept> Worker<I> {
                 Ok((socket, client, server)) => {
                     self.carry_out();
                     if self.is_explicit(number) {
-                        self.greet(client, socket);
+                        self.greet(client, socket, None);
                     } else {
                         let server = self.intercept.original(client).unwrap_or(server);
                         self.on_accept(Flow::new(client, server), socket);
@@ -409,8 +413,14 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
+            if self.is_asked_at(flow.server()) {
+                return self.greet(flow.client(), socket, None);
+            }
             return self.begin_late(flow, socket);
         };
+        if self.entries.get(key).is_some_and(Entry::is_heralded) {
+            return self.greet_heralded(key, &flow, socket);
+        }
         let now = self.now;
         if self
             .pending(key)
@@ -458,7 +468,7 @@ impl<I: Intercept> Worker<I> {
                     ..Ready::default()
                 },
             ),
-            OnMeeting::Refuse(outcome) => self.end(key, outcome),
+            OnMeeting::Refuse(outcome) => self.end_with(key, outcome, None),
         }
     }
 
@@ -471,7 +481,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// A client of this flow's prefix has completed a handshake.
-    fn remember(&mut self, flow: &Flow) {
+    pub(super) fn remember(&mut self, flow: &Flow) {
         if self.known.len() == KNOWN_MAX {
             self.known.clear();
         }
@@ -504,14 +514,13 @@ impl<I: Intercept> Worker<I> {
         if self.opening.get(&flow) == Some(&key) {
             self.opening.remove(&flow);
         }
-        if counted {
+        if let Some(prefix) = counted {
             self.counters.half_open.sub(1);
-            self.uncount(&flow);
+            self.uncount(prefix);
         }
     }
 
-    fn uncount(&mut self, flow: &Flow) {
-        let prefix = client_prefix(flow);
+    fn uncount(&mut self, prefix: [u8; 8]) {
         if let Some(count) = self.half_open.get_mut(&prefix) {
             *count -= 1;
             if *count == 0 {
@@ -567,7 +576,7 @@ impl<I: Intercept> Worker<I> {
         {
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
-        let strict = entry.accept == AcceptMode::Strict || entry.asker().is_some();
+        let strict = entry.accept == AcceptMode::Strict || entry.is_asked();
         let flow = entry.flow;
         let Some(pending) = entry.pending() else {
             return;
@@ -635,9 +644,19 @@ impl<I: Intercept> Worker<I> {
             self.intercept.suspect(&flow, self.rules.suspect_for());
         }
         match step {
-            OnFailure::Remember => {}
+            OnFailure::Remember => self.keep_failure(key, error),
             OnFailure::Refuse => self.end_with(key, outcome, error),
             OnFailure::PassOn => self.refuse_held(key, outcome, error),
+        }
+    }
+
+    /// Keeps what is known of a failure for whoever will ask.
+    fn keep_failure(&mut self, key: u64, error: Option<IcmpError>) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if let (Some(error), Some(said)) = (error, &mut entry.prologue) {
+            said.failed = Some(reply_of_icmp(error));
         }
     }
 

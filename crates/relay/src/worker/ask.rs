@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use posthaste_wire::header::{Endpoint, LoopGuard, NodeId};
 use posthaste_wire::replay::ReplayWindow;
 use posthaste_wire::seal::Key;
 
-use crate::chain::{Chains, NoWay, Way};
+use crate::chain::{Carrier, Chains, NoWay, Way};
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
@@ -24,7 +25,7 @@ use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
-use super::entry::State;
+use super::entry::{LocalRule, State};
 use super::greeting::{Greeting, Keys, Wish};
 use super::prologue::{Asker, OPTIONS, Prologue, Unheard, read_whole};
 
@@ -58,17 +59,17 @@ impl Default for Desk {
 
 /// A flow that somebody asks for.
 #[derive(Debug)]
-struct Asked {
+pub(super) struct Asked {
     /// The peer; `None` for a client of RFC 8803.
-    peer: Option<NodeId>,
-    connect: Connect,
+    pub(super) peer: Option<NodeId>,
+    pub(super) connect: Connect,
     /// It asks which TCP options there are, too.
-    extensions: bool,
-    from: SocketAddr,
+    pub(super) extensions: bool,
+    pub(super) from: SocketAddr,
 }
 
 impl Asked {
-    fn asker(&self) -> Asker {
+    pub(super) fn asker(&self) -> Asker {
         match self.peer {
             Some(_) => Asker::Peer,
             None => Asker::Client {
@@ -79,7 +80,7 @@ impl Asked {
     }
 
     /// The flow as its client addressed it, as far as that is known.
-    fn flow(&self) -> Flow {
+    pub(super) fn flow(&self) -> Flow {
         let header = &self.connect.header;
         let server = header.destination.address();
         let client = header.source.map_or(self.from, Endpoint::address);
@@ -88,19 +89,22 @@ impl Asked {
 }
 
 /// Where a flow may go from here.
-struct Onward {
-    ways: Vec<Way>,
-    guard: Option<LoopGuard>,
+pub(super) struct Onward {
+    pub(super) ways: Vec<Way>,
+    pub(super) guard: Option<LoopGuard>,
 }
 
 impl<I: Intercept> Worker<I> {
     /// Takes a connection from an explicit listener.
-    pub(super) fn greet(&mut self, from: SocketAddr, socket: OwnedFd) {
+    /// `herald` is the flow that its SYN has heralded.
+    pub(super) fn greet(&mut self, from: SocketAddr, socket: OwnedFd, herald: Option<u64>) {
         self.counters.explicit_connections.add(1);
         if self.greetings.len() >= GREETINGS_MAX || self.drain_until.is_some() {
-            return self.deny(from, None, Denial::Overload);
+            self.deny(from, None, Denial::Overload);
+            return self.forsake(herald);
         }
-        let greeting = Greeting::new(socket, from, self.now);
+        let mut greeting = Greeting::new(socket, from, self.now);
+        greeting.herald = herald;
         self.keep_greeting(greeting);
     }
 
@@ -116,7 +120,7 @@ impl<I: Intercept> Worker<I> {
         };
         let event = EpollEvent::new(flags, TOKEN_GREETING | key);
         if self.epoll.add(&greeting.socket, event).is_err() {
-            self.greetings.remove(key);
+            self.dismiss(key);
             return;
         }
         // What came with the SYN is there already.
@@ -143,7 +147,7 @@ impl<I: Intercept> Worker<I> {
         match wish {
             Wish::Wait => {}
             Wish::Close { wrong } => {
-                self.greetings.remove(key);
+                self.dismiss(key);
                 if wrong {
                     self.deny(from, None, Denial::Malformed);
                 }
@@ -163,7 +167,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn on_bad_request(&mut self, key: u64, refusal: &Refusal) {
-        let Some(greeting) = self.greetings.remove(key) else {
+        let Some(greeting) = self.dismiss(key) else {
             return;
         };
         self.deny(greeting.from, None, Denial::Malformed);
@@ -272,21 +276,19 @@ impl<I: Intercept> Worker<I> {
     /// Somebody who may asks for a flow.
     fn on_asked(&mut self, key: u64, asked: Asked) {
         let flow = asked.flow();
-        let onward = match self.onward(&asked, &flow) {
-            Ok(onward) => onward,
+        let (rule, onward) = match self.grant(&asked, &flow) {
+            Ok(granted) => granted,
             Err(denial) => return self.refuse(key, Some(flow), asked.asker(), denial),
         };
-        let rule = self.rules.for_flow(&flow);
-        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
-        let Some(rule) = rule else {
-            return self.refuse(key, Some(flow), asked.asker(), Denial::Rule);
-        };
+        if let Some(herald) = self.heralded_as(key, &asked) {
+            return self.adopt(key, herald, &asked, onward);
+        }
         let proved = asked.connect.proved;
         let crowded = !proved && !self.within_budget(&flow);
         if self.full() || self.drain_until.is_some() || crowded {
             return self.refuse(key, Some(flow), asked.asker(), Denial::Overload);
         }
-        let Some(greeting) = self.greetings.remove(key) else {
+        let Some(greeting) = self.dismiss(key) else {
             return;
         };
         let (opening, accept) = if proved {
@@ -306,7 +308,7 @@ impl<I: Intercept> Worker<I> {
             return self.end(entry, Outcome::Internal);
         }
         if !proved {
-            self.count_half_open(entry);
+            self.count_half_open(entry, &flow);
         }
         if let Some(entry) = self.entries.get_mut(entry) {
             entry.sockets[Side::Downstream] = Some(greeting.socket);
@@ -335,6 +337,18 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply(&greeting.socket, &known.socket);
             self.on_caller(peer, from);
         }
+    }
+
+    /// Whether a flow may be had: by which rule, and where it may go.
+    pub(super) fn grant(
+        &self,
+        asked: &Asked,
+        flow: &Flow,
+    ) -> Result<(Rc<LocalRule>, Onward), Denial> {
+        let onward = self.onward(asked, flow)?;
+        let rule = self.rules.for_flow(flow);
+        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
+        Ok((rule.ok_or(Denial::Rule)?, onward))
     }
 
     /// Where a flow may go.
@@ -370,7 +384,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Lets somebody go who asked for what it may not have.
     fn refuse(&mut self, key: u64, flow: Option<Flow>, asker: Asker, denial: Denial) {
-        let Some(greeting) = self.greetings.remove(key) else {
+        let Some(greeting) = self.dismiss(key) else {
             return;
         };
         self.deny(greeting.from, flow, denial);
@@ -378,7 +392,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn answer_greeting(&mut self, key: u64, answer: &[u8]) {
-        if let Some(greeting) = self.greetings.remove(key) {
+        if let Some(greeting) = self.dismiss(key) {
             self.let_go(greeting, answer);
         }
     }
@@ -398,8 +412,26 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, denial: Denial) {
-        self.counters.denied[denial as usize].add(1);
-        self.journal.deny(&Denied { from, flow, denial });
+        self.take_note(&Denied {
+            from,
+            flow,
+            carrier: Carrier::Convert,
+            denial,
+        });
+    }
+
+    /// Counts a denial, and tells of it.
+    pub(super) fn take_note(&mut self, denied: &Denied) {
+        self.counters.denied[denied.denial as usize].add(1);
+        self.journal.deny(denied);
+    }
+
+    /// Takes a greeting off the table that does not ask for the flow which its SYN has
+    /// heralded.
+    fn dismiss(&mut self, key: u64) -> Option<Greeting> {
+        let greeting = self.greetings.remove(key)?;
+        self.forsake(greeting.herald);
+        Some(greeting)
     }
 
     /// Who asked for a flow that is opening has something to say: that its client
@@ -436,7 +468,7 @@ impl<I: Intercept> Worker<I> {
             .iter()
             .filter(|(_, greeting)| greeting.until <= now || draining && greeting.is_hop());
         for key in over.map(|(key, _)| key).collect::<Vec<_>>() {
-            let Some(greeting) = self.greetings.remove(key) else {
+            let Some(greeting) = self.dismiss(key) else {
                 continue;
             };
             if greeting.is_hop() {

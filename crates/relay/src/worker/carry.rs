@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use posthaste_wire::hop::{Icmp, Reply};
+use posthaste_wire::hop::Reply;
 use posthaste_wire::proxy_v2;
 
 use crate::intercept::Intercept;
@@ -16,7 +16,8 @@ use crate::sys::{self, IcmpError};
 use super::Worker;
 use super::entry::State;
 use super::halves::Halves;
-use super::prologue::{is_of_all_flows, is_of_hop, outcome_of, reply_of, say};
+use super::herald::note_herald;
+use super::prologue::{is_of_all_flows, is_of_hop, outcome_of, reply_of, reply_of_icmp, say};
 use super::ways::Fault;
 
 impl<I: Intercept> Worker<I> {
@@ -112,6 +113,9 @@ impl<I: Intercept> Worker<I> {
             .add(std::mem::take(&mut self.workspace.spliced_bytes));
         if down == 0 && relay.moved_from(Side::Upstream) > 0 {
             entry.timers.first_byte = entry.age(self.now).into();
+            if let Some(said) = entry.prologue.as_deref_mut() {
+                note_herald(said, &mut self.heralds, &self.counters, self.now);
+            }
         }
         let is_hop = entry.prologue.is_some();
         if is_hop && !matches!(verdict, Verdict::Done(_)) {
@@ -182,13 +186,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(asker) = asker
             && let Some(socket) = entry.sockets[Side::Downstream].take()
         {
-            let icmp = error.map(|error| {
-                Reply::Unreachable(Icmp {
-                    kind: error.kind,
-                    code: error.code,
-                    offender: Some(error.offender),
-                })
-            });
+            let icmp = error.map(reply_of_icmp);
             let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
             let from = entry.flow.client();
             let _ = self.epoll.delete(&socket);
@@ -240,9 +238,12 @@ impl<I: Intercept> Worker<I> {
             entry.sockets[Side::Upstream] = None;
         }
         self.release_opening(key);
-        let Some(entry) = self.entries.remove(key) else {
+        let Some(mut entry) = self.entries.remove(key) else {
             return;
         };
+        if let Some(said) = entry.prologue.as_deref_mut() {
+            note_herald(said, &mut self.heralds, &self.counters, self.now);
+        }
         self.learn(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if !self.unannounced.is_empty() {

@@ -93,8 +93,8 @@ pub(super) struct Pending {
     /// The gates that stand for it, by the tuple they are for: the client's,
     /// and the upstream socket's where that differs.
     pub(super) gates: Vec<(Flow, Gate)>,
-    /// It counts against the half-open budget of its client's prefix.
-    pub(super) counted: bool,
+    /// It counts against the half-open budget of this client prefix.
+    pub(super) counted: Option<[u8; 8]>,
     /// When the upstream SYN was sent.
     pub(super) connecting: Duration,
     /// When the server has to have answered.
@@ -113,6 +113,8 @@ pub(super) struct Pending {
     pub(super) asked: bool,
     /// The next hop is to be a cold one.
     pub(super) by_cold: bool,
+    /// And its SYN is to have no option.
+    pub(super) unheralded: bool,
     /// The hop to it, if there is one.
     pub(super) hopping: Option<Hopping>,
 }
@@ -159,6 +161,17 @@ impl Entry {
     /// Who waits to be told what became of the flow, if anybody does.
     pub(super) fn asker(&self) -> Option<Asker> {
         self.prologue.as_ref().and_then(|prologue| prologue.asker)
+    }
+
+    /// Whether it was asked for at an explicit listener, or heralded there.
+    pub(super) fn is_asked(&self) -> bool {
+        self.prologue.as_ref().is_some_and(|said| said.asked)
+    }
+
+    /// Whether it was heralded, and the request for it has not come.
+    pub(super) fn is_heralded(&self) -> bool {
+        let said = self.prologue.as_ref();
+        said.is_some_and(|said| said.heralded.is_some())
     }
 
     /// Whether the client's SYN is held.

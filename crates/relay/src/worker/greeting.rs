@@ -36,6 +36,8 @@ pub(super) struct Greeting {
     pub(super) socket: OwnedFd,
     pub(super) from: SocketAddr,
     stage: Stage,
+    /// The flow that its SYN has heralded.
+    pub(super) herald: Option<u64>,
     /// When it has waited for too long.
     pub(super) until: Duration,
 }
@@ -88,6 +90,7 @@ impl Greeting {
             socket,
             from,
             stage: Stage::Silent(Vec::new()),
+            herald: None,
             until: now + ASK_WITHIN,
         }
     }
@@ -102,6 +105,7 @@ impl Greeting {
             socket,
             from,
             stage: Stage::Refused(0),
+            herald: None,
             until: now + READ_WITHIN,
         }
     }

@@ -167,6 +167,8 @@ impl<I: Intercept> Worker<I> {
                     if let Some(warm) = &mut self.warm {
                         warm.replace(&policy.chains.peers, self.now);
                     }
+                    let chains = &policy.chains;
+                    self.heralds.retain(|peer| chains.peer(peer).is_some());
                     self.rules.replace(policy, generation);
                     self.forget_paces();
                     if self.full() {
@@ -205,6 +207,7 @@ impl<I: Intercept> Worker<I> {
             rtt: hops.rtt,
             opened: hops.opened,
             totals: hops.totals,
+            option_paused_for: self.heralds.paused_for(peer.id, self.now),
             failure: hops.failure.map(ToString::to_string),
             // Until a dial succeeds.
             down_for: left(Fault::Peer(peer.id)).or_else(|| hops.down.then_some(TICK)),

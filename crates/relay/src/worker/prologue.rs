@@ -8,14 +8,14 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use posthaste_wire::Progress;
 use posthaste_wire::convert::{Answer, AnswerReader, BadAnswer};
-use posthaste_wire::header::NodeId;
-use posthaste_wire::hop::{Acceptor, HopError, Reply, ReplyReader};
+use posthaste_wire::header::{ChainHeader, NodeId};
+use posthaste_wire::hop::{Acceptor, HopError, Icmp, Reply, ReplyReader};
 
 use crate::chain::Peer;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::side::Sides;
-use crate::sys;
+use crate::sys::{self, IcmpError};
 
 /// Bytes of the longest message that is read piece by piece.
 const PIECE_BYTES: usize = posthaste_wire::convert::BYTES_MAX;
@@ -118,6 +118,8 @@ pub(super) enum NoReply {
 pub(super) struct Prologue {
     /// The flow was asked for at an explicit listener.
     pub(super) asked: bool,
+    /// What has heralded it, while the request for it has not come.
+    pub(super) heralded: Option<Box<ChainHeader>>,
     /// By this peer, if by one.
     pub(super) by: Option<NodeId>,
     /// Who waits for an answer.
@@ -130,6 +132,10 @@ pub(super) struct Prologue {
     pub(super) failed: Option<Reply>,
     /// The peers of hops whose flow has not sent its first bytes.
     pub(super) starting: Sides<Option<NodeId>>,
+    /// The SYN of the hop to the next node had an option.
+    pub(super) heralds: bool,
+    /// Whether the next node has heeded that: to be noted.
+    pub(super) heeded: Option<bool>,
 }
 
 impl Prologue {
@@ -139,7 +145,11 @@ impl Prologue {
         let Some(expecting) = &mut self.expecting else {
             return Ok(());
         };
-        self.failed = match read_whole(upstream, |bytes| expecting.feed(bytes)) {
+        let reply = read_whole(upstream, |bytes| expecting.feed(bytes));
+        if let Ok(reply) = &reply {
+            self.on_reply(*reply);
+        }
+        self.failed = match reply {
             Ok(Reply::Connected) => None,
             Ok(reply) => Some(reply),
             Err(Unheard::Incomplete) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -154,6 +164,19 @@ impl Prologue {
         match self.asker.take() {
             Some(asker) => say(downstream, &asker.answer(Reply::Connected, None)),
             None => Ok(()),
+        }
+    }
+
+    /// Takes note of what came with the reply. A node that refuses for reasons of its
+    /// own does not tell what became of the option.
+    pub(super) fn on_reply(&mut self, reply: Reply) {
+        let Some(Expecting::Reply(reader)) = &self.expecting else {
+            return;
+        };
+        let served = reply == Reply::Connected || !is_of_hop(reply);
+        if self.heralds && (reader.heeded() || served) {
+            self.heralds = false;
+            self.heeded = Some(reader.heeded());
         }
     }
 }
@@ -205,6 +228,15 @@ pub(super) fn say(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
     }
 }
 
+/// What one who asked is told of an ICMP error.
+pub(super) fn reply_of_icmp(error: IcmpError) -> Reply {
+    Reply::Unreachable(Icmp {
+        kind: error.kind,
+        code: error.code,
+        offender: Some(error.offender),
+    })
+}
+
 /// What a flow that failed with `reply` ends with.
 pub(super) fn outcome_of(reply: Reply) -> Outcome {
     match reply {
@@ -246,7 +278,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    use posthaste_wire::hop::{Icmp, pong};
+    use posthaste_wire::hop::pong;
 
     use super::*;
 
@@ -290,6 +322,27 @@ mod tests {
         UnixStream::from(upstream).read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"bytes");
         assert!(prologue.asker.is_none() && prologue.failed.is_none());
+    }
+
+    #[test]
+    fn a_reply_tells_what_became_of_the_option() {
+        use posthaste_wire::hop::HEEDED;
+        for (heeded, reply, noted) in [
+            (&HEEDED[..], Reply::Connected, Some(true)),
+            (&HEEDED, Reply::Denied, Some(true)),
+            (&[], Reply::Connected, Some(false)),
+            (&[], Reply::Refused, Some(false)),
+            (&[], Reply::Denied, None),
+        ] {
+            let (upstream, mut next) = connection();
+            let (downstream, _former) = connection();
+            let mut prologue = expecting(None);
+            prologue.heralds = true;
+            next.write_all(heeded).unwrap();
+            next.write_all(&Acceptor::reply(reply)).unwrap();
+            let _ = prologue.hear(&upstream, &downstream);
+            assert_eq!(prologue.heeded, noted, "{heeded:?} {reply:?}");
+        }
     }
 
     #[test]

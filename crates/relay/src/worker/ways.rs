@@ -3,14 +3,14 @@
 //! by the next best way when one fails.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use posthaste_wire::hop::{PROVED, Reply};
 use posthaste_wire::seal::{Nonce, Seal};
+use socket2::Socket;
 
 use crate::chain::{Peer, Way};
 use crate::flow::Flow;
@@ -25,6 +25,7 @@ use crate::sys::{self, IcmpError};
 use super::Worker;
 use super::admit::Blame;
 use super::entry::Pending;
+use super::herald::note_herald;
 use super::hop;
 use super::prologue::{
     Expecting, Unheard, Via, is_of_all_flows, is_of_hop, outcome_of, read_whole, say,
@@ -54,6 +55,11 @@ pub(super) struct Hopping {
     /// It was open before. If it turns out to be gone, the same way is taken by
     /// a cold one.
     warm: Option<Way>,
+    /// Its SYN had an option. If the node does not accept, the same way is taken
+    /// without.
+    heralded: Option<Way>,
+    /// The node did not accept a SYN with an option.
+    refused: bool,
     /// The request, and how much of it is sent.
     request: Vec<u8>,
     sent: usize,
@@ -72,6 +78,8 @@ struct Opened {
     /// What was asked, if some of it may not have been sent, and how much was.
     request: Vec<u8>,
     sent: usize,
+    /// Its SYN had an option.
+    heralded: bool,
 }
 
 impl Hopping {
@@ -172,6 +180,7 @@ impl<I: Intercept> Worker<I> {
         let pending = self.pending(key).ok_or_else(unusable)?;
         pending.connecting = now;
         let by_cold = std::mem::take(&mut pending.by_cold);
+        let unheralded = std::mem::take(&mut pending.unheralded);
         let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
         let warm = if by_cold {
             None
@@ -181,9 +190,11 @@ impl<I: Intercept> Worker<I> {
         let is_warm = warm.is_some();
         let opened = match warm {
             Some(opened) => opened,
-            None => self.open_cold(peer, &connect, &flow).inspect_err(|_| {
-                self.mark_down(Fault::Peer(via.peer));
-            })?,
+            None => self
+                .open_cold(peer, &connect, &flow, !unheralded)
+                .inspect_err(|_| {
+                    self.mark_down(Fault::Peer(via.peer));
+                })?,
         };
         self.watch(key, Side::Upstream, &opened.socket)?;
         let Some(entry) = self.entries.get_mut(key) else {
@@ -193,6 +204,7 @@ impl<I: Intercept> Worker<I> {
         let prologue = entry.prologue.get_or_insert_default();
         prologue.expecting = Some(opened.expecting);
         prologue.via = Some(via);
+        prologue.heralds = opened.heralded;
         let connect_by = now + entry.rule.rule.timeouts.connect;
         let pending = entry.pending().ok_or_else(unusable)?;
         pending.connect_by = connect_by;
@@ -204,6 +216,8 @@ impl<I: Intercept> Worker<I> {
         pending.hopping = Some(Hopping {
             via,
             warm: is_warm.then_some(way),
+            heralded: opened.heralded.then_some(way),
+            refused: unheralded,
             request: opened.request,
             sent: opened.sent,
             connected: is_warm,
@@ -229,30 +243,54 @@ impl<I: Intercept> Worker<I> {
                     expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
                     request: Vec::new(),
                     sent: 0,
+                    heralded: false,
                 });
             }
         }
         None
     }
 
-    /// Asks for a flow over a hop that is made for it.
-    fn open_cold(&mut self, peer: usize, connect: &Connect, flow: &Flow) -> io::Result<Opened> {
+    /// Asks for a flow over a hop that is made for it. With `herald`, its SYN says so
+    /// where that goes.
+    fn open_cold(
+        &mut self,
+        peer: usize,
+        connect: &Connect,
+        flow: &Flow,
+        herald: bool,
+    ) -> io::Result<Opened> {
         let peer = &self.rules.chains().peers[peer];
         let request = request_of(connect, peer)?;
-        let (socket, sent) = dial(peer, self.socket_mark, &request)?;
+        let option = self.herald_for(peer, &connect.header);
+        let socket = hop_socket(peer, self.socket_mark)?;
+        let said = option.filter(|_| herald).is_some_and(|option| {
+            let said = self.intercept.herald(socket.as_fd(), &option);
+            said.is_ok()
+        });
+        let sent = if said {
+            sys::connect(&socket, peer.address)?;
+            0
+        } else {
+            sys::connect_saying(&socket, peer.address, &request)?
+        };
         self.counters.hops_cold.add(1);
+        self.counters.heralds_sent.add(u64::from(said));
         Ok(Opened {
-            socket,
+            socket: socket.into(),
             expecting: Expecting::of(peer, flow),
             request,
             sent,
+            heralded: said,
         })
     }
 
     /// The connection to the next node has something to say.
     pub(super) fn on_hop_ready(&mut self, key: u64, ready: Ready) {
-        if ready.writable && self.is_unconnected(key) && self.on_hop_connected(key).is_err() {
-            return self.on_hop_failed(key, None);
+        if ready.writable
+            && self.is_unconnected(key)
+            && let Err(error) = self.on_hop_connected(key)
+        {
+            return self.on_hop_unaccepted(key, &error);
         }
         if self.is_unconnected(key) || self.meet_over_hop(key) || !ready.readable {
             return;
@@ -280,10 +318,40 @@ impl<I: Intercept> Worker<I> {
             None => say(&socket, &hopping.request[hopping.sent..]),
         };
         hopping.connected = said.is_ok();
+        if said.is_ok() && hopping.refused {
+            self.counters.heralds_unheeded.add(1);
+            self.heralds.note(hopping.via.peer, false, now);
+        }
         hopping.request = Vec::new();
         entry.timers.connect = connect;
         entry.sockets[Side::Upstream] = Some(socket);
         said
+    }
+
+    /// The next node did not accept. If its SYN had an option, that may be why.
+    fn on_hop_unaccepted(&mut self, key: u64, error: &io::Error) {
+        let refused = matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
+        );
+        let hopping = self
+            .pending(key)
+            .and_then(|pending| pending.hopping.as_mut());
+        let heralded = hopping.and_then(|hop| hop.heralded.take());
+        let (Some(way), true) = (heralded, refused) else {
+            return self.on_hop_failed(key, None);
+        };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.sockets[Side::Upstream] = None;
+        if let Some(said) = &mut entry.prologue {
+            (said.expecting, said.heralds) = (None, false);
+        }
+        if let Some(pending) = entry.pending() {
+            (pending.hopping, pending.unheralded) = (None, true);
+        }
+        self.retry_cold(key, way);
     }
 
     /// Joins a client that is proved with a hop that is open: the reply may come
@@ -340,6 +408,10 @@ impl<I: Intercept> Worker<I> {
             Err(Unheard::Incomplete) => return,
             Err(Unheard::Gone | Unheard::Reset | Unheard::Wrong(_)) => None,
         };
+        if let (Some(said), Some(reply)) = (&mut entry.prologue, reply) {
+            said.on_reply(reply);
+            note_herald(said, &mut self.heralds, &self.counters, self.now);
+        }
         if reply != Some(Reply::Connected) {
             return self.on_hop_failed(key, reply);
         }
@@ -408,7 +480,7 @@ impl<I: Intercept> Worker<I> {
         self.open_upstream(key, mss);
     }
 
-    /// Takes the same way by a cold hop: the warm one was gone.
+    /// Takes the same way by a cold hop: the warm one was gone, or was not accepted.
     fn retry_cold(&mut self, key: u64, way: Way) {
         if let Some(pending) = self.pending(key) {
             pending.by_cold = true;
@@ -495,12 +567,10 @@ fn request_of(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
     request.encode(seal.as_ref()).map_err(io::Error::other)
 }
 
-/// Dials a peer with a request, as much of it in the SYN as goes.
-fn dial(peer: &Peer, mark: u32, request: &[u8]) -> io::Result<(OwnedFd, usize)> {
-    let address: SocketAddr = peer.address;
-    let socket = sys::upstream_socket(address.is_ipv6(), mark)?;
+/// A socket for a hop to a peer.
+fn hop_socket(peer: &Peer, mark: u32) -> io::Result<Socket> {
+    let socket = sys::upstream_socket(peer.address.is_ipv6(), mark)?;
     // The connection works without, so let it.
     let _ = sys::apply(&socket, &peer.socket);
-    let sent = sys::connect_saying(&socket, address, request)?;
-    Ok((socket.into(), sent))
+    Ok(socket)
 }
