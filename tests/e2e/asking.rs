@@ -51,6 +51,14 @@ pub(crate) fn peer(network: &Network, node: usize, family: Family) -> String {
     )
 }
 
+/// What a node says in the section of another whose hops herald their flows, and which calls those
+/// beyond it from another address than it is asked at.
+pub(crate) fn heralding(network: &Network, node: usize) -> String {
+    let calling = network.calling_address(node, Family::V4);
+    let asked = network.node_address(node, Family::V4);
+    format!("carrier = \"option\"\ncalls_from = [\"{calling}\", \"{asked}\"]\n")
+}
+
 /// All that came over a connection until its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Heard {

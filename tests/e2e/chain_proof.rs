@@ -20,13 +20,13 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 const CLIENTS: u32 = 50;
 
 /// A node on the path, and one that it asks for everything.
-fn start_both(network: &Network, mode: &str, hop: Family) -> [Node; 2] {
+fn start_both(network: &Network, mode: &str, hop: Family, carrier: &str) -> [Node; 2] {
     let asked = SocketAddr::new(network.node_address(1, hop), 4480);
-    let asking = SocketAddr::new(network.node_address(0, hop), 4480);
+    let asking = SocketAddr::new(network.calling_address(0, hop), 4480);
     let peer = |name: &str, id: u32, address: SocketAddr| {
         format!(
             "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
-             pool_max = 0\n"
+             pool_max = 0\ncarrier = \"{carrier}\"\n"
         )
     };
     let common = format!(
@@ -52,9 +52,10 @@ fn spoofed_clients_get_no_connection_at_the_end_of_a_chain() {
     for mode in ["early", "strict"] {
         for hop in Family::ALL {
             for family in Family::ALL {
-                spoofed_clients_are_stopped(mode, hop, family);
+                spoofed_clients_are_stopped(mode, hop, family, "convert");
             }
         }
+        spoofed_clients_are_stopped(mode, Family::V4, Family::V4, "option");
     }
 }
 
@@ -62,12 +63,13 @@ fn spoofed_clients_get_no_connection_at_the_end_of_a_chain() {
 fn spoofed_clients_get_no_connection_behind_two_nodes_that_are_asked() {
     for accept in ["early", "strict"] {
         for hops in Family::ALL {
-            for warm in [false, true] {
+            for (warm, carrier) in [(false, "convert"), (true, "convert"), (false, "option")] {
                 let network = line_of(3);
                 let plan = chains::Plan {
                     accept,
                     hops,
                     warm,
+                    carrier,
                     extra: "[half_open]\nexpiry = \"1s\"\n",
                     ..chains::Plan::of(3)
                 };
@@ -76,7 +78,7 @@ fn spoofed_clients_get_no_connection_behind_two_nodes_that_are_asked() {
                     nodes[..2].iter().for_each(until_warm);
                 }
                 for (count, family) in (1..).zip(Family::ALL) {
-                    let what = format!("{accept} over {hops}, warm {warm}, {family}");
+                    let what = format!("{accept} over {hops}, {carrier}, warm {warm}, {family}");
                     flood_comes_to_nothing(&network, &nodes, accept, family, &what, count);
                 }
             }
@@ -93,11 +95,13 @@ fn until_warm(node: &Node) {
     });
 }
 
-fn spoofed_clients_are_stopped(mode: &str, hop: Family, family: Family) {
+fn spoofed_clients_are_stopped(mode: &str, hop: Family, family: Family, carrier: &str) {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let nodes = start_both(&network, mode, hop);
-    let what = format!("{mode} over {hop}, {family}");
+    let nodes = start_both(&network, mode, hop, carrier);
+    let what = format!("{mode} over {hop}, {family}, {carrier}");
     flood_comes_to_nothing(&network, &nodes, mode, family, &what, 1);
+    let heralded = counter(&nodes[1], "heralds_opened") > 0;
+    assert_eq!(heralded, carrier == "option", "{what}");
 }
 
 /// Floods the server, which is to see nothing of it, and then the one who means it, who is number

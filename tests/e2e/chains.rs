@@ -10,7 +10,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::asking::{ALLOWED, explicit, peer, start_all};
+use crate::asking::{ALLOWED, explicit, heralding, peer, start_all};
 use crate::payload;
 use crate::support::{MODES, PORT, Pair, counter, listen, network, until_ended};
 
@@ -35,6 +35,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) warm: bool,
     /// How many of them wait for one, at the most, where it is not the default.
     pub(crate) pool_max: Option<usize>,
+    /// What carries chain headers over cold hops.
+    pub(crate) carrier: &'a str,
     /// Of every node.
     pub(crate) extra: &'a str,
 }
@@ -45,6 +47,7 @@ impl Plan<'_> {
         let chains: &[&[usize]] = match nodes {
             2 => &[&[1]],
             3 => &[&[1, 2]],
+            4 => &[&[1, 2, 3]],
             _ => panic!("say which"),
         };
         Plan {
@@ -55,6 +58,7 @@ impl Plan<'_> {
             hops: Family::V4,
             warm: false,
             pool_max: None,
+            carrier: "convert",
             extra: "",
         }
     }
@@ -69,6 +73,9 @@ impl Plan<'_> {
         text += &format!("[defaults]\naccept = \"{}\"\n{}", self.accept, self.extra);
         for other in (0..self.nodes).filter(|other| *other != node) {
             text += &peer(network, other, self.hops);
+            if self.carrier == "option" {
+                text += &heralding(network, other);
+            }
             let pool_max = match self.pool_max {
                 None if !self.warm => Some(0),
                 given => given,

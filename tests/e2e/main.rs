@@ -16,6 +16,7 @@ mod clients;
 mod configuration;
 mod convert;
 mod fragments;
+mod heralds;
 mod hostile;
 mod measuring;
 mod neighbour;

@@ -19,7 +19,11 @@ use super::{Plan, line_of};
 /// routes refuse reach the client as if there were no node.
 #[test]
 fn strict_refuses_as_the_network_itself_would() {
-    for (hops, warm) in [(Family::V4, false), (Family::V6, true)] {
+    for (hops, warm, carrier) in [
+        (Family::V4, false, "convert"),
+        (Family::V6, true, "convert"),
+        (Family::V4, false, "option"),
+    ] {
         let network = line_of(4);
         talkative(network.nodes());
         let cases = Family::ALL.map(|family| {
@@ -38,6 +42,7 @@ fn strict_refuses_as_the_network_itself_would() {
             accept: "strict",
             hops,
             warm,
+            carrier,
             ..Plan::of(3)
         };
         let nodes = plan.start(&network);
@@ -50,6 +55,9 @@ fn strict_refuses_as_the_network_itself_would() {
             until_counter(node, "relays", 0);
             assert_eq!(counter(node, "half_open"), 0);
         }
+        let heralded = cases.iter().filter(|(_, to)| to.is_ipv4()).count();
+        let heralded = if carrier == "option" { heralded } else { 0 };
+        assert_eq!(counter(&nodes[2], "heralds_opened"), heralded as u64);
         assert_eq!(counter(&nodes[0], "strict"), cases.len() as u64);
         assert_eq!(counter(&nodes[2], "relays_opened"), cases.len() as u64);
     }
@@ -62,9 +70,15 @@ fn strict_is_as_silent_as_the_server() {
     let silence = format!("tcp dport {PORT} drop");
     firewall(network.node(3), "silence", &[("forward", &silence)]);
     // The last node gives up first, and the first one.
-    for patience in [["30s", "300ms"], ["500ms", "30s"]] {
+    for (patience, carrier) in [
+        (["30s", "300ms"], "convert"),
+        (["500ms", "30s"], "convert"),
+        (["30s", "300ms"], "option"),
+        (["500ms", "30s"], "option"),
+    ] {
         let plan = Plan {
             accept: "strict",
+            carrier,
             ..Plan::of(3)
         };
         let configs = (0..3).map(|node| {
@@ -93,10 +107,11 @@ fn strict_is_as_silent_as_the_server() {
 
 #[test]
 fn early_resets_a_client_whose_server_refuses() {
-    for warm in [false, true] {
+    for (warm, carrier) in [(false, "convert"), (true, "convert"), (false, "option")] {
         let network = line_of(3);
         let plan = Plan {
             warm,
+            carrier,
             extra: "suspect_for = \"0s\"\n",
             ..Plan::of(3)
         };
@@ -109,7 +124,11 @@ fn early_resets_a_client_whose_server_refuses() {
         }
         for node in &nodes {
             until_counter(node, "relays", 0);
-            assert_eq!(ended(node, "upstream_refused"), 6, "warm: {warm}");
+            assert_eq!(
+                ended(node, "upstream_refused"),
+                6,
+                "{carrier}, warm: {warm}"
+            );
         }
         // The nodes are not to blame.
         assert_eq!(counter(&nodes[0], "hops_failed"), 0);

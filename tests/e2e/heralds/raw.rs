@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SYNs with any option, from any address.
+
+use std::net::{SocketAddr, SocketAddrV4};
+
+use posthaste_lab::netns::Namespace;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// `IPPROTO_RAW`: the IP header is the sender's own.
+const RAW: i32 = 255;
+const TCP: u8 = 6;
+const SYN: u8 = 0x02;
+
+/// Sends a SYN from a host, under any source address. Options are filled up with no-operations.
+pub(super) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
+    let packet = packet(from, to, options);
+    let send = || {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
+        socket.send_to(&packet, &SocketAddr::from(to).into())
+    };
+    let sent = host.run_in(send).expect("root can send it");
+    assert_eq!(sent, packet.len());
+}
+
+fn packet(from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) -> Vec<u8> {
+    let mut tcp = Vec::new();
+    tcp.extend(from.port().to_be_bytes());
+    tcp.extend(to.port().to_be_bytes());
+    tcp.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+    let words = 5 + options.len().div_ceil(4);
+    tcp.extend([u8::try_from(words).expect("40 bytes") << 4, SYN]);
+    tcp.extend([0xff, 0xff, 0, 0, 0, 0]);
+    tcp.extend(options);
+    tcp.resize(4 * words, 1);
+    let addresses = [from.ip().octets(), to.ip().octets()].concat();
+    let length = u16::try_from(tcp.len()).expect("a header is short");
+    let pseudo = [&addresses[..], &[0, TCP], &length.to_be_bytes()].concat();
+    let sum = checksum(&[pseudo, tcp.clone()].concat());
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    // The kernel fills in length, identification and checksum.
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0];
+    packet.extend(addresses);
+    packet.extend(tcp);
+    packet
+}
+
+/// The Internet checksum (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2);
+    let mut sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("folded")
+}
