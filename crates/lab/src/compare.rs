@@ -39,6 +39,7 @@ use self::bed::{Measured, Times};
 use self::bench::Bench;
 use self::contender::Contender;
 use self::load::Load;
+use crate::echo;
 use crate::node::Binary;
 use crate::record::Record;
 
@@ -98,6 +99,8 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let start = Instant::now();
+    // What is started has the same limit, and nobody fewer connections than others.
+    echo::raise_descriptor_limit()?;
     let mut record = Record::start("compare", args.seed);
     let bench = Bench {
         args,
