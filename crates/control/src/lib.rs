@@ -9,5 +9,7 @@
 
 mod checksum;
 pub mod frame;
+pub mod identity;
 pub mod message;
 pub mod rows;
+pub mod tls;
