@@ -7,6 +7,7 @@
 //! bytes at the interface between them, and memory.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const THREAD: &str = "posthaste-links";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A node has no more peers.
 const PEERS_MAX: u16 = 1024;
+/// Peers that are measured from one address: as many as a /27 has.
+const BLOCK: usize = 32;
 const KEY: &str = "6b6579206f6620746865206c616220666f72206d6561737572696e6720616c6c";
 
 /// Arguments of `posthaste-lab measuring`.
@@ -149,9 +152,11 @@ fn start(args: &Args, binary: &PathBuf, network: &Network, peers: u16) -> Result
         .map(|peer| format!("address add {}/32 dev lo", address(peer)))
         .collect();
     network.node(1).ip_batch(&lines)?;
-    let via = format!("route add 10.77.0.0/16 via {there}");
-    network.node(0).ip(&via)?;
     let here = network.calling_address(0, Family::V4);
+    network
+        .node(1)
+        .ip(&format!("route add 10.78.0.0/16 via {here}"))?;
+    network.node(0).ip_batch(&sources(peers, there))?;
     let answers = format!(
         "[node]\nid = 2\nworkers = 1\n[transparent]\nenabled = false\n\
          [[listener]]\naddress = \"{there}:4480\"\n[measure]\nreflector = [\"0.0.0.0:862\"]\n\
@@ -172,6 +177,21 @@ fn start(args: &Args, binary: &PathBuf, network: &Network, peers: u16) -> Result
     // Who answers is there first.
     let answers = start_node(network.node(1), binary, &answers)?;
     Ok([start_node(network.node(0), binary, &measures)?, answers])
+}
+
+/// Gives the node that measures an address for every so many peers. A reflector answers no more
+/// than 100 probes in a second from one.
+fn sources(peers: u16, there: IpAddr) -> Vec<String> {
+    let blocks = (0..peers).step_by(BLOCK).zip(1..);
+    let lines = blocks.flat_map(|(first, block): (u16, u8)| {
+        let source = format!("10.78.0.{block}");
+        let prefix = format!("{}/27", address(first));
+        [
+            format!("address add {source}/32 dev lo"),
+            format!("route add {prefix} via {there} src {source}"),
+        ]
+    });
+    lines.collect()
 }
 
 fn start_node(host: &Namespace, binary: &PathBuf, config: &str) -> Result<Node> {
