@@ -3,6 +3,7 @@
 //! of it. Pure: no I/O, no clock. Whoever drives it sends what [`Links::next_order`]
 //! asks for, tells what comes back, and passes the reports on.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use posthaste_relay::rng::Rng;
@@ -41,12 +42,17 @@ pub(crate) struct Status {
     pub(crate) reports: u64,
 }
 
-/// All links of this node. At most as many as there can be peers, 1024, so they
-/// are simply gone through.
+/// All links of this node: at most as many as there can be peers, 1024.
 #[derive(Debug)]
 pub(crate) struct Links {
     schedule: Schedule,
     links: Vec<(Link, Told)>,
+    /// By link: when there may be something to do. Gone through each time, so it
+    /// is next to nothing else.
+    dues: Vec<Duration>,
+    /// Links to which something happened since they were looked at for news.
+    touched: Vec<usize>,
+    places: HashMap<NodeId, usize>,
     rng: Rng,
     /// When it was to be called next, as it said.
     promised: Option<Duration>,
@@ -64,6 +70,9 @@ impl Links {
         Self {
             schedule,
             links: Vec::new(),
+            dues: Vec::new(),
+            touched: Vec::new(),
+            places: HashMap::new(),
             rng: Rng::new(seed),
             promised: None,
         }
@@ -88,11 +97,21 @@ impl Links {
             link.set_schedule(schedule, now, &mut self.rng);
             self.links.push((link, told));
         }
+        self.sort_out();
     }
 
     /// Forgets what is known of a link: the node is somewhere else now.
     pub(crate) fn forget(&mut self, peer: NodeId) {
         self.links.retain(|(link, _)| link.peer != peer);
+        self.sort_out();
+    }
+
+    /// Finds its way in other links.
+    fn sort_out(&mut self) {
+        let links = || self.links.iter().map(|(link, _)| link);
+        self.dues = links().map(Link::deadline).collect();
+        self.places = links().map(|link| link.peer).zip(0..).collect();
+        self.touched = (0..self.links.len()).collect();
     }
 
     /// Something to do now; call again until there is nothing. Whoever calls
@@ -103,34 +122,42 @@ impl Links {
             self.links
                 .iter_mut()
                 .for_each(|(link, _)| link.on_stall(now));
+            self.sort_out();
         }
-        let Self { links, rng, .. } = self;
-        let mut due = links.iter_mut().filter(|(link, _)| link.deadline() <= now);
-        due.find_map(|(link, _)| {
+        while let Some(place) = self.dues.iter().position(|due| *due <= now) {
+            let (link, _) = &mut self.links[place];
             let peer = link.peer;
-            let errand = link.next_errand(now, rng)?;
-            Some(Order { peer, errand })
-        })
+            let errand = link.next_errand(now, &mut self.rng);
+            self.dues[place] = link.deadline();
+            self.touched.push(place);
+            match errand {
+                Some(errand) => return Some(Order { peer, errand }),
+                // Nobody is asked for ever at one moment.
+                None => self.dues[place] = self.dues[place].max(now + Duration::from_nanos(1)),
+            }
+        }
+        None
     }
 
     /// When [`Self::next_order`] is to be called next. Nothing without links.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
-        self.promised = self.links.iter().map(|(link, _)| link.deadline()).min();
+        self.promised = self.dues.iter().min().copied();
         self.promised
     }
 
     /// The next thing to tell, and what the link was when it was last told of;
     /// call again until there is nothing.
     pub(crate) fn next_report(&mut self, now: Duration) -> Option<(Report, State)> {
-        self.links.iter_mut().find_map(|(link, told)| {
+        while let Some(place) = self.touched.pop() {
+            let (link, told) = &mut self.links[place];
             let report = report(link, now);
-            if !report.is_news(told.last.as_ref()) {
-                return None;
+            if report.is_news(told.last.as_ref()) {
+                told.count += 1;
+                let last = told.last.replace(report);
+                return Some((report, last.map_or(State::Unmeasured, |last| last.state)));
             }
-            told.count += 1;
-            let last = told.last.replace(report);
-            Some((report, last.map_or(State::Unmeasured, |last| last.state)))
-        })
+        }
+        None
     }
 
     /// How all links are.
@@ -156,49 +183,45 @@ impl Links {
         rtt_us: Option<u32>,
         now: Duration,
     ) -> bool {
-        let link = self.link(peer);
-        link.is_some_and(|link| link.on_answer(probe, rtt_us, now))
+        let mut waited = false;
+        self.touch(peer, |link, _| waited = link.on_answer(probe, rtt_us, now));
+        waited
     }
 
     /// A probe was not sent, or the network said that it did not arrive.
     pub(crate) fn on_refused(&mut self, peer: NodeId, probe: (u8, u32), now: Duration) {
-        if let Some(link) = self.link(peer) {
-            link.on_refused(probe, now);
-        }
+        self.touch(peer, |link, _| link.on_refused(probe, now));
     }
 
     /// What came of a handshake.
     pub(crate) fn on_handshake(&mut self, peer: NodeId, rtt_us: Option<u32>, now: Duration) {
-        if let Some(link) = self.link(peer) {
-            link.on_handshake(rtt_us, now);
-        }
+        self.touch(peer, |link, _| link.on_handshake(rtt_us, now));
     }
 
     /// The round trip time of a connection to the node, measured at `at`.
     pub(crate) fn on_hop(&mut self, peer: NodeId, rtt_us: u32, at: Duration, now: Duration) {
-        if let Some(link) = self.link(peer) {
-            link.on_hop(rtt_us, at, now);
-        }
+        self.touch(peer, |link, _| link.on_hop(rtt_us, at, now));
     }
 
     /// Flows use the link, or do not any more.
     pub(crate) fn set_in_use(&mut self, peer: NodeId, in_use: bool, now: Duration) {
-        let found = self.links.iter_mut().find(|(link, _)| link.peer == peer);
-        if let Some((link, _)) = found {
-            link.set_in_use(in_use, now, &mut self.rng);
-        }
+        self.touch(peer, |link, rng| link.set_in_use(in_use, now, rng));
     }
 
     /// Somebody else says that the node is not there.
     pub(crate) fn suspect(&mut self, peer: NodeId, now: Duration) {
-        if let Some(link) = self.link(peer) {
-            link.suspect(now);
-        }
+        self.touch(peer, |link, _| link.suspect(now));
     }
 
-    fn link(&mut self, peer: NodeId) -> Option<&mut Link> {
-        let found = self.links.iter_mut().find(|(link, _)| link.peer == peer);
-        found.map(|(link, _)| link)
+    /// Has something happen to a link, if it is measured.
+    fn touch(&mut self, peer: NodeId, happen: impl FnOnce(&mut Link, &mut Rng)) {
+        let Some(place) = self.places.get(&peer).copied() else {
+            return;
+        };
+        let (link, _) = &mut self.links[place];
+        happen(link, &mut self.rng);
+        self.dues[place] = link.deadline();
+        self.touched.push(place);
     }
 }
 
