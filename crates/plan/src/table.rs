@@ -136,6 +136,17 @@ impl Table {
         kept.map(|choice| nth(chains, choice))
     }
 
+    /// All that is kept for a node.
+    ///
+    /// Panics for a node that there is not.
+    pub fn egress(&self, egress: usize) -> Egress<'_> {
+        assert!(egress < self.nodes(), "there is no node {egress}");
+        Egress {
+            table: self,
+            egress,
+        }
+    }
+
     /// How many nodes it has chains for, this one included.
     pub fn nodes(&self) -> usize {
         self.pattern_of.len()
@@ -162,6 +173,42 @@ impl Table {
     }
 }
 
+/// The chains from one node to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Egress<'a> {
+    table: &'a Table,
+    egress: usize,
+}
+
+impl<'a> Egress<'a> {
+    /// The chains that any class uses, each once: the nodes between the ends.
+    pub fn chains(&self) -> impl Iterator<Item = &'a [u16]> + use<'a> {
+        let (starts, chains) = (&self.table.starts, &self.table.chains);
+        let end = starts.get(self.egress + 1);
+        let end = end.map_or(chains.len(), |end| *end as usize);
+        let mut rest = &chains[starts[self.egress] as usize..end];
+        std::iter::from_fn(move || {
+            let (nodes, after) = rest.split_first()?;
+            let (chain, after) = after.split_at(usize::from(*nodes));
+            rest = after;
+            Some(chain)
+        })
+    }
+
+    /// By class, that of access links counting faster than that of sizes: which of the chains to
+    /// use, the best first.
+    pub fn choices(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let table = self.table;
+        let pattern = usize::from(table.pattern_of[self.egress]);
+        let numbers = &table.patterns[pattern * table.classes..][..table.classes];
+        numbers.iter().map(|number| {
+            let choices = &table.choices[usize::from(*number)];
+            let kept = choices.iter().position(|choice| *choice == NONE);
+            &choices[..kept.unwrap_or(CHOICES)]
+        })
+    }
+}
+
 /// One of the chains that follow one another.
 fn nth(mut chains: &[u16], place: u8) -> &[u16] {
     for _ in 0..place {
@@ -184,6 +231,34 @@ mod tests {
         assert_eq!(of(u64::MAX, 0), 3);
         assert_eq!(of(1, 10_000), 1);
         assert_eq!(of(1, u32::MAX), 2);
+    }
+
+    #[test]
+    fn what_is_kept_for_an_egress_is_what_is_looked_up() {
+        let mut matrix = crate::Matrix::new(5).unwrap();
+        for (from, to) in (0..5).flat_map(|from| (0..from).map(move |to| (from, to))) {
+            let rtt_us = u32::try_from((from - to) * 10_000).unwrap();
+            let link = Some(crate::Link::of_rtt(rtt_us));
+            matrix.set_both(from, to, link).unwrap();
+        }
+        matrix.set(0, 3, None).unwrap();
+        let limits = crate::fronts::Limits::default();
+        let planner = crate::Planner::new(&matrix, crate::Model::default(), limits);
+        let classes = Classes::new(&[1, 15_000, 450_000], &[0, 20_000]).unwrap();
+        for table in planner.tables(&classes) {
+            let mut chains = 0;
+            for egress in 0..5 {
+                let kept: Vec<&[u16]> = table.egress(egress).chains().collect();
+                chains += kept.len();
+                assert_eq!(table.egress(egress).choices().count(), 6);
+                for (class, choices) in table.egress(egress).choices().enumerate() {
+                    let chains = table.chains(egress, Class(class));
+                    let chosen = choices.iter().map(|place| kept[usize::from(*place)]);
+                    assert!(chosen.eq(chains));
+                }
+            }
+            assert_eq!(chains, table.chain_count());
+        }
     }
 
     #[test]
