@@ -4,12 +4,23 @@
 //! A node tells what it measures ([`message::ToController`]); the controller tells it its part of a
 //! plan ([`message::ToNode`]). `docs/design/0014-controller.md` says why it is done so, and
 //! `docs/controller.md` what an operator does with it.
+//!
+//! | module | whose | what |
+//! |---|---|---|
+//! | [`message`], [`frame`] | both | what is said, and its bytes |
+//! | [`rows`] | node | the rows that it holds |
+//! | [`registry`] | controller | nodes and links as they were reported |
+//! | [`book`] | controller | the plan: chains, their numbers, ways, and what each node is sent of it |
 
 #![forbid(unsafe_code)]
 
+pub mod book;
 mod checksum;
 pub mod frame;
 pub mod identity;
 pub mod message;
+pub mod registry;
+#[cfg(test)]
+mod rng;
 pub mod rows;
 pub mod tls;

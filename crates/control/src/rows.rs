@@ -58,6 +58,11 @@ impl Held {
         }
     }
 
+    /// Whose rows they are.
+    pub fn node(&self) -> NodeNumber {
+        self.me
+    }
+
     /// Which plan is held.
     pub fn stamp(&self) -> Option<Stamp> {
         self.stamp

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of the book one node is sent.
+
+use std::collections::BTreeSet;
+
+use super::{Book, State, numbered};
+use crate::checksum;
+use crate::message::{DIRECT, NodeNumber, Rows, Stamp};
+
+impl Book {
+    /// The rows of a node: as changes to the plan that it holds, if they can be told, else all. Nothing
+    /// before the first plan.
+    pub fn rows(&self, node: NodeNumber, holds: Option<Stamp>) -> Option<Rows> {
+        if !self.is_planned {
+            return None;
+        }
+        let base = holds.filter(|holds| self.knows(*holds));
+        let classes = &self.settings.classes;
+        let sum = self.nodes.get(&node).map_or(0, |part| part.sum);
+        let (sizes, access_us) = (classes.sizes(), classes.access_us());
+        let mut rows = Rows {
+            stamp: self.stamp,
+            base,
+            sizes: sizes.to_vec(),
+            access_us: access_us.to_vec(),
+            chains: Vec::new(),
+            chains_gone: Vec::new(),
+            ways: Vec::new(),
+            ways_gone: Vec::new(),
+            checksum: checksum::whole(self.stamp, sizes, access_us, sum),
+        };
+        self.add_chains(node, &mut rows);
+        self.add_ways(node, &mut rows);
+        Some(rows)
+    }
+
+    /// Whether everything that changed since a plan is known.
+    fn knows(&self, plan: Stamp) -> bool {
+        plan.epoch == self.stamp.epoch
+            && (self.horizon..=self.stamp.version).contains(&plan.version)
+    }
+
+    fn add_chains(&self, node: NodeNumber, rows: &mut Rows) {
+        let Some(part) = self.nodes.get(&node) else {
+            return;
+        };
+        let after = rows.base.map(|base| base.version);
+        for chain in part.chains.iter().filter_map(|&id| self.chain(id)) {
+            let gone = match chain.state {
+                State::Gone(_, version) => Some(version),
+                State::InUse | State::Leaving(_) => None,
+            };
+            match (gone, after) {
+                (Some(gone), Some(after)) if gone > after => rows.chains_gone.push(chain.number),
+                (None, None) => rows.chains.push(numbered(chain)),
+                (None, Some(after)) if chain.since > after => rows.chains.push(numbered(chain)),
+                _ => {}
+            }
+        }
+        rows.chains.sort_unstable_by_key(|chain| chain.number);
+        rows.chains_gone.sort_unstable();
+    }
+
+    fn add_ways(&self, node: NodeNumber, rows: &mut Rows) {
+        let after = rows.base.map(|base| base.version);
+        for (egress, pair) in self.pairs.get(&node).into_iter().flatten() {
+            if after.is_some_and(|after| pair.changed <= after) {
+                continue;
+            }
+            match &pair.ways {
+                Some(ways) => rows.ways.push(ways.clone()),
+                None if after.is_some() => rows.ways_gone.push(*egress),
+                None => {}
+            }
+        }
+    }
+
+    /// The nodes to which a node has hops by chains that it is in and that are in use.
+    pub fn neighbours(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
+        let mut near = BTreeSet::new();
+        let part = self.nodes.get(&node);
+        let chains = part.map_or(&[][..], |part| &part.chains);
+        let chains = chains.iter().filter_map(|&id| self.chain(id));
+        for chain in chains.filter(|chain| chain.state == State::InUse) {
+            let place = chain.nodes.iter().position(|other| *other == node);
+            let Some(place) = place else { continue };
+            near.extend(place.checked_sub(1).map(|before| chain.nodes[before]));
+            near.extend(chain.nodes.get(place + 1));
+        }
+        for (egress, pair) in self.pairs.get(&node).into_iter().flatten() {
+            let choices = pair.ways.iter().flat_map(|ways| &ways.choices);
+            if choices.flatten().any(|number| *number == DIRECT) {
+                near.insert(*egress);
+            }
+        }
+        near
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long transfers of each class take over a chain, as the links are now. Pure.
+
+use posthaste_plan::table::Classes;
+use posthaste_plan::{Link, Matrix, Model};
+
+/// The model, a matrix and classes, with what they have in common computed once.
+#[derive(Debug)]
+pub(crate) struct Times<'a> {
+    matrix: &'a Matrix,
+    model: &'a Model,
+    sizes: &'a [u64],
+    /// By size, round trips of the longest hop, where nothing else tells links apart.
+    trips: Option<Vec<u64>>,
+    /// By class, how long a transfer waits for the access link.
+    floors_us: Vec<u64>,
+    access: usize,
+}
+
+/// What decides how long transfers take over a chain.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    /// Lengths of hops, and costs of nodes, in microseconds.
+    length_us: u64,
+    /// The longest round trip, in microseconds.
+    longest_us: u64,
+    /// By size, how long the slowest hop takes, in microseconds; empty where round trips tell.
+    slowest_us: Vec<u64>,
+}
+
+impl<'a> Times<'a> {
+    pub(crate) fn new(matrix: &'a Matrix, model: &'a Model, classes: &'a Classes) -> Self {
+        let (sizes, access_us) = (classes.sizes(), classes.access_us());
+        let floor = |bytes, access_us| model.time_us(&Link::of_rtt(access_us), bytes);
+        let floors = sizes.iter().flat_map(|&bytes| {
+            let access_us = access_us.iter();
+            access_us.map(move |&access_us| floor(bytes, access_us))
+        });
+        Self {
+            matrix,
+            model,
+            sizes,
+            trips: trips(matrix, model, sizes),
+            floors_us: floors.collect(),
+            access: access_us.len(),
+        }
+    }
+
+    /// What a chain by these nodes, all of them, costs; nothing if a link is missing.
+    pub(crate) fn cost(&self, from: usize, inner: &[u16], to: usize) -> Option<Cost> {
+        let mut cost = Cost {
+            length_us: 0,
+            longest_us: 0,
+            slowest_us: Vec::new(),
+        };
+        if self.trips.is_none() {
+            cost.slowest_us = vec![0; self.sizes.len()];
+        }
+        let mut before = from;
+        for node in inner.iter().map(|&node| usize::from(node)).chain([to]) {
+            let link = self.matrix.link(before, node)?;
+            cost.length_us += self.model.length_us(link);
+            cost.longest_us = cost.longest_us.max(link.rtt_us.into());
+            for (slowest, &bytes) in cost.slowest_us.iter_mut().zip(self.sizes) {
+                *slowest = (*slowest).max(self.model.time_us(link, bytes));
+            }
+            if node != to {
+                cost.length_us += u64::from(self.matrix.cost_us(node));
+            }
+            before = node;
+        }
+        Some(cost)
+    }
+
+    /// How long a transfer of a class takes, in microseconds.
+    pub(crate) fn time_us(&self, cost: &Cost, class: usize) -> u64 {
+        let size = class / self.access;
+        let slowest = match &self.trips {
+            Some(trips) => trips[size] * cost.longest_us,
+            None => cost.slowest_us[size],
+        };
+        cost.length_us + slowest.max(self.floors_us[class])
+    }
+}
+
+/// By size, round trips of the slowest hop, if links differ in their round trips only and the time
+/// depends on nothing else.
+fn trips(matrix: &Matrix, model: &Model, sizes: &[u64]) -> Option<Vec<u64>> {
+    let bare = |link: &Link| Link { rtt_us: 0, ..*link };
+    let mut links = matrix.links().map(|(_, _, link)| bare(link));
+    let first = links.next().unwrap_or_default();
+    if links.any(|link| link != first) {
+        return None;
+    }
+    let trips = sizes.iter().map(|&bytes| model.round_trips(&first, bytes));
+    trips.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_plan::Planner;
+    use posthaste_plan::fronts::Limits;
+    use posthaste_plan::planner::Transfer;
+
+    use super::*;
+    use crate::rng::Rng;
+
+    /// Any matrix, some links with loss if `lossy`.
+    fn matrix(rng: &mut Rng, lossy: bool) -> Matrix {
+        let mut matrix = Matrix::new(5).unwrap();
+        for (from, to) in (0..5).flat_map(|from| (0..5).map(move |to| (from, to))) {
+            if from != to && rng.below(8) > 0 {
+                let link = Link {
+                    loss_ppm: rng.below(2) * 5000 * u32::from(lossy),
+                    ..Link::of_rtt(1 + rng.below(100_000))
+                };
+                matrix.set(from, to, Some(link)).unwrap();
+            }
+            matrix.set_cost(to, rng.below(900)).unwrap();
+        }
+        matrix
+    }
+
+    #[test]
+    fn times_are_those_of_the_planner() {
+        let model = Model::default();
+        let classes = Classes::new(&[1000, 100_000, 2_000_000], &[0, 30_000]).unwrap();
+        let chains: [&[u16]; 4] = [&[0, 4], &[0, 1, 4], &[0, 2, 3, 4], &[0, 3, 2, 1, 4]];
+        let mut compared = 0;
+        for seed in 0..200 {
+            let matrix = matrix(&mut Rng::new(seed), seed % 2 == 0);
+            let times = Times::new(&matrix, &model, &classes);
+            let planner = Planner::new(&matrix, model, Limits::default());
+            for chain in chains {
+                let cost = times.cost(0, &chain[1..chain.len() - 1], 4);
+                for class in 0..6 {
+                    let transfer = Transfer {
+                        bytes: classes.sizes()[class / 2],
+                        access_us: classes.access_us()[class % 2],
+                    };
+                    let time = cost.as_ref().map(|cost| times.time_us(cost, class));
+                    assert_eq!(time, planner.time_us(chain, transfer));
+                    compared += usize::from(time.is_some());
+                }
+            }
+        }
+        assert!(compared > 1000);
+    }
+}

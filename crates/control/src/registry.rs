@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes and links as the controller knows them. Pure: told what nodes say, and what time it is.
+//!
+//! A link is in the plan when both of its ends say that it is up. What is not known is absent. Where the
+//! ends differ the shorter round trip counts, as long delays are accidents and short ones are not; unless
+//! they differ so much that one of them must be wrong: then the longer one counts, so that a node that
+//! lies attracts nothing. It can make its own links look bad, or withhold them.
+//!
+//! What cannot be checked: whether two ends that agree both lie about the link between them, and whether
+//! a link is shorter than light could be, as nobody knows where nodes are. That a link is shorter than a
+//! way around it, or much longer, is no contradiction: such links are what chains are made for.
+
+mod report;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use posthaste_plan::Matrix;
+
+pub use report::{Agreed, Doubts};
+
+use crate::book::Network;
+use crate::message::{Hello, Link, LinkState, Member, NodeNumber};
+
+/// How long a node is kept in the plan after its stream has ended: it may be back at once.
+pub const AWAY: Duration = Duration::from_secs(10);
+
+/// Most addresses that a node may have of each kind.
+pub const ADDRESSES_MAX: usize = 16;
+
+/// Longest name of a program that a node may have, in bytes.
+pub const SOFTWARE_MAX: usize = 64;
+
+/// Why a node may not stay.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It is not on the list.
+    #[error("node {0} is not known here")]
+    Unknown(NodeNumber),
+    /// It has no number for chain headers, or too many addresses, or too long a name.
+    #[error("what node {0} says of itself cannot be")]
+    Implausible(NodeNumber),
+}
+
+/// A node that may register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name, for people.
+    pub name: String,
+    /// What chains pay for it, in microseconds.
+    pub cost_us: u32,
+}
+
+/// A node that has registered.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it said first.
+    pub hello: Hello,
+    /// Its stream has ended, then.
+    pub away_since: Option<Duration>,
+    /// It has said all its links since its stream began.
+    pub has_told: bool,
+    links: BTreeMap<NodeNumber, LinkState>,
+}
+
+/// All nodes and what they said of links.
+#[derive(Debug, Default)]
+pub struct Registry {
+    listed: BTreeMap<NodeNumber, Listed>,
+    nodes: BTreeMap<NodeNumber, Node>,
+    doubts: Doubts,
+}
+
+/// What became of links by what was said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Something is not as it was.
+    pub changed: bool,
+    /// A link is not there any more.
+    pub death: bool,
+}
+
+impl Registry {
+    /// Nodes that may register from now on. Those that may not any more are forgotten, and returned.
+    pub fn set_listed(&mut self, listed: BTreeMap<NodeNumber, Listed>) -> Vec<NodeNumber> {
+        self.listed = listed;
+        let nodes = self.nodes.keys().copied();
+        let gone: Vec<NodeNumber> = nodes
+            .filter(|node| !self.listed.contains_key(node))
+            .collect();
+        gone.iter().for_each(|node| self.forget(*node));
+        gone
+    }
+
+    /// A node began a stream. What it said of links before is forgotten: it tells all of them.
+    ///
+    /// # Errors
+    /// It is not on the list, or what it says of itself cannot be.
+    pub fn hello(&mut self, hello: Hello) -> Result<(), Denied> {
+        let number = hello.number;
+        if !self.listed.contains_key(&number) {
+            return Err(Denied::Unknown(number));
+        }
+        let is_plausible = number != 0
+            && hello.listeners.len() <= ADDRESSES_MAX
+            && hello.reflectors.len() <= ADDRESSES_MAX
+            && hello.software.len() <= SOFTWARE_MAX;
+        if !is_plausible {
+            return Err(Denied::Implausible(number));
+        }
+        // Links stay as they were until it tells them: a node that starts again is not a death.
+        let links = self.nodes.remove(&number).map(|node| node.links);
+        let node = Node {
+            hello,
+            away_since: None,
+            has_told: false,
+            links: links.unwrap_or_default(),
+        };
+        self.nodes.insert(number, node);
+        Ok(())
+    }
+
+    /// A node's stream has ended.
+    pub fn away(&mut self, number: NodeNumber, now: Duration) {
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.away_since.get_or_insert(now);
+        }
+    }
+
+    /// A node is not to be planned with.
+    pub fn forget(&mut self, number: NodeNumber) {
+        self.nodes.remove(&number);
+    }
+
+    /// Nodes that have been away for too long are forgotten, and returned.
+    pub fn expire(&mut self, now: Duration) -> Vec<NodeNumber> {
+        let over = |node: &Node| node.away_since.is_some_and(|since| since + AWAY <= now);
+        let nodes = self.nodes.iter().filter(|(_, node)| over(node));
+        let gone: Vec<NodeNumber> = nodes.map(|(number, _)| *number).collect();
+        gone.iter().for_each(|node| self.forget(*node));
+        gone
+    }
+
+    /// When the next node is to be forgotten.
+    pub fn deadline(&self) -> Option<Duration> {
+        let away = self.nodes.values().filter_map(|node| node.away_since);
+        away.min().map(|since| since + AWAY)
+    }
+
+    /// A node says what its links are. The first time after it began it says all of them. What cannot be
+    /// is counted, and taken for not measured.
+    pub fn links(&mut self, from: NodeNumber, links: &[Link]) -> News {
+        let Some(node) = self.nodes.get_mut(&from) else {
+            return News::default();
+        };
+        let is_first = !std::mem::replace(&mut node.has_told, true);
+        let before = if is_first {
+            std::mem::take(&mut node.links)
+        } else {
+            BTreeMap::new()
+        };
+        let mut news = News::default();
+        for link in links {
+            if link.to == from || !self.listed.contains_key(&link.to) {
+                self.doubts.strangers += 1;
+                continue;
+            }
+            let state = report::possible(link.state).unwrap_or_else(|| {
+                self.doubts.impossible += 1;
+                LinkState::Unmeasured
+            });
+            let old = node.links.insert(link.to, state);
+            news.note(old.or_else(|| before.get(&link.to).copied()), state);
+        }
+        let told = &node.links;
+        for (_, old) in before.iter().filter(|(to, _)| !told.contains_key(to)) {
+            news.note(Some(*old), LinkState::Unmeasured);
+        }
+        news
+    }
+
+    /// What was said of a link from one node to another.
+    pub fn said(&self, from: NodeNumber, to: NodeNumber) -> Option<LinkState> {
+        self.nodes.get(&from)?.links.get(&to).copied()
+    }
+
+    /// What both ends of a link come to, if both have registered.
+    pub fn agreed(&self, one: NodeNumber, other: NodeNumber) -> Agreed {
+        let said = self.said(one, other).zip(self.said(other, one));
+        said.map_or_else(Agreed::default, |(there, back)| Agreed::of(there, back))
+    }
+
+    /// What to plan for: all nodes that have registered, and the links that both ends say are up.
+    pub fn network(&self) -> Network {
+        let nodes: Vec<NodeNumber> = self.nodes.keys().copied().collect();
+        let mut matrix = Matrix::new(nodes.len()).expect("the list is no longer than a matrix");
+        for (place, one) in nodes.iter().enumerate() {
+            let cost_us = self.listed.get(one).map_or(0, |listed| listed.cost_us);
+            // A cost that the matrix does not take is not the node's fault: it is the list's.
+            let _ = matrix.set_cost(place, cost_us.min(posthaste_plan::matrix::TIME_MAX_US));
+            for (before, other) in nodes[..place].iter().enumerate() {
+                let link = self.agreed(*one, *other).link;
+                let set = matrix.set_both(place, before, link);
+                set.expect("what was agreed is possible");
+            }
+        }
+        Network { nodes, matrix }
+    }
+
+    /// Whether every node on the list has told its links: nothing more is to be waited for.
+    pub fn is_complete(&self) -> bool {
+        let has_told = |number| self.nodes.get(number).is_some_and(|node| node.has_told);
+        self.listed.keys().all(has_told)
+    }
+
+    /// The nodes that have registered, by number.
+    pub fn nodes(&self) -> &BTreeMap<NodeNumber, Node> {
+        &self.nodes
+    }
+
+    /// Whether a node may register.
+    pub fn is_listed(&self, number: NodeNumber) -> bool {
+        self.listed.contains_key(&number)
+    }
+
+    /// What others are told of a node.
+    pub fn member(&self, number: NodeNumber) -> Option<Member> {
+        let (node, listed) = (self.nodes.get(&number)?, self.listed.get(&number)?);
+        Some(Member {
+            number,
+            name: listed.name.clone(),
+            exchange: node.hello.exchange,
+            listeners: node.hello.listeners.clone(),
+            reflectors: node.hello.reflectors.clone(),
+        })
+    }
+
+    /// How many reports were not believed.
+    pub fn doubts(&self) -> Doubts {
+        let numbers: Vec<&NodeNumber> = self.nodes.keys().collect();
+        let pairs = numbers.iter().enumerate();
+        let pairs =
+            pairs.flat_map(|(place, one)| numbers[..place].iter().map(move |two| (one, two)));
+        let disputed = pairs.filter(|(one, two)| self.agreed(***one, ***two).is_disputed);
+        Doubts {
+            disputed: disputed.count() as u64,
+            ..self.doubts
+        }
+    }
+}
+
+impl News {
+    fn note(&mut self, old: Option<LinkState>, new: LinkState) {
+        let was_up = matches!(old, Some(LinkState::Up { .. }));
+        let is_up = matches!(new, LinkState::Up { .. });
+        self.death |= was_up && !is_up;
+        self.changed |= old != Some(new) && (was_up || is_up);
+    }
+}
+
+#[cfg(test)]
+mod tests;
