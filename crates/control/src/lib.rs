@@ -16,11 +16,14 @@
 
 pub mod book;
 mod checksum;
+pub mod egresses;
 pub mod frame;
 pub mod identity;
 pub mod message;
+pub mod planning;
 pub mod registry;
 #[cfg(test)]
 mod rng;
 pub mod rows;
+pub mod store;
 pub mod tls;

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which node connects to which destinations. Pure.
+//!
+//! A table says so, which configuration and API fill: the longest prefix counts. For what no entry of it
+//! covers, it is the node that measured the shortest round trip by its own connections. What nodes say of
+//! destinations cannot be checked by others: a node that lies can draw flows to itself that the table
+//! does not speak of. Who wants to rely on no node fills the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::message::{Destination, Egress, NodeNumber, Prefix};
+
+/// Most prefixes that one node may tell of.
+pub const PREFIXES_MAX: usize = 4096;
+
+/// Most prefixes that nodes are told of, unless the table alone has more: 2 MB at the most.
+pub const LIST_MAX: usize = 65_536;
+
+/// Handshakes that a round trip must rest on.
+pub const HANDSHAKES_MIN: u32 = 3;
+
+/// Another node takes a prefix over when it is so much nearer: parts of a hundred,
+const BETTER_PERCENT: u64 = 5;
+
+/// and microseconds.
+const BETTER_US: u32 = 2000;
+
+/// The longest round trip that is believed, in microseconds.
+const RTT_MAX_US: u32 = 30_000_000;
+
+/// Whose destinations are whose.
+#[derive(Debug)]
+pub struct Egresses {
+    /// How long what a node said counts.
+    life: Duration,
+    configured: BTreeMap<Prefix, NodeNumber>,
+    set: BTreeMap<Prefix, NodeNumber>,
+    /// By node, round trips in microseconds and until when they count.
+    measured: BTreeMap<NodeNumber, BTreeMap<Prefix, (u32, Duration)>>,
+    /// Who had the measured prefixes last.
+    nearest: BTreeMap<Prefix, NodeNumber>,
+    /// Reports that were not believed, or for which there was no room.
+    refused: u64,
+}
+
+impl Prefix {
+    /// Whether no bit is set behind it, and there are as many bits.
+    pub fn is_sound(&self) -> bool {
+        self.bits <= 128 && self.mask(self.bits) == u128::from_be_bytes(self.address)
+    }
+
+    /// Whether all addresses of `other` are among these.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.bits <= other.bits && other.mask(self.bits) == u128::from_be_bytes(self.address)
+    }
+
+    /// The prefix of so many bits, at the most 128, that this begins with.
+    fn shortened(&self, bits: u8) -> Self {
+        Self {
+            address: self.mask(bits).to_be_bytes(),
+            bits,
+        }
+    }
+
+    fn mask(&self, bits: u8) -> u128 {
+        let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+        u128::from_be_bytes(self.address) & mask
+    }
+}
+
+impl Egresses {
+    /// Knows nothing. What nodes say counts for `life`.
+    pub fn new(life: Duration) -> Self {
+        Self {
+            life,
+            configured: BTreeMap::new(),
+            set: BTreeMap::new(),
+            measured: BTreeMap::new(),
+            nearest: BTreeMap::new(),
+            refused: 0,
+        }
+    }
+
+    /// The part of the table that the configuration fills.
+    pub fn configure(&mut self, table: BTreeMap<Prefix, NodeNumber>) {
+        self.configured = table;
+    }
+
+    /// The part of the table that the API fills, which goes first where prefixes are equal.
+    pub fn set(&mut self, table: BTreeMap<Prefix, NodeNumber>) {
+        self.set = table;
+    }
+
+    /// What [`Egresses::set`] set last.
+    pub fn table(&self) -> &BTreeMap<Prefix, NodeNumber> {
+        &self.set
+    }
+
+    /// How many reports were not believed, or not kept.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// A node tells how far destinations are.
+    pub fn measured(&mut self, node: NodeNumber, destinations: &[Destination], now: Duration) {
+        let known = self.measured.entry(node).or_default();
+        known.retain(|_, (_, until)| *until > now);
+        for destination in destinations {
+            let Destination {
+                prefix,
+                rtt_us,
+                handshakes,
+            } = *destination;
+            let is_possible = prefix.is_sound() && (1..=RTT_MAX_US).contains(&rtt_us);
+            let is_known = known.contains_key(&prefix);
+            if !is_possible || (known.len() >= PREFIXES_MAX && !is_known) {
+                self.refused += 1;
+            } else if handshakes >= HANDSHAKES_MIN {
+                known.insert(prefix, (rtt_us, now + self.life));
+            }
+        }
+    }
+
+    /// What a node said does not count any more.
+    pub fn forget(&mut self, node: NodeNumber) {
+        self.measured.remove(&node);
+    }
+
+    /// Who connects to what, of the nodes that are there, in the order of prefixes.
+    pub fn list(&mut self, is_there: impl Fn(NodeNumber) -> bool, now: Duration) -> Vec<Egress> {
+        let mut table = self.configured.clone();
+        table.extend(self.set.iter().map(|(prefix, node)| (*prefix, *node)));
+        table.retain(|_, node| is_there(*node));
+        let mut all: BTreeMap<Prefix, (NodeNumber, u32)> = BTreeMap::new();
+        for (node, prefixes) in self.measured.iter().filter(|(node, _)| is_there(**node)) {
+            let counting = prefixes.iter().filter(|(_, (_, until))| *until > now);
+            for (prefix, (rtt_us, _)) in counting {
+                let incumbent = self.nearest.get(prefix);
+                let best = all.entry(*prefix).or_insert((*node, *rtt_us));
+                if takes_over(incumbent, *best, (*node, *rtt_us)) {
+                    *best = (*node, *rtt_us);
+                }
+            }
+        }
+        let lengths: BTreeSet<u8> = table.keys().map(|prefix| prefix.bits).collect();
+        all.retain(|prefix, _| !is_covered(&table, &lengths, prefix));
+        let room = LIST_MAX.saturating_sub(table.len());
+        let nearest = all.iter().map(|(prefix, (node, _))| (*prefix, *node));
+        self.nearest = nearest.take(room).collect();
+        table.extend(&self.nearest);
+        let egress = |(prefix, node)| Egress { prefix, node };
+        table.into_iter().map(egress).collect()
+    }
+}
+
+/// Whether another node is to have a prefix that `best` would have so far.
+fn takes_over(
+    incumbent: Option<&NodeNumber>,
+    best: (NodeNumber, u32),
+    other: (NodeNumber, u32),
+) -> bool {
+    let is_much_nearer = |near: u32, far: u32| {
+        u64::from(near) * 100 <= u64::from(far) * (100 - BETTER_PERCENT)
+            && near.saturating_add(BETTER_US) <= far
+    };
+    match incumbent {
+        Some(incumbent) if *incumbent == best.0 => is_much_nearer(other.1, best.1),
+        Some(incumbent) if *incumbent == other.0 => !is_much_nearer(best.1, other.1),
+        _ => other.1 < best.1,
+    }
+}
+
+/// Whether an entry of a table, whose prefixes have these lengths, speaks of these destinations.
+fn is_covered(
+    table: &BTreeMap<Prefix, NodeNumber>,
+    lengths: &BTreeSet<u8>,
+    prefix: &Prefix,
+) -> bool {
+    let mut lengths = lengths.range(..=prefix.bits);
+    lengths.any(|bits| table.contains_key(&prefix.shortened(*bits)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Duration = Duration::from_secs(900);
+
+    fn prefix(text: &str) -> Prefix {
+        let (address, bits) = text.split_once('/').unwrap();
+        let (address, more) = match address.parse().unwrap() {
+            std::net::IpAddr::V4(address) => (address.to_ipv6_mapped(), 96),
+            std::net::IpAddr::V6(address) => (address, 0),
+        };
+        Prefix {
+            address: address.octets(),
+            bits: bits.parse::<u8>().unwrap() + more,
+        }
+    }
+
+    fn told(prefix: Prefix, rtt_us: u32) -> Destination {
+        Destination {
+            prefix,
+            rtt_us,
+            handshakes: HANDSHAKES_MIN,
+        }
+    }
+
+    fn list(egresses: &mut Egresses) -> Vec<(Prefix, NodeNumber)> {
+        let list = egresses.list(|node| node < 9, Duration::ZERO);
+        list.iter()
+            .map(|egress| (egress.prefix, egress.node))
+            .collect()
+    }
+
+    #[test]
+    fn prefixes_cover_what_begins_like_them() {
+        let wide = prefix("10.0.0.0/8");
+        assert!(wide.covers(&prefix("10.1.0.0/16")) && wide.covers(&wide));
+        assert!(!wide.covers(&prefix("11.0.0.0/8")) && !wide.covers(&prefix("0.0.0.0/0")));
+        assert!(prefix("::/0").covers(&wide) && wide.is_sound());
+        assert!(!prefix("10.0.0.1/8").is_sound());
+        let long = Prefix { bits: 129, ..wide };
+        assert!(!long.is_sound());
+    }
+
+    #[test]
+    fn the_table_goes_before_what_is_measured() {
+        let mut egresses = Egresses::new(LIFE);
+        let (wide, narrow) = (prefix("10.0.0.0/8"), prefix("10.1.0.0/16"));
+        let other = prefix("2001:db8::/32");
+        egresses.measured(1, &[told(narrow, 5), told(other, 5)], Duration::ZERO);
+        assert_eq!(list(&mut egresses), [(narrow, 1), (other, 1)]);
+        egresses.configure([(wide, 2), (other, 9)].into());
+        assert_eq!(list(&mut egresses), [(wide, 2), (other, 1)]);
+        egresses.set([(wide, 3)].into());
+        assert_eq!(list(&mut egresses), [(wide, 3), (other, 1)]);
+        assert_eq!(egresses.table().len(), 1);
+    }
+
+    #[test]
+    fn the_nearest_has_a_prefix_until_another_is_much_nearer() {
+        let mut egresses = Egresses::new(LIFE);
+        let prefix = prefix("192.0.2.0/24");
+        let mut nearest = |node, rtt_us| {
+            egresses.measured(node, &[told(prefix, rtt_us)], Duration::ZERO);
+            list(&mut egresses)[0].1
+        };
+        assert_eq!(nearest(4, 50_000), 4);
+        assert_eq!(nearest(3, 47_501), 4);
+        assert_eq!(nearest(5, 47_501), 4);
+        assert_eq!(nearest(3, 47_500), 3);
+        assert_eq!(nearest(4, 46_000), 3);
+        assert_eq!(nearest(9, 1), 3);
+        egresses.forget(3);
+        assert_eq!(list(&mut egresses)[0].1, 4);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_what_is_old_forgotten() {
+        let mut egresses = Egresses::new(LIFE);
+        let sound = prefix("192.0.2.0/24");
+        let few = Destination {
+            handshakes: HANDSHAKES_MIN - 1,
+            ..told(sound, 5)
+        };
+        let refused = [
+            told(sound, 0),
+            told(prefix("192.0.2.1/24"), 5),
+            told(sound, u32::MAX),
+        ];
+        egresses.measured(1, &refused, Duration::ZERO);
+        egresses.measured(1, &[few], Duration::ZERO);
+        assert_eq!((egresses.refused(), list(&mut egresses)), (3, vec![]));
+        let many = (0..=4096_u32).map(|number| {
+            let mut address = [0; 16];
+            address[..4].copy_from_slice(&number.to_be_bytes());
+            told(Prefix { address, bits: 32 }, 5)
+        });
+        egresses.measured(2, &many.collect::<Vec<_>>(), Duration::ZERO);
+        assert_eq!(
+            (egresses.refused(), list(&mut egresses).len()),
+            (4, PREFIXES_MAX)
+        );
+        assert_eq!(egresses.list(|_| true, LIFE), []);
+    }
+}

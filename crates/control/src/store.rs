@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a controller remembers when it starts again: the last plan's stamp, the numbers of chains, the keys
+//! that nodes told, and what the API has set. One file, which is whole at every moment.
+//!
+//! A file that cannot be read is moved aside and a new one begun. The epoch then grows by what nodes
+//! hold ([`crate::book::Book::outrun`]), and no number means anything to anybody any more: numbers begin
+//! at another place.
+//!
+//! The numbers are a journal: each plan adds what it gave and freed. It is written anew when it has become
+//! twice as long as what it comes to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use redb::{
+    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    WriteTransaction,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::book::{Changes, Saved};
+use crate::message::{ChainNumber, NodeNumber, NumberedChain, Prefix, Stamp};
+
+/// How what is in the tables is written. Another number is another program's.
+const FORMAT: u64 = 1;
+
+/// [`FORMAT`], the stamp and which number is next, by name.
+const PLAN: TableDefinition<'_, &str, u64> = TableDefinition::new("plan");
+/// What plans gave and freed, one after the other.
+const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
+/// X25519 keys of nodes.
+const KEYS: TableDefinition<'_, NodeNumber, [u8; 32]> = TableDefinition::new("keys");
+/// Address and bits of prefixes, and whose they are.
+const PREFIXES: TableDefinition<'_, ([u8; 16], u8), NodeNumber> = TableDefinition::new("prefixes");
+
+/// Chains in one entry of a journal that is written anew.
+const ENTRY_CHAINS: usize = 10_000;
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another controller uses it.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// It could not be read, or not be written.
+    #[error("{what} {}: {why}", path.display())]
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why it did not work.
+        why: String,
+    },
+}
+
+/// A store, open.
+#[derive(Debug)]
+pub struct Store {
+    database: Database,
+    path: PathBuf,
+    /// Entries of the journal, chains in them, and chains that have numbers.
+    entries: u64,
+    written: u64,
+    live: u64,
+}
+
+/// What a store held when it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// For [`crate::book::Book::new`].
+    pub saved: Saved,
+    /// The X25519 key that each node told first.
+    pub keys: BTreeMap<NodeNumber, [u8; 32]>,
+    /// What the API has set.
+    pub prefixes: BTreeMap<Prefix, NodeNumber>,
+}
+
+/// A store that could not be read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Why.
+    pub why: String,
+    /// Where it is now.
+    pub aside: PathBuf,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Entry {
+    given: Vec<NumberedChain>,
+    freed: Vec<ChainNumber>,
+}
+
+impl Store {
+    /// Opens a store, or begins one: in place of the one that is there, if that cannot be read.
+    ///
+    /// # Errors
+    /// Another process has it, or the file cannot be made or moved.
+    pub fn open(path: &Path) -> Result<(Self, Contents, Option<Broken>), Error> {
+        match Self::try_open(path) {
+            Ok((store, contents)) => Ok((store, contents, None)),
+            Err(error @ (Error::InUse(_) | Error::Failed { what: "open", .. })) => Err(error),
+            Err(error) => {
+                let aside = move_aside(path)?;
+                let why = error.to_string();
+                let (store, contents) = Self::try_open(path)?;
+                Ok((store, contents, Some(Broken { why, aside })))
+            }
+        }
+    }
+
+    fn try_open(path: &Path) -> Result<(Self, Contents), Error> {
+        if let Err(error) = std::fs::metadata(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(failed("open", path)(error));
+        }
+        let database = Database::create(path).map_err(|error| match error {
+            redb::DatabaseError::DatabaseAlreadyOpen => Error::InUse(path.to_owned()),
+            redb::DatabaseError::Storage(redb::StorageError::Io(error)) if is_refusal(&error) => {
+                failed("open", path)(error)
+            }
+            error => failed("read", path)(error),
+        })?;
+        Self::of(database, path)
+    }
+
+    fn of(mut database: Database, path: &Path) -> Result<(Self, Contents), Error> {
+        // Pages are trusted when they are looked at later, so every one is checked now.
+        database.check_integrity().map_err(failed("read", path))?;
+        let mut store = Self {
+            database,
+            path: path.to_owned(),
+            entries: 0,
+            written: 0,
+            live: 0,
+        };
+        store.write("make", Self::make)?;
+        let contents = store.read().map_err(|why| failed("read", path)(why))?;
+        Ok((store, contents))
+    }
+
+    /// Remembers a plan. To be done before any node hears of it.
+    ///
+    /// # Errors
+    /// It could not be written; then the last plan is remembered.
+    pub fn save_plan(
+        &mut self,
+        stamp: Stamp,
+        next_number: ChainNumber,
+        changes: &Changes,
+        all: impl FnOnce() -> Saved,
+    ) -> Result<(), Error> {
+        let live = self.live + changes.given.len() as u64;
+        let live = live.saturating_sub(changes.freed.len() as u64);
+        let written = self.written + (changes.given.len() + changes.freed.len()) as u64;
+        let is_long = written > 2 * live + ENTRY_CHAINS as u64;
+        let (mut entries, written) = if is_long {
+            (0, live)
+        } else {
+            (self.entries, written)
+        };
+        let written_anew = is_long.then(all);
+        self.write("write", |transaction| {
+            set_plan(transaction, stamp, next_number)?;
+            let mut journal = transaction.open_table(JOURNAL)?;
+            if let Some(all) = &written_anew {
+                journal.retain(|_, _| false)?;
+                for chains in all.chains.chunks(ENTRY_CHAINS) {
+                    journal.insert(entries, entry(chains, &[]).as_slice())?;
+                    entries += 1;
+                }
+            } else if !changes.given.is_empty() || !changes.freed.is_empty() {
+                let entry = entry(&changes.given, &changes.freed);
+                journal.insert(entries, entry.as_slice())?;
+                entries += 1;
+            }
+            Ok(())
+        })?;
+        (self.entries, self.written, self.live) = (entries, written, live);
+        Ok(())
+    }
+
+    /// Remembers the key of a node, or forgets it.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn set_key(&mut self, node: NodeNumber, key: Option<[u8; 32]>) -> Result<(), Error> {
+        self.write("write", |transaction| {
+            let mut keys = transaction.open_table(KEYS)?;
+            match key {
+                Some(key) => keys.insert(node, key)?,
+                None => keys.remove(node)?,
+            };
+            Ok(())
+        })
+    }
+
+    /// Remembers what the API has set.
+    ///
+    /// # Errors
+    /// It could not be written; then what was set before is remembered.
+    pub fn set_prefixes(&mut self, all: &BTreeMap<Prefix, NodeNumber>) -> Result<(), Error> {
+        self.write("write", |transaction| {
+            let mut prefixes = transaction.open_table(PREFIXES)?;
+            prefixes.retain(|_, _| false)?;
+            for (prefix, node) in all {
+                prefixes.insert((prefix.address, prefix.bits), *node)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn write(
+        &self,
+        what: &'static str,
+        change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<(), Error> {
+        let all = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_write()?;
+            change(&transaction)?;
+            Ok(transaction.commit()?)
+        };
+        all().map_err(failed(what, &self.path))
+    }
+
+    /// Makes the tables of a new file.
+    fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+        transaction.open_table(JOURNAL)?;
+        transaction.open_table(KEYS)?;
+        transaction.open_table(PREFIXES)?;
+        let mut plan = transaction.open_table(PLAN)?;
+        if plan.is_empty()? {
+            plan.insert("format", FORMAT)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Contents, String> {
+        let text = |error: redb::Error| error.to_string();
+        let mut contents = Contents::default();
+        let mut chains = BTreeMap::new();
+        self.read_tables(&mut contents, &mut chains)
+            .map_err(text)??;
+        self.live = chains.len() as u64;
+        let numbered = |(number, nodes)| NumberedChain { number, nodes };
+        contents.saved.chains = chains.into_iter().map(numbered).collect();
+        Ok(contents)
+    }
+
+    fn read_tables(
+        &mut self,
+        contents: &mut Contents,
+        chains: &mut BTreeMap<ChainNumber, Vec<NodeNumber>>,
+    ) -> Result<Result<(), String>, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        let plan = transaction.open_table(PLAN)?;
+        let value = |name| -> Result<u64, redb::Error> {
+            Ok(plan.get(name)?.map_or(0, |value| value.value()))
+        };
+        let format = value("format")?;
+        if format != FORMAT {
+            return Ok(Err(format!("it is of format {format}, not {FORMAT}")));
+        }
+        contents.saved.stamp = Stamp {
+            epoch: value("epoch")?,
+            version: value("version")?,
+        };
+        contents.saved.next_number = u32::try_from(value("next")?).unwrap_or(0);
+        for item in transaction.open_table(JOURNAL)?.iter()? {
+            let (number, bytes) = item?;
+            let Ok(entry) = postcard::from_bytes::<Entry>(bytes.value()) else {
+                return Ok(Err(format!("entry {} makes no sense", number.value())));
+            };
+            self.entries = number.value() + 1;
+            self.written += (entry.given.len() + entry.freed.len()) as u64;
+            let given = entry.given.into_iter();
+            chains.extend(given.map(|chain| (chain.number, chain.nodes)));
+            for number in entry.freed {
+                chains.remove(&number);
+            }
+        }
+        for item in transaction.open_table(KEYS)?.iter()? {
+            let (node, key) = item?;
+            contents.keys.insert(node.value(), key.value());
+        }
+        for item in transaction.open_table(PREFIXES)?.iter()? {
+            let (prefix, node) = item?;
+            let (address, bits) = prefix.value();
+            contents
+                .prefixes
+                .insert(Prefix { address, bits }, node.value());
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn set_plan(
+    transaction: &WriteTransaction,
+    stamp: Stamp,
+    next_number: ChainNumber,
+) -> Result<(), redb::Error> {
+    let mut plan = transaction.open_table(PLAN)?;
+    plan.insert("epoch", stamp.epoch)?;
+    plan.insert("version", stamp.version)?;
+    plan.insert("next", u64::from(next_number))?;
+    Ok(())
+}
+
+fn entry(given: &[NumberedChain], freed: &[ChainNumber]) -> Vec<u8> {
+    // As `Entry` is written, without a copy of it.
+    postcard::to_allocvec(&(given, freed)).expect("a vector takes every entry")
+}
+
+fn failed<E: ToString>(what: &'static str, path: &Path) -> impl FnOnce(E) -> Error {
+    let path = path.to_owned();
+    move |why| Error::Failed {
+        what,
+        path,
+        why: why.to_string(),
+    }
+}
+
+/// Whether a file may be sound, but not for us.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::StorageFull
+            | io::ErrorKind::IsADirectory
+    )
+}
+
+/// Gives a file a name that is not taken.
+fn move_aside(path: &Path) -> Result<PathBuf, Error> {
+    let names = (1..).map(|number| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".broken-{number}"));
+        PathBuf::from(name)
+    });
+    let mut free = names.filter(|name| !name.exists());
+    let aside = free.next().expect("there are more numbers than files");
+    std::fs::rename(path, &aside).map_err(failed("move aside", path))?;
+    Ok(aside)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::rng::{Rng, simulate};
+
+/// A directory of its own, removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let name = format!("posthaste-store-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("controller.redb")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &Path) -> (Store, Contents) {
+    let (store, contents, broken) = Store::open(path).unwrap();
+    assert_eq!(broken, None);
+    (store, contents)
+}
+
+fn stamp(version: u64) -> Stamp {
+    Stamp { epoch: 3, version }
+}
+
+fn chain(number: ChainNumber) -> NumberedChain {
+    NumberedChain {
+        number,
+        nodes: vec![1, number.into(), 300],
+    }
+}
+
+fn given(numbers: std::ops::Range<ChainNumber>) -> Changes {
+    Changes {
+        given: numbers.map(chain).collect(),
+        freed: vec![],
+    }
+}
+
+fn never() -> Saved {
+    panic!("the journal is not too long");
+}
+
+#[test]
+fn what_was_written_is_there_again() {
+    let place = Place::new("again");
+    let (mut store, contents) = open(&place.file());
+    assert_eq!(contents, Contents::default());
+    store.save_plan(stamp(1), 7, &given(70..80), never).unwrap();
+    let changes = Changes {
+        freed: vec![71, 72],
+        ..given(80..81)
+    };
+    store.save_plan(stamp(2), 8, &changes, never).unwrap();
+    store.set_key(5, Some([9; 32])).unwrap();
+    store.set_key(6, Some([8; 32])).unwrap();
+    store.set_key(6, None).unwrap();
+    let prefix = Prefix {
+        address: [0; 16],
+        bits: 96,
+    };
+    store.set_prefixes(&[(prefix, 4)].into()).unwrap();
+    assert!(matches!(Store::open(&place.file()), Err(Error::InUse(_))));
+    drop(store);
+    let (_, contents) = open(&place.file());
+    let numbers = [70].into_iter().chain(73..81);
+    let expected = Contents {
+        saved: Saved {
+            stamp: stamp(2),
+            chains: numbers.map(chain).collect(),
+            next_number: 8,
+        },
+        keys: [(5, [9; 32])].into(),
+        prefixes: [(prefix, 4)].into(),
+    };
+    assert_eq!(contents, expected);
+}
+
+#[test]
+fn a_journal_that_grows_too_long_is_written_anew() {
+    let place = Place::new("long");
+    let (mut store, _) = open(&place.file());
+    let mut anew = 0;
+    for turn in 0..30 {
+        let first = 70_000 + turn * 1000;
+        let mut changes = given(first..first + 1000);
+        if turn > 0 {
+            changes.freed = (first - 1000..first).collect();
+        }
+        let all = || {
+            anew += 1;
+            Saved {
+                chains: given(first..first + 1000).given,
+                ..Saved::default()
+            }
+        };
+        store
+            .save_plan(stamp(turn.into()), 0, &changes, all)
+            .unwrap();
+    }
+    assert!(anew > 2, "{anew} times");
+    assert!(store.written <= 12_000);
+    drop(store);
+    let (_, contents) = open(&place.file());
+    assert_eq!(contents.saved.chains, given(99_000..100_000).given);
+    assert_eq!(contents.saved.stamp, stamp(29));
+}
+
+/// Copies of the file as it is after each plan, as a process that is killed would leave it, and with
+/// anything missing from its end, or another byte somewhere: what is opened is a plan that was saved, or
+/// the file is moved aside. Nothing else is ever taken for what was written.
+#[test]
+fn a_kill_loses_nothing_and_what_is_broken_is_moved_aside() {
+    let place = Place::new("kill");
+    let copy = place.0.join("copy.redb");
+    let mut aside = 0;
+    simulate(4, |mut rng| {
+        let _ = fs::remove_file(place.file());
+        let (mut store, _) = open(&place.file());
+        for version in 1..12 {
+            let first = u32::try_from(version).unwrap() * 500;
+            store
+                .save_plan(stamp(version), 0, &given(first..first + 500), never)
+                .unwrap();
+            // As it is: everything is there.
+            fs::copy(place.file(), &copy).unwrap();
+            let (_, contents) = open(&copy);
+            check(&contents, version);
+            assert_eq!(contents.saved.stamp.version, version);
+            // Cut off, and changed.
+            for spoil in [cut, flip] {
+                fs::copy(place.file(), &copy).unwrap();
+                spoil(&copy, &mut rng);
+                let (store, contents, broken) = Store::open(&copy).unwrap();
+                drop(store);
+                if let Some(Broken { why, aside: name }) = broken {
+                    assert_eq!(contents, Contents::default());
+                    assert!(why.contains("copy.redb"), "{why}");
+                    fs::remove_file(name).unwrap();
+                    aside += 1;
+                } else {
+                    check(&contents, version);
+                }
+                fs::remove_file(&copy).unwrap();
+            }
+        }
+    });
+    assert!(aside > 10, "{aside} moved aside");
+}
+
+/// A file in memory, with a copy of each of its states after a write.
+#[derive(Clone, Debug, Default)]
+struct Recorder(Arc<Mutex<Recorded>>);
+
+#[derive(Debug, Default)]
+struct Recorded {
+    bytes: Vec<u8>,
+    states: Vec<Vec<u8>>,
+}
+
+impl Recorder {
+    fn with<T>(&self, what: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+        let mut inner = self.0.lock().unwrap();
+        let result = what(&mut inner.bytes);
+        let copy = inner.bytes.clone();
+        if inner.states.last() != Some(&copy) {
+            inner.states.push(copy);
+        }
+        Ok(result)
+    }
+}
+
+impl redb::StorageBackend for Recorder {
+    fn len(&self) -> io::Result<u64> {
+        self.with(|bytes| bytes.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        self.with(|bytes| out.copy_from_slice(&bytes[start..start + out.len()]))
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.with(|bytes| bytes.resize(usize::try_from(length).unwrap(), 0))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        self.with(|bytes| bytes[start..start + data.len()].copy_from_slice(data))
+    }
+}
+
+/// Killed between any two writes: the plan before the kill is there, or the one that was being written.
+#[test]
+fn a_kill_between_writes_leaves_a_plan_that_was_saved() {
+    let place = Place::new("writes");
+    let recorder = Recorder::default();
+    let database = Database::builder()
+        .create_with_backend(recorder.clone())
+        .unwrap();
+    let (mut store, _) = Store::of(database, &place.file()).unwrap();
+    let states = || std::mem::take(&mut recorder.0.lock().unwrap().states);
+    states();
+    let mut opened = 0;
+    for version in 1..6 {
+        let first = u32::try_from(version).unwrap() * 500;
+        store
+            .save_plan(stamp(version), 0, &given(first..first + 500), never)
+            .unwrap();
+        for state in states() {
+            fs::write(place.file(), state).unwrap();
+            let (_, contents) = open(&place.file());
+            check(&contents, version);
+            assert!(contents.saved.stamp.version + 1 >= version);
+            opened += 1;
+        }
+    }
+    assert!(opened > 20, "{opened} states");
+}
+
+/// A plan that was saved, at the latest the one of `version`.
+fn check(contents: &Contents, version: u64) {
+    let saved = &contents.saved;
+    assert!(saved.stamp.version <= version);
+    let plans = u32::try_from(saved.stamp.version).unwrap();
+    let chains = if plans == 0 {
+        vec![]
+    } else {
+        given(500..500 * (plans + 1)).given
+    };
+    assert_eq!(saved.chains, chains);
+}
+
+fn cut(path: &Path, rng: &mut Rng) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let length = u32::try_from(file.metadata().unwrap().len()).unwrap();
+    file.set_len(rng.below(length).into()).unwrap();
+}
+
+fn flip(path: &Path, rng: &mut Rng) {
+    let mut bytes = fs::read(path).unwrap();
+    let place = rng.below(u32::try_from(bytes.len()).unwrap()) as usize;
+    bytes[place] ^= 1 << rng.below(8);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_is_no_store_is_moved_aside() {
+    let place = Place::new("other");
+    fs::write(place.file(), b"this is no store").unwrap();
+    let (store, contents, broken) = Store::open(&place.file()).unwrap();
+    assert_eq!(contents, Contents::default());
+    let aside = broken.unwrap().aside;
+    assert_eq!(fs::read(&aside).unwrap(), b"this is no store");
+    drop(store);
+    open(&place.file());
+    let missing = place.0.join("missing").join("store");
+    let error = Store::open(&missing).unwrap_err().to_string();
+    assert!(
+        error.contains("open") && error.contains("missing"),
+        "{error}"
+    );
+}
