@@ -80,7 +80,7 @@ impl Args {
     }
 
     fn times(&self) -> Times {
-        let seconds = self.window.unwrap_or(if self.quick { 0.3 } else { 0.5 });
+        let seconds = self.window.unwrap_or(if self.quick { 0.3 } else { 0.4 });
         Times {
             warm_up: Duration::from_millis(150),
             window: Duration::from_secs_f64(seconds.clamp(0.1, 60.0)),
