@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::asking::start_all;
 use crate::chains::{Plan, line_of};
 use crate::support::{
-    PORT, Pair, counter, firewall, firewall_text, listen, remove_firewall, until_ended,
+    PORT, Pair, counter, ended, firewall, firewall_text, listen, remove_firewall, until_ended,
 };
 
 use super::{chain_of, exchange, heralds};
@@ -103,6 +103,30 @@ fn a_syn_that_is_refused_for_its_option_is_sent_again_without() {
     assert_eq!(heralds(&nodes[0]), [1, 0, 1, 0, 0]);
     assert_eq!(counter(&nodes[0], "hops_cold"), 2, "another connection");
     assert_eq!(counter(&nodes[0], "hops_failed"), 0);
+}
+
+/// What is opened at an option that says something else than the request is let go, and the request
+/// granted.
+#[test]
+fn the_request_counts_and_not_the_option() {
+    // The port of the destination in the option, which is behind 20 bytes of others.
+    let (network, nodes) = behind(&format!("{HERALD} @th,384,16 set 81"));
+    exchange(&network, Family::V4);
+    until_ended(&nodes[0], "finished", 1);
+    assert_eq!(heralds(&nodes[0]), [1, 0, 1, 0, 0]);
+    until_ended(&nodes[1], "finished", 1);
+    assert_eq!(heralds(&nodes[1]), [0, 0, 0, 1, 1]);
+    assert_eq!(ended(&nodes[1], "finished"), 1);
+    assert_eq!(counter(&nodes[1], "relays_opened"), 2);
+    assert_eq!(counter(&nodes[1], "half_open"), 0);
+    let log = nodes[1].log();
+    let forsaken = |line: &&String| line.contains(":81 ") && line.contains("outcome=");
+    let forsaken: Vec<_> = log.iter().filter(forsaken).collect();
+    assert_eq!(forsaken.len(), 1, "{log:?}");
+    assert!(
+        forsaken[0].contains("outcome=client_absent"),
+        "{forsaken:?}"
+    );
 }
 
 #[test]
