@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// Finding the cgroup that the window program is for.
     #[error(
-        "`initial_window` and `carrier` need the cgroup v2 of this process, which cannot be opened: {reason}"
+        "`initial_window` needs the cgroup v2 of this process, which cannot be opened: {reason}"
     )]
     Cgroup {
         /// Why.
@@ -51,6 +51,12 @@ pub enum Error {
     AttachWindows {
         /// Why.
         source: io::Error,
+    },
+    /// Finding the cgroup that heralds are sent from.
+    #[error("`carrier` needs the cgroup v2 of this process, which cannot be opened: {reason}")]
+    HeraldCgroup {
+        /// Why.
+        reason: String,
     },
     /// Heralds came after a start without peers.
     #[error(

@@ -273,7 +273,7 @@ impl Redirect {
     /// Lets workers send heralds.
     ///
     /// # Errors
-    /// [`Error::HeraldsAtStart`], [`Error::Cgroup`], [`Error::Load`],
+    /// [`Error::HeraldsAtStart`], [`Error::HeraldCgroup`], [`Error::Load`],
     /// [`Error::AttachCgroup`].
     pub fn send_heralds(&mut self) -> Result<(), Error> {
         if self.sender.is_some() {
@@ -282,7 +282,7 @@ impl Redirect {
         let cgroup = match &self.cgroup {
             Some(Ok(cgroup)) => cgroup,
             Some(Err(error)) => {
-                return Err(Error::Cgroup {
+                return Err(Error::HeraldCgroup {
                     reason: error.to_string(),
                 });
             }
