@@ -24,6 +24,7 @@ mod rows;
 mod times;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use posthaste_plan::fronts::Limits;
@@ -31,7 +32,7 @@ use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Matrix, Model, Planner};
 
 pub use choose::Rules;
-pub use numbers::FIRST as FIRST_NUMBER;
+pub use numbers::NUMBERS;
 
 use crate::message::{ChainNumber, NodeNumber, NumberedChain, Stamp, Ways};
 use choose::{Chooser, Promise};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub rules: Rules,
     /// How long a plan stands after it was last said to.
     pub life: Duration,
+    /// Which numbers chains get, at most [`NUMBERS`].
+    pub numbers: Range<ChainNumber>,
 }
 
 impl Default for Settings {
@@ -66,6 +69,7 @@ impl Default for Settings {
             hops_max: 4,
             rules: Rules::default(),
             life: Duration::from_secs(15 * 60),
+            numbers: NUMBERS,
         }
     }
 }
@@ -162,9 +166,10 @@ struct Part {
 
 impl Book {
     /// An empty book, or what a store kept. Every chain of the latter is in rows for a life still: nodes
-    /// may follow the last plan.
+    /// may follow the last plan. Panics if `settings` have no numbers for chains, or beyond 24 bits.
     pub fn new(settings: Settings, saved: &Saved, now: Duration) -> Self {
         let mut book = Self {
+            numbers: Numbers::new(settings.numbers.clone(), saved.next_number),
             settings,
             stamp: saved.stamp,
             is_planned: false,
@@ -173,7 +178,6 @@ impl Book {
             free: Vec::new(),
             pairs: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            numbers: Numbers::new(saved.next_number),
             leaving: VecDeque::new(),
             gone: VecDeque::new(),
             changes: Changes::default(),

@@ -25,5 +25,7 @@ pub mod registry;
 #[cfg(test)]
 mod rng;
 pub mod rows;
+#[cfg(test)]
+mod simulation;
 pub mod store;
 pub mod tls;

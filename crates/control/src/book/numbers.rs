@@ -4,17 +4,18 @@
 //! They are given in turn: the one that was free the longest comes next. Who gives a number back has
 //! seen to it that nobody uses it any more.
 
+use std::ops::Range;
+
 use crate::message::ChainNumber;
 
-/// The first number of a planned chain. Those below are left to the chains of configurations.
-pub const FIRST: ChainNumber = 1 << 16;
-
-/// One more than the last.
-const END: ChainNumber = 1 << 24;
+/// The numbers of planned chains. Those below are left to the chains of configurations.
+pub const NUMBERS: Range<ChainNumber> = 1 << 16..1 << 24;
 
 /// Which numbers are taken.
 #[derive(Debug)]
 pub(crate) struct Numbers {
+    /// Those that are given.
+    all: Range<ChainNumber>,
     /// A bit for each.
     taken: Vec<u64>,
     /// The one that is looked at next.
@@ -23,18 +24,25 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// None is taken, and the first that is given is `next`, or the one that it wraps to.
-    pub(crate) fn new(next: ChainNumber) -> Self {
+    /// None of these is taken, and the first that is given is as far from their first as `next`, or what
+    /// that wraps to. There is one at least, and none is beyond [`NUMBERS`].
+    pub(crate) fn new(all: Range<ChainNumber>, next: ChainNumber) -> Self {
+        assert!(
+            !all.is_empty() && all.end <= NUMBERS.end,
+            "numbers of 24 bits"
+        );
+        let free = all.end - all.start;
         Self {
-            taken: vec![0; END as usize / 64],
-            next: FIRST + next % (END - FIRST),
-            free: END - FIRST,
+            next: all.start + next % free,
+            taken: vec![0; all.end as usize / 64 + 1],
+            free,
+            all,
         }
     }
 
-    /// The one that is given next, if it is free.
+    /// How far from the first the one is that is looked at next.
     pub(crate) fn next(&self) -> ChainNumber {
-        self.next - FIRST
+        self.next - self.all.start
     }
 
     /// A number that nobody has, unless all are taken.
@@ -52,7 +60,7 @@ impl Numbers {
 
     /// Takes a number, unless it is taken or not one of ours.
     pub(crate) fn take(&mut self, number: ChainNumber) -> bool {
-        if !(FIRST..END).contains(&number) {
+        if !self.all.contains(&number) {
             return false;
         }
         let (word, bit) = place(number);
@@ -72,8 +80,8 @@ impl Numbers {
 
     fn step(&mut self) {
         self.next += 1;
-        if self.next == END {
-            self.next = FIRST;
+        if self.next == self.all.end {
+            self.next = self.all.start;
         }
     }
 }
@@ -88,30 +96,38 @@ mod tests {
 
     #[test]
     fn numbers_are_given_in_turn_and_again_at_last() {
-        let mut numbers = Numbers::new(0);
-        assert_eq!(numbers.give(), Some(FIRST));
-        assert_eq!(numbers.give(), Some(FIRST + 1));
-        numbers.take_back(FIRST);
-        assert_eq!(numbers.give(), Some(FIRST + 2));
-        assert!(numbers.take(FIRST + 3));
-        assert!(!numbers.take(FIRST + 3) && !numbers.take(FIRST - 1) && !numbers.take(END));
-        assert_eq!(numbers.give(), Some(FIRST + 4));
+        let mut numbers = Numbers::new(100..1000, 0);
+        assert_eq!(numbers.give(), Some(100));
+        assert_eq!(numbers.give(), Some(101));
+        numbers.take_back(100);
+        assert_eq!(numbers.give(), Some(102));
+        assert!(numbers.take(103));
+        assert!(!numbers.take(103) && !numbers.take(99) && !numbers.take(1000));
+        assert_eq!(numbers.give(), Some(104));
         let mut given = 4;
         while let Some(number) = numbers.give() {
-            assert_ne!(number, FIRST + 3);
+            assert_ne!(number, 103);
             given += 1;
         }
-        assert_eq!(given, END - FIRST);
-        numbers.take_back(FIRST + 9);
-        assert_eq!(numbers.give(), Some(FIRST + 9));
+        assert_eq!(given, 900);
+        numbers.take_back(109);
+        assert_eq!(numbers.give(), Some(109));
         assert_eq!(numbers.give(), None);
     }
 
     #[test]
     fn where_to_begin_can_be_kept() {
-        let mut numbers = Numbers::new(END);
+        let mut numbers = Numbers::new(NUMBERS, NUMBERS.end);
         let first = numbers.give().unwrap();
-        assert!((FIRST..END).contains(&first));
-        assert_eq!(Numbers::new(numbers.next()).give(), Some(first + 1));
+        assert!(NUMBERS.contains(&first));
+        assert_eq!(
+            Numbers::new(NUMBERS, numbers.next()).give(),
+            Some(first + 1)
+        );
+        let mut last = Numbers::new(NUMBERS, NUMBERS.end - NUMBERS.start - 1);
+        assert_eq!(
+            (last.give(), last.give()),
+            (Some(NUMBERS.end - 1), Some(NUMBERS.start))
+        );
     }
 }

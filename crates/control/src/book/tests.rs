@@ -7,6 +7,7 @@ use crate::message::DIRECT;
 use crate::rng::{Rng, simulate};
 use crate::rows::Held;
 
+const FIRST: ChainNumber = NUMBERS.start;
 const LIFE: Duration = Duration::from_secs(100);
 
 fn settings() -> Settings {
@@ -88,14 +89,14 @@ fn every_node_of_a_chain_has_it_by_its_number() {
             version: 1
         }
     );
-    let there = (FIRST_NUMBER, vec![10, 20, 30]);
-    let back = (FIRST_NUMBER + 1, vec![30, 20, 10]);
+    let there = (FIRST, vec![10, 20, 30]);
+    let back = (FIRST + 1, vec![30, 20, 10]);
     for node in [10, 20, 30] {
         assert_eq!(chains(&book, node), [there.clone(), back.clone()]);
     }
     let mut held = Held::new(10);
     held.apply(&book.rows(10, None).unwrap()).unwrap();
-    assert_eq!(held.ways(30, 2), [FIRST_NUMBER, DIRECT]);
+    assert_eq!(held.ways(30, 2), [FIRST, DIRECT]);
     assert_eq!(held.ways(20, 2), [DIRECT]);
     assert_eq!(book.neighbours(10), [20, 30].into());
     assert!(!book.plan(&line(50), at(10)));
@@ -121,7 +122,7 @@ fn a_number_is_free_two_lives_after_its_chain_left() {
             }),
         )
         .unwrap();
-    assert_eq!(changes.chains_gone, [FIRST_NUMBER, FIRST_NUMBER + 1]);
+    assert_eq!(changes.chains_gone, [FIRST, FIRST + 1]);
     // Wanted again in time, it comes back.
     assert!(book.plan(&line(50), at(200)));
     assert_eq!(chains(&book, 20), numbers);
@@ -133,10 +134,10 @@ fn a_number_is_free_two_lives_after_its_chain_left() {
     book.plan(&line(500), at(410));
     assert_eq!(book.chain_count(), (0, 0));
     let freed = book.take_changes().freed;
-    assert_eq!(freed, [FIRST_NUMBER, FIRST_NUMBER + 1]);
+    assert_eq!(freed, [FIRST, FIRST + 1]);
     // The next ones are others as long as there are any.
     book.plan(&line(50), at(420));
-    assert_eq!(chains(&book, 20)[0].0, FIRST_NUMBER + 2);
+    assert_eq!(chains(&book, 20)[0].0, FIRST + 2);
 }
 
 #[test]

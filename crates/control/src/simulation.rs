@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A controller and some nodes, with links that change and die, streams that end with all that is on its
+//! way, rows that are lost, repeated and overtaken, nodes and controllers that start again, and stores that
+//! are lost. Whatever happens: no node follows an older plan after a newer, no plan has a link in it that
+//! was said to be dead, and when all is quiet everybody holds the newest plan.
+
+mod controller;
+mod node;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::message::{LinkState, NodeNumber, Rows, ToController};
+use crate::rng::{Rng, simulate};
+use controller::Controller;
+use node::Node;
+
+/// How long a plan stands.
+const LIFE: Duration = Duration::from_secs(100);
+
+/// How many nodes there are.
+const NODES: u64 = 6;
+
+/// What is on its way between a node and the controller.
+#[derive(Debug, Default)]
+struct Stream {
+    up: VecDeque<ToController>,
+    down: Vec<Rows>,
+}
+
+/// All there is.
+struct World {
+    rng: Rng,
+    now: Duration,
+    /// Round trips of links in microseconds, by both ends, the smaller number first; 0 for one that is dead.
+    links: BTreeMap<(NodeNumber, NodeNumber), u32>,
+    nodes: BTreeMap<NodeNumber, Node>,
+    streams: BTreeMap<NodeNumber, Stream>,
+    controller: Controller,
+    /// Until when the plan that a node holds stands.
+    standing: BTreeMap<NodeNumber, Duration>,
+    /// A store was lost: numbers may mean two chains for a while.
+    has_lost: bool,
+    /// Nothing goes wrong any more.
+    is_quiet: bool,
+}
+
+impl World {
+    fn new(mut rng: Rng) -> Self {
+        let ends = (1..=NODES).flat_map(|one| (one + 1..=NODES).map(move |two| (one, two)));
+        let links = ends.map(|ends| (ends, rtt_us(&mut rng))).collect();
+        let node = |number| (number, Node::new(number));
+        Self {
+            rng,
+            now: Duration::ZERO,
+            links,
+            nodes: (1..=NODES).map(node).collect(),
+            streams: BTreeMap::new(),
+            controller: Controller::new(None, Duration::ZERO),
+            standing: BTreeMap::new(),
+            has_lost: false,
+            is_quiet: false,
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_millis(u64::from(1 + self.rng.below(1500)));
+        if !self.is_quiet {
+            self.disturb();
+        }
+        let number = 1 + u64::from(self.rng.below(u32::try_from(NODES).unwrap()));
+        self.run_node(number);
+        self.carry(number);
+        self.controller.run(&mut self.streams, self.now);
+        self.check_numbers();
+    }
+
+    /// To all nodes whose plans stand a number means the same chain.
+    fn check_numbers(&mut self) {
+        let newest = Some(self.controller.book.stamp());
+        for number in self.streams.keys() {
+            if self.nodes[number].held.stamp() == newest {
+                self.standing.insert(*number, self.now + LIFE);
+            }
+        }
+        self.standing.retain(|_, until| *until > self.now);
+        if self.has_lost {
+            return;
+        }
+        let mut known: BTreeMap<u32, Vec<NodeNumber>> = BTreeMap::new();
+        for number in self.standing.keys() {
+            let rows = self.nodes[number].held.whole();
+            for chain in rows.into_iter().flat_map(|rows| rows.chains) {
+                let other = known
+                    .entry(chain.number)
+                    .or_insert_with(|| chain.nodes.clone());
+                assert_eq!(*other, chain.nodes, "chain {}", chain.number);
+            }
+        }
+    }
+
+    /// Something goes wrong.
+    fn disturb(&mut self) {
+        let number = 1 + u64::from(self.rng.below(u32::try_from(NODES).unwrap()));
+        match self.rng.below(160) {
+            0..24 => {
+                let place = self.rng.below(u32::try_from(self.links.len()).unwrap());
+                let rtt_us = rtt_us(&mut self.rng);
+                *self.links.values_mut().nth(place as usize).unwrap() = rtt_us;
+            }
+            24..36 => self.cut(number),
+            36..40 => {
+                self.cut(number);
+                let keeps = !self.rng.once_in(3);
+                self.nodes.get_mut(&number).unwrap().restart(keeps);
+            }
+            40 => {
+                let has_store = !self.rng.once_in(4);
+                self.has_lost |= !has_store;
+                let saved = has_store.then(|| self.controller.saved());
+                (1..=NODES).for_each(|number| self.cut(number));
+                self.controller = Controller::new(saved, self.now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A stream ends, and what was on its way is lost.
+    fn cut(&mut self, number: NodeNumber) {
+        if self.streams.remove(&number).is_some() {
+            self.controller.ended(number, self.now);
+        }
+    }
+
+    /// A node connects if it is not connected, and says what is new.
+    fn run_node(&mut self, number: NodeNumber) {
+        let node = self.nodes.get_mut(&number).unwrap();
+        let links = links_of(number, &self.links);
+        match self.streams.get_mut(&number) {
+            Some(stream) => stream.up.extend(node.news(&links)),
+            None => {
+                let stream = self.streams.entry(number).or_default();
+                stream.up.extend(node.greet(&links));
+            }
+        }
+    }
+
+    /// Carries something over a stream, in both directions.
+    fn carry(&mut self, number: NodeNumber) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        while let Some(message) = stream.up.pop_front() {
+            self.controller.hear(number, message, self.now);
+            if !self.is_quiet && self.rng.once_in(4) {
+                break;
+            }
+        }
+        if stream.down.is_empty() {
+            return;
+        }
+        let place = if self.is_quiet {
+            0
+        } else {
+            self.rng.below(u32::try_from(stream.down.len()).unwrap()) as usize
+        };
+        let rows = stream.down[place].clone();
+        // What is repeated stays on its way.
+        if self.is_quiet || !self.rng.once_in(5) {
+            stream.down.remove(place);
+        }
+        if self.is_quiet || !self.rng.once_in(5) {
+            let node = self.nodes.get_mut(&number).unwrap();
+            stream.up.push_back(node.hear(&rows));
+        }
+    }
+
+    fn check_end(&self) {
+        let book = &self.controller.book;
+        for (number, node) in &self.nodes {
+            assert_eq!(node.held.stamp(), Some(book.stamp()), "node {number}");
+            assert_eq!(node.held.whole(), book.rows(*number, None));
+        }
+        for (ends, rtt_us) in &self.links {
+            let link = self.controller.registry.agreed(ends.0, ends.1).link;
+            assert_eq!(link.map_or(0, |link| link.rtt_us), *rtt_us);
+        }
+    }
+}
+
+/// A link of any length, or a dead one.
+fn rtt_us(rng: &mut Rng) -> u32 {
+    if rng.once_in(4) {
+        return 0;
+    }
+    1000 + rng.below(100_000)
+}
+
+/// What a node measures now.
+fn links_of(
+    number: NodeNumber,
+    links: &BTreeMap<(NodeNumber, NodeNumber), u32>,
+) -> BTreeMap<NodeNumber, LinkState> {
+    let mine = links.iter().filter_map(|((one, two), rtt_us)| {
+        let to = match number {
+            number if number == *one => *two,
+            number if number == *two => *one,
+            _ => return None,
+        };
+        Some((to, *rtt_us))
+    });
+    let state = |rtt_us| match rtt_us {
+        0 => LinkState::Dead,
+        rtt_us => LinkState::Up {
+            rtt_us,
+            loss_ppm: None,
+            rate: None,
+        },
+    };
+    mine.map(|(to, rtt_us)| (to, state(rtt_us))).collect()
+}
+
+#[test]
+fn everybody_ends_with_the_newest_plan_whatever_happens() {
+    let (mut plans, mut unnumbered) = (0, 0);
+    let (mut misfits, mut older, mut changes) = (0, 0, 0);
+    simulate(40, |rng| {
+        let mut world = World::new(rng);
+        for _ in 0..400 {
+            world.step();
+        }
+        world.is_quiet = true;
+        // Long enough for the last chain to give its number back.
+        for _ in 0..600 {
+            world.step();
+        }
+        world.check_end();
+        plans += world.controller.plans;
+        unnumbered += world.controller.unnumbered;
+        for node in world.nodes.values() {
+            misfits += node.misfits;
+            older += node.older;
+            changes += node.changes;
+        }
+    });
+    let seen = format!("{plans} plans, {misfits} misfits, {older} older, {changes} changes");
+    let seen = format!("{seen}, {unnumbered} without numbers");
+    assert!(
+        plans > 500 && misfits > 20 && older > 100 && changes > 500,
+        "{seen}"
+    );
+}
