@@ -156,22 +156,20 @@ impl World {
                 break;
             }
         }
-        if stream.down.is_empty() {
-            return;
-        }
-        let place = if self.is_quiet {
-            0
-        } else {
-            self.rng.below(u32::try_from(stream.down.len()).unwrap()) as usize
-        };
-        let rows = stream.down[place].clone();
-        // What is repeated stays on its way.
-        if self.is_quiet || !self.rng.once_in(5) {
-            stream.down.remove(place);
-        }
-        if self.is_quiet || !self.rng.once_in(5) {
-            let node = self.nodes.get_mut(&number).unwrap();
-            stream.up.push_back(node.hear(&rows));
+        let node = self.nodes.get_mut(&number).unwrap();
+        if self.is_quiet {
+            let answers = stream.down.drain(..).map(|rows| node.hear(&rows));
+            stream.up.extend(answers);
+        } else if !stream.down.is_empty() {
+            let place = self.rng.below(u32::try_from(stream.down.len()).unwrap()) as usize;
+            let rows = stream.down[place].clone();
+            // What is repeated stays on its way.
+            if !self.rng.once_in(5) {
+                stream.down.remove(place);
+            }
+            if !self.rng.once_in(5) {
+                stream.up.push_back(node.hear(&rows));
+            }
         }
     }
 
@@ -230,8 +228,12 @@ fn everybody_ends_with_the_newest_plan_whatever_happens() {
             world.step();
         }
         world.is_quiet = true;
-        // Long enough for the last chain to give its number back.
-        for _ in 0..600 {
+        for _ in 0..200 {
+            world.step();
+        }
+        // Chains still give their numbers back; the last plan is to be heard of by everybody.
+        world.controller.rests = true;
+        for _ in 0..100 {
             world.step();
         }
         world.check_end();

@@ -31,6 +31,8 @@ pub(super) struct Controller {
     told: BTreeMap<NodeNumber, Told>,
     /// As it was when the last plan was saved.
     saved: Saved,
+    /// It makes no plan any more.
+    pub(super) rests: bool,
     pub(super) plans: usize,
     pub(super) unnumbered: usize,
 }
@@ -58,6 +60,7 @@ impl Controller {
             timing: Timing::new(now, has_plan),
             told: BTreeMap::new(),
             saved,
+            rests: false,
             plans: 0,
             unnumbered: 0,
         }
@@ -110,7 +113,7 @@ impl Controller {
         if !self.registry.expire(now).is_empty() {
             self.timing.death(now);
         }
-        if self.timing.due(self.registry.is_complete()) <= now {
+        if self.timing.due(self.registry.is_complete()) <= now && !self.rests {
             self.plan(now);
         }
         for (number, told) in &mut self.told {
