@@ -74,6 +74,17 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Which chains are the best, by node.
+    pub fn tables(&self, network: &Network) -> Vec<Table> {
+        let limits = Limits {
+            hops_max: Some(self.hops_max.max(1)),
+        };
+        let planner = Planner::new(&network.matrix, self.model, limits);
+        planner.tables(&self.classes)
+    }
+}
+
 /// Nodes and the links between them, to plan for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
@@ -250,13 +261,14 @@ impl Book {
     /// Plans anew. Returns whether anything is another than before, in which case there is a new version.
     /// Panics if the nodes do not ascend, or are not those of the matrix.
     pub fn plan(&mut self, network: &Network, now: Duration) -> bool {
+        let tables = self.settings.tables(network);
+        self.adopt(network, &tables, now)
+    }
+
+    /// The same, when the tables are known ([`Settings::tables`]).
+    pub fn adopt(&mut self, network: &Network, tables: &[Table], now: Duration) -> bool {
         assert!(network.is_sound(), "nodes by their places in the matrix");
         let (settings, version) = (self.settings.clone(), self.stamp.version + 1);
-        let limits = Limits {
-            hops_max: Some(settings.hops_max.max(1)),
-        };
-        let planner = Planner::new(&network.matrix, settings.model, limits);
-        let tables = planner.tables(&settings.classes);
         let times = Times::new(&network.matrix, &settings.model, &settings.classes);
         let mut chooser = Chooser::new(times, settings.rules);
         let mut turn = place::Turn {

@@ -62,6 +62,25 @@ fn length(of: usize) -> u64 {
 mod tests {
     use super::*;
 
+    /// The example of `docs/protocol.md`.
+    #[test]
+    fn sums_are_what_the_document_says() {
+        let chain = chain(70_000, &[1, 2, 3]);
+        assert_eq!(chain, 0x88ef_2bcf_a1cf_23c1);
+        let ways = ways(&Ways {
+            egress: 3,
+            classes: vec![0, 1],
+            choices: vec![vec![0], vec![70_000, 0]],
+        });
+        assert_eq!(ways, 0xb431_fbc8_4072_43cb);
+        let stamp = Stamp {
+            epoch: 1,
+            version: 5,
+        };
+        let rows = whole(stamp, &[15_000, 450_000], &[0], chain.wrapping_add(ways));
+        assert_eq!(rows, 0x797b_bee3_20d3_4792);
+    }
+
     #[test]
     fn what_differs_has_another_sum() {
         let nodes = [1, 2, 3];

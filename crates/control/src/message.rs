@@ -22,7 +22,7 @@ pub type ChainNumber = u32;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Stamp {
-    /// Grows each time that a controller starts without the last plan's version.
+    /// Grows each time that a controller does not know the last plan's version.
     pub epoch: u64,
     /// Grows with each plan.
     pub version: u64,
@@ -178,7 +178,7 @@ pub struct Interval {
     pub every_ms: u32,
 }
 
-/// One node's part of a plan: the whole, or what is to be changed.
+/// One node's part of a plan: the whole, or what is to be changed. Every list ascends and has nothing twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// Which plan.
@@ -190,15 +190,16 @@ pub struct Rows {
     /// The longest access link of each of its classes, as a round trip in
     /// microseconds, ascending.
     pub access_us: Vec<u32>,
-    /// Chains that this node is part of: new.
+    /// Chains that this node is part of: new. One that is held already is the same.
     pub chains: Vec<NumberedChain>,
-    /// Chains that are no more.
+    /// Chains that are no more. They need not be held.
     pub chains_gone: Vec<ChainNumber>,
     /// Ways from this node to others: new, or not what they were.
     pub ways: Vec<Ways>,
-    /// Nodes to which there is no way any more but the direct one.
+    /// Nodes to which there is no way any more: flows go to their destinations from here. There need not
+    /// have been one.
     pub ways_gone: Vec<NodeNumber>,
-    /// Over what the node has when all is done: see [`crate::rows`].
+    /// Over what the node has when all is done: see `docs/protocol.md`.
     pub checksum: u64,
 }
 
@@ -207,7 +208,7 @@ pub struct Rows {
 pub struct NumberedChain {
     /// What labels call it.
     pub number: ChainNumber,
-    /// Its nodes in order, the first and the last too.
+    /// Its nodes in order, the first and the last too: 3 to 255, none twice.
     pub nodes: Vec<NodeNumber>,
 }
 
@@ -219,7 +220,8 @@ pub struct Ways {
     /// For each class (that of access links counts faster than that of sizes),
     /// which of `choices`.
     pub classes: Vec<u8>,
-    /// Chains in order of preference. [`DIRECT`] is the hop from one to the other.
+    /// Chains in order of preference, three at most. [`DIRECT`] is the hop from one to the other. Without
+    /// any, flows go to their destinations from here.
     pub choices: Vec<Vec<ChainNumber>>,
 }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long a controller takes to write a plan down and to make the rows of all nodes from it, without
+//! the planning itself, of which `cargo bench -p posthaste-plan` tells; and how long a node takes to
+//! follow, and to look ways up.
+//!
+//! The matrix is that of `detours` there: random places, each link stretched by chance.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use posthaste_control::book::{Book, Network, Saved, Settings};
+use posthaste_control::message::NodeNumber;
+use posthaste_control::rows::Held;
+use posthaste_plan::table::Table;
+use posthaste_plan::{Link, Matrix};
+
+/// What a chain pays for a node, in microseconds.
+const NODE_COST_US: u32 = 500;
+
+/// SplitMix64, for numbers from 0 to 1.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
+    }
+}
+
+/// Nodes on a square of 100 ms, with links stretched by up to a half, and by `noise` more.
+fn network(nodes: usize, noise: f64) -> Network {
+    let (mut rng, mut other) = (Rng(1), Rng(2));
+    let places: Vec<(f64, f64)> = (0..nodes).map(|_| (rng.next(), rng.next())).collect();
+    let mut matrix = Matrix::new(nodes).expect("few nodes");
+    for one in 0..nodes {
+        matrix.set_cost(one, NODE_COST_US).expect("a short time");
+        for two in 0..one {
+            let (across, along) = (places[one].0 - places[two].0, places[one].1 - places[two].1);
+            let stretch = 1.0 + 0.5 * rng.next() + noise * other.next();
+            let rtt_us = 300.0 + 100_000.0 * across.hypot(along) * stretch;
+            let link = Some(Link::of_rtt(whole(rtt_us)));
+            matrix.set_both(one, two, link).expect("a short time");
+        }
+    }
+    Network {
+        nodes: (1..).take(nodes).collect(),
+        matrix,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is positive and small"
+)]
+fn whole(number: f64) -> u32 {
+    number as u32
+}
+
+/// A network and its tables, which are none of our business.
+struct Planned {
+    network: Network,
+    tables: Vec<Table>,
+}
+
+fn planned(settings: &Settings, nodes: usize, noise: f64) -> Planned {
+    let network = network(nodes, noise);
+    let tables = settings.tables(&network);
+    Planned { network, tables }
+}
+
+fn book(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("book");
+    group.sample_size(10);
+    let settings = Settings::default();
+    for nodes in [115, 1000] {
+        let (first, next) = (
+            planned(&settings, nodes, 0.0),
+            planned(&settings, nodes, 0.02),
+        );
+        let empty = || Book::new(settings.clone(), &Saved::default(), Duration::ZERO);
+        group.bench_function(BenchmarkId::new("first plan", nodes), |bencher| {
+            let plan = |mut book: Book| {
+                book.adopt(&first.network, &first.tables, Duration::ZERO);
+                book
+            };
+            bencher.iter_batched(empty, plan, BatchSize::PerIteration);
+        });
+        let mut book = empty();
+        book.adopt(&first.network, &first.tables, Duration::ZERO);
+        let held = book.stamp();
+        let numbers = first.network.nodes.clone();
+        let all = |book: &Book, holds| {
+            let rows =
+                |node: &NodeNumber| book.rows(*node, holds).map_or(0, |rows| rows.ways.len());
+            numbers.iter().map(rows).sum::<usize>()
+        };
+        group.bench_function(BenchmarkId::new("all rows, whole", nodes), |bencher| {
+            bencher.iter(|| all(&book, None));
+        });
+        let start = Instant::now();
+        book.adopt(&next.network, &next.tables, Duration::from_secs(10));
+        let (chains, _) = book.chain_count();
+        println!(
+            "{nodes} nodes: another plan took {:?}; {chains} chains",
+            start.elapsed()
+        );
+        group.bench_function(BenchmarkId::new("all rows, changes", nodes), |bencher| {
+            bencher.iter(|| all(&book, Some(held)));
+        });
+        look_up(&mut group, &book, nodes);
+    }
+    group.finish();
+}
+
+type Group<'a> = criterion::BenchmarkGroup<'a, criterion::measurement::WallTime>;
+
+fn look_up(group: &mut Group<'_>, book: &Book, nodes: usize) {
+    let rows = book.rows(1, None).expect("there is a plan");
+    let held = || Held::new(1);
+    group.bench_function(BenchmarkId::new("follow all rows", nodes), |bencher| {
+        let follow = |mut held: Held| held.apply(&rows).expect("they fit");
+        bencher.iter_batched(held, follow, BatchSize::PerIteration);
+    });
+    let mut held = held();
+    held.apply(&rows).expect("they fit");
+    let mut rng = Rng(3);
+    let mut below = |bound: usize| whole(rng.next() * bound as f64 * 0.999_999);
+    let questions: Vec<(u64, u64, u32)> = (0..4096)
+        .map(|_| {
+            (
+                u64::from(2 + below(nodes - 1)),
+                below(20_000_000).into(),
+                below(60_000),
+            )
+        })
+        .collect();
+    let mut next = questions.iter().cycle();
+    group.bench_function(BenchmarkId::new("look up", nodes), |bencher| {
+        bencher.iter(|| {
+            let &(egress, bytes, access_us) = next.next().expect("it goes on for ever");
+            let class = held.class(bytes, access_us).expect("there is a plan");
+            let chain = held.ways(egress, class).first().copied();
+            black_box(chain.and_then(|number| held.chain(number)?.get(1).copied()))
+        });
+    });
+}
+
+criterion_group!(benches, book);
+criterion_main!(benches);
