@@ -86,7 +86,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     hop_congestion: Option<String>,
     /// Size of the transfer over warm hops before each one that is timed, in KB, shared by all --clients; 0 for none
-    #[arg(long, default_value_t = 2000, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
+    #[arg(long, default_value_t = 0, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
     primer: u64,
     /// Transfers at once; with more than one the model is what they would take if they shared the rate evenly
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
