@@ -171,7 +171,11 @@ struct Pair {
 /// What concerns one node.
 #[derive(Debug, Default)]
 struct Part {
+    /// Some may have been struck out since, so many that it is worth to look.
     chains: Vec<u32>,
+    struck: usize,
+    /// Chains that came into rows or went, with the version, ascending.
+    recent: Vec<(u64, u32)>,
     sum: u64,
 }
 
@@ -275,6 +279,9 @@ impl Book {
             version,
             second: whole_seconds(now),
             changed: !self.is_planned,
+            numbers: Vec::new(),
+            used: Vec::new(),
+            in_use: Vec::new(),
         };
         self.unnumbered = 0;
         for (from, table) in tables.iter().enumerate() {
@@ -309,10 +316,9 @@ impl Book {
             let egress = table.egress(to);
             let pair = pairs.entry(last).or_default();
             chooser.start(from, to, egress);
-            let in_use = self.offer(pair, &network.nodes, chooser);
-            let chosen = chooser.choose(egress, |class| *in_use.get(class)?);
-            let ends = (first, last);
-            self.set_pair(ends, pair, &network.nodes, (chooser, &chosen), turn);
+            self.offer(pair, &network.nodes, chooser, &mut turn.in_use);
+            chooser.choose(egress, |class| *turn.in_use.get(class)?);
+            self.set_pair((first, last), pair, &network.nodes, chooser, turn);
         }
         self.pairs.insert(first, pairs);
     }
