@@ -35,6 +35,7 @@ pub use choose::Rules;
 pub use numbers::NUMBERS;
 
 use crate::message::{ChainNumber, NodeNumber, NumberedChain, Stamp, Ways};
+use crate::numbered::Numbered;
 use choose::{Chooser, Promise};
 use numbers::Numbers;
 use times::Times;
@@ -127,7 +128,7 @@ pub struct Book {
     free: Vec<u32>,
     pairs: BTreeMap<NodeNumber, BTreeMap<NodeNumber, Pair>>,
     /// By node, the chains that it is part of, and the sums of what is in its rows.
-    nodes: BTreeMap<NodeNumber, Part>,
+    nodes: Numbered<NodeNumber, Part>,
     numbers: Numbers,
     /// Chains that left use, and those that left rows, with the second in which they did.
     leaving: VecDeque<(u32, u32)>,
@@ -192,7 +193,7 @@ impl Book {
             chains: Vec::new(),
             free: Vec::new(),
             pairs: BTreeMap::new(),
-            nodes: BTreeMap::new(),
+            nodes: Numbered::default(),
             leaving: VecDeque::new(),
             gone: VecDeque::new(),
             changes: Changes::default(),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::choose::{Choice, Chooser, Chosen};
-use super::{Book, Chain, Network, Pair, State, numbered, whole_seconds};
+use super::{Book, Chain, Network, Pair, Part, State, numbered, whole_seconds};
 use crate::checksum;
 use crate::message::{ChainNumber, DIRECT, NodeNumber, NumberedChain, Ways};
 
@@ -129,7 +129,7 @@ impl Book {
             if matches!(before, State::Gone(..)) {
                 chain.since = turn.version;
                 turn.changed = true;
-                self.count(id, turn.version, u64::wrapping_add);
+                self.count(id, turn.version, true);
             }
             return Some(id);
         }
@@ -153,11 +153,13 @@ impl Book {
             self.chains.push(None);
             u32::try_from(self.chains.len() - 1).expect("there are fewer numbers")
         });
+        let sum = checksum::chain(chain.number, &chain.nodes);
         for &node in &chain.nodes {
-            self.nodes.entry(node).or_default().chains.push(id);
+            let part = self.nodes.entry(node).or_default();
+            part.chains.push(id);
+            part.add(sum, (version, id), self.horizon);
         }
         self.chains[id as usize] = Some(chain);
-        self.count(id, version, u64::wrapping_add);
         id
     }
 
@@ -238,7 +240,7 @@ impl Book {
                 continue;
             };
             chain.state = State::Gone(turn.second, turn.version);
-            self.count(id, turn.version, u64::wrapping_sub);
+            self.count(id, turn.version, false);
             self.gone.push_back((turn.second, id));
             turn.changed = true;
         }
@@ -314,23 +316,31 @@ impl Book {
     }
 
     /// Adds a chain to the sums of its nodes with a version, or takes it off.
-    fn count(&mut self, id: u32, version: u64, by: fn(u64, u64) -> u64) {
+    fn count(&mut self, id: u32, version: u64, is_in: bool) {
         let Some(chain) = self.chains[id as usize].as_ref() else {
             return;
         };
         let sum = checksum::chain(chain.number, &chain.nodes);
+        let sum = if is_in { sum } else { sum.wrapping_neg() };
         for node in &chain.nodes {
             let part = self.nodes.entry(*node).or_default();
-            part.sum = by(part.sum, sum);
-            // Nobody is told changes to a plan before the horizon.
-            if version > self.horizon {
-                part.recent.push((version, id));
-            }
+            part.add(sum, (version, id), self.horizon);
         }
     }
 
     pub(super) fn chain(&self, id: u32) -> Option<&Chain> {
         self.chains.get(id as usize)?.as_ref()
+    }
+}
+
+impl Part {
+    /// A chain came into rows or went from them, with a version.
+    fn add(&mut self, sum: u64, change: (u64, u32), horizon: u64) {
+        self.sum = self.sum.wrapping_add(sum);
+        // Nobody is told changes to a plan before the horizon.
+        if change.0 > horizon {
+            self.recent.push(change);
+        }
     }
 }
 
