@@ -20,7 +20,6 @@ pub mod egresses;
 pub mod frame;
 pub mod identity;
 pub mod message;
-mod numbered;
 pub mod planning;
 pub mod registry;
 #[cfg(test)]
@@ -29,4 +28,5 @@ pub mod rows;
 #[cfg(test)]
 mod simulation;
 pub mod store;
+pub mod stream;
 pub mod tls;

@@ -88,6 +88,14 @@ pub fn shown_by(chain: Option<&[CertificateDer<'_>]>) -> Option<PublicKey> {
     }
 }
 
+/// Whether a handshake failed for the key of the other end: it showed none, or one that is not expected.
+pub fn is_about_a_key(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidCertificate(_) | Error::NoCertificatesPresented
+    )
+}
+
 /// The key as a library of certificates carries it.
 fn shown(identity: &Identity) -> Arc<CertifiedKey> {
     let signing = identity.signing();
