@@ -25,12 +25,12 @@ use crate::host::{LinkWatch, watch_links};
 use crate::notify;
 
 pub(crate) mod api;
-mod bounded;
+pub(crate) mod bounded;
 mod control;
 mod fleet;
 mod operations;
 mod routes;
-mod socket;
+pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
 

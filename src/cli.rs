@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::controller::Controller;
 use crate::config::{ADMIN_SOCKET, Config};
-use crate::{client, doctor, host, keys, node, plan, run};
+use crate::{client, controller, doctor, host, keys, node, plan, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,6 +25,8 @@ Examples:
   posthaste relays list
   posthaste chains explain 198.51.100.7:443
   posthaste plan links.csv --from paris --to tokyo
+  posthaste controller -c /etc/posthaste/controller.toml
+  posthaste status --controller http://127.0.0.1:9465
   posthaste run --via 192.0.2.1:4480 -- curl https://example.org/
   posthaste teardown                   remove what a killed node left behind
 
@@ -41,7 +44,13 @@ pub(crate) struct Cli {
 enum Verb {
     /// Run a node until SIGTERM or SIGINT; SIGHUP reloads its configuration
     Node(ConfigArgs),
-    /// Check a configuration file and print what it means
+    /// Run a controller until SIGTERM or SIGINT; SIGHUP reloads its configuration
+    Controller {
+        /// Configuration file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Check a configuration file, a node's or a controller's, and print what it means
     Check {
         /// The file
         file: PathBuf,
@@ -79,8 +88,8 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Show what the running node does
-    Status(AdminArgs),
+    /// Show what the running node does, or a controller and its nodes
+    Status(client::StatusArgs),
     /// Watch the running node
     Top(client::TopArgs),
     /// Show or end relays of the running node
@@ -90,7 +99,7 @@ enum Verb {
     Chains(client::ChainsArgs),
     /// Show how far peers are, and whether they are there
     Links(AdminArgs),
-    /// Make what two nodes share
+    /// Make what two nodes share, and who nodes and controllers are
     #[command(subcommand)]
     Keys(keys::KeysVerb),
     /// Compute which nodes should carry connections, from a file of measured links
@@ -130,6 +139,10 @@ impl Cli {
                 let config = Config::load_or_default(args.config.as_deref())?;
                 node::run(args.config, config)?;
             }
+            Verb::Controller { config } => {
+                let read = Controller::load(&config)?;
+                controller::run(&config, read)?;
+            }
             Verb::Check { file, json } => check(&file, json)?,
             Verb::Doctor { config, json } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
@@ -164,12 +177,28 @@ impl Cli {
 
 /// The `check` verb.
 fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    if Controller::is_meant_by(&text) {
+        let config = Controller::load(file)?;
+        return explain(file, &config.warnings, json, &config, config.to_json()?);
+    }
     let config = Config::load(file)?;
-    for warning in &config.warnings {
+    explain(file, &config.warnings, json, &config, config.to_json()?)
+}
+
+/// What a file that is right means.
+fn explain(
+    file: &std::path::Path,
+    warnings: &[String],
+    as_json: bool,
+    config: &impl std::fmt::Display,
+    json: String,
+) -> anyhow::Result<()> {
+    for warning in warnings {
         eprintln!("warning: {}: {warning}", file.display());
     }
-    if json {
-        return print(&format!("{}\n", config.to_json()?));
+    if as_json {
+        return print(&(json + "\n"));
     }
     print(&format!(
         "# {} is valid and means:\n{config}",

@@ -2,7 +2,7 @@
 //! The verbs that talk to a running node over its admin socket.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, 
 use crate::cli::{self, AdminArgs};
 
 mod chains;
+mod controller;
 mod http;
 mod links;
 mod show;
@@ -81,10 +82,25 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "expected seconds, such as 2 or 0.5".into())
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// Show the controller at this address instead, such as http://127.0.0.1:9465
+    #[arg(long, value_name = "URL", conflicts_with = "socket")]
+    controller: Option<String>,
+    /// The file with the token that its API wants
+    #[arg(long, value_name = "FILE", requires = "controller")]
+    token_file: Option<PathBuf>,
+}
+
 /// The `status` verb.
-pub(crate) fn status(args: &AdminArgs) -> anyhow::Result<()> {
-    let status: Status = ask(&args.socket, "GET", "/status")?;
-    present(args, &status, show::status)
+pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    if let Some(url) = &args.controller {
+        return controller::status(url, args.token_file.as_deref(), args.admin.json);
+    }
+    let status: Status = ask(&args.admin.socket, "GET", "/status")?;
+    present(&args.admin, &status, show::status)
 }
 
 /// The `relays` verbs.

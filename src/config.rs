@@ -14,6 +14,7 @@ use std::time::Duration;
 use posthaste_relay::policy::Policy;
 
 mod build;
+pub(crate) mod controller;
 mod file;
 mod host;
 #[cfg(any(test, fuzzing))]
@@ -29,6 +30,7 @@ pub(crate) use host::Capacity;
 pub(crate) use measure::{Measure, Schedule};
 pub(crate) use problem::Error;
 pub(crate) use show::{Matches, accept as accept_word, action as action_word, ports as ports_word};
+pub(crate) use value::prefix_text;
 
 /// Where the admin socket is unless the configuration says otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `keys` verb: what two nodes share.
+//! The `keys` verb: what two nodes share, and who nodes and controllers are.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use posthaste_control::identity::Identity;
 use posthaste_wire::seal::KEY_BYTES;
 
 use crate::cli;
+
+/// Bytes read of a file with a secret: as many as one has, and white space.
+const FILE_BYTES_MAX: u64 = 256;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysVerb {
@@ -20,16 +24,48 @@ pub(crate) enum KeysVerb {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Make the secret of a node that has a controller, or of a controller
+    Identity {
+        /// The new file, which only its owner can read
+        #[arg(long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Print the public key that follows from a secret: what the other side is told
+    Public {
+        /// The file of the secret
+        file: PathBuf,
+    },
 }
 
 /// Does what the verb says.
 pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
-    let KeysVerb::Generate { output } = verb;
-    let line = generate()? + "\n";
-    match output {
-        Some(file) => write_new(file, &line),
-        None => cli::print(&line),
+    match verb {
+        KeysVerb::Generate { output: None } => cli::print(&(generate()? + "\n")),
+        KeysVerb::Generate { output: Some(file) } => write_new(file, &(generate()? + "\n")),
+        KeysVerb::Identity { output } => make_identity(output),
+        KeysVerb::Public { file } => cli::print(&format!("{}\n", identity(file)?.public())),
     }
+}
+
+/// Makes a secret, and tells the public key.
+fn make_identity(output: &Path) -> anyhow::Result<()> {
+    write_new(output, &(generate()? + "\n"))?;
+    cli::print(&format!("{}\n", identity(output)?.public()))
+}
+
+/// The identity whose secret is in a file.
+fn identity(file: &Path) -> anyhow::Result<Identity> {
+    let mut text = String::new();
+    File::open(file)
+        .and_then(|opened| opened.take(FILE_BYTES_MAX).read_to_string(&mut text))
+        .with_context(|| format!("read {}", file.display()))?;
+    let identity = Identity::from_hex(text.trim());
+    identity.with_context(|| {
+        let file = file.display();
+        format!(
+            "{file}: expected 64 hexadecimal digits in it, as posthaste keys identity writes them"
+        )
+    })
 }
 
 /// A key from the kernel's random numbers, of which the device gives none
@@ -95,5 +131,22 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         fs::remove_file(&path).unwrap();
         assert!(write_new(Path::new("/nowhere/key"), "x").is_err());
+    }
+
+    #[test]
+    fn a_secret_has_one_public_key_and_other_text_none() {
+        let path = std::env::temp_dir().join(format!("ph-identity-{}", std::process::id()));
+        make_identity(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let public = Identity::from_hex(text.trim()).unwrap().public();
+        assert_eq!(identity(&path).unwrap().public(), public);
+        assert!(make_identity(&path).is_err(), "it is not overwritten");
+        fs::write(&path, "secret").unwrap();
+        let error = identity(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("64 hexadecimal digits") && !error.contains("secret\""),
+            "{error}"
+        );
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -10,6 +10,7 @@ mod chains;
 mod cli;
 mod client;
 mod config;
+mod controller;
 mod doctor;
 mod guard;
 mod host;

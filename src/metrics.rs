@@ -24,7 +24,7 @@ const RENAMED: [(&str, &str, &str); 6] = [
 
 /// Everything, ready to be scraped.
 pub(crate) fn render(snapshot: &Snapshot) -> String {
-    let mut page = Page::default();
+    let mut page = Page::of("posthaste");
     process(&mut page, snapshot);
     workers(&mut page, snapshot);
     denials(&mut page, snapshot);
@@ -54,14 +54,7 @@ fn process(page: &mut Page, snapshot: &Snapshot) {
         "Whether the node drains.",
         stopping,
     );
-    if let Some(bytes) = resident_bytes() {
-        page.single(
-            "process_resident_memory_bytes",
-            "gauge",
-            "Memory of the process that is in RAM.",
-            bytes,
-        );
-    }
+    process_memory(page);
     page.single("workers", "gauge", "Worker threads.", snapshot.workers);
     page.single(
         "log_events_dropped_total",
@@ -170,38 +163,56 @@ fn configuration(page: &mut Page, snapshot: &Snapshot) {
     );
 }
 
-/// The text so far.
-#[derive(Default)]
-struct Page(String);
+/// The text so far, and what every name begins with.
+pub(crate) struct Page(pub(crate) String, &'static str);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// An empty page.
+    pub(crate) fn of(prefix: &'static str) -> Self {
+        Self(String::new(), prefix)
+    }
+
+    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.trim();
+        let prefix = self.1;
         let _ = writeln!(
             self.0,
-            "# HELP posthaste_{name} {help}\n# TYPE posthaste_{name} {kind}"
+            "# HELP {prefix}_{name} {help}\n# TYPE {prefix}_{name} {kind}"
         );
     }
 
-    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let prefix = self.1;
         let _ = match labels {
-            "" => writeln!(self.0, "posthaste_{name} {value}"),
-            labels => writeln!(self.0, "posthaste_{name}{{{labels}}} {value}"),
+            "" => writeln!(self.0, "{prefix}_{name} {value}"),
+            labels => writeln!(self.0, "{prefix}_{name}{{{labels}}} {value}"),
         };
     }
 
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    pub(crate) fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(name, "", value);
     }
 }
 
 /// A label value. Interface names may hold quotes and backslashes.
-fn escaped(value: &str) -> String {
+pub(crate) fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
+}
+
+/// How much memory the process has.
+pub(crate) fn process_memory(page: &mut Page) {
+    if let Some(bytes) = resident_bytes() {
+        page.single(
+            "process_resident_memory_bytes",
+            "gauge",
+            "Memory of the process that is in RAM.",
+            bytes,
+        );
+    }
 }
 
 fn resident_bytes() -> Option<u64> {

@@ -16,12 +16,12 @@ use tokio::time::Sleep;
 
 /// Connections at a time, at each of the two servers. A few scrapers and health
 /// checkers need less, and the descriptors that the node sets aside are more.
-pub(super) const CONNECTIONS_MAX: usize = 32;
+pub(crate) const CONNECTIONS_MAX: usize = 32;
 /// How long one may take from its first to its last request.
-pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A listener with room for so many connections, for so long each.
-pub(super) struct Bounded<L> {
+pub(crate) struct Bounded<L> {
     listener: L,
     most: usize,
     longest: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Bounded<L> {
 }
 
 impl<L: Listener> Bounded<L> {
-    pub(super) fn new(listener: L, most: usize, longest: Duration) -> Self {
+    pub(crate) fn new(listener: L, most: usize, longest: Duration) -> Self {
         Self {
             listener,
             most,
@@ -73,7 +73,7 @@ impl<L: Listener> Listener for Bounded<L> {
 }
 
 /// A connection that fails when its time is over.
-pub(super) struct Connection<T> {
+pub(crate) struct Connection<T> {
     io: T,
     /// Hears when another connection needs the room, as long as there is a
     /// listener.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One HTTP request over the admin socket. The other end is our own server, so
+//! One HTTP request, over the admin socket or to a controller. The other end is our own server, so
 //! this knows no more of HTTP/1.1 than it sends.
 
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 /// How long the node may take; its own waits end sooner.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Status code and body of an answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Answer {
 
 /// Sends a request without a body.
 pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Result<Answer> {
-    let mut stream = UnixStream::connect(socket).with_context(|| {
+    let stream = UnixStream::connect(socket).with_context(|| {
         format!(
             "no node answers at {} (is one running? --socket PATH names another)",
             socket.display()
@@ -30,8 +30,18 @@ pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Resu
     stream
         .set_read_timeout(Some(ANSWER_TIME_MAX))
         .context("bound the wait")?;
+    exchange(stream, method, target, "")
+}
+
+/// Sends a request over a connection, with more lines in its head, and reads the answer.
+pub(super) fn exchange(
+    mut stream: impl Read + Write,
+    method: &str,
+    target: &str,
+    more: &str,
+) -> anyhow::Result<Answer> {
     let head =
-        format!("{method} {target} HTTP/1.1\r\nHost: posthaste\r\nConnection: close\r\n\r\n");
+        format!("{method} {target} HTTP/1.1\r\nHost: posthaste\r\nConnection: close\r\n{more}\r\n");
     stream
         .write_all(head.as_bytes())
         .context("send the request")?;

@@ -20,10 +20,13 @@ use super::value::{self, Reading};
 use super::{ADMIN_SOCKET, Config, Node, Transparent, file};
 
 mod chains;
+mod controller;
 mod explicit;
 mod measure;
 mod peers;
 mod rules;
+
+pub(super) use controller::from_text as controller_from_text;
 
 /// Only this version of the file format exists.
 const VERSION: u32 = 1;

@@ -7,6 +7,8 @@ use std::fmt;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
+pub(super) mod controller;
+
 /// One value of any type, so that a wrong type is reported like a wrong value.
 pub(super) type Scalar = Option<Spanned<Value>>;
 /// A list of values, each with its own place.

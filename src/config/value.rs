@@ -266,6 +266,11 @@ pub(super) fn prefix(value: &Value) -> Reading<Prefix> {
     })
 }
 
+/// The same, of text.
+pub(crate) fn prefix_text(text: &str) -> Reading<Prefix> {
+    prefix(&Value::String(text.to_owned()))
+}
+
 /// `ip` with every bit behind the first `bits` cleared.
 fn network(ip: IpAddr, bits: u8) -> IpAddr {
     match ip {

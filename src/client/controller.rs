@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `status --controller`: the nodes, links and plan of a controller.
+
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{http, show};
+use crate::admin::api::Refusal;
+use crate::cli;
+use crate::controller::api::documents::{Link, Links, Node, Nodes, Status};
+
+/// Links that are shown; a larger overlay shows a selection.
+const LINKS_MAX: usize = 200;
+
+/// All that is shown.
+#[derive(Debug, Serialize, Deserialize)]
+struct Overview {
+    status: Status,
+    nodes: Vec<Node>,
+    links: Links,
+}
+
+/// Asks the controller at `url`, with the token in a file.
+pub(super) fn status(url: &str, token_file: Option<&Path>, json: bool) -> anyhow::Result<()> {
+    let address = address_of(url)?;
+    let token = token_file.map(|file| {
+        let text = std::fs::read_to_string(file);
+        text.with_context(|| format!("read {}", file.display()))
+    });
+    let token = token.transpose()?;
+    let token = token.as_deref().map(str::trim);
+    let nodes: Nodes = ask(address, "/v1/nodes", token)?;
+    let overview = Overview {
+        status: ask(address, "/v1/status", token)?,
+        links: ask(address, &format!("/v1/links?limit={LINKS_MAX}"), token)?,
+        nodes: nodes.nodes,
+    };
+    if json {
+        return cli::print_json(&overview);
+    }
+    cli::print(&text(&overview))
+}
+
+/// Names are not resolved, as elsewhere: addresses are literals.
+fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
+    let rest = url.strip_prefix("http://").unwrap_or(url);
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    rest.parse().with_context(|| {
+        format!("\"{url}\": expected an address and port such as http://127.0.0.1:9465")
+    })
+}
+
+fn ask<T: DeserializeOwned>(
+    address: SocketAddr,
+    target: &str,
+    token: Option<&str>,
+) -> anyhow::Result<T> {
+    let stream = TcpStream::connect_timeout(&address, http::ANSWER_TIME_MAX);
+    let stream = stream.with_context(|| format!("no controller answers at {address}"))?;
+    stream
+        .set_read_timeout(Some(http::ANSWER_TIME_MAX))
+        .context("bound the wait")?;
+    let token = token.map(|word| format!("Authorization: Bearer {word}\r\n"));
+    let answer = http::exchange(stream, "GET", target, &token.unwrap_or_default())?;
+    if answer.code >= 300 {
+        let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);
+        let code = answer.code;
+        bail!(refusal.unwrap_or_else(|_| format!("the controller answered with HTTP {code}")));
+    }
+    let document = serde_json::from_slice(&answer.body);
+    document.context("understand the controller's answer (is it of another version?)")
+}
+
+fn text(overview: &Overview) -> String {
+    let Overview {
+        status,
+        nodes,
+        links,
+    } = overview;
+    let plan = &status.plan;
+    let mut text = format!(
+        "posthaste controller {}, up {}: {} of {} nodes connected\n",
+        status.version,
+        seconds(status.uptime_seconds),
+        status.connected,
+        status.nodes
+    );
+    let age = plan.age_seconds.map_or_else(
+        || "none made since the start".to_owned(),
+        |age| format!("{} old", seconds(age)),
+    );
+    let _ = writeln!(
+        text,
+        "plan {}.{}, {age}: {} nodes, {} links, {} chains; {} nodes follow it\n",
+        plan.stamp.epoch, plan.stamp.version, plan.nodes, plan.links, plan.chains, plan.followed_by
+    );
+    let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN"].map(Into::into);
+    let rows: Vec<[String; 6]> = std::iter::once(head)
+        .chain(nodes.iter().map(node))
+        .collect();
+    text += &show::table(&rows, 5);
+    let head = ["LINK", "", "SAID", "BACK", "RTT", "LOSS"].map(Into::into);
+    let rows = links.links.iter().map(link);
+    let rows: Vec<[String; 6]> = std::iter::once(head).chain(rows).collect();
+    let _ = write!(text, "\n{}", show::table(&rows, 4));
+    if links.incomplete {
+        text.push_str("(there are more; the API has all)\n");
+    }
+    text
+}
+
+fn node(node: &Node) -> [String; 6] {
+    let absent = || "-".to_owned();
+    [
+        node.name.clone(),
+        node.id.to_string(),
+        node.state.clone(),
+        node.connected_seconds.map_or_else(absent, seconds),
+        node.from.clone().unwrap_or_else(absent),
+        node.holds
+            .map_or_else(absent, |stamp| format!("{}.{}", stamp.epoch, stamp.version)),
+    ]
+}
+
+fn link(link: &Link) -> [String; 6] {
+    let absent = || "-".to_owned();
+    let disputed = if link.disputed { " (disputed)" } else { "" };
+    [
+        link.from.clone(),
+        link.to.clone(),
+        link.said.clone().unwrap_or_else(absent),
+        link.said_back.clone().unwrap_or_else(absent) + disputed,
+        link.rtt_us.map_or_else(absent, show::micros),
+        link.loss_ppm
+            .map_or_else(absent, |ppm| format!("{:.1}%", f64::from(ppm) / 10_000.0)),
+    ]
+}
+
+fn seconds(seconds: f64) -> String {
+    let length = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    show::span(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_are_named_by_address() {
+        for url in [
+            "http://127.0.0.1:9465",
+            "http://127.0.0.1:9465/",
+            "127.0.0.1:9465",
+        ] {
+            assert_eq!(address_of(url).unwrap().port(), 9465);
+        }
+        assert!(address_of("http://[::1]:9465").unwrap().is_ipv6());
+        for wrong in [
+            "http://controller:9465",
+            "https://127.0.0.1:9465",
+            "127.0.0.1",
+        ] {
+            assert!(address_of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

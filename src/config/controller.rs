@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The controller's configuration: one TOML file, read with the same care and by the same reader as a
+//! node's.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use posthaste_control::identity::{Identity, PublicKey};
+use posthaste_plan::table::Classes;
+use posthaste_relay::policy::Prefix;
+
+use super::{Capacity, Error, build};
+
+mod show;
+#[cfg(test)]
+mod tests;
+
+/// Everything a controller was told.
+#[derive(Clone, Debug)]
+pub(crate) struct Controller {
+    /// The streams of nodes, and what the controller keeps.
+    pub(crate) server: Server,
+    /// The API; `None` when switched off.
+    pub(crate) api: Option<Api>,
+    /// How plans are made.
+    pub(crate) plan: Plan,
+    /// Between two probes of a link, and of one that chains use.
+    pub(crate) interval: Duration,
+    pub(crate) interval_in_use: Duration,
+    /// The nodes that may come.
+    pub(crate) nodes: Vec<Node>,
+    /// Whose destinations are whose, by node number.
+    pub(crate) prefixes: Vec<(Prefix, u64)>,
+    /// What is allowed but probably not meant, one sentence each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The `[server]` section.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    /// Where nodes come to.
+    pub(crate) listen: Vec<SocketAddr>,
+    /// Where the controller's secret is, and what follows from it.
+    pub(crate) identity_file: PathBuf,
+    pub(crate) identity: Identity,
+    /// What must survive the controller.
+    pub(crate) store: PathBuf,
+    /// How often either end of a stream says something.
+    pub(crate) alive: Duration,
+}
+
+/// The `[api]` section.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) listen: SocketAddr,
+    /// Who has one may look; without it everybody may who reaches the address.
+    pub(crate) read_token: Option<Token>,
+    /// Who has this one may change things as well; without it nobody may.
+    pub(crate) operate_token: Option<Token>,
+}
+
+/// A word that opens the API, and the file that it is in.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) file: PathBuf,
+    pub(crate) word: String,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token(in {})", self.file.display())
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Api({})", self.listen)
+    }
+}
+
+/// The `[plan]` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// How long a plan stands after it was last said to.
+    pub(crate) life: Duration,
+    pub(crate) hops_max: u8,
+    pub(crate) margin_percent: u32,
+    pub(crate) better_percent: u32,
+    pub(crate) better_by: Duration,
+    pub(crate) worse_percent: u32,
+    pub(crate) classes: Classes,
+}
+
+/// One `[[node]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) id: u64,
+    pub(crate) key: PublicKey,
+}
+
+impl Controller {
+    /// Reads and checks a file.
+    pub(crate) fn load(path: &Path) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
+        Self::parse(path, &text, &Capacity::of_host())
+    }
+
+    /// Checks `text`; `path` only names it in errors.
+    pub(crate) fn parse(path: &Path, text: &str, capacity: &Capacity) -> Result<Self, Error> {
+        build::controller_from_text(text, capacity).map_err(|problems| Error::new(path, problems))
+    }
+
+    /// Whether a text is meant for a controller: a node's has no `[server]`.
+    pub(crate) fn is_meant_by(text: &str) -> bool {
+        toml::de::DeTable::parse(text)
+            .is_ok_and(|table| table.get_ref().keys().any(|key| key.get_ref() == "server"))
+    }
+
+    /// `next` as far as a running controller can take it on, and the keys in which it differs but that
+    /// take effect only at the next start.
+    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<&'static str>) {
+        let mut waiting = Vec::new();
+        let mut keep = |key, same: bool| {
+            if !same {
+                waiting.push(key);
+            }
+        };
+        let (now, then) = (&self.server, &next.server);
+        keep("server.listen", now.listen == then.listen);
+        let same_key = now.identity.public() == then.identity.public();
+        keep("server.identity_file", same_key);
+        keep("server.store", now.store == then.store);
+        keep("server.alive", now.alive == then.alive);
+        let address = |config: &Self| config.api.as_ref().map(|api| api.listen);
+        keep("api.listen", address(self) == address(&next));
+        keep("plan", self.plan == next.plan);
+        next.server = self.server.clone();
+        next.plan = self.plan.clone();
+        (next, waiting)
+    }
+
+    /// The configuration as a JSON document in the shape of the file.
+    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(&show::Effective::of(self))
+    }
+}
+
+impl fmt::Display for Controller {
+    /// The complete configuration as a file that means the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = toml::to_string(&show::Effective::of(self)).map_err(|_| fmt::Error)?;
+        f.write_str(&text)
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The API of a controller: HTTP with JSON, for people and programs that look after nodes.
+//!
+//! Who has the read token may look, who has the operate token may change things as well. What it answers
+//! is described in `openapi.json`, which is served and which a test compares with the routes.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+
+use super::hub::Hub;
+use super::{explain, metrics};
+use crate::admin::api::Refusal;
+use crate::admin::bounded::{Bounded, CONNECTION_TIME_MAX, CONNECTIONS_MAX};
+use crate::config::controller::Token;
+
+pub(crate) mod documents;
+mod prefixes;
+#[cfg(test)]
+mod tests;
+pub(super) mod view;
+
+/// The description of what follows.
+const OPENAPI: &str = include_str!("api/openapi.json");
+/// Links that are listed when nobody says how many.
+const LINKS_MAX: usize = 10_000;
+
+type Shared = State<Arc<Hub>>;
+
+/// Answers whoever connects, within bounds.
+pub(super) async fn serve(listener: TcpListener, hub: Arc<Hub>) {
+    let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
+    let log = hub.log.clone();
+    if let Err(error) = axum::serve(bounded, routes(hub)).await {
+        log.error("the API ended", &[("error", &error)]);
+    }
+}
+
+fn routes(hub: Arc<Hub>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/status", get(show_status))
+        .route("/v1/nodes", get(list_nodes))
+        .route("/v1/links", get(list_links))
+        .route("/v1/plan", get(show_plan))
+        .route("/v1/plan/{node}", get(show_ways))
+        .route("/v1/explain", get(explain_pair))
+        .route("/v1/prefixes", get(list_prefixes).put(put_prefixes))
+        .route("/metrics", get(show_metrics))
+        .layer(from_fn_with_state(Arc::clone(&hub), check_token));
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(is_ready))
+        .route("/openapi.json", get(describe))
+        .merge(guarded)
+        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is nothing here") })
+        .with_state(hub)
+}
+
+/// Lets in who may do what is asked for.
+async fn check_token(State(hub): Shared, request: Request, next: Next) -> Response {
+    let (read, operate) = {
+        let inner = hub.lock();
+        let api = inner.config.api.as_ref();
+        let tokens = api.map(|api| (api.read_token.clone(), api.operate_token.clone()));
+        tokens.unwrap_or_default()
+    };
+    let given = bearer(request.headers());
+    let has = |token: &Option<Token>| {
+        let word = token.as_ref().map(|token| token.word.as_str());
+        word.zip(given)
+            .is_some_and(|(word, given)| is_same(word, given))
+    };
+    let looks = request.method().is_safe();
+    if has(&operate) || (looks && (read.is_none() || has(&read))) {
+        return next.run(request).await;
+    }
+    hub.counters.requests_denied.add();
+    let needed = if looks { "read" } else { "operate" };
+    let (code, what) = if !looks && operate.is_none() {
+        let what = "nothing can be changed without api.operate_token_file in the configuration";
+        (StatusCode::FORBIDDEN, what.to_owned())
+    } else if given.is_none() {
+        (
+            StatusCode::UNAUTHORIZED,
+            format!("the {needed} token is needed"),
+        )
+    } else {
+        (
+            StatusCode::FORBIDDEN,
+            format!("this is not the {needed} token"),
+        )
+    };
+    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+    (challenge, refuse(code, &what)).into_response()
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, word) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| word.trim())
+}
+
+/// Takes the same time wherever the two differ. Their length is no secret.
+fn is_same(one: &str, other: &str) -> bool {
+    let pairs = one.bytes().zip(other.bytes());
+    let differences = pairs.fold(0, |all, (one, other)| {
+        all | std::hint::black_box(one ^ other)
+    });
+    one.len() == other.len() && differences == 0
+}
+
+async fn show_status(State(hub): Shared) -> Response {
+    Json(view::status(&hub)).into_response()
+}
+
+async fn list_nodes(State(hub): Shared) -> Response {
+    Json(view::nodes(&hub)).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinksQuery {
+    node: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn list_links(State(hub): Shared, Query(query): Query<LinksQuery>) -> Response {
+    let limit = query.limit.unwrap_or(LINKS_MAX);
+    match view::links(&hub, query.node.as_deref(), limit) {
+        Ok(links) => Json(links).into_response(),
+        Err(error) => refuse(StatusCode::NOT_FOUND, &error),
+    }
+}
+
+async fn show_plan(State(hub): Shared) -> Response {
+    Json(view::plan(&hub)).into_response()
+}
+
+async fn show_ways(State(hub): Shared, Path(node): Path<String>) -> Response {
+    answer(explain::ways(&hub, &node))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    from: String,
+    to: String,
+    bytes: Option<u64>,
+    access_us: Option<u32>,
+}
+
+async fn explain_pair(State(hub): Shared, Query(query): Query<ExplainQuery>) -> Response {
+    let transfer = (query.bytes.unwrap_or(0), query.access_us.unwrap_or(0));
+    answer(explain::pair(&hub, (&query.from, &query.to), transfer))
+}
+
+fn answer<T: serde::Serialize>(answer: Result<T, explain::Unanswered>) -> Response {
+    match answer {
+        Ok(answer) => Json(answer).into_response(),
+        Err(explain::Unanswered::Unknown(what)) => refuse(StatusCode::NOT_FOUND, &what),
+        Err(explain::Unanswered::Later(what)) => refuse(StatusCode::SERVICE_UNAVAILABLE, &what),
+    }
+}
+
+async fn list_prefixes(State(hub): Shared) -> Response {
+    Json(prefixes::list(&hub)).into_response()
+}
+
+async fn put_prefixes(State(hub): Shared, Json(table): Json<documents::PrefixTable>) -> Response {
+    let theirs = Arc::clone(&hub);
+    let put = tokio::task::spawn_blocking(move || prefixes::put(&theirs, &table)).await;
+    match put {
+        Ok(Ok(count)) => {
+            hub.log.info("prefixes set", &[("prefixes", &count)]);
+            Json(prefixes::list(&hub)).into_response()
+        }
+        Ok(Err(error)) => refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("{error:#}")),
+        Err(_) => refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the controller failed to answer",
+        ),
+    }
+}
+
+async fn show_metrics(State(hub): Shared) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], metrics::render(&hub)).into_response()
+}
+
+/// There is a plan.
+async fn is_ready(State(hub): Shared) -> Response {
+    if hub.lock().made.is_some() {
+        return "ready\n".into_response();
+    }
+    let what = "no plan since the start\n";
+    (StatusCode::SERVICE_UNAVAILABLE, what).into_response()
+}
+
+async fn describe() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+fn refuse(code: StatusCode, error: &str) -> Response {
+    let error = error.to_owned();
+    (code, Json(Refusal { error })).into_response()
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The documents of the controller's API: what the server sends and the client reads. Times are
+//! microseconds where their names say `us`.
+
+use serde::{Deserialize, Serialize};
+
+/// Which plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp {
+    pub(crate) epoch: u64,
+    pub(crate) version: u64,
+}
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) version: String,
+    pub(crate) uptime_seconds: f64,
+    /// The controller's public key.
+    pub(crate) key: String,
+    /// Nodes of the configuration, and how many of them have a stream.
+    pub(crate) nodes: usize,
+    pub(crate) connected: usize,
+    pub(crate) plan: Plan,
+}
+
+/// `GET /v1/plan`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) stamp: Stamp,
+    /// Since the last plan was made; nothing before the first since the start.
+    pub(crate) age_seconds: Option<f64>,
+    pub(crate) took_seconds: Option<f64>,
+    /// What was planned with: nodes, and links in one direction.
+    pub(crate) nodes: usize,
+    pub(crate) links: usize,
+    /// Chains that have numbers, and chains that were not used for want of one.
+    pub(crate) chains: usize,
+    pub(crate) unnumbered: usize,
+    /// Nodes with a stream that follow this plan.
+    pub(crate) followed_by: usize,
+}
+
+/// `GET /v1/nodes`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Nodes {
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A node of the configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) id: u64,
+    pub(crate) key: String,
+    /// `connected`, `away` for a while, or `absent`.
+    pub(crate) state: String,
+    pub(crate) connected_seconds: Option<f64>,
+    pub(crate) from: Option<String>,
+    pub(crate) software: Option<String>,
+    pub(crate) listeners: Vec<String>,
+    pub(crate) reflectors: Vec<String>,
+    /// The plan that it follows.
+    pub(crate) holds: Option<Stamp>,
+}
+
+/// `GET /v1/links`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Links {
+    pub(crate) links: Vec<Link>,
+    /// There are more than were asked for.
+    pub(crate) incomplete: bool,
+}
+
+/// The link between two nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// What each end says: `up`, `dead`, `unmeasured`; nothing.
+    pub(crate) said: Option<String>,
+    pub(crate) said_back: Option<String>,
+    /// What is planned with, if the link is.
+    pub(crate) rtt_us: Option<u32>,
+    pub(crate) loss_ppm: Option<u32>,
+    /// The ends say too different things.
+    pub(crate) disputed: bool,
+}
+
+/// `GET /v1/plan/NODE`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ways {
+    pub(crate) from: String,
+    pub(crate) stamp: Stamp,
+    pub(crate) ways: Vec<Way>,
+}
+
+/// The ways to one node, for the largest transfers over the shortest access links.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Way {
+    pub(crate) to: String,
+    /// Each the names of its nodes, the best first.
+    pub(crate) chains: Vec<Vec<String>>,
+}
+
+/// `GET /v1/explain`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Explanation {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) bytes: u64,
+    pub(crate) access_us: u32,
+    pub(crate) stamp: Stamp,
+    /// The largest transfer and access link of the class that this is in.
+    pub(crate) class_bytes: u64,
+    pub(crate) class_access_us: u32,
+    /// What nodes are told, the best first.
+    pub(crate) ways: Vec<Choice>,
+    /// The hop without nodes between, if there is a link.
+    pub(crate) direct_us: Option<u64>,
+    /// In words.
+    pub(crate) why: String,
+}
+
+/// A chain that may be taken.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Choice {
+    /// What labels call it; nothing for the hop without nodes between.
+    pub(crate) chain: Option<u32>,
+    pub(crate) nodes: Vec<String>,
+    /// How long such a transfer takes, as links are now; nothing if one of them is not there.
+    pub(crate) time_us: Option<u64>,
+}
+
+/// `PUT /v1/prefixes`: all that the API sets, in place of what it set before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PrefixTable {
+    pub(crate) prefixes: Vec<PrefixEntry>,
+}
+
+/// Whose destinations are whose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PrefixEntry {
+    pub(crate) prefix: String,
+    pub(crate) node: String,
+}
+
+/// `GET /v1/prefixes`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Prefixes {
+    /// By the configuration.
+    pub(crate) configured: Vec<PrefixEntry>,
+    /// By the API, which goes first where prefixes are equal.
+    pub(crate) set: Vec<PrefixEntry>,
+    /// What nodes are told: these, as far as their nodes are there, and what nodes have measured.
+    pub(crate) in_force: Vec<PrefixEntry>,
+}

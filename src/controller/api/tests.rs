@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The description of the API against what it answers: every route, every document.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use posthaste_control::message::{Link, LinkState, ToController};
+use posthaste_control::store::Store;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::config::controller::Controller;
+use crate::controller::{hub, planner};
+use crate::journal;
+
+const CONFIG: &str = "version = 1
+[server]
+listen = [\"127.0.0.1:4490\"]
+identity_file = \"/etc/posthaste/rome.key\"
+[api]
+operate_token_file = \"/etc/posthaste/rome.key\"
+[[node]]
+name = \"paris\"
+id = 1
+key = \"1111111111111111111111111111111111111111111111111111111111111111\"
+[[node]]
+name = \"rome\"
+id = 2
+key = \"2222222222222222222222222222222222222222222222222222222222222222\"
+[[prefix]]
+destinations = [\"198.51.100.0/24\"]
+node = \"rome\"
+";
+
+/// The word in that file.
+fn token() -> String {
+    "5a".repeat(32)
+}
+
+/// A hub with two nodes and a plan.
+fn hub(name: &str) -> Arc<Hub> {
+    let host = &crate::config::invariants::HOST;
+    let config = Controller::parse("controller.toml".as_ref(), CONFIG, host).unwrap();
+    let path = std::env::temp_dir().join(format!("ph-{name}-{}.redb", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let (store, contents, _) = Store::open(&path).unwrap();
+    // The file is open and needs no name any more.
+    std::fs::remove_file(&path).unwrap();
+    let (log, _) = journal::start(false).unwrap();
+    let hub = Arc::new(Hub::new(config, store, contents, log));
+    for number in [1, 2] {
+        come(&hub, number);
+    }
+    let work = hub
+        .lock()
+        .desk
+        .work(hub.now())
+        .expect("all have told their links");
+    planner::make(&hub, work);
+    hub
+}
+
+fn come(hub: &Hub, number: u64) -> hub::Seat {
+    let key = hub
+        .lock()
+        .config
+        .nodes
+        .iter()
+        .find(|node| node.id == number)
+        .unwrap()
+        .key;
+    let hello = posthaste_control::message::Hello {
+        version: 1,
+        number,
+        software: "a test".into(),
+        exchange: [0; 32],
+        listeners: Vec::new(),
+        reflectors: Vec::new(),
+        holds: None,
+    };
+    let from = ([127, 0, 0, 1], 9).into();
+    let seat = hub.enter(hello, key, from).unwrap();
+    let state = LinkState::Up {
+        rtt_us: 20_000,
+        loss_ppm: None,
+        rate: None,
+    };
+    let link = Link {
+        to: 3 - number,
+        state,
+    };
+    let links = ToController::Links(vec![link]);
+    hub.heard(number, seat.ticket, links).unwrap();
+    seat
+}
+
+/// Code and body of an answer.
+fn ask(hub: &Arc<Hub>, method: &str, target: &str, body: &str) -> (u16, String) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(listener, Arc::clone(hub)));
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (token, length) = (token(), body.len());
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        server.abort();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, body.to_owned())
+    })
+}
+
+/// What the description says of a place in it.
+fn described() -> Value {
+    serde_json::from_str(OPENAPI).unwrap()
+}
+
+/// Asserts that a value is what a schema says, and no more.
+fn assert_fits(value: &Value, schema: &Value, place: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.rsplit('/').next().unwrap();
+        return assert_fits(value, &described()["components"]["schemas"][name], name);
+    }
+    if let Some(any) = schema["anyOf"].as_array() {
+        let schema = if value.is_null() { &any[1] } else { &any[0] };
+        return assert_fits(value, schema, place);
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds = match &schema["type"] {
+        Value::Array(kinds) => kinds.clone(),
+        kind => vec![kind.clone()],
+    };
+    assert!(
+        kinds.contains(&json!(kind)),
+        "{place}: {kind} and not {kinds:?}"
+    );
+    if let Some(words) = schema["enum"].as_array() {
+        assert!(words.contains(value), "{place}: {value}");
+    }
+    for item in value.as_array().into_iter().flatten() {
+        assert_fits(item, &schema["items"], place);
+    }
+    if let (Some(object), Some(properties)) = (value.as_object(), schema["properties"].as_object())
+    {
+        let given: BTreeSet<&String> = object.keys().collect();
+        let said: BTreeSet<&String> = properties.keys().collect();
+        assert_eq!(given, said, "{place}");
+        for (key, value) in object {
+            assert_fits(value, &properties[key], &format!("{place}.{key}"));
+        }
+    }
+}
+
+#[test]
+fn the_description_is_true_of_every_route() {
+    let hub = hub("openapi");
+    let table = "{\"prefixes\": [{\"prefix\": \"192.0.2.0/24\", \"node\": \"paris\"}]}";
+    for (path, methods) in described()["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let target = match path.as_str() {
+                "/v1/plan/{node}" => "/v1/plan/paris",
+                "/v1/explain" => "/v1/explain?from=paris&to=rome&bytes=100000&access_us=5",
+                path => path,
+            };
+            let body = if method == "put" { table } else { "" };
+            let (code, body) = ask(&hub, &method.to_uppercase(), target, body);
+            assert_eq!(code, 200, "{method} {path}: {body}");
+            let content = &operation["responses"]["200"]["content"];
+            let schema = &content["application/json"]["schema"];
+            if !schema.is_null() {
+                let document = serde_json::from_str(&body).unwrap();
+                assert_fits(&document, schema, path);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_route_is_described() {
+    // The router does not tell its routes, so they are read from where they are made.
+    let source = include_str!("../api.rs");
+    let made = source.split(".route(\"").skip(1);
+    let made: BTreeSet<&str> = made.map(|rest| rest.split('"').next().unwrap()).collect();
+    let described = described();
+    let described = described["paths"].as_object().unwrap().keys();
+    assert_eq!(made, described.map(String::as_str).collect());
+    assert!(made.len() > 10, "{made:?}");
+}
+
+#[test]
+fn what_is_not_known_is_refused() {
+    let hub = hub("refused");
+    for (target, code) in [
+        ("/v1/plan/oslo", 404),
+        ("/v1/explain?from=paris&to=oslo", 404),
+        ("/v1/explain?from=paris&to=paris", 404),
+        ("/v1/explain?from=paris", 400),
+        ("/v1/links?node=oslo", 404),
+        ("/v1/links?limit=x", 400),
+        ("/nonsense", 404),
+    ] {
+        assert_eq!(ask(&hub, "GET", target, "").0, code, "{target}");
+    }
+    assert_eq!(ask(&hub, "DELETE", "/v1/nodes", "").0, 405);
+    let (code, body) = ask(&hub, "PUT", "/v1/prefixes", "{\"prefixes\": [], \"x\": 1}");
+    assert_eq!(code, 422, "{body}");
+}
+
+#[test]
+fn metrics_are_well_formed_and_none_comes_twice() {
+    let hub = hub("metrics");
+    let (_, page) = ask(&hub, "GET", "/metrics", "");
+    let mut families = BTreeSet::new();
+    let mut family = "";
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            family = rest.split(' ').next().unwrap();
+            assert!(families.insert(family), "{family} repeats");
+        } else if !line.starts_with('#') {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            assert_eq!(name.split('{').next().unwrap(), family, "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+    for line in [
+        "posthaste_controller_node_connected{node=\"paris\"} 1",
+        "posthaste_controller_plan_version 1",
+        "posthaste_controller_plan_links 2",
+        "posthaste_controller_registrations_total 2",
+        "posthaste_controller_strangers_total{reason=\"key\"} 0",
+    ] {
+        assert!(
+            page.lines().any(|given| given == line),
+            "{line} is not in\n{page}"
+        );
+    }
+}
+
+#[test]
+fn tokens_are_compared_whole() {
+    assert!(is_same("abc", "abc"));
+    for other in ["abd", "ab", "abcd", ""] {
+        assert!(!is_same("abc", other), "{other}");
+    }
+    let header = |value: &str| {
+        let request = Request::builder().header(header::AUTHORIZATION, value);
+        let request = request.body(Body::empty()).unwrap();
+        bearer(request.headers()).map(str::to_owned)
+    };
+    assert_eq!(header("Bearer abc").as_deref(), Some("abc"));
+    assert_eq!(header("bearer  abc").as_deref(), Some("abc"));
+    assert_eq!(header("Basic abc"), None);
+    assert_eq!(header("abc"), None);
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the controller makes of what nodes say, and what each has to be told. Pure: it is handed the time,
+//! and plans are made by others.
+//!
+//! Nothing waits in a queue for a node. [`Desk::due`] says what it has to be told next as things are then,
+//! so a slow node skips what is old.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use posthaste_control::book::{Book, Network};
+use posthaste_control::egresses::Egresses;
+use posthaste_control::message::{
+    Egress, Hello, Interval, NodeNumber, Prefix, Stamp, ToController, ToNode, VERSION, Welcome,
+};
+use posthaste_control::planning::Timing;
+use posthaste_control::registry::{Denied, Listed, Registry};
+
+use super::roster::Roster;
+use super::wire::End;
+
+mod due;
+#[cfg(test)]
+mod tests;
+
+use due::Due;
+
+/// Nodes are told of others that came or went after so long: many come at once.
+const TELL_AFTER: Duration = Duration::from_millis(250);
+/// Whose destinations are whose is found out anew after so long: every node tells what it measures.
+const LIST_AFTER: Duration = Duration::from_secs(10);
+/// Rows that did not fit, one after the other, after which a node has to wait for the next plan.
+const MISFITS_MAX: u32 = 3;
+/// Links that a node measures at the interval for those that are not in use. If there are more, each is
+/// measured the less often.
+const LINKS_AT_INTERVAL: u32 = 100;
+
+/// What does not change while a controller runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// How long a plan stands.
+    pub(super) life: Duration,
+    /// How often something is said.
+    pub(super) alive: Duration,
+}
+
+/// All that is known, and what has been told of it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    terms: Terms,
+    intervals: (Duration, Duration),
+    pub(super) registry: Registry,
+    pub(super) egresses: Egresses,
+    timing: Timing,
+    roster: Roster,
+    /// Nothing while a plan is being made.
+    book: Option<Book>,
+    stamp: Stamp,
+    /// What a node holds although it is newer than the newest plan.
+    outrun: Option<Stamp>,
+    list: Vec<Egress>,
+    list_version: u64,
+    /// When nodes are to be told of others.
+    tell_at: Option<Duration>,
+    /// When what nodes said of destinations is to be looked at.
+    list_at: Option<Duration>,
+    seated: BTreeMap<NodeNumber, Due>,
+}
+
+/// What to plan.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) book: Book,
+    pub(super) network: Network,
+}
+
+impl Desk {
+    /// With the book that was kept, and how often links are to be measured: in general, and in use.
+    pub(super) fn new(
+        terms: Terms,
+        book: Book,
+        intervals: (Duration, Duration),
+        now: Duration,
+    ) -> Self {
+        let stamp = book.stamp();
+        Self {
+            terms,
+            intervals,
+            registry: Registry::default(),
+            egresses: Egresses::new(terms.life),
+            timing: Timing::new(now, stamp.version > 0),
+            roster: Roster::default(),
+            stamp,
+            book: Some(book),
+            outrun: None,
+            list: Vec::new(),
+            list_version: 0,
+            tell_at: None,
+            list_at: None,
+            seated: BTreeMap::new(),
+        }
+    }
+
+    /// Takes on another list of nodes, prefixes, and intervals. Returns the nodes that may not stay.
+    pub(super) fn configure(
+        &mut self,
+        listed: BTreeMap<NodeNumber, Listed>,
+        prefixes: BTreeMap<Prefix, NodeNumber>,
+        intervals: (Duration, Duration),
+        now: Duration,
+    ) -> Vec<NodeNumber> {
+        self.intervals = intervals;
+        let gone = self.registry.set_listed(listed);
+        gone.iter().for_each(|node| self.lose(*node, now));
+        self.egresses.configure(prefixes);
+        self.list_egresses(now);
+        self.timing.news();
+        gone
+    }
+
+    /// Whose destinations are whose, as the API sets it.
+    pub(super) fn set_prefixes(&mut self, table: BTreeMap<Prefix, NodeNumber>, now: Duration) {
+        self.egresses.set(table);
+        self.list_egresses(now);
+    }
+
+    /// A node says who it is.
+    pub(super) fn enter(&mut self, hello: Hello, now: Duration) -> Result<(), Denied> {
+        let (number, holds) = (hello.number, hello.holds);
+        self.registry.hello(hello)?;
+        if let Some(member) = self.registry.member(number)
+            && self.roster.set(member)
+        {
+            self.tell_at.get_or_insert(now + TELL_AFTER);
+        }
+        self.seated.insert(number, Due::new(holds));
+        self.note_outrun(holds);
+        self.list_egresses(now);
+        self.timing.news();
+        Ok(())
+    }
+
+    /// What a node is told first.
+    pub(super) fn welcome(&self) -> ToNode {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        ToNode::Welcome(Welcome {
+            version: VERSION,
+            life_s: seconds(self.terms.life),
+            alive_s: seconds(self.terms.alive),
+        })
+    }
+
+    /// A node says something else.
+    pub(super) fn heard(
+        &mut self,
+        number: NodeNumber,
+        message: ToController,
+        now: Duration,
+    ) -> Result<(), End> {
+        match message {
+            ToController::Hello(_) => return Err(End::OutOfTurn),
+            ToController::Alive => {}
+            ToController::Links(links) => {
+                let news = self.registry.links(number, &links);
+                if news.death {
+                    self.timing.death(now);
+                } else if news.changed {
+                    self.timing.news();
+                }
+            }
+            ToController::Destinations(destinations) => {
+                self.egresses.measured(number, &destinations, now);
+                self.list_at.get_or_insert(now + LIST_AFTER);
+            }
+            ToController::Holds(stamp) => {
+                if let Some(due) = self.seated.get_mut(&number) {
+                    due.follows(stamp);
+                }
+                self.note_outrun(Some(stamp));
+            }
+            ToController::Misfit { holds, .. } => {
+                if let Some(due) = self.seated.get_mut(&number) {
+                    due.misfit(holds);
+                }
+                self.note_outrun(holds);
+            }
+        }
+        Ok(())
+    }
+
+    /// A node's stream has ended.
+    pub(super) fn leave(&mut self, number: NodeNumber, now: Duration) {
+        self.seated.remove(&number);
+        self.registry.away(number, now);
+    }
+
+    /// When something is to be done without being asked: nodes to be forgotten, told of others, or
+    /// planned with.
+    pub(super) fn deadline(&self) -> Duration {
+        let plan = self.timing.due(self.registry.is_complete());
+        let others = [self.registry.deadline(), self.tell_at, self.list_at];
+        others.into_iter().flatten().fold(plan, Duration::min)
+    }
+
+    /// Does what is due at a time. Returns whether nodes are to look what they have to be told.
+    pub(super) fn tick(&mut self, now: Duration) -> bool {
+        for node in self.registry.expire(now) {
+            self.lose(node, now);
+        }
+        let lists = self.list_at.take_if(|at| *at <= now).is_some();
+        if lists {
+            self.list_egresses(now);
+        }
+        self.tell_at.take_if(|at| *at <= now).is_some() || lists
+    }
+
+    /// What to plan, if a plan is due. [`Desk::planned`] gives the book back.
+    pub(super) fn work(&mut self, now: Duration) -> Option<Work> {
+        if now < self.timing.due(self.registry.is_complete()) {
+            return None;
+        }
+        let book = self.book.take()?;
+        self.timing.planned(now);
+        let network = self.registry.network();
+        Some(Work { book, network })
+    }
+
+    /// A plan was made, and is kept where it survives.
+    pub(super) fn planned(&mut self, book: Book, now: Duration) {
+        self.stamp = book.stamp();
+        self.book = Some(book);
+        self.list_egresses(now);
+        self.seated.values_mut().for_each(Due::look_again);
+        if let Some(held) = self.outrun.take() {
+            self.note_outrun(Some(held));
+        }
+    }
+
+    /// What a node has to be told now.
+    pub(super) fn due(&mut self, number: NodeNumber) -> Option<ToNode> {
+        let due = self.seated.get_mut(&number)?;
+        if let Some(members) = self.roster.since(number, due.members) {
+            due.members = Some(self.roster.version());
+            return Some(members);
+        }
+        if due.egresses != Some(self.list_version) {
+            due.egresses = Some(self.list_version);
+            return Some(ToNode::Egresses(self.list.clone()));
+        }
+        if due.wants_word(self.stamp) {
+            return Some(ToNode::Stands(self.stamp));
+        }
+        let book = self.book.as_ref().filter(|book| book.is_planned())?;
+        if due.wants_intervals() {
+            let roster = &self.roster;
+            let intervals = intervals(number, roster, book, self.intervals);
+            if due.take_intervals(&intervals) {
+                return Some(ToNode::Measure(intervals));
+            }
+        }
+        let base = due.wants_rows(self.stamp)?;
+        book.rows(number, base).map(ToNode::Rows)
+    }
+
+    /// What a node is told when nothing is due: that its plan stands, or nothing at all.
+    pub(super) fn idle(&self, number: NodeNumber) -> ToNode {
+        let due = self.seated.get(&number);
+        if due.is_some_and(|due| due.holds == Some(self.stamp)) {
+            return ToNode::Stands(self.stamp);
+        }
+        ToNode::Members {
+            all: false,
+            members: Vec::new(),
+            gone: Vec::new(),
+        }
+    }
+
+    /// The newest plan.
+    pub(super) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// The book, unless a plan is being made.
+    pub(super) fn book(&self) -> Option<&Book> {
+        self.book.as_ref()
+    }
+
+    /// Whose destinations are whose.
+    pub(super) fn list(&self) -> &[Egress] {
+        &self.list
+    }
+
+    /// What a node with a stream holds; nothing without a stream.
+    pub(super) fn holds(&self, number: NodeNumber) -> Option<Option<Stamp>> {
+        self.seated.get(&number).map(|due| due.holds)
+    }
+
+    /// A node is not there any more.
+    pub(super) fn lose(&mut self, node: NodeNumber, now: Duration) {
+        self.registry.forget(node);
+        self.seated.remove(&node);
+        self.egresses.forget(node);
+        self.roster.remove(node);
+        self.tell_at.get_or_insert(now);
+        self.list_egresses(now);
+        self.timing.death(now);
+    }
+
+    fn list_egresses(&mut self, now: Duration) {
+        let nodes = self.registry.nodes();
+        let list = self.egresses.list(|node| nodes.contains_key(&node), now);
+        if list != self.list {
+            self.list = list;
+            self.list_version += 1;
+        }
+    }
+
+    /// A node may hold a newer plan than the newest: then the store was lost, or is older.
+    fn note_outrun(&mut self, held: Option<Stamp>) {
+        let Some(held) = held.filter(|held| *held > self.stamp) else {
+            return;
+        };
+        match &mut self.book {
+            None => self.outrun = self.outrun.max(Some(held)),
+            Some(book) => {
+                if book.outrun(held) {
+                    self.stamp = book.stamp();
+                    self.timing.news();
+                    self.seated.values_mut().for_each(Due::look_again);
+                }
+            }
+        }
+    }
+}
+
+/// How often a node is to measure whom: those that its chains use more often than the others.
+fn intervals(
+    node: NodeNumber,
+    roster: &Roster,
+    book: &Book,
+    (interval, in_use): (Duration, Duration),
+) -> Vec<Interval> {
+    let near = book.neighbours(node);
+    let others = roster.numbers().filter(|other| *other != node);
+    let count = u32::try_from(others.clone().count()).unwrap_or(u32::MAX);
+    let stretched = interval * count.div_ceil(LINKS_AT_INTERVAL).max(1);
+    let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    others
+        .map(|to| Interval {
+            to,
+            every_ms: millis(if near.contains(&to) {
+                in_use
+            } else {
+                stretched
+            }),
+        })
+        .collect()
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one node has been told. Pure.
+
+use posthaste_control::message::{Interval, Stamp};
+
+use super::MISFITS_MAX;
+
+/// What a node with a stream knows, as far as the controller knows.
+#[derive(Debug)]
+pub(super) struct Due {
+    /// Up to which change it was told of others; nothing yet.
+    pub(super) members: Option<u64>,
+    /// Which list of egresses it was told.
+    pub(super) egresses: Option<u64>,
+    /// The plan that it says it holds.
+    pub(super) holds: Option<Stamp>,
+    /// Rows that did not fit, since some did.
+    misfits: u32,
+    /// It was sent rows, and has not said whether they fit.
+    awaits_answer: bool,
+    /// It is to be told that its plan stands: it has just come with it, or has just taken it.
+    stands_due: bool,
+    /// It is to be sent all rows, not changes.
+    whole: bool,
+    intervals: Vec<Interval>,
+    intervals_due: bool,
+}
+
+impl Due {
+    /// A node that has come with a plan, or without.
+    pub(super) fn new(holds: Option<Stamp>) -> Self {
+        Self {
+            members: None,
+            egresses: None,
+            holds,
+            misfits: 0,
+            awaits_answer: false,
+            stands_due: true,
+            whole: false,
+            intervals: Vec::new(),
+            intervals_due: true,
+        }
+    }
+
+    /// There is another plan.
+    pub(super) fn look_again(&mut self) {
+        self.intervals_due = true;
+        if self.misfits > MISFITS_MAX {
+            self.misfits = 0;
+            self.awaits_answer = false;
+        }
+    }
+
+    /// Rows did not fit. All are sent, but not again and again.
+    pub(super) fn misfit(&mut self, holds: Option<Stamp>) {
+        self.holds = holds;
+        self.misfits += 1;
+        self.whole = true;
+        self.awaits_answer = self.misfits > MISFITS_MAX;
+    }
+
+    /// It follows a plan.
+    pub(super) fn follows(&mut self, stamp: Stamp) {
+        self.holds = Some(stamp);
+        self.misfits = 0;
+        self.awaits_answer = false;
+        self.stands_due = true;
+    }
+
+    /// Whether it is to be told now that its plan stands, which is so if that is the newest.
+    pub(super) fn wants_word(&mut self, newest: Stamp) -> bool {
+        let is_newest = self.holds == Some(newest) && !self.whole;
+        is_newest && std::mem::take(&mut self.stands_due)
+    }
+
+    pub(super) fn wants_intervals(&mut self) -> bool {
+        std::mem::take(&mut self.intervals_due)
+    }
+
+    /// Whether these are others than it was told.
+    pub(super) fn take_intervals(&mut self, intervals: &[Interval]) -> bool {
+        if self.intervals == intervals {
+            return false;
+        }
+        self.intervals = intervals.to_vec();
+        true
+    }
+
+    /// Whether rows of the newest plan are to be sent, and as changes to what. Rows that it has not
+    /// answered come first: only then is it known what it holds.
+    pub(super) fn wants_rows(&mut self, newest: Stamp) -> Option<Option<Stamp>> {
+        if self.awaits_answer || (self.holds == Some(newest) && !self.whole) {
+            return None;
+        }
+        self.awaits_answer = true;
+        let whole = std::mem::take(&mut self.whole);
+        Some(self.holds.filter(|_| !whole))
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which ways nodes are told, and why, in words.
+
+use posthaste_control::book::Book;
+use posthaste_control::message::{ChainNumber, DIRECT, NodeNumber, Rows};
+use posthaste_control::registry::Registry;
+use posthaste_control::rows::Held;
+use posthaste_plan::fronts::Limits;
+use posthaste_plan::planner::Transfer;
+use posthaste_plan::{Matrix, Planner};
+
+use super::api::documents::{Choice, Explanation, Way, Ways};
+use super::api::view;
+use super::hub::{Hub, Inner};
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// Something that was asked for is not known.
+    Unknown(String),
+    /// A plan is being made, or there is none yet.
+    Later(String),
+}
+
+/// The ways from a node to all others, for the largest transfers over the shortest access links.
+pub(super) fn ways(hub: &Hub, from: &str) -> Result<Ways, Unanswered> {
+    let inner = hub.lock();
+    let number = inner.number(from).map_err(Unanswered::Unknown)?;
+    let rows = rows(&inner, number)?;
+    let held = held(number, &rows)?;
+    let bytes = rows.sizes.last().copied().unwrap_or(0);
+    let class = held.class(bytes, 0).unwrap_or(0);
+    let ways = rows.ways.iter().map(|ways| {
+        let numbers = held.ways(ways.egress, class).iter();
+        let nodes = numbers.map(|chain| chain_of(&held, number, *chain, ways.egress));
+        Way {
+            to: inner.name(ways.egress),
+            chains: nodes.map(|nodes| names(&inner, &nodes)).collect(),
+        }
+    });
+    Ok(Ways {
+        from: from.to_owned(),
+        stamp: view::of(rows.stamp),
+        ways: ways.collect(),
+    })
+}
+
+/// The ways from a node to another for a transfer of bytes over an access link.
+pub(super) fn pair(
+    hub: &Hub,
+    (from, to): (&str, &str),
+    (bytes, access_us): (u64, u32),
+) -> Result<Explanation, Unanswered> {
+    let inner = hub.lock();
+    let first = inner.number(from).map_err(Unanswered::Unknown)?;
+    let last = inner.number(to).map_err(Unanswered::Unknown)?;
+    if first == last {
+        return Err(Unanswered::Unknown("from and to are the same node".into()));
+    }
+    let rows = rows(&inner, first)?;
+    let held = held(first, &rows)?;
+    let class = held.class(bytes, access_us).unwrap_or(0);
+    let (class_bytes, class_access_us) = class_bounds(&rows, class);
+    let transfer = Transfer {
+        bytes: class_bytes,
+        access_us: class_access_us,
+    };
+    let book = book(&inner)?;
+    let registry = &inner.desk.registry;
+    let time = |nodes: &[NodeNumber]| time_us(book, registry, nodes, transfer);
+    let ways = held.ways(last, class).iter().map(|number| {
+        let nodes = chain_of(&held, first, *number, last);
+        Choice {
+            chain: (*number != DIRECT).then_some(*number),
+            time_us: time(&nodes),
+            nodes: names(&inner, &nodes),
+        }
+    });
+    let ways: Vec<Choice> = ways.collect();
+    let direct_us = time(&[first, last]);
+    Ok(Explanation {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        bytes,
+        access_us,
+        stamp: view::of(rows.stamp),
+        class_bytes,
+        class_access_us,
+        why: why(&inner, (first, last), &ways, direct_us),
+        ways,
+        direct_us,
+    })
+}
+
+fn book(inner: &Inner) -> Result<&Book, Unanswered> {
+    let what = "a plan is being made: ask again";
+    inner
+        .desk
+        .book()
+        .ok_or_else(|| Unanswered::Later(what.into()))
+}
+
+fn rows(inner: &Inner, node: NodeNumber) -> Result<Rows, Unanswered> {
+    let rows = book(inner)?.rows(node, None);
+    rows.ok_or_else(|| Unanswered::Later("there is no plan since the start yet".into()))
+}
+
+/// The rows as the node itself would have them.
+fn held(node: NodeNumber, rows: &Rows) -> Result<Held, Unanswered> {
+    let mut held = Held::new(node);
+    let applied = held.apply(rows);
+    applied.map_err(|error| Unanswered::Later(format!("the rows do not fit: {error}")))?;
+    Ok(held)
+}
+
+fn class_bounds(rows: &Rows, class: usize) -> (u64, u32) {
+    let access = rows.access_us.len().max(1);
+    let size = rows.sizes.get(class / access).copied();
+    let access_us = rows.access_us.get(class % access).copied();
+    (size.unwrap_or(0), access_us.unwrap_or(0))
+}
+
+fn chain_of(
+    held: &Held,
+    first: NodeNumber,
+    number: ChainNumber,
+    last: NodeNumber,
+) -> Vec<NodeNumber> {
+    match number {
+        DIRECT => vec![first, last],
+        number => held.chain(number).unwrap_or(&[]).to_vec(),
+    }
+}
+
+fn names(inner: &Inner, nodes: &[NodeNumber]) -> Vec<String> {
+    nodes.iter().map(|node| inner.name(*node)).collect()
+}
+
+/// How long a transfer over a chain takes, as links are now; nothing if one is not there.
+fn time_us(
+    book: &Book,
+    registry: &Registry,
+    nodes: &[NodeNumber],
+    transfer: Transfer,
+) -> Option<u64> {
+    let mut matrix = Matrix::new(nodes.len()).ok()?;
+    for (place, ends) in nodes.windows(2).enumerate() {
+        let link = registry.agreed(ends[0], ends[1]).link?;
+        matrix.set_both(place, place + 1, Some(link)).ok()?;
+    }
+    let chain: Vec<u16> = (0..u16::try_from(nodes.len()).ok()?).collect();
+    let planner = Planner::new(&matrix, book.settings().model, Limits::default());
+    planner.time_us(&chain, transfer)
+}
+
+fn why(
+    inner: &Inner,
+    (first, last): (NodeNumber, NodeNumber),
+    ways: &[Choice],
+    direct_us: Option<u64>,
+) -> String {
+    let registry = &inner.desk.registry;
+    let absent = [first, last]
+        .into_iter()
+        .find(|node| !registry.nodes().contains_key(node));
+    if let Some(absent) = absent {
+        return format!("{} is not there", inner.name(absent));
+    }
+    let margin = inner.config.plan.margin_percent;
+    match (ways.first(), direct_us) {
+        (None, _) => "no chain of links that are up leads there".into(),
+        (Some(best), Some(_)) if best.chain.is_none() => {
+            format!("no chain is {margin} % faster than the hop without nodes between")
+        }
+        (Some(_), None) => "there is no link without nodes between".into(),
+        (Some(best), Some(direct)) => match best.time_us {
+            None => "a link of this chain went; the next plan has another".into(),
+            Some(time) if time * 100 <= direct * u64::from(100 - margin.min(100)) => {
+                let saved = 100 - time * 100 / direct.max(1);
+                format!("it takes {saved} % less time than the hop without nodes between")
+            }
+            Some(_) => "it is in use, and nothing is so much better that it would give way".into(),
+        },
+    }
+}

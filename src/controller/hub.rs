@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the streams of nodes, the planner and the API meet: the desk, who sits at it, and what is kept.
+//!
+//! One lock, held for as long as it takes to look something up. Plans are made without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use posthaste_control::book::{Book, Settings};
+use posthaste_control::identity::PublicKey;
+use posthaste_control::message::{Hello, NodeNumber, Prefix, ToController, ToNode, VERSION};
+use posthaste_control::registry::Listed;
+use posthaste_control::store::{Contents, Store};
+use posthaste_control::tls::Guests;
+use tokio::sync::{Notify, oneshot};
+
+use super::counters::Counters;
+use super::desk::{Desk, Terms};
+use super::planner::Made;
+use super::streams::Stranger;
+use super::wire::{Dismissal, End};
+use crate::config::controller::Controller;
+use crate::journal::{Log, Quota};
+
+/// What all parts of a controller share.
+#[derive(Debug)]
+pub(super) struct Hub {
+    inner: Mutex<Inner>,
+    store: Mutex<Store>,
+    guests: Guests,
+    alive: Duration,
+    started: Instant,
+    pub(super) log: Log,
+    pub(super) counters: Counters,
+    /// Something may be due earlier than was thought.
+    pub(super) scheduler: Notify,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) desk: Desk,
+    pub(super) config: Controller,
+    pub(super) seats: BTreeMap<NodeNumber, Taken>,
+    /// The X25519 keys that nodes told first.
+    exchange: BTreeMap<NodeNumber, [u8; 32]>,
+    tickets: u64,
+    lines: Quota,
+    /// The last plan since the controller started.
+    pub(super) made: Option<Made>,
+}
+
+/// A node that has a stream.
+#[derive(Debug)]
+pub(super) struct Taken {
+    ticket: u64,
+    pub(super) from: SocketAddr,
+    /// By the controller's clock.
+    pub(super) since: Duration,
+    wake: Arc<Notify>,
+    leave: Option<oneshot::Sender<Dismissal>>,
+}
+
+/// What a stream has of its place.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) number: NodeNumber,
+    /// Tells this stream from a newer one of the same node.
+    pub(super) ticket: u64,
+    /// Something may be due.
+    pub(super) wake: Arc<Notify>,
+    /// Says why to leave.
+    pub(super) leave: oneshot::Receiver<Dismissal>,
+}
+
+impl Hub {
+    /// With what was kept.
+    pub(super) fn new(config: Controller, store: Store, contents: Contents, log: Log) -> Self {
+        let terms = Terms {
+            life: config.plan.life,
+            alive: config.server.alive,
+        };
+        let intervals = (config.interval, config.interval_in_use);
+        let book = Book::new(settings(&config), &contents.saved, Duration::ZERO);
+        let mut desk = Desk::new(terms, book, intervals, Duration::ZERO);
+        desk.set_prefixes(contents.prefixes, Duration::ZERO);
+        let hub = Self {
+            store: Mutex::new(store),
+            guests: Guests::default(),
+            alive: config.server.alive,
+            started: Instant::now(),
+            log,
+            counters: Counters::default(),
+            scheduler: Notify::new(),
+            inner: Mutex::new(Inner {
+                desk,
+                config: config.clone(),
+                seats: BTreeMap::new(),
+                exchange: contents.keys,
+                tickets: 0,
+                lines: Quota::default(),
+                made: None,
+            }),
+        };
+        hub.configure(config);
+        hub
+    }
+
+    /// Takes on a configuration: nodes, prefixes, intervals, tokens. Nodes that are not on the list any
+    /// more, or have another key, are sent away at once.
+    pub(super) fn configure(&self, config: Controller) {
+        self.guests
+            .set(config.nodes.iter().map(|node| node.key).collect());
+        let now = self.now();
+        let mut inner = self.lock();
+        let before = inner.keys();
+        let after: BTreeMap<NodeNumber, PublicKey> = config
+            .nodes
+            .iter()
+            .map(|node| (node.id, node.key))
+            .collect();
+        let revoked: BTreeSet<NodeNumber> = before
+            .into_iter()
+            .filter(|(number, key)| after.get(number) != Some(key))
+            .map(|(number, _)| number)
+            .collect();
+        let intervals = (config.interval, config.interval_in_use);
+        inner
+            .desk
+            .configure(listed(&config), prefixes(&config), intervals, now);
+        for number in revoked {
+            inner.desk.lose(number, now);
+            inner.dismiss(number, Dismissal::Revoked);
+        }
+        inner.config = config;
+        inner.wake_all();
+        drop(inner);
+        self.scheduler.notify_one();
+    }
+
+    /// Who may open a stream.
+    pub(super) fn guests(&self) -> Guests {
+        self.guests.clone()
+    }
+
+    /// By the controller's own clock, which nobody sets.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// How often either end of a stream says something.
+    pub(super) fn alive(&self) -> Duration {
+        self.alive
+    }
+
+    /// A node of this key says who it is.
+    pub(super) fn enter(
+        &self,
+        hello: Hello,
+        key: PublicKey,
+        from: SocketAddr,
+    ) -> Result<Seat, End> {
+        let denied = |why: String| Err(End::Denied(why));
+        if hello.version == 0 {
+            return denied(format!(
+                "version {} of messages is not spoken",
+                hello.version
+            ));
+        }
+        let (number, now) = (hello.number, self.now());
+        let mut inner = self.lock();
+        // The list may have changed since the handshake.
+        if inner.keys().get(&number) != Some(&key) {
+            return denied(format!("node {number} has another key, or none"));
+        }
+        let (exchange, software) = (hello.exchange, hello.software.clone());
+        let spoken = hello.version.min(VERSION);
+        if let Err(error) = inner.desk.enter(hello, now) {
+            return denied(error.to_string());
+        }
+        inner.dismiss(number, Dismissal::Replaced);
+        let seat = inner.seat(number, from, now);
+        let known = inner.exchange.insert(number, exchange);
+        let name = inner.name(number);
+        drop(inner);
+        self.counters.registrations.add();
+        self.log.info(
+            "node came",
+            &[
+                ("node", &name),
+                ("from", &from),
+                ("software", &software),
+                ("version", &spoken),
+            ],
+        );
+        self.keep_exchange(&name, number, known, exchange);
+        self.scheduler.notify_one();
+        Ok(seat)
+    }
+
+    /// Keeps the key that other nodes hold on to.
+    fn keep_exchange(
+        &self,
+        name: &str,
+        number: NodeNumber,
+        known: Option<[u8; 32]>,
+        told: [u8; 32],
+    ) {
+        if known == Some(told) {
+            return;
+        }
+        if known.is_some() {
+            let what =
+                "a node tells another exchange key than before: others hold on to the former";
+            self.log.warn(what, &[("node", &name)]);
+        }
+        if let Err(error) = self.store().set_key(number, Some(told)) {
+            self.counters.store_failures.add();
+            self.log
+                .error("cannot keep the key of a node", &[("error", &error)]);
+        }
+    }
+
+    /// What a node is told first.
+    pub(super) fn welcome(&self) -> ToNode {
+        self.lock().desk.welcome()
+    }
+
+    /// A node says something.
+    pub(super) fn heard(
+        &self,
+        number: NodeNumber,
+        ticket: u64,
+        message: ToController,
+    ) -> Result<(), End> {
+        let now = self.now();
+        let misfit = match &message {
+            ToController::Misfit { why, .. } => Some(why.clone()),
+            _ => None,
+        };
+        let mut inner = self.lock();
+        let Some(wake) = inner.wake_of(number, ticket) else {
+            return Err(End::Dismissed(Dismissal::Replaced));
+        };
+        inner.desk.heard(number, message, now)?;
+        let name = misfit.is_some().then(|| inner.name(number));
+        drop(inner);
+        self.counters.messages.add();
+        if let Some((why, name)) = misfit.zip(name) {
+            self.counters.misfits.add();
+            self.log
+                .warn("rows did not fit", &[("node", &name), ("why", &why)]);
+        }
+        wake.notify_one();
+        self.scheduler.notify_one();
+        Ok(())
+    }
+
+    /// What a stream has to say next.
+    pub(super) fn due(&self, number: NodeNumber, ticket: u64) -> Option<ToNode> {
+        let mut inner = self.lock();
+        inner.wake_of(number, ticket)?;
+        let due = inner.desk.due(number);
+        if let Some(ToNode::Rows(rows)) = &due {
+            let counters = &self.counters;
+            let sent = if rows.base.is_some() {
+                &counters.rows_changed
+            } else {
+                &counters.rows_whole
+            };
+            sent.add();
+        }
+        due
+    }
+
+    /// What a stream says when there is nothing to say.
+    pub(super) fn idle(&self, number: NodeNumber) -> ToNode {
+        self.lock().desk.idle(number)
+    }
+
+    /// A stream has ended.
+    pub(super) fn leave(&self, number: NodeNumber, ticket: u64, end: &End) {
+        let now = self.now();
+        let mut inner = self.lock();
+        let name = inner.name(number);
+        if inner.wake_of(number, ticket).is_some() {
+            inner.seats.remove(&number);
+            inner.desk.leave(number, now);
+        }
+        drop(inner);
+        self.counters.end(end);
+        self.log.info(
+            "node went",
+            &[("node", &name), ("code", &end.label()), ("why", end)],
+        );
+        self.scheduler.notify_one();
+    }
+
+    /// A stream whose key is known did not begin as it should.
+    pub(super) fn not_let_in(&self, from: SocketAddr, key: PublicKey, end: &End) {
+        self.counters.end(end);
+        if self.lock().lines.take(Instant::now()) {
+            self.log.warn(
+                "node denied",
+                &[
+                    ("from", &from),
+                    ("key", &key),
+                    ("code", &end.label()),
+                    ("why", end),
+                ],
+            );
+        }
+    }
+
+    /// A connection did not become a stream.
+    pub(super) fn turned_away(&self, from: SocketAddr, why: &Stranger) {
+        self.counters.turn_away(why);
+        if self.lock().lines.take(Instant::now()) {
+            let detail = match why {
+                Stranger::Handshake(detail) => detail.as_str(),
+                _ => "-",
+            };
+            self.log.warn(
+                "stranger turned away",
+                &[
+                    ("from", &from),
+                    ("reason", &why.label()),
+                    ("detail", &detail),
+                ],
+            );
+        }
+    }
+
+    /// Sets whose destinations are whose, by the API; survives the controller.
+    pub(super) fn set_prefixes(&self, table: BTreeMap<Prefix, NodeNumber>) -> anyhow::Result<()> {
+        self.store().set_prefixes(&table)?;
+        let now = self.now();
+        let mut inner = self.lock();
+        inner.desk.set_prefixes(table, now);
+        inner.wake_all();
+        Ok(())
+    }
+
+    /// Every stream is to end.
+    pub(super) fn stop(&self) {
+        let mut inner = self.lock();
+        let numbers: Vec<NodeNumber> = inner.seats.keys().copied().collect();
+        for number in numbers {
+            inner.dismiss(number, Dismissal::Stopping);
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic ends the process.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn keys(&self) -> BTreeMap<NodeNumber, PublicKey> {
+        let nodes = self.config.nodes.iter();
+        nodes.map(|node| (node.id, node.key)).collect()
+    }
+
+    /// The name of a node, or its number if it has none any more.
+    pub(super) fn name(&self, number: NodeNumber) -> String {
+        let node = self.config.nodes.iter().find(|node| node.id == number);
+        node.map_or_else(|| number.to_string(), |node| node.name.clone())
+    }
+
+    /// The number of a node of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn number(&self, name: &str) -> Result<NodeNumber, String> {
+        let node = self.config.nodes.iter().find(|node| node.name == name);
+        node.map(|node| node.id)
+            .ok_or_else(|| format!("there is no node \"{name}\""))
+    }
+
+    fn seat(&mut self, number: NodeNumber, from: SocketAddr, since: Duration) -> Seat {
+        self.tickets += 1;
+        let (sender, leave) = oneshot::channel();
+        let wake = Arc::new(Notify::new());
+        let taken = Taken {
+            ticket: self.tickets,
+            from,
+            since,
+            wake: Arc::clone(&wake),
+            leave: Some(sender),
+        };
+        self.seats.insert(number, taken);
+        Seat {
+            number,
+            ticket: self.tickets,
+            wake,
+            leave,
+        }
+    }
+
+    fn wake_of(&self, number: NodeNumber, ticket: u64) -> Option<Arc<Notify>> {
+        let taken = self.seats.get(&number)?;
+        (taken.ticket == ticket).then(|| Arc::clone(&taken.wake))
+    }
+
+    /// Every stream looks what it has to say.
+    pub(super) fn wake_all(&self) {
+        self.seats
+            .values()
+            .for_each(|taken| taken.wake.notify_one());
+    }
+
+    fn dismiss(&mut self, number: NodeNumber, why: Dismissal) {
+        let taken = self.seats.get_mut(&number);
+        if let Some(leave) = taken.and_then(|taken| taken.leave.take()) {
+            let _ = leave.send(why);
+        }
+    }
+}
+
+/// How a configuration wants plans to be made.
+fn settings(config: &Controller) -> Settings {
+    let plan = &config.plan;
+    let mut settings = Settings {
+        classes: plan.classes.clone(),
+        hops_max: plan.hops_max,
+        life: plan.life,
+        ..Settings::default()
+    };
+    settings.rules.margin_percent = plan.margin_percent;
+    settings.rules.better_percent = plan.better_percent;
+    settings.rules.better_us = u32::try_from(plan.better_by.as_micros()).unwrap_or(u32::MAX);
+    settings.rules.worse_percent = plan.worse_percent;
+    settings
+}
+
+fn listed(config: &Controller) -> BTreeMap<NodeNumber, Listed> {
+    let nodes = config.nodes.iter().map(|node| {
+        let name = node.name.clone();
+        (node.id, Listed { name, cost_us: 0 })
+    });
+    nodes.collect()
+}
+
+fn prefixes(config: &Controller) -> BTreeMap<Prefix, NodeNumber> {
+    let prefixes = config.prefixes.iter().map(|(prefix, node)| {
+        let prefix = Prefix {
+            address: prefix.octets(),
+            bits: prefix.mapped_bits(),
+        };
+        (prefix, *node)
+    });
+    prefixes.collect()
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The controller's numbers in the Prometheus text format.
+
+use super::api::view;
+use super::counters::Counters;
+use super::hub::Hub;
+use crate::metrics::{Page, escaped, process_memory};
+
+/// Everything, ready to be scraped.
+pub(super) fn render(hub: &Hub) -> String {
+    let mut page = Page::of("posthaste_controller");
+    let status = view::status(hub);
+    page.family("build_info", "gauge", "The version that runs.");
+    let version = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
+    page.sample("build_info", version, 1);
+    let uptime = "Since the controller started.";
+    page.single("uptime_seconds", "gauge", uptime, status.uptime_seconds);
+    process_memory(&mut page);
+    page.single(
+        "nodes",
+        "gauge",
+        "Nodes of the configuration.",
+        status.nodes,
+    );
+    nodes(&mut page, hub);
+    plan(&mut page, &status.plan);
+    counters(&mut page, hub);
+    streams(&mut page, &hub.counters);
+    page.0
+}
+
+fn nodes(page: &mut Page, hub: &Hub) {
+    let inner = hub.lock();
+    page.family("node_connected", "gauge", "Whether a node has a stream.");
+    for node in &inner.config.nodes {
+        let connected = u8::from(inner.seats.contains_key(&node.id));
+        let label = format!("node=\"{}\"", escaped(&node.name));
+        page.sample("node_connected", &label, connected);
+    }
+    let doubts = inner.desk.registry.doubts();
+    let refused = inner.desk.egresses.refused();
+    let egresses = inner.desk.list().len();
+    drop(inner);
+    let help = "Reports of nodes that were not believed, by reason.";
+    page.family("reports_refused_total", "counter", help);
+    let reasons = [
+        ("stranger", doubts.strangers),
+        ("impossible", doubts.impossible),
+        ("destination", refused),
+    ];
+    for (reason, count) in reasons {
+        page.sample(
+            "reports_refused_total",
+            &format!("reason=\"{reason}\""),
+            count,
+        );
+    }
+    let help = "Links whose ends say too different things, now.";
+    page.single("links_disputed", "gauge", help, doubts.disputed);
+    let help = "Prefixes that nodes are told an egress for.";
+    page.single("egress_prefixes", "gauge", help, egresses);
+}
+
+fn plan(page: &mut Page, plan: &super::api::documents::Plan) {
+    let gauge = |page: &mut Page, name: &str, help: &str, value: u64| {
+        page.single(name, "gauge", help, value);
+    };
+    gauge(
+        page,
+        "plan_epoch",
+        "Epoch of the newest plan.",
+        plan.stamp.epoch,
+    );
+    gauge(
+        page,
+        "plan_version",
+        "Version of the newest plan.",
+        plan.stamp.version,
+    );
+    if let (Some(age), Some(took)) = (plan.age_seconds, plan.took_seconds) {
+        let help = "Since the newest plan was made.";
+        page.single("plan_age_seconds", "gauge", help, age);
+        let help = "How long the last plan took to make.";
+        page.single("plan_duration_seconds", "gauge", help, took);
+    }
+    let numbers = [
+        ("plan_nodes", "Nodes that were planned with.", plan.nodes),
+        (
+            "plan_links",
+            "Links that were planned with, in one direction.",
+            plan.links,
+        ),
+        ("plan_chains", "Chains that have numbers.", plan.chains),
+        (
+            "plan_chains_unnumbered",
+            "Chains not used for want of a number.",
+            plan.unnumbered,
+        ),
+        (
+            "plan_followers",
+            "Nodes with a stream that follow the newest plan.",
+            plan.followed_by,
+        ),
+    ];
+    for (name, help, value) in numbers {
+        gauge(page, name, help, value as u64);
+    }
+}
+
+fn counters(page: &mut Page, hub: &Hub) {
+    let counters = &hub.counters;
+    let singles = [
+        (
+            "registrations_total",
+            "Nodes that came.",
+            &counters.registrations,
+        ),
+        (
+            "messages_total",
+            "Messages of nodes, after their first.",
+            &counters.messages,
+        ),
+        (
+            "misfits_total",
+            "Rows that a node found not to fit.",
+            &counters.misfits,
+        ),
+        ("plans_total", "Plans made.", &counters.plans),
+        (
+            "plans_changed_total",
+            "Plans that differed from the one before.",
+            &counters.plans_changed,
+        ),
+        (
+            "store_failures_total",
+            "Writes to the store that failed.",
+            &counters.store_failures,
+        ),
+        (
+            "api_denied_total",
+            "Requests without the token they need.",
+            &counters.requests_denied,
+        ),
+    ];
+    for (name, help, counter) in singles {
+        page.single(name, "counter", help, counter.read());
+    }
+    let help = "Rows sent to nodes: all of them, or changes.";
+    page.family("rows_sent_total", "counter", help);
+    page.sample(
+        "rows_sent_total",
+        "kind=\"whole\"",
+        counters.rows_whole.read(),
+    );
+    page.sample(
+        "rows_sent_total",
+        "kind=\"changes\"",
+        counters.rows_changed.read(),
+    );
+    let help = "Attempts to read the configuration again.";
+    page.family("config_reloads_total", "counter", help);
+    let (good, bad) = (&counters.reloads_succeeded, &counters.reloads_failed);
+    page.sample("config_reloads_total", "result=\"success\"", good.read());
+    page.sample("config_reloads_total", "result=\"failure\"", bad.read());
+    let help = "Log lines that were dropped.";
+    page.single(
+        "log_events_dropped_total",
+        "counter",
+        help,
+        hub.log.events_dropped(),
+    );
+}
+
+fn streams(page: &mut Page, counters: &Counters) {
+    let help = "Streams of nodes that ended, or did not begin as they should, by reason.";
+    page.family("streams_ended_total", "counter", help);
+    for (reason, count) in counters.ended() {
+        page.sample(
+            "streams_ended_total",
+            &format!("reason=\"{reason}\""),
+            count,
+        );
+    }
+    let help = "Connections that did not become streams, by reason.";
+    page.family("strangers_total", "counter", help);
+    for (reason, count) in counters.turned_away() {
+        page.sample("strangers_total", &format!("reason=\"{reason}\""), count);
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who is there, as nodes are told it: each the difference to what it was told before. Pure.
+
+use std::collections::BTreeMap;
+
+use posthaste_control::message::{Member, NodeNumber, ToNode};
+
+/// All members, and since when they are what they are.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    version: u64,
+    members: BTreeMap<NodeNumber, (u64, Member)>,
+    /// Those that went. One for each number of the configuration at most, over its reloads.
+    gone: BTreeMap<NodeNumber, u64>,
+}
+
+impl Roster {
+    /// Grows with each change.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A node is there. Returns whether that is news.
+    pub(super) fn set(&mut self, member: Member) -> bool {
+        let number = member.number;
+        if self
+            .members
+            .get(&number)
+            .is_some_and(|(_, known)| *known == member)
+        {
+            return false;
+        }
+        self.version += 1;
+        self.gone.remove(&number);
+        self.members.insert(number, (self.version, member));
+        true
+    }
+
+    /// A node is not there any more.
+    pub(super) fn remove(&mut self, number: NodeNumber) {
+        if self.members.remove(&number).is_some() {
+            self.version += 1;
+            self.gone.insert(number, self.version);
+        }
+    }
+
+    /// All that are there, ascending.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = NodeNumber> + Clone {
+        self.members.keys().copied()
+    }
+
+    /// What `node` has to be told, who was told all up to a version, or nothing yet. Of itself a node is
+    /// told nothing.
+    pub(super) fn since(&self, node: NodeNumber, told: Option<u64>) -> Option<ToNode> {
+        if told == Some(self.version) {
+            return None;
+        }
+        let after = told.unwrap_or(0);
+        let members = self.members.values();
+        let members = members.filter(|(since, member)| *since > after && member.number != node);
+        let gone = self.gone.iter().filter(|(_, since)| **since > after);
+        Some(ToNode::Members {
+            all: told.is_none(),
+            members: members.map(|(_, member)| member.clone()).collect(),
+            gone: match told {
+                None => Vec::new(),
+                Some(_) => gone.map(|(number, _)| *number).collect(),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: NodeNumber, name: &str) -> Member {
+        Member {
+            number,
+            name: name.into(),
+            exchange: [0; 32],
+            listeners: Vec::new(),
+            reflectors: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_was_told_the_differences_knows_the_whole() {
+        let mut roster = Roster::default();
+        let mut known: BTreeMap<NodeNumber, Member> = BTreeMap::new();
+        let mut told = None;
+        let steps: [(NodeNumber, &str); 9] = [
+            (1, "a"),
+            (2, "b"),
+            (2, "b"),
+            (3, "c"),
+            (2, ""),
+            (2, "b2"),
+            (3, ""),
+            (9, "me"),
+            (3, ""),
+        ];
+        for (number, name) in steps {
+            match name {
+                "" => roster.remove(number),
+                name => drop(roster.set(member(number, name))),
+            }
+            let Some(ToNode::Members { all, members, gone }) = roster.since(9, told) else {
+                assert_eq!(told, Some(roster.version()));
+                continue;
+            };
+            assert_eq!(all, told.is_none());
+            for number in gone {
+                assert!(known.remove(&number).is_some(), "{number}");
+            }
+            known.extend(members.into_iter().map(|member| (member.number, member)));
+            told = Some(roster.version());
+        }
+        let names: Vec<&str> = known.values().map(|member| member.name.as_str()).collect();
+        assert_eq!(names, ["a", "b2"]);
+        let Some(ToNode::Members { all, members, gone }) = roster.since(1, None) else {
+            panic!("who knows nothing is told all");
+        };
+        assert!(all && gone.is_empty());
+        assert_eq!(members.len(), 2, "but not of itself");
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The streams of nodes: who may open one, how many there are, what is said on them in which order.
+//!
+//! Strangers cost little: so many may wait for their handshake, for so long, and of more than that the
+//! oldest give way. A node has one stream; of a second the first gives way.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_control::frame::MESSAGE_MAX;
+use posthaste_control::identity::PublicKey;
+use posthaste_control::message::{NodeNumber, ToController};
+use posthaste_control::tls;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::hub::{Hub, Seat};
+use super::wire::{self, Dismissal, End, HELLO_BYTES_MAX};
+
+/// Connections that wait for their handshake or hello.
+const WAITING_MAX: usize = 256;
+/// How long they may.
+const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a node may take to take its farewell.
+const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
+/// Before it is tried again to accept, when descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// So many silent intervals, and the other end is taken for gone.
+const SILENT_INTERVALS: u32 = 3;
+
+/// Takes nodes in at one address, until the task is ended.
+pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, hub: Arc<Hub>) {
+    let mut waiting: VecDeque<oneshot::Sender<()>> = VecDeque::new();
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        waiting.retain(|one| !one.is_closed());
+        if waiting.len() >= WAITING_MAX
+            && let Some(oldest) = waiting.pop_front()
+        {
+            let _ = oldest.send(());
+        }
+        let (room, displaced) = oneshot::channel();
+        waiting.push_back(room);
+        tokio::spawn(open(
+            stream,
+            from,
+            acceptor.clone(),
+            Arc::clone(&hub),
+            displaced,
+        ));
+    }
+}
+
+/// Opens a stream, if it is a node's, within the time and as long as there is room.
+async fn open(
+    stream: TcpStream,
+    from: SocketAddr,
+    acceptor: TlsAcceptor,
+    hub: Arc<Hub>,
+    displaced: oneshot::Receiver<()>,
+) {
+    // Small messages must not wait for acknowledgements of earlier ones.
+    let _ = stream.set_nodelay(true);
+    let met = tokio::select! {
+        met = timeout(OPENING_TIME_MAX, meet(stream, &acceptor)) => {
+            met.unwrap_or_else(|_| Err(Stranger::Slow))
+        }
+        _ = displaced => Err(Stranger::Displaced),
+    };
+    match met {
+        Ok((stream, key, hello)) => serve(stream, from, key, hello, &hub).await,
+        Err(why) => hub.turned_away(from, &why),
+    }
+}
+
+/// Why a connection did not become a stream.
+#[derive(Debug)]
+pub(super) enum Stranger {
+    /// No TLS, or none that is spoken here.
+    Handshake(String),
+    /// No key, or one that is not on the list.
+    Key,
+    /// It took too long.
+    Slow,
+    /// There were too many others after it.
+    Displaced,
+}
+
+impl Stranger {
+    /// Every label, for metrics.
+    pub(super) const LABELS: [&'static str; 4] = ["handshake", "key", "slow", "displaced"];
+
+    /// Of [`Self::LABELS`].
+    pub(super) fn label(&self) -> &'static str {
+        Self::LABELS[match self {
+            Self::Handshake(_) => 0,
+            Self::Key => 1,
+            Self::Slow => 2,
+            Self::Displaced => 3,
+        }]
+    }
+}
+
+/// What a node said first, or why it cannot be understood.
+type First = Result<ToController, End>;
+
+async fn meet(
+    stream: TcpStream,
+    acceptor: &TlsAcceptor,
+) -> Result<(TlsStream<TcpStream>, PublicKey, First), Stranger> {
+    let mut stream = acceptor.accept(stream).await.map_err(|error| {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        if inner.is_some_and(tls::is_about_a_key) {
+            Stranger::Key
+        } else {
+            Stranger::Handshake(error.to_string())
+        }
+    })?;
+    let key = tls::shown_by(stream.get_ref().1.peer_certificates()).ok_or(Stranger::Key)?;
+    let first = wire::read(&mut stream, HELLO_BYTES_MAX, OPENING_TIME_MAX).await;
+    Ok((stream, key, first))
+}
+
+/// The life of a stream whose key is known.
+async fn serve(
+    mut stream: TlsStream<TcpStream>,
+    from: SocketAddr,
+    key: PublicKey,
+    first: First,
+    hub: &Hub,
+) {
+    let seat = first.and_then(|first| match first {
+        ToController::Hello(hello) => hub.enter(hello, key, from),
+        _ => Err(End::OutOfTurn),
+    });
+    let seat = match seat {
+        Ok(seat) => seat,
+        Err(end) => {
+            hub.not_let_in(from, key, &end);
+            return part(&mut stream, &end).await;
+        }
+    };
+    let Seat {
+        number,
+        ticket,
+        mut leave,
+        ..
+    } = seat;
+    let (mut reading, mut writing) = split(stream);
+    let end = tokio::select! {
+        end = listen(&mut reading, number, ticket, hub) => end,
+        end = speak(&mut writing, &seat.wake, number, ticket, hub) => end,
+        why = &mut leave => End::Dismissed(why.unwrap_or(Dismissal::Stopping)),
+    };
+    hub.leave(number, ticket, &end);
+    part(&mut reading.unsplit(writing), &end).await;
+}
+
+/// Says farewell, if there is any use in it. What was being written may be torn: then the node
+/// understands no more than the end.
+async fn part(stream: &mut (impl AsyncWrite + Unpin), end: &End) {
+    let parting = async {
+        if let Some(farewell) = end.farewell() {
+            wire::write(stream, &farewell).await?;
+        }
+        stream.shutdown().await.map_err(End::from)
+    };
+    let _ = timeout(FAREWELL_TIME_MAX, parting).await;
+}
+
+/// Hears a node until it ends.
+async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
+    reading: &mut ReadHalf<S>,
+    number: NodeNumber,
+    ticket: u64,
+    hub: &Hub,
+) -> End {
+    let patience = hub.alive() * SILENT_INTERVALS;
+    loop {
+        let heard = wire::read(reading, MESSAGE_MAX, patience).await;
+        match heard.and_then(|message| hub.heard(number, ticket, message)) {
+            Ok(()) => {}
+            Err(end) => return end,
+        }
+    }
+}
+
+/// Tells a node what is due. Nothing is queued: what is due is asked for when the network takes it.
+async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
+    writing: &mut WriteHalf<S>,
+    wake: &tokio::sync::Notify,
+    number: NodeNumber,
+    ticket: u64,
+    hub: &Hub,
+) -> End {
+    let mut next = Some(hub.welcome());
+    loop {
+        while let Some(message) = next.take().or_else(|| hub.due(number, ticket)) {
+            if let Err(end) = wire::write(writing, &message).await {
+                return end;
+            }
+        }
+        tokio::select! {
+            () = wake.notified() => {}
+            () = sleep(hub.alive()) => next = Some(hub.idle(number)),
+        }
+    }
+}
