@@ -14,6 +14,7 @@ mod chains;
 mod churn;
 mod clients;
 mod configuration;
+mod controller;
 mod convert;
 mod fragments;
 mod heralds;

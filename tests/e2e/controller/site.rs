@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A controller in a namespace of its own, and nodes as it sees them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use posthaste_control::identity::Identity;
+use posthaste_control::message::{
+    Hello, Link, LinkState, NodeNumber, Rows, ToController, ToNode, VERSION,
+};
+use posthaste_control::rows::Held;
+use posthaste_control::stream::Stream;
+use posthaste_control::tls;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::process::Process;
+use posthaste_lab::scratch::Scratch;
+use serde_json::Value;
+
+use crate::support::{SOON, binary, until};
+
+/// Where nodes come to, and the API.
+const STREAMS: u16 = 4490;
+const API: u16 = 9465;
+
+/// Both addresses of a host's own.
+pub(super) const FAMILIES: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+/// A controller and what it is run with.
+pub(super) struct Site {
+    pub(super) host: Namespace,
+    directory: Scratch,
+    process: Option<Process>,
+    /// Nodes of the configuration: their numbers, from which all else follows.
+    pub(super) nodes: Vec<NodeNumber>,
+    /// How often something is said. Nodes of a test that does not look at them say nothing for long.
+    pub(super) alive_s: u32,
+    /// What the configuration has besides.
+    pub(super) more: String,
+}
+
+impl Site {
+    /// A controller that knows nodes of these numbers.
+    pub(super) fn new(nodes: &[NodeNumber]) -> Self {
+        Self::hurried(nodes, 60)
+    }
+
+    /// The same, with streams on which something is said so often.
+    pub(super) fn hurried(nodes: &[NodeNumber], alive_s: u32) -> Self {
+        let host = Namespace::new().unwrap();
+        let mut site = Self {
+            host,
+            directory: Scratch::new().unwrap(),
+            process: None,
+            nodes: nodes.to_vec(),
+            alive_s,
+            more: String::new(),
+        };
+        let secret = site.path("controller.key");
+        let made = posthaste(&["keys", "identity", "--output", secret.to_str().unwrap()]);
+        assert!(made.status.success(), "{made:?}");
+        site.write_config();
+        site.start();
+        site
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes the configuration as it is to be from the next start or reload on.
+    pub(super) fn write_config(&self) {
+        let mut text = format!(
+            "version = 1\n[server]\nlisten = [\"0.0.0.0:{STREAMS}\", \"[::]:{STREAMS}\"]\n\
+             identity_file = {:?}\nstore = {:?}\nalive = \"{}s\"\n{}\n",
+            self.path("controller.key"),
+            self.path("store.redb"),
+            self.alive_s,
+            self.more
+        );
+        for number in &self.nodes {
+            let key = identity(*number).public();
+            let _ = writeln!(
+                text,
+                "[[node]]\nname = \"n{number}\"\nid = {number}\nkey = \"{key}\""
+            );
+        }
+        fs::write(self.path("controller.toml"), text).unwrap();
+    }
+
+    /// Starts the controller, and waits until it is ready.
+    pub(super) fn start(&mut self) {
+        let mut command = self.host.command(binary()).unwrap();
+        let file = self.path("controller.toml");
+        command.args(["controller", "-c"]).arg(file);
+        let mut process = Process::spawn("the controller", command).unwrap();
+        until("the controller is ready", || {
+            let ended = process.ended().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {}", process.stderr());
+            process.stdout().contains("msg=ready")
+        });
+        self.process = Some(process);
+    }
+
+    /// Ends the controller by a signal, and waits for its end.
+    pub(super) fn end(&mut self, signal: Signal) {
+        let mut process = self.process.take().unwrap();
+        process.signal(signal).unwrap();
+        let status = process.wait(SOON).unwrap();
+        assert_eq!(status.success(), signal == Signal::SIGTERM, "{status}");
+    }
+
+    /// Has the controller read its configuration again.
+    pub(super) fn reload(&self) {
+        self.write_config();
+        let process = self.process.as_ref().unwrap();
+        let before = process.stdout().matches("msg=reloaded").count();
+        process.signal(Signal::SIGHUP).unwrap();
+        until("a reload", || {
+            process.stdout().matches("msg=reloaded").count() > before
+        });
+    }
+
+    /// Asks the controller to read its configuration, and does not wait.
+    pub(super) fn signal_reload(&self) {
+        let process = self.process.as_ref().unwrap();
+        process.signal(Signal::SIGHUP).unwrap();
+    }
+
+    pub(super) fn log(&self) -> String {
+        self.process.as_ref().unwrap().stdout()
+    }
+
+    /// A connection to where nodes come to.
+    pub(super) fn connect(&self, at: IpAddr) -> TcpStream {
+        let connect = || TcpStream::connect_timeout(&(at, STREAMS).into(), SOON);
+        let stream = self.host.run_in(connect).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
+    /// A stream of somebody, who need not be a node.
+    pub(super) fn stream(&self, who: &Identity, at: IpAddr) -> std::io::Result<Stream> {
+        let text = fs::read_to_string(self.path("controller.key")).unwrap();
+        let controller = Identity::from_hex(text.trim()).unwrap().public();
+        let config = Arc::new(tls::client(who, controller));
+        let address = SocketAddr::new(at, STREAMS);
+        self.host.run_in(|| Stream::connect(address, config, SOON))
+    }
+
+    /// A node that comes, and is welcome.
+    pub(super) fn node(&self, number: NodeNumber, at: IpAddr) -> Node {
+        Node::come(self, number, at, Held::new(number))
+    }
+
+    /// Code and body of an answer of the API.
+    pub(super) fn ask(&self, request: &str, token: Option<&str>, body: &str) -> (u16, String) {
+        let address = (Ipv4Addr::LOCALHOST, API).into();
+        let connect = || TcpStream::connect_timeout(&address, SOON);
+        let mut stream = self.host.run_in(connect).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let token = token.map(|word| format!("Authorization: Bearer {word}\r\n"));
+        let token = token.unwrap_or_default();
+        let length = body.len();
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, body.to_owned())
+    }
+
+    /// A document of the API.
+    pub(super) fn document(&self, target: &str) -> Value {
+        let (code, body) = self.ask(&format!("GET {target}"), None, "");
+        assert_eq!(code, 200, "{target}: {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// Waits until a metric has a value of at least so much.
+    pub(super) fn until_metric(&self, name: &str, least: f64) {
+        let mut page = String::new();
+        until(name, || {
+            page = self.ask("GET /metrics", None, "").1;
+            let line = page.lines().find_map(|line| line.strip_prefix(name));
+            let value = line.and_then(|value| value.trim().parse::<f64>().ok());
+            value.is_some_and(|value| value >= least)
+        });
+    }
+}
+
+/// Runs the program to its end.
+pub(super) fn posthaste(words: &[&str]) -> Output {
+    Command::new(binary()).args(words).output().unwrap()
+}
+
+/// Who a node of this number is.
+pub(super) fn identity(number: NodeNumber) -> Identity {
+    let mut secret = [7; 32];
+    secret[..8].copy_from_slice(&number.to_be_bytes());
+    Identity::new(&secret)
+}
+
+/// What a node of this number says first.
+pub(super) fn hello(number: NodeNumber) -> Hello {
+    Hello {
+        version: VERSION,
+        number,
+        software: "a test".into(),
+        exchange: identity(number).exchange_public(),
+        listeners: vec![([192, 0, 2, u8::try_from(number).unwrap()], 4480).into()],
+        reflectors: Vec::new(),
+        holds: None,
+    }
+}
+
+/// A link that is there.
+pub(super) fn up(to: NodeNumber, rtt_ms: u32) -> Link {
+    let state = LinkState::Up {
+        rtt_us: rtt_ms * 1000,
+        loss_ppm: None,
+        rate: None,
+    };
+    Link { to, state }
+}
+
+/// A node that a test plays.
+pub(super) struct Node {
+    pub(super) stream: Stream,
+    pub(super) held: Held,
+    /// What it was told, but for rows and welcomes.
+    pub(super) told: Vec<ToNode>,
+}
+
+impl Node {
+    /// Comes with what it holds already.
+    pub(super) fn come(site: &Site, number: NodeNumber, at: IpAddr, held: Held) -> Self {
+        let mut stream = site.stream(&identity(number), at).unwrap();
+        let mut hello = hello(number);
+        hello.holds = held.stamp();
+        stream.send(&ToController::Hello(hello)).unwrap();
+        let first = stream.receive(SOON).unwrap();
+        let Some(ToNode::Welcome(welcome)) = first else {
+            panic!("{first:?} instead of a welcome");
+        };
+        assert_eq!((welcome.version, welcome.alive_s), (VERSION, site.alive_s));
+        Self {
+            stream,
+            held,
+            told: Vec::new(),
+        }
+    }
+
+    pub(super) fn say_links(&mut self, links: &[Link]) {
+        self.stream
+            .send(&ToController::Links(links.to_vec()))
+            .unwrap();
+    }
+
+    /// Hears the controller, as a node does, until something has been heard.
+    pub(super) fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + SOON;
+        while !is_so(self) {
+            assert!(
+                Instant::now() < deadline,
+                "not {what}: {:?}",
+                self.told.last()
+            );
+            self.hear();
+        }
+    }
+
+    fn hear(&mut self) {
+        match self.stream.receive(SOON).unwrap() {
+            Some(ToNode::Rows(rows)) => self.follow(&rows),
+            Some(other) => self.told.push(other),
+            None => panic!("nothing is said: {:?}", self.told.last()),
+        }
+    }
+
+    fn follow(&mut self, rows: &Rows) {
+        self.held.apply(rows).unwrap();
+        let stamp = self.held.stamp().unwrap();
+        self.stream.send(&ToController::Holds(stamp)).unwrap();
+    }
+
+    /// The nodes of the best chain to an egress for large transfers; nothing without rows or ways.
+    pub(super) fn best(&self, egress: NodeNumber) -> Option<Vec<NodeNumber>> {
+        let class = self.held.class(1 << 20, 0)?;
+        let first = *self.held.ways(egress, class).first()?;
+        Some(self.held.chain(first).unwrap_or(&[]).to_vec())
+    }
+
+    /// Waits for the farewell and the end, and returns the reason.
+    pub(super) fn farewell(&mut self) -> String {
+        let deadline = Instant::now() + SOON;
+        let mut reason = None;
+        loop {
+            assert!(Instant::now() < deadline, "no end");
+            match self.stream.receive(SOON) {
+                Ok(Some(ToNode::Farewell(why))) => reason = Some(why),
+                Ok(_) => {}
+                Err(_) => return reason.expect("a farewell before the end"),
+            }
+        }
+    }
+}
