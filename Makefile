@@ -56,9 +56,10 @@ deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 typos: ## spelling (needs typos)
 	typos
 
-install: build ## install the binary and its systemd unit under PREFIX
+install: build ## install the binary and its systemd units under PREFIX
 	install -D -m 755 $(RELEASE)/posthaste $(DESTDIR)$(PREFIX)/bin/posthaste
 	install -D -m 644 packaging/posthaste.service $(DESTDIR)$(PREFIX)/lib/systemd/system/posthaste.service
+	install -D -m 644 packaging/posthaste-controller.service $(DESTDIR)$(PREFIX)/lib/systemd/system/posthaste-controller.service
 
 clean: ## remove what was built
 	cargo clean
