@@ -35,6 +35,7 @@ pub use choose::Rules;
 pub use numbers::NUMBERS;
 
 use crate::message::{ChainNumber, NodeNumber, NumberedChain, Stamp, Ways};
+use crate::numbered::Numbered;
 use choose::{Chooser, Promise};
 use numbers::Numbers;
 use times::Times;
@@ -127,7 +128,7 @@ pub struct Book {
     free: Vec<u32>,
     pairs: BTreeMap<NodeNumber, BTreeMap<NodeNumber, Pair>>,
     /// By node, the chains that it is part of, and the sums of what is in its rows.
-    nodes: BTreeMap<NodeNumber, Part>,
+    nodes: Numbered<NodeNumber, Part>,
     numbers: Numbers,
     /// Chains that left use, and those that left rows, with the second in which they did.
     leaving: VecDeque<(u32, u32)>,
@@ -171,7 +172,11 @@ struct Pair {
 /// What concerns one node.
 #[derive(Debug, Default)]
 struct Part {
+    /// Some may have been struck out since, so many that it is worth to look.
     chains: Vec<u32>,
+    struck: usize,
+    /// Chains that came into rows or went, with the version, ascending.
+    recent: Vec<(u64, u32)>,
     sum: u64,
 }
 
@@ -188,7 +193,7 @@ impl Book {
             chains: Vec::new(),
             free: Vec::new(),
             pairs: BTreeMap::new(),
-            nodes: BTreeMap::new(),
+            nodes: Numbered::default(),
             leaving: VecDeque::new(),
             gone: VecDeque::new(),
             changes: Changes::default(),
@@ -275,6 +280,9 @@ impl Book {
             version,
             second: whole_seconds(now),
             changed: !self.is_planned,
+            numbers: Vec::new(),
+            used: Vec::new(),
+            in_use: Vec::new(),
         };
         self.unnumbered = 0;
         for (from, table) in tables.iter().enumerate() {
@@ -309,10 +317,9 @@ impl Book {
             let egress = table.egress(to);
             let pair = pairs.entry(last).or_default();
             chooser.start(from, to, egress);
-            let in_use = self.offer(pair, &network.nodes, chooser);
-            let chosen = chooser.choose(egress, |class| *in_use.get(class)?);
-            let ends = (first, last);
-            self.set_pair(ends, pair, &network.nodes, (chooser, &chosen), turn);
+            self.offer(pair, &network.nodes, chooser, &mut turn.in_use);
+            chooser.choose(egress, |class| *turn.in_use.get(class)?);
+            self.set_pair((first, last), pair, &network.nodes, chooser, turn);
         }
         self.pairs.insert(first, pairs);
     }

@@ -20,6 +20,7 @@ pub mod egresses;
 pub mod frame;
 pub mod identity;
 pub mod message;
+mod numbered;
 pub mod planning;
 pub mod registry;
 #[cfg(test)]

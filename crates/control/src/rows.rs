@@ -7,10 +7,9 @@
 
 mod check;
 
-use std::collections::HashMap;
-
 use crate::checksum;
 use crate::message::{ChainNumber, DIRECT, NodeNumber, NumberedChain, Rows, Stamp, Ways};
+use crate::numbered::Numbered;
 
 /// The most chains in order that there are for a class.
 pub const CHOICES_MAX: usize = posthaste_plan::table::CHOICES;
@@ -38,8 +37,8 @@ pub struct Held {
     stamp: Option<Stamp>,
     sizes: Vec<u64>,
     access_us: Vec<u32>,
-    chains: HashMap<ChainNumber, Vec<NodeNumber>>,
-    ways: HashMap<NodeNumber, Ways>,
+    chains: Numbered<ChainNumber, Vec<NodeNumber>>,
+    ways: Numbered<NodeNumber, Ways>,
     /// The sums of all chains and ways.
     parts: u64,
 }
@@ -52,8 +51,8 @@ impl Held {
             stamp: None,
             sizes: Vec::new(),
             access_us: Vec::new(),
-            chains: HashMap::new(),
-            ways: HashMap::new(),
+            chains: Numbered::default(),
+            ways: Numbered::default(),
             parts: 0,
         }
     }

@@ -2,6 +2,8 @@
 //! Which chains a pair of nodes is to use: what the tables say, unless what is in use is nearly as good
 //! or the direct hop is. Pure.
 
+use std::ops::Range;
+
 use posthaste_plan::table::Egress;
 
 use super::times::{Cost, Times};
@@ -60,8 +62,8 @@ pub(crate) struct Promise {
 /// A chain that may be chosen for a pair.
 #[derive(Debug)]
 pub(crate) struct Candidate {
-    /// Nodes between the ends, as the matrix counts them.
-    pub(crate) inner: Vec<u16>,
+    /// Where among [`Chooser::nodes`] those between the ends are.
+    inner: Range<usize>,
     /// Its place in the book, if it has one.
     pub(crate) id: Option<u32>,
     /// What it promised when it was chosen for its own sake.
@@ -76,21 +78,46 @@ enum Asked {
     Known(Option<Cost>),
 }
 
-/// What was chosen: candidates, by choice; and choices, by class.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Chosen {
-    pub(crate) classes: Vec<u8>,
-    pub(crate) choices: Vec<Vec<usize>>,
+/// Candidates in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    places: [usize; CHOICES_MAX],
+    count: usize,
 }
 
-/// Chooses for one pair after the other.
+impl Choice {
+    pub(crate) fn places(&self) -> &[usize] {
+        &self.places[..self.count]
+    }
+
+    fn add(&mut self, place: usize) {
+        if self.count < CHOICES_MAX && !self.places().contains(&place) {
+            self.places[self.count] = place;
+            self.count += 1;
+        }
+    }
+}
+
+/// What was chosen: choices, and by class which of them.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    pub(crate) classes: Vec<u8>,
+    pub(crate) choices: Vec<Choice>,
+}
+
+/// Chooses for one pair after the other. Its memory is used again: there are a million pairs.
 #[derive(Debug)]
 pub(crate) struct Chooser<'a> {
     times: Times<'a>,
     rules: Rules,
     ends: (usize, usize),
     pub(crate) candidates: Vec<Candidate>,
+    /// Of all candidates, as the matrix counts them.
+    nodes: Vec<u16>,
     direct: Option<usize>,
+    promises: Vec<(usize, Promise)>,
+    /// What was chosen last.
+    pub(crate) chosen: Chosen,
 }
 
 impl<'a> Chooser<'a> {
@@ -100,7 +127,10 @@ impl<'a> Chooser<'a> {
             rules,
             ends: (0, 0),
             candidates: Vec::new(),
+            nodes: Vec::new(),
             direct: None,
+            promises: Vec::new(),
+            chosen: Chosen::default(),
         }
     }
 
@@ -108,14 +138,14 @@ impl<'a> Chooser<'a> {
     pub(crate) fn start(&mut self, from: usize, to: usize, egress: Egress<'_>) {
         self.ends = (from, to);
         self.candidates.clear();
+        self.nodes.clear();
         for inner in egress.chains() {
-            self.add(inner.to_vec(), None, None);
+            self.add(inner.iter().copied(), None, None);
         }
-        let known = self.candidates.iter();
-        let known = known.enumerate().find(|(_, chain)| chain.inner.is_empty());
-        self.direct = known.map(|(place, _)| place);
+        let mut known = self.candidates.iter();
+        self.direct = known.position(|chain| chain.inner.is_empty());
         if self.direct.is_none() {
-            let place = self.add(Vec::new(), None, None);
+            let place = self.add([], None, None);
             self.direct = self.cost(place).is_some().then_some(place);
         }
     }
@@ -123,17 +153,24 @@ impl<'a> Chooser<'a> {
     /// Adds a candidate; returns its place.
     pub(crate) fn add(
         &mut self,
-        inner: Vec<u16>,
+        inner: impl IntoIterator<Item = u16>,
         id: Option<u32>,
         promise: Option<Promise>,
     ) -> usize {
+        let start = self.nodes.len();
+        self.nodes.extend(inner);
         self.candidates.push(Candidate {
-            inner,
+            inner: start..self.nodes.len(),
             id,
             promise,
             cost: Asked::Not,
         });
         self.candidates.len() - 1
+    }
+
+    /// The nodes between the ends of a candidate, as the matrix counts them.
+    pub(crate) fn inner(&self, place: usize) -> &[u16] {
+        &self.nodes[self.candidates[place].inner.clone()]
     }
 
     /// The place of the direct hop, if there is a link.
@@ -144,34 +181,39 @@ impl<'a> Chooser<'a> {
     /// Chooses for every class. `in_use` says which candidate was first in a class until now.
     ///
     /// A candidate that is first for its own sake makes a new promise.
-    pub(crate) fn choose(
-        &mut self,
-        egress: Egress<'_>,
-        in_use: impl Fn(usize) -> Option<usize>,
-    ) -> Chosen {
-        let mut chosen = Chosen::default();
-        let mut promises: Vec<(usize, Promise)> = Vec::new();
+    pub(crate) fn choose(&mut self, egress: Egress<'_>, in_use: impl Fn(usize) -> Option<usize>) {
+        self.promises.clear();
+        self.chosen.classes.clear();
+        self.chosen.choices.clear();
+        // Classes beside each other mostly have the same choices.
+        let mut last: Option<(&[u8], Option<usize>, u8)> = None;
         for (class, places) in egress.choices().enumerate() {
             let best = self.worth(places.first().map(|&place| place.into()), class);
             let first = self.kept(in_use(class), best, class).or(best);
-            if let Some(first) = first.filter(|_| first == best)
-                && !promises.iter().any(|(made, _)| *made == first)
-            {
-                promises.extend(self.promise(first, class).map(|made| (first, made)));
+            if first == best {
+                self.promise(first, class);
             }
-            let list = self.list(first, places);
-            let known = chosen.choices.iter().position(|other| *other == list);
-            let number = known.unwrap_or(chosen.choices.len());
-            if known.is_none() {
-                chosen.choices.push(list);
-            }
-            let number = u8::try_from(number).expect("there are no more choices than classes");
-            chosen.classes.push(number);
+            let number = match last {
+                Some((others, other, number)) if others == places && other == first => number,
+                _ => self.number(self.list(first, places)),
+            };
+            last = Some((places, first, number));
+            self.chosen.classes.push(number);
         }
-        for (place, promise) in promises {
-            self.candidates[place].promise = Some(promise);
+        for (place, promise) in &self.promises {
+            self.candidates[*place].promise = Some(*promise);
         }
-        chosen
+    }
+
+    /// The number of a choice, which is a new one if there is none like it.
+    fn number(&mut self, choice: Choice) -> u8 {
+        let choices = &mut self.chosen.choices;
+        let known = choices.iter().position(|other| *other == choice);
+        let number = known.unwrap_or(choices.len());
+        if known.is_none() {
+            choices.push(choice);
+        }
+        u8::try_from(number).expect("there are no more choices than classes")
     }
 
     /// The best, if it is worth its nodes, or the direct hop.
@@ -201,23 +243,25 @@ impl<'a> Chooser<'a> {
         (!self.rules.gives_way(now, other)).then_some(in_use)
     }
 
-    fn promise(&mut self, place: usize, class: usize) -> Option<Promise> {
-        let time = self.time_us(place, class)?;
-        Some(Promise {
-            class: u8::try_from(class).ok()?,
-            time_us: u32::try_from(time).unwrap_or(u32::MAX),
-        })
+    /// Notes what a candidate promises, if it did not in another class.
+    fn promise(&mut self, first: Option<usize>, class: usize) {
+        let Some(place) = first else { return };
+        if self.promises.iter().any(|(made, _)| *made == place) {
+            return;
+        }
+        let time = self.time_us(place, class);
+        if let Some((class, time)) = u8::try_from(class).ok().zip(time) {
+            let time_us = u32::try_from(time).unwrap_or(u32::MAX);
+            self.promises.push((place, Promise { class, time_us }));
+        }
     }
 
     /// The first, and what the table has to fall back on; at last the direct hop, if there is room.
-    fn list(&self, first: Option<usize>, places: &[u8]) -> Vec<usize> {
+    fn list(&self, first: Option<usize>, places: &[u8]) -> Choice {
         let others = places.iter().map(|&place| usize::from(place));
-        let mut list: Vec<usize> = Vec::with_capacity(CHOICES_MAX);
-        for place in first.into_iter().chain(others).chain(self.direct) {
-            if list.len() < CHOICES_MAX && !list.contains(&place) {
-                list.push(place);
-            }
-        }
+        let mut list = Choice::default();
+        let all = first.into_iter().chain(others).chain(self.direct);
+        all.for_each(|place| list.add(place));
         list
     }
 
@@ -233,8 +277,8 @@ impl<'a> Chooser<'a> {
     fn cost(&mut self, place: usize) -> Option<&Cost> {
         let candidate = &mut self.candidates[place];
         if matches!(candidate.cost, Asked::Not) {
-            let (from, to) = self.ends;
-            candidate.cost = Asked::Known(self.times.cost(from, &candidate.inner, to));
+            let ((from, to), inner) = (self.ends, &self.nodes[candidate.inner.clone()]);
+            candidate.cost = Asked::Known(self.times.cost(from, inner, to));
         }
         match &candidate.cost {
             Asked::Known(cost) => cost.as_ref(),
@@ -283,8 +327,8 @@ mod tests {
         let mut chooser = Chooser::new(times, Rules::default());
         chooser.start(0, 2, table.egress(2));
         let place = in_use.map(|(inner, promise_ms)| {
-            let mut all = chooser.candidates.iter();
-            let known = all.position(|candidate| candidate.inner == inner);
+            let mut all = 0..chooser.candidates.len();
+            let known = all.find(|place| chooser.inner(*place) == inner);
             let place = known.unwrap_or_else(|| chooser.add(inner.to_vec(), None, None));
             chooser.candidates[place].promise = promise_ms.map(|ms| Promise {
                 class: 0,
@@ -292,12 +336,12 @@ mod tests {
             });
             place
         });
-        let chosen = chooser.choose(table.egress(2), |_| place);
-        assert_eq!(chosen.classes, [0]);
-        let choices = chosen.choices[0].iter();
+        chooser.choose(table.egress(2), |_| place);
+        assert_eq!(chooser.chosen.classes, [0]);
+        let choices = chooser.chosen.choices[0].places().iter();
         let first = choices.clone().next();
         let promise = first.and_then(|&first| chooser.candidates[first].promise);
-        let inner = choices.map(|&place| chooser.candidates[place].inner.clone());
+        let inner = choices.map(|&place| chooser.inner(place).to_vec());
         (inner.collect(), promise.map(|promise| promise.time_us / MS))
     }
 

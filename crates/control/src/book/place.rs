@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::choose::{Candidate, Chooser, Chosen};
-use super::{Book, Chain, Network, Pair, State, numbered, whole_seconds};
+use super::choose::{Choice, Chooser, Chosen};
+use super::{Book, Chain, Network, Pair, Part, State, numbered, whole_seconds};
 use crate::checksum;
 use crate::message::{ChainNumber, DIRECT, NodeNumber, NumberedChain, Ways};
 
@@ -18,22 +18,40 @@ pub(super) struct Turn {
     pub(super) second: u32,
     /// Something is another than in the plan before.
     pub(super) changed: bool,
+    /// Of the pair at hand, by candidate; memory that is used again.
+    pub(super) numbers: Vec<Option<ChainNumber>>,
+    /// Likewise, places of chains.
+    pub(super) used: Vec<u32>,
+    /// Likewise, by class which candidate was first.
+    pub(super) in_use: Vec<Option<usize>>,
 }
 
 impl Book {
     /// Tells the chooser which candidates have numbers, and what they promised; adds those in use that
-    /// the table does not have. Returns by class which candidate was first.
+    /// the table does not have. Notes by class which candidate was first.
     pub(super) fn offer(
         &self,
         pair: &Pair,
         nodes: &[NodeNumber],
         chooser: &mut Chooser<'_>,
-    ) -> Vec<Option<usize>> {
-        let Some(ways) = &pair.ways else {
-            self.match_all(pair, nodes, chooser);
-            return Vec::new();
-        };
-        self.match_all(pair, nodes, chooser);
+        in_use: &mut Vec<Option<usize>>,
+    ) {
+        in_use.clear();
+        for &id in &pair.chains {
+            let Some(chain) = self.chain(id) else {
+                continue;
+            };
+            let mut all = 0..chooser.candidates.len();
+            if let Some(known) = all.find(|place| is_same(chain, chooser.inner(*place), nodes)) {
+                chooser.candidates[known].id = Some(id);
+                chooser.candidates[known].promise = chain.promise;
+            } else if chain.state == State::InUse
+                && let Some(inner) = inner(chain, nodes)
+            {
+                chooser.add(inner, Some(id), chain.promise);
+            }
+        }
+        let Some(ways) = &pair.ways else { return };
         let first = |choice: &Vec<ChainNumber>| match *choice.first()? {
             DIRECT => chooser.direct(),
             number => chooser.candidates.iter().position(|candidate| {
@@ -41,28 +59,12 @@ impl Book {
                 chain.is_some_and(|chain| chain.number == number)
             }),
         };
-        let by_choice: Vec<Option<usize>> = ways.choices.iter().map(first).collect();
-        let classes = ways.classes.iter();
-        classes
-            .map(|&class| by_choice[usize::from(class)])
-            .collect()
-    }
-
-    fn match_all(&self, pair: &Pair, nodes: &[NodeNumber], chooser: &mut Chooser<'_>) {
-        for &id in &pair.chains {
-            let Some(chain) = self.chain(id) else {
-                continue;
-            };
-            let mut all = chooser.candidates.iter_mut();
-            if let Some(known) = all.find(|candidate| is_same(chain, candidate, nodes)) {
-                known.id = Some(id);
-                known.promise = chain.promise;
-            } else if chain.state == State::InUse
-                && let Some(inner) = inner(chain, nodes)
-            {
-                chooser.add(inner, Some(id), chain.promise);
-            }
+        in_use.extend(ways.choices.iter().map(first));
+        let choices = in_use.len();
+        for &class in &ways.classes {
+            in_use.push(in_use[usize::from(class)]);
         }
+        in_use.drain(..choices);
     }
 
     /// Writes down what was chosen for a pair.
@@ -71,43 +73,55 @@ impl Book {
         ends: (NodeNumber, NodeNumber),
         pair: &mut Pair,
         nodes: &[NodeNumber],
-        (chooser, chosen): (&Chooser<'_>, &Chosen),
+        chooser: &Chooser<'_>,
         turn: &mut Turn,
     ) {
-        let mut numbers: Vec<Option<ChainNumber>> = vec![None; chooser.candidates.len()];
-        let mut places: Vec<usize> = chosen.choices.iter().flatten().copied().collect();
-        places.sort_unstable();
-        places.dedup();
-        let mut used = Vec::new();
-        for place in places {
-            let candidate = &chooser.candidates[place];
-            if candidate.inner.is_empty() {
-                numbers[place] = Some(DIRECT);
-                continue;
+        let Chosen { classes, choices } = &chooser.chosen;
+        let mut numbers = std::mem::take(&mut turn.numbers);
+        let mut used = std::mem::take(&mut turn.used);
+        numbers.clear();
+        used.clear();
+        for place in 0..chooser.candidates.len() {
+            let is_chosen = choices
+                .iter()
+                .any(|choice| choice.places().contains(&place));
+            if !is_chosen {
+                numbers.push(None);
+            } else if chooser.inner(place).is_empty() {
+                numbers.push(Some(DIRECT));
+            } else {
+                let id = self.use_chain(ends, (chooser, place), nodes, turn);
+                used.extend(id);
+                numbers.push(id.and_then(|id| Some(self.chain(id)?.number)));
+                self.unnumbered += usize::from(id.is_none());
             }
-            let id = self.use_chain(ends, candidate, nodes, turn);
-            used.extend(id);
-            numbers[place] = id.and_then(|id| Some(self.chain(id)?.number));
-            self.unnumbered += usize::from(id.is_none());
         }
-        let ways = ways(ends.1, chosen, &numbers);
-        self.set_ways(ends.0, pair, ways, turn);
+        let wanted = Wanted {
+            classes,
+            choices,
+            numbers: &numbers,
+        };
+        if !wanted.is_same(pair.ways.as_ref()) {
+            self.set_ways(ends.0, pair, wanted.ways(ends.1), turn);
+        }
         self.leave(pair, &used, turn);
-        for id in used {
+        for &id in &used {
             if !pair.chains.contains(&id) {
                 pair.chains.push(id);
             }
         }
+        (turn.numbers, turn.used) = (numbers, used);
     }
 
     /// The chain of a candidate, with a number, in use from now on; nothing if no number is free.
     fn use_chain(
         &mut self,
         (first, last): (NodeNumber, NodeNumber),
-        candidate: &Candidate,
+        (chooser, place): (&Chooser<'_>, usize),
         nodes: &[NodeNumber],
         turn: &mut Turn,
     ) -> Option<u32> {
+        let candidate = &chooser.candidates[place];
         if let Some(id) = candidate.id {
             let chain = self.chains[id as usize].as_mut()?;
             chain.promise = candidate.promise;
@@ -115,11 +129,12 @@ impl Book {
             if matches!(before, State::Gone(..)) {
                 chain.since = turn.version;
                 turn.changed = true;
-                self.count(id, u64::wrapping_add);
+                self.count(id, turn.version, true);
             }
             return Some(id);
         }
-        let inner = candidate.inner.iter().map(|&node| nodes[usize::from(node)]);
+        let inner = chooser.inner(place).iter();
+        let inner = inner.map(|&node| nodes[usize::from(node)]);
         let chain = Chain {
             number: self.numbers.give()?,
             nodes: [first].into_iter().chain(inner).chain([last]).collect(),
@@ -129,20 +144,22 @@ impl Book {
         };
         turn.changed = true;
         self.changes.given.push(numbered(&chain));
-        Some(self.insert(chain))
+        Some(self.insert(chain, turn.version))
     }
 
     /// Gives a chain its place, and enters it with all its nodes.
-    fn insert(&mut self, chain: Chain) -> u32 {
+    fn insert(&mut self, chain: Chain, version: u64) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
             self.chains.push(None);
             u32::try_from(self.chains.len() - 1).expect("there are fewer numbers")
         });
+        let sum = checksum::chain(chain.number, &chain.nodes);
         for &node in &chain.nodes {
-            self.nodes.entry(node).or_default().chains.push(id);
+            let part = self.nodes.entry(node).or_default();
+            part.chains.push(id);
+            part.add(sum, (version, id), self.horizon);
         }
         self.chains[id as usize] = Some(chain);
-        self.count(id, u64::wrapping_add);
         id
     }
 
@@ -153,22 +170,20 @@ impl Book {
             return;
         };
         let second = whole_seconds(now);
-        let id = self.insert(Chain {
+        let chain = Chain {
             number: chain.number,
             nodes: chain.nodes.clone().into(),
             since: 0,
             state: State::Leaving(second),
             promise: None,
-        });
+        };
+        let id = self.insert(chain, 0);
         let pairs = self.pairs.entry(first).or_default();
         pairs.entry(last).or_default().chains.push(id);
         self.leaving.push_back((second, id));
     }
 
     fn set_ways(&mut self, from: NodeNumber, pair: &mut Pair, ways: Option<Ways>, turn: &mut Turn) {
-        if pair.ways == ways {
-            return;
-        }
         let sum = |ways: &Option<Ways>| ways.as_ref().map_or(0, checksum::ways);
         let part = self.nodes.entry(from).or_default();
         part.sum = part.sum.wrapping_sub(sum(&pair.ways));
@@ -199,7 +214,9 @@ impl Book {
                 if is_in && nodes.binary_search(to).is_ok() {
                     return true;
                 }
-                self.set_ways(*from, pair, None, turn);
+                if pair.ways.is_some() {
+                    self.set_ways(*from, pair, None, turn);
+                }
                 self.leave(pair, &[], turn);
                 let is_old = pair.changed + VERSIONS_KEPT <= turn.version;
                 let is_over = pair.chains.is_empty() && is_old;
@@ -223,7 +240,7 @@ impl Book {
                 continue;
             };
             chain.state = State::Gone(turn.second, turn.version);
-            self.count(id, u64::wrapping_sub);
+            self.count(id, turn.version, false);
             self.gone.push_back((turn.second, id));
             turn.changed = true;
         }
@@ -250,20 +267,43 @@ impl Book {
             self.numbers.take_back(chain.number);
             self.changes.freed.push(chain.number);
             self.strike(&chain, id);
-            nodes.extend_from_slice(&chain.nodes);
+            for node in &chain.nodes {
+                let part = self.nodes.entry(*node).or_default();
+                part.struck += 1;
+                nodes.push(*node);
+            }
         }
         nodes.sort_unstable();
         nodes.dedup();
         for node in nodes {
-            if let Some(part) = self.nodes.get_mut(&node) {
-                let chains = &self.chains;
-                part.chains.retain(|id| chains[*id as usize].is_some());
-                if part.chains.is_empty() && part.sum == 0 {
-                    self.nodes.remove(&node);
-                }
-            }
+            self.tidy(node);
         }
         self.free.extend_from_slice(freed);
+    }
+
+    /// Forgets what was struck out of a node's chains, when it is many, and what nobody can ask for.
+    fn tidy(&mut self, node: NodeNumber) {
+        let Some(part) = self.nodes.get_mut(&node) else {
+            return;
+        };
+        let horizon = self.horizon;
+        part.recent.retain(|(version, _)| *version > horizon);
+        if part.struck * 4 < part.chains.len() {
+            return;
+        }
+        let chains = &self.chains;
+        let is_there = |id: &u32| {
+            let chain = chains[*id as usize].as_ref();
+            chain.is_some_and(|chain| chain.nodes.contains(&node))
+        };
+        part.chains.retain(is_there);
+        // Its place may have been given to another of this node's chains since.
+        part.chains.sort_unstable();
+        part.chains.dedup();
+        part.struck = 0;
+        if part.chains.is_empty() && part.sum == 0 {
+            self.nodes.remove(&node);
+        }
     }
 
     /// Takes a chain from its pair.
@@ -275,15 +315,16 @@ impl Book {
         }
     }
 
-    /// Adds a chain to the sums of its nodes, or takes it off.
-    fn count(&mut self, id: u32, by: fn(u64, u64) -> u64) {
+    /// Adds a chain to the sums of its nodes with a version, or takes it off.
+    fn count(&mut self, id: u32, version: u64, is_in: bool) {
         let Some(chain) = self.chains[id as usize].as_ref() else {
             return;
         };
         let sum = checksum::chain(chain.number, &chain.nodes);
+        let sum = if is_in { sum } else { sum.wrapping_neg() };
         for node in &chain.nodes {
             let part = self.nodes.entry(*node).or_default();
-            part.sum = by(part.sum, sum);
+            part.add(sum, (version, id), self.horizon);
         }
     }
 
@@ -292,27 +333,66 @@ impl Book {
     }
 }
 
-/// The ways in numbers; nothing if there are none in any class.
-fn ways(egress: NodeNumber, chosen: &Chosen, numbers: &[Option<ChainNumber>]) -> Option<Ways> {
-    let numbered = |choice: &Vec<usize>| -> Vec<ChainNumber> {
-        choice.iter().filter_map(|&place| numbers[place]).collect()
-    };
-    let choices: Vec<Vec<ChainNumber>> = chosen.choices.iter().map(numbered).collect();
-    if choices.iter().all(Vec::is_empty) {
-        return None;
+impl Part {
+    /// A chain came into rows or went from them, with a version.
+    fn add(&mut self, sum: u64, change: (u64, u32), horizon: u64) {
+        self.sum = self.sum.wrapping_add(sum);
+        // Nobody is told changes to a plan before the horizon.
+        if change.0 > horizon {
+            self.recent.push(change);
+        }
     }
-    Some(Ways {
-        egress,
-        classes: chosen.classes.clone(),
-        choices,
-    })
+}
+
+/// What was chosen, in numbers.
+#[derive(Debug)]
+struct Wanted<'a> {
+    classes: &'a [u8],
+    choices: &'a [Choice],
+    /// By candidate.
+    numbers: &'a [Option<ChainNumber>],
+}
+
+impl Wanted<'_> {
+    fn numbers(&self, choice: &Choice) -> impl Iterator<Item = ChainNumber> {
+        let places = choice.places().iter();
+        places.filter_map(|&place| self.numbers[place])
+    }
+
+    /// Whether these are the ways that there are.
+    fn is_same(&self, ways: Option<&Ways>) -> bool {
+        let Some(ways) = ways else {
+            let mut all = self.choices.iter().flat_map(|choice| self.numbers(choice));
+            return all.next().is_none();
+        };
+        let mut pairs = self.choices.iter().zip(&ways.choices);
+        self.choices.len() == ways.choices.len()
+            && self.classes == ways.classes
+            && pairs.all(|(choice, numbers)| self.numbers(choice).eq(numbers.iter().copied()))
+            && ways.choices.iter().any(|choice| !choice.is_empty())
+    }
+
+    /// The ways, unless there are none in any class.
+    fn ways(&self, egress: NodeNumber) -> Option<Ways> {
+        let choices = self.choices.iter();
+        let choices = choices.map(|choice| self.numbers(choice).collect());
+        let choices: Vec<Vec<ChainNumber>> = choices.collect();
+        if choices.iter().all(Vec::is_empty) {
+            return None;
+        }
+        Some(Ways {
+            egress,
+            classes: self.classes.to_vec(),
+            choices,
+        })
+    }
 }
 
 /// Whether a candidate is that chain.
-fn is_same(chain: &Chain, candidate: &Candidate, nodes: &[NodeNumber]) -> bool {
+fn is_same(chain: &Chain, candidate: &[u16], nodes: &[NodeNumber]) -> bool {
     let inner = &chain.nodes[1..chain.nodes.len() - 1];
-    let others = candidate.inner.iter().map(|&node| nodes[usize::from(node)]);
-    inner.len() == candidate.inner.len() && others.eq(inner.iter().copied())
+    let others = candidate.iter().map(|&node| nodes[usize::from(node)]);
+    inner.len() == candidate.len() && others.eq(inner.iter().copied())
 }
 
 /// The nodes between, by their places among `nodes`, if all are there.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Book, State, numbered};
+use super::{Book, Chain, State, numbered};
 use crate::checksum;
 use crate::message::{DIRECT, NodeNumber, Rows, Stamp};
 
@@ -44,21 +44,43 @@ impl Book {
         let Some(part) = self.nodes.get(&node) else {
             return;
         };
-        let after = rows.base.map(|base| base.version);
-        for chain in part.chains.iter().filter_map(|&id| self.chain(id)) {
-            let gone = match chain.state {
-                State::Gone(_, version) => Some(version),
-                State::InUse | State::Leaving(_) => None,
-            };
-            match (gone, after) {
-                (Some(gone), Some(after)) if gone > after => rows.chains_gone.push(chain.number),
-                (None, None) => rows.chains.push(numbered(chain)),
-                (None, Some(after)) if chain.since > after => rows.chains.push(numbered(chain)),
-                _ => {}
+        match rows.base {
+            None => {
+                let chains = self.chains_of(node, &part.chains);
+                let chains = chains.filter(|chain| !matches!(chain.state, State::Gone(..)));
+                rows.chains.extend(chains.map(numbered));
+            }
+            Some(base) => {
+                let known = part
+                    .recent
+                    .partition_point(|(version, _)| *version <= base.version);
+                for (_, id) in &part.recent[known..] {
+                    match self.chain(*id) {
+                        Some(chain) if matches!(chain.state, State::Gone(..)) => {
+                            rows.chains_gone.push(chain.number);
+                        }
+                        Some(chain) if chain.since > base.version => {
+                            rows.chains.push(numbered(chain));
+                        }
+                        _ => {}
+                    }
+                }
             }
         }
         rows.chains.sort_unstable_by_key(|chain| chain.number);
+        rows.chains.dedup_by_key(|chain| chain.number);
         rows.chains_gone.sort_unstable();
+        rows.chains_gone.dedup();
+    }
+
+    /// Chains that a node is part of, by their places, of which some may have been struck out.
+    fn chains_of<'a>(
+        &'a self,
+        node: NodeNumber,
+        places: &'a [u32],
+    ) -> impl Iterator<Item = &'a Chain> {
+        let chains = places.iter().filter_map(|&id| self.chain(id));
+        chains.filter(move |chain| chain.nodes.contains(&node))
     }
 
     fn add_ways(&self, node: NodeNumber, rows: &mut Rows) {
@@ -80,7 +102,7 @@ impl Book {
         let mut near = BTreeSet::new();
         let part = self.nodes.get(&node);
         let chains = part.map_or(&[][..], |part| &part.chains);
-        let chains = chains.iter().filter_map(|&id| self.chain(id));
+        let chains = self.chains_of(node, chains);
         for chain in chains.filter(|chain| chain.state == State::InUse) {
             let place = chain.nodes.iter().position(|other| *other == node);
             let Some(place) = place else { continue };
