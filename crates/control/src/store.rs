@@ -10,6 +10,8 @@
 //! twice as long as what it comes to.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -267,7 +269,11 @@ impl Store {
             epoch: value("epoch")?,
             version: value("version")?,
         };
-        contents.saved.next_number = u32::try_from(value("next")?).unwrap_or(0);
+        let next = plan.get("next")?.map(|next| next.value());
+        contents.saved.next_number = match next {
+            Some(next) => u32::try_from(next).unwrap_or(0),
+            None => by_chance(),
+        };
         for item in transaction.open_table(JOURNAL)?.iter()? {
             let (number, bytes) = item?;
             let Ok(entry) = postcard::from_bytes::<Entry>(bytes.value()) else {
@@ -294,6 +300,12 @@ impl Store {
         }
         Ok(Ok(()))
     }
+}
+
+/// Where numbers begin in a new store: hardly where those of a lost one are.
+fn by_chance() -> ChainNumber {
+    let chance = RandomState::new().build_hasher().finish();
+    u32::try_from(chance & 0xff_ffff).expect("24 bits")
 }
 
 fn set_plan(
