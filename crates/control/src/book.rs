@@ -318,7 +318,10 @@ impl Book {
             let pair = pairs.entry(last).or_default();
             chooser.start(from, to, egress);
             self.offer(pair, &network.nodes, chooser, &mut turn.in_use);
-            chooser.choose(egress, |class| *turn.in_use.get(class)?);
+            let in_use = &turn.in_use;
+            chooser.choose(egress, |class| {
+                in_use.get(class).copied().unwrap_or_default()
+            });
             self.set_pair((first, last), pair, &network.nodes, chooser, turn);
         }
         self.pairs.insert(first, pairs);

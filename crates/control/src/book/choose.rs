@@ -90,7 +90,13 @@ impl Choice {
         &self.places[..self.count]
     }
 
-    fn add(&mut self, place: usize) {
+    /// The first, if there is one.
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.places().first().copied()
+    }
+
+    /// Adds a candidate behind the others, unless it is among them or there is no room.
+    pub(crate) fn add(&mut self, place: usize) {
         if self.count < CHOICES_MAX && !self.places().contains(&place) {
             self.places[self.count] = place;
             self.count += 1;
@@ -178,26 +184,22 @@ impl<'a> Chooser<'a> {
         self.direct
     }
 
-    /// Chooses for every class. `in_use` says which candidate was first in a class until now.
+    /// Chooses for every class. `in_use` says which candidates there were for a class until now.
     ///
     /// A candidate that is first for its own sake makes a new promise.
-    pub(crate) fn choose(&mut self, egress: Egress<'_>, in_use: impl Fn(usize) -> Option<usize>) {
+    pub(crate) fn choose(&mut self, egress: Egress<'_>, in_use: impl Fn(usize) -> Choice) {
         self.promises.clear();
         self.chosen.classes.clear();
         self.chosen.choices.clear();
-        // Classes beside each other mostly have the same choices.
-        let mut last: Option<(&[u8], Option<usize>, u8)> = None;
         for (class, places) in egress.choices().enumerate() {
+            let in_use = in_use(class);
             let best = self.worth(places.first().map(|&place| place.into()), class);
-            let first = self.kept(in_use(class), best, class).or(best);
+            let first = self.kept(in_use.first(), best, class).or(best);
             if first == best {
                 self.promise(first, class);
             }
-            let number = match last {
-                Some((others, other, number)) if others == places && other == first => number,
-                _ => self.number(self.list(first, places)),
-            };
-            last = Some((places, first, number));
+            let list = self.list(first, &in_use, places, class);
+            let number = self.number(list);
             self.chosen.classes.push(number);
         }
         for (place, promise) in &self.promises {
@@ -256,12 +258,29 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The first, and what the table has to fall back on; at last the direct hop, if there is room.
-    fn list(&self, first: Option<usize>, places: &[u8]) -> Choice {
-        let others = places.iter().map(|&place| usize::from(place));
+    /// The first, and what to fall back on: what that was until now, while it is no slower than the direct
+    /// hop, as a chain that is rarely used is not worth a new number; then what the table has; at last the
+    /// direct hop, if there is room.
+    fn list(
+        &mut self,
+        first: Option<usize>,
+        in_use: &Choice,
+        places: &[u8],
+        class: usize,
+    ) -> Choice {
         let mut list = Choice::default();
-        let all = first.into_iter().chain(others).chain(self.direct);
-        all.for_each(|place| list.add(place));
+        first.into_iter().for_each(|place| list.add(place));
+        if first == in_use.first() {
+            let direct = self.direct.and_then(|place| self.time_us(place, class));
+            for &place in in_use.places() {
+                let time = self.time_us(place, class);
+                if time.is_some_and(|time| direct.is_none_or(|direct| time <= direct)) {
+                    list.add(place);
+                }
+            }
+        }
+        let others = places.iter().map(|&place| usize::from(place));
+        others.chain(self.direct).for_each(|place| list.add(place));
         list
     }
 
@@ -336,7 +355,9 @@ mod tests {
             });
             place
         });
-        chooser.choose(table.egress(2), |_| place);
+        let mut in_use = Choice::default();
+        place.into_iter().for_each(|place| in_use.add(place));
+        chooser.choose(table.egress(2), |_| in_use);
         assert_eq!(chooser.chosen.classes, [0]);
         let choices = chooser.chosen.choices[0].places().iter();
         let first = choices.clone().next();
@@ -373,6 +394,46 @@ mod tests {
         assert_eq!(choose(&triangle(80, 80), Some((by_one, None))).0[0], direct);
         // What is not measured any more gives way at once.
         assert_eq!(choose(&triangle(80, 0), Some((by_one, None))).0, [direct]);
+    }
+
+    #[test]
+    fn what_is_fallen_back_on_stays_as_long_as_it_is_of_use() {
+        // Three ways around, of which the table keeps two to fall back on.
+        let network = |rtts: [u32; 4]| {
+            let mut matrix = Matrix::new(6).unwrap();
+            for (node, half_ms) in (1..).zip(rtts) {
+                let link = Some(Link::of_rtt(half_ms * MS));
+                matrix.set_both(0, node, link).unwrap();
+                matrix.set_both(node, 5, link).unwrap();
+            }
+            matrix
+        };
+        let (model, classes) = (Model::default(), classes());
+        let choose = |matrix: &Matrix, in_use: &[u16]| {
+            let planner = Planner::new(matrix, model, Limits::default());
+            let table = planner.tables(&classes).swap_remove(0);
+            let times = Times::new(matrix, &model, &classes);
+            let mut chooser = Chooser::new(times, Rules::default());
+            chooser.start(0, 5, table.egress(5));
+            let mut old = Choice::default();
+            for &node in in_use {
+                let mut all = 0..chooser.candidates.len();
+                let known = all.find(|place| chooser.inner(*place) == [node]);
+                old.add(known.unwrap_or_else(|| chooser.add([node], None, None)));
+            }
+            chooser.choose(table.egress(5), |_| old);
+            let places = chooser.chosen.choices[0].places().iter();
+            places
+                .flat_map(|place| chooser.inner(*place).to_vec())
+                .collect::<Vec<u16>>()
+        };
+        assert_eq!(choose(&network([40, 50, 60, 70]), &[]), [1]);
+        assert_eq!(choose(&network([40, 50, 60, 70]), &[1, 3, 4]), [1, 3, 4]);
+        assert_eq!(choose(&network([41, 40, 60, 70]), &[1, 3]), [1, 3, 2]);
+        assert_eq!(choose(&network([60, 40, 60, 70]), &[1, 3]), [2]);
+        let mut direct = network([40, 50, 60, 70]);
+        direct.set_both(0, 5, Some(Link::of_rtt(70 * MS))).unwrap();
+        assert_eq!(choose(&direct, &[1, 2, 4]), [1, 2]);
     }
 
     #[test]

@@ -22,19 +22,19 @@ pub(super) struct Turn {
     pub(super) numbers: Vec<Option<ChainNumber>>,
     /// Likewise, places of chains.
     pub(super) used: Vec<u32>,
-    /// Likewise, by class which candidate was first.
-    pub(super) in_use: Vec<Option<usize>>,
+    /// Likewise, by class which candidates there were.
+    pub(super) in_use: Vec<Choice>,
 }
 
 impl Book {
     /// Tells the chooser which candidates have numbers, and what they promised; adds those in use that
-    /// the table does not have. Notes by class which candidate was first.
+    /// the table does not have. Notes by class which there were.
     pub(super) fn offer(
         &self,
         pair: &Pair,
         nodes: &[NodeNumber],
         chooser: &mut Chooser<'_>,
-        in_use: &mut Vec<Option<usize>>,
+        in_use: &mut Vec<Choice>,
     ) {
         in_use.clear();
         for &id in &pair.chains {
@@ -52,14 +52,24 @@ impl Book {
             }
         }
         let Some(ways) = &pair.ways else { return };
-        let first = |choice: &Vec<ChainNumber>| match *choice.first()? {
+        let place = |number: &ChainNumber| match *number {
             DIRECT => chooser.direct(),
             number => chooser.candidates.iter().position(|candidate| {
                 let chain = candidate.id.and_then(|id| self.chain(id));
                 chain.is_some_and(|chain| chain.number == number)
             }),
         };
-        in_use.extend(ways.choices.iter().map(first));
+        for numbers in &ways.choices {
+            let mut choice = Choice::default();
+            // Without its first, nothing is left to be kept together.
+            if numbers.first().is_some_and(|first| place(first).is_some()) {
+                numbers
+                    .iter()
+                    .filter_map(place)
+                    .for_each(|place| choice.add(place));
+            }
+            in_use.push(choice);
+        }
         let choices = in_use.len();
         for &class in &ways.classes {
             in_use.push(in_use[usize::from(class)]);
