@@ -5,24 +5,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use posthaste_control::book::{Book, Settings};
+use posthaste_control::book::Book;
 use posthaste_control::identity::PublicKey;
 use posthaste_control::message::{Hello, NodeNumber, Prefix, ToController, ToNode, VERSION};
-use posthaste_control::registry::Listed;
 use posthaste_control::store::{Contents, Store};
 use posthaste_control::tls::Guests;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::counters::Counters;
 use super::desk::{Desk, Terms};
-use super::planner::Made;
 use super::streams::Stranger;
 use super::wire::{Dismissal, End};
 use crate::config::controller::Controller;
-use crate::journal::{Log, Quota};
+use crate::journal::Log;
+
+mod inner;
+mod meaning;
+
+pub(super) use inner::{Inner, Seat};
 
 /// What all parts of a controller share.
 #[derive(Debug)]
@@ -38,43 +41,6 @@ pub(super) struct Hub {
     pub(super) scheduler: Notify,
 }
 
-/// What the lock protects.
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) desk: Desk,
-    pub(super) config: Controller,
-    pub(super) seats: BTreeMap<NodeNumber, Taken>,
-    /// The X25519 keys that nodes told first.
-    exchange: BTreeMap<NodeNumber, [u8; 32]>,
-    tickets: u64,
-    lines: Quota,
-    /// The last plan since the controller started.
-    pub(super) made: Option<Made>,
-}
-
-/// A node that has a stream.
-#[derive(Debug)]
-pub(super) struct Taken {
-    ticket: u64,
-    pub(super) from: SocketAddr,
-    /// By the controller's clock.
-    pub(super) since: Duration,
-    wake: Arc<Notify>,
-    leave: Option<oneshot::Sender<Dismissal>>,
-}
-
-/// What a stream has of its place.
-#[derive(Debug)]
-pub(super) struct Seat {
-    pub(super) number: NodeNumber,
-    /// Tells this stream from a newer one of the same node.
-    pub(super) ticket: u64,
-    /// Something may be due.
-    pub(super) wake: Arc<Notify>,
-    /// Says why to leave.
-    pub(super) leave: oneshot::Receiver<Dismissal>,
-}
-
 impl Hub {
     /// With what was kept.
     pub(super) fn new(config: Controller, store: Store, contents: Contents, log: Log) -> Self {
@@ -83,7 +49,7 @@ impl Hub {
             alive: config.server.alive,
         };
         let intervals = (config.interval, config.interval_in_use);
-        let book = Book::new(settings(&config), &contents.saved, Duration::ZERO);
+        let book = Book::new(meaning::settings(&config), &contents.saved, Duration::ZERO);
         let mut desk = Desk::new(terms, book, intervals, Duration::ZERO);
         desk.set_prefixes(contents.prefixes, Duration::ZERO);
         let hub = Self {
@@ -94,15 +60,7 @@ impl Hub {
             log,
             counters: Counters::default(),
             scheduler: Notify::new(),
-            inner: Mutex::new(Inner {
-                desk,
-                config: config.clone(),
-                seats: BTreeMap::new(),
-                exchange: contents.keys,
-                tickets: 0,
-                lines: Quota::default(),
-                made: None,
-            }),
+            inner: Mutex::new(Inner::new(desk, config.clone(), contents.keys)),
         };
         hub.configure(config);
         hub
@@ -127,9 +85,12 @@ impl Hub {
             .map(|(number, _)| number)
             .collect();
         let intervals = (config.interval, config.interval_in_use);
-        inner
-            .desk
-            .configure(listed(&config), prefixes(&config), intervals, now);
+        inner.desk.configure(
+            meaning::listed(&config),
+            meaning::prefixes(&config),
+            intervals,
+            now,
+        );
         for number in revoked {
             inner.desk.lose(number, now);
             inner.dismiss(number, Dismissal::Revoked);
@@ -360,101 +321,4 @@ impl Hub {
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Inner {
-    fn keys(&self) -> BTreeMap<NodeNumber, PublicKey> {
-        let nodes = self.config.nodes.iter();
-        nodes.map(|node| (node.id, node.key)).collect()
-    }
-
-    /// The name of a node, or its number if it has none any more.
-    pub(super) fn name(&self, number: NodeNumber) -> String {
-        let node = self.config.nodes.iter().find(|node| node.id == number);
-        node.map_or_else(|| number.to_string(), |node| node.name.clone())
-    }
-
-    /// The number of a node of this name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub(super) fn number(&self, name: &str) -> Result<NodeNumber, String> {
-        let node = self.config.nodes.iter().find(|node| node.name == name);
-        node.map(|node| node.id)
-            .ok_or_else(|| format!("there is no node \"{name}\""))
-    }
-
-    fn seat(&mut self, number: NodeNumber, from: SocketAddr, since: Duration) -> Seat {
-        self.tickets += 1;
-        let (sender, leave) = oneshot::channel();
-        let wake = Arc::new(Notify::new());
-        let taken = Taken {
-            ticket: self.tickets,
-            from,
-            since,
-            wake: Arc::clone(&wake),
-            leave: Some(sender),
-        };
-        self.seats.insert(number, taken);
-        Seat {
-            number,
-            ticket: self.tickets,
-            wake,
-            leave,
-        }
-    }
-
-    fn wake_of(&self, number: NodeNumber, ticket: u64) -> Option<Arc<Notify>> {
-        let taken = self.seats.get(&number)?;
-        (taken.ticket == ticket).then(|| Arc::clone(&taken.wake))
-    }
-
-    /// Every stream looks what it has to say.
-    pub(super) fn wake_all(&self) {
-        self.seats
-            .values()
-            .for_each(|taken| taken.wake.notify_one());
-    }
-
-    fn dismiss(&mut self, number: NodeNumber, why: Dismissal) {
-        let taken = self.seats.get_mut(&number);
-        if let Some(leave) = taken.and_then(|taken| taken.leave.take()) {
-            let _ = leave.send(why);
-        }
-    }
-}
-
-/// How a configuration wants plans to be made.
-fn settings(config: &Controller) -> Settings {
-    let plan = &config.plan;
-    let mut settings = Settings {
-        classes: plan.classes.clone(),
-        hops_max: plan.hops_max,
-        life: plan.life,
-        ..Settings::default()
-    };
-    settings.rules.margin_percent = plan.margin_percent;
-    settings.rules.better_percent = plan.better_percent;
-    settings.rules.better_us = u32::try_from(plan.better_by.as_micros()).unwrap_or(u32::MAX);
-    settings.rules.worse_percent = plan.worse_percent;
-    settings
-}
-
-fn listed(config: &Controller) -> BTreeMap<NodeNumber, Listed> {
-    let nodes = config.nodes.iter().map(|node| {
-        let name = node.name.clone();
-        (node.id, Listed { name, cost_us: 0 })
-    });
-    nodes.collect()
-}
-
-fn prefixes(config: &Controller) -> BTreeMap<Prefix, NodeNumber> {
-    let prefixes = config.prefixes.iter().map(|(prefix, node)| {
-        let prefix = Prefix {
-            address: prefix.octets(),
-            bits: prefix.mapped_bits(),
-        };
-        (prefix, *node)
-    });
-    prefixes.collect()
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the lock of the hub protects: the desk, and who sits at it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_control::identity::PublicKey;
+use posthaste_control::message::NodeNumber;
+use tokio::sync::{Notify, oneshot};
+
+use super::super::desk::Desk;
+use super::super::planner::Made;
+use super::super::wire::Dismissal;
+use crate::config::controller::Controller;
+use crate::journal::Quota;
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(in super::super) struct Inner {
+    pub(in super::super) desk: Desk,
+    pub(in super::super) config: Controller,
+    pub(in super::super) seats: BTreeMap<NodeNumber, Taken>,
+    /// The X25519 keys that nodes told first.
+    pub(super) exchange: BTreeMap<NodeNumber, [u8; 32]>,
+    tickets: u64,
+    pub(super) lines: Quota,
+    /// The last plan since the controller started.
+    pub(in super::super) made: Option<Made>,
+}
+
+/// A node that has a stream.
+#[derive(Debug)]
+pub(in super::super) struct Taken {
+    ticket: u64,
+    pub(in super::super) from: SocketAddr,
+    /// By the controller's clock.
+    pub(in super::super) since: Duration,
+    wake: Arc<Notify>,
+    leave: Option<oneshot::Sender<Dismissal>>,
+}
+
+/// What a stream has of its place.
+#[derive(Debug)]
+pub(in super::super) struct Seat {
+    pub(in super::super) number: NodeNumber,
+    /// Tells this stream from a newer one of the same node.
+    pub(in super::super) ticket: u64,
+    /// Something may be due.
+    pub(in super::super) wake: Arc<Notify>,
+    /// Says why to leave.
+    pub(in super::super) leave: oneshot::Receiver<Dismissal>,
+}
+
+impl Inner {
+    /// Nobody has come yet.
+    pub(super) fn new(
+        desk: Desk,
+        config: Controller,
+        exchange: BTreeMap<NodeNumber, [u8; 32]>,
+    ) -> Self {
+        Self {
+            desk,
+            config,
+            seats: BTreeMap::new(),
+            exchange,
+            tickets: 0,
+            lines: Quota::default(),
+            made: None,
+        }
+    }
+
+    pub(super) fn keys(&self) -> BTreeMap<NodeNumber, PublicKey> {
+        let nodes = self.config.nodes.iter();
+        nodes.map(|node| (node.id, node.key)).collect()
+    }
+
+    /// The name of a node, or its number if it has none any more.
+    pub(in super::super) fn name(&self, number: NodeNumber) -> String {
+        let node = self.config.nodes.iter().find(|node| node.id == number);
+        node.map_or_else(|| number.to_string(), |node| node.name.clone())
+    }
+
+    /// The number of a node of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(in super::super) fn number(&self, name: &str) -> Result<NodeNumber, String> {
+        let node = self.config.nodes.iter().find(|node| node.name == name);
+        node.map(|node| node.id)
+            .ok_or_else(|| format!("there is no node \"{name}\""))
+    }
+
+    pub(super) fn seat(&mut self, number: NodeNumber, from: SocketAddr, since: Duration) -> Seat {
+        self.tickets += 1;
+        let (sender, leave) = oneshot::channel();
+        let wake = Arc::new(Notify::new());
+        let taken = Taken {
+            ticket: self.tickets,
+            from,
+            since,
+            wake: Arc::clone(&wake),
+            leave: Some(sender),
+        };
+        self.seats.insert(number, taken);
+        Seat {
+            number,
+            ticket: self.tickets,
+            wake,
+            leave,
+        }
+    }
+
+    pub(super) fn wake_of(&self, number: NodeNumber, ticket: u64) -> Option<Arc<Notify>> {
+        let taken = self.seats.get(&number)?;
+        (taken.ticket == ticket).then(|| Arc::clone(&taken.wake))
+    }
+
+    /// Every stream looks what it has to say.
+    pub(in super::super) fn wake_all(&self) {
+        self.seats
+            .values()
+            .for_each(|taken| taken.wake.notify_one());
+    }
+
+    pub(super) fn dismiss(&mut self, number: NodeNumber, why: Dismissal) {
+        let taken = self.seats.get_mut(&number);
+        if let Some(leave) = taken.and_then(|taken| taken.leave.take()) {
+            let _ = leave.send(why);
+        }
+    }
+}
