@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 
+use super::controller::Controller;
 use super::host::KeyFile;
 use super::{Capacity, Config, Error};
 
@@ -31,12 +32,16 @@ fn key_file(path: &Path) -> io::Result<KeyFile> {
 
 const FILE: &str = "node.toml";
 
-/// Checks that a text has a meaning, which can be shown and then read again, or
-/// an error that names the file. Returns whether it has a meaning.
+/// Checks that a text has a meaning, as a file of a controller or of a node,
+/// which can be shown and then read again, or an error that names the file.
+/// Returns whether it has a meaning.
 ///
 /// # Panics
 /// When something does not hold.
 pub(crate) fn check(text: &str) -> bool {
+    if Controller::is_meant_by(text) {
+        return check_controller(text);
+    }
     let config = match parse(text) {
         Ok(config) => config,
         Err(error) => {
@@ -49,6 +54,23 @@ pub(crate) fn check(text: &str) -> bool {
     let again = read_again(&config, &shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
     assert_eq!(again, config, "{shown}");
     assert_eq!(config.adopt(config.clone()), (config, vec![]));
+    true
+}
+
+fn check_controller(text: &str) -> bool {
+    let read = |text: &str| Controller::parse(Path::new(FILE), text, &HOST);
+    let config = match read(text) {
+        Ok(config) => config,
+        Err(error) => {
+            assert!(error.to_string().contains(FILE), "{error}");
+            return false;
+        }
+    };
+    config.to_json().expect("a configuration can be shown");
+    let shown = config.to_string();
+    let again = read(&shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
+    assert_eq!(again.to_string(), shown);
+    assert_eq!(config.adopt(again).1, [] as [&str; 0], "{shown}");
     true
 }
 
@@ -83,6 +105,7 @@ mod tests {
     use super::*;
 
     const FULL: &str = include_str!("../../fuzz/seeds/config/full.toml");
+    const CONTROLLER: &str = include_str!("../../fuzz/seeds/config/controller.toml");
     const TEXTS: u64 = 3_000;
     /// What decides the meaning of a line.
     const SIGNS: &[char] = &[
@@ -91,9 +114,16 @@ mod tests {
 
     #[test]
     fn they_hold_for_what_resembles_a_file() {
+        for file in [FULL, CONTROLLER] {
+            assert!(check(file));
+            they_hold_for_what_resembles(file);
+        }
+    }
+
+    fn they_hold_for_what_resembles(file: &str) {
         let mut meaningful = 0;
         for number in 0..TEXTS {
-            let mut lines: Vec<String> = FULL.lines().map(str::to_owned).collect();
+            let mut lines: Vec<String> = file.lines().map(str::to_owned).collect();
             for step in 0..=chance((number, "steps"), 3) {
                 spoil(&mut lines, (number, step));
             }
