@@ -17,6 +17,7 @@
 pub mod book;
 mod checksum;
 pub mod egresses;
+pub mod follower;
 pub mod frame;
 pub mod identity;
 pub mod message;

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's side of the stream to its controller. No I/O and no clock of its own: whoever drives it
+//! carries out what [`Follower::next_order`] asks for, tells what became of it, and calls again no
+//! later than at [`Follower::deadline`]. Times are those of a clock that only goes forward.
+//!
+//! Nothing that happens to the stream changes what the node does: it follows the plan that it holds
+//! until the plan's life is over, counted from when the controller last said that it stands.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::message::{
+    Destination, Egress, Hello, Interval, Link, LinkState, Member, NodeNumber, Stamp, ToController,
+    ToNode, VERSION, Welcome,
+};
+use crate::rows::{Held, Refusal};
+
+mod members;
+mod saved;
+mod stage;
+
+use members::Members;
+pub use members::{MEMBERS_MAX, Unwanted};
+pub use saved::{Saved, Unfit};
+use stage::Stage;
+
+/// The life of a plan until a controller says otherwise.
+const LIFE: Duration = Duration::from_secs(900);
+/// Bounds on what a controller may say of it.
+const LIFE_S: std::ops::RangeInclusive<u32> = 1..=7 * 86_400;
+/// Bounds on how often something is to be said, in seconds.
+const ALIVE_S: std::ops::RangeInclusive<u32> = 1..=3600;
+/// What is followed is kept on disk no more often.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+/// Prefixes that a controller may say whose they are.
+const EGRESSES_MAX: usize = 1 << 18;
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Open a stream, and tell [`Follower::on_open`] or [`Follower::on_closed`].
+    Dial,
+    /// Send this.
+    Send(Box<ToController>),
+    /// Close the stream, for this reason.
+    Close(String),
+    /// Flows are to go by what is held now.
+    Renew,
+    /// Links are to be measured by [`Follower::intervals`].
+    Measure,
+    /// Keep [`Follower::saved`].
+    Save,
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The controller has let the node in.
+    Joined,
+    /// Another plan is followed.
+    Follows(Stamp),
+    /// The life of the plan is over.
+    Over(Stamp),
+    /// The plan stands again.
+    Again(Stamp),
+    /// A plan was offered and refused.
+    Refused(Refusal),
+    /// A member was not taken as it was told.
+    Unwanted(Unwanted),
+    /// The controller closes the stream, for this reason.
+    Farewell(String),
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Streams on which the controller let the node in.
+    pub joins: u64,
+    /// Plans that were followed.
+    pub plans: u64,
+    /// Plans that were refused since they were older.
+    pub older: u64,
+    /// Plans that were refused since they did not fit.
+    pub misfits: u64,
+    /// Keys that were refused since another was told before.
+    pub keys: u64,
+}
+
+/// A node that follows a controller's plans.
+#[derive(Debug)]
+pub struct Follower {
+    hello: Hello,
+    held: Held,
+    members: Members,
+    egresses: Vec<Egress>,
+    intervals: BTreeMap<NodeNumber, u32>,
+    life: Duration,
+    /// When the controller last said that the plan stands.
+    stood: Option<Duration>,
+    /// Whether flows go by the plan, as far as they were told.
+    in_force: bool,
+    stage: Stage,
+    links: BTreeMap<NodeNumber, LinkState>,
+    /// Links that the controller is to be told of.
+    news: BTreeSet<NodeNumber>,
+    destinations: Vec<Destination>,
+    /// What the controller's last plan is answered with.
+    answer: Option<ToController>,
+    close: Option<String>,
+    renew: bool,
+    measure: bool,
+    /// When to save, if there is something to be saved.
+    save_at: Option<Duration>,
+    saved_at: Option<Duration>,
+    events: Vec<Event>,
+    counts: Counts,
+}
+
+impl Follower {
+    /// The node of `hello`, which holds nothing yet, or what was saved. `stood` is when the controller
+    /// last said that the saved plan stands, by this clock; nothing if that cannot be told, and then
+    /// the plan is not in force until the controller says so again.
+    pub fn new(
+        hello: Hello,
+        saved: Option<(Saved, Option<Duration>)>,
+        seed: u64,
+        now: Duration,
+    ) -> Self {
+        let mut follower = Self {
+            held: Held::new(hello.number),
+            members: Members::new(hello.number),
+            hello,
+            egresses: Vec::new(),
+            intervals: BTreeMap::new(),
+            life: LIFE,
+            stood: None,
+            in_force: false,
+            stage: Stage::new(seed, now),
+            links: BTreeMap::new(),
+            news: BTreeSet::new(),
+            destinations: Vec::new(),
+            answer: None,
+            close: None,
+            renew: false,
+            measure: false,
+            save_at: None,
+            saved_at: None,
+            events: Vec::new(),
+            counts: Counts::default(),
+        };
+        if let Some((saved, stood)) = saved {
+            follower.restore(saved, stood, now);
+        }
+        follower
+    }
+
+    /// Something to do now; call again until there is nothing.
+    pub fn next_order(&mut self, now: Duration) -> Option<Order> {
+        self.check_life(now);
+        if std::mem::take(&mut self.renew) {
+            return Some(Order::Renew);
+        }
+        if std::mem::take(&mut self.measure) {
+            return Some(Order::Measure);
+        }
+        if self.save_at.is_some_and(|at| at <= now) {
+            (self.save_at, self.saved_at) = (None, Some(now));
+            return Some(Order::Save);
+        }
+        if self.stage.is_dialing_due(now) {
+            return Some(Order::Dial);
+        }
+        let close = self.close.take().or_else(|| self.stage.is_silent(now));
+        if let Some(why) = close.filter(|_| self.stage.is_open()) {
+            self.on_closed(now);
+            return Some(Order::Close(why));
+        }
+        let message = self.next_message(now)?;
+        self.stage.on_said(now);
+        Some(Order::Send(Box::new(message)))
+    }
+
+    /// When [`Self::next_order`] is to be called at the latest.
+    pub fn deadline(&self) -> Option<Duration> {
+        let over = self.stood.map(|stood| stood + self.life);
+        let over = over.filter(|_| self.in_force);
+        [over, self.save_at, self.stage.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The next thing that has happened; call again until there is nothing.
+    pub fn next_event(&mut self) -> Option<Event> {
+        (!self.events.is_empty()).then(|| self.events.remove(0))
+    }
+
+    /// The stream is open, and both ends have shown their keys.
+    pub fn on_open(&mut self, now: Duration) {
+        self.stage.on_open(now);
+        (self.answer, self.close) = (None, None);
+    }
+
+    /// The stream could not be opened, or is closed.
+    pub fn on_closed(&mut self, now: Duration) {
+        self.stage.on_closed(now);
+        (self.answer, self.close) = (None, None);
+    }
+
+    /// A link is not what it was.
+    pub fn on_link(&mut self, link: Link) {
+        self.links.insert(link.to, link.state);
+        self.news.insert(link.to);
+    }
+
+    /// These links are measured, and no others any more.
+    pub fn retain_links(&mut self, is_measured: impl Fn(NodeNumber) -> bool) {
+        self.links.retain(|to, _| is_measured(*to));
+        self.news.retain(|to| is_measured(*to));
+    }
+
+    /// What the node's own connections have found of destinations since this was last told.
+    pub fn on_destinations(&mut self, destinations: Vec<Destination>) {
+        self.destinations = destinations;
+    }
+
+    /// Where the node can be reached is something else now. It is told with the next stream.
+    pub fn set_hello(&mut self, hello: Hello) {
+        self.hello = hello;
+    }
+
+    /// Takes what the controller sent.
+    pub fn on_message(&mut self, message: ToNode, now: Duration) {
+        self.stage.on_heard(now);
+        let is_first = matches!(message, ToNode::Welcome(_));
+        let is_last = matches!(message, ToNode::Farewell(_));
+        if is_first == self.stage.is_joined() && !is_last {
+            return self.part("a message out of turn");
+        }
+        match message {
+            ToNode::Welcome(welcome) => self.on_welcome(welcome, now),
+            ToNode::Members { all, members, gone } => {
+                let unwanted = self.members.take(all, members, &gone);
+                self.counts.keys += unwanted.iter().filter(|one| one.is_key()).count() as u64;
+                self.events
+                    .extend(unwanted.into_iter().map(Event::Unwanted));
+                self.on_news(now);
+            }
+            ToNode::Measure(intervals) => self.on_intervals(&intervals),
+            ToNode::Rows(rows) => self.on_rows(&rows, now),
+            ToNode::Egresses(egresses) if egresses.len() > EGRESSES_MAX => {
+                self.part("too many prefixes");
+            }
+            ToNode::Egresses(egresses) => {
+                self.egresses = egresses;
+                self.on_news(now);
+            }
+            ToNode::Stands(stamp) => self.on_stands(stamp, now),
+            ToNode::Farewell(why) => {
+                self.events.push(Event::Farewell(why.clone()));
+                self.close = Some(why);
+            }
+        }
+    }
+
+    /// Takes the key of a node that was told now for the one that counts. Whether there is such a node.
+    pub fn forget_key(&mut self, name: &str, now: Duration) -> bool {
+        let found = self.members.forget_key(name);
+        if found {
+            self.on_news(now);
+        }
+        found
+    }
+
+    /// The plan that flows go by; nothing when there is none, or its life is over.
+    pub fn plan(&self) -> Option<&Held> {
+        self.in_force.then_some(&self.held)
+    }
+
+    /// The plan that is held, in force or not, and for how long it is known to have stood.
+    pub fn held(&self, now: Duration) -> Option<(Stamp, Option<Duration>)> {
+        let age = self.stood.map(|stood| now.saturating_sub(stood));
+        Some((self.held.stamp()?, age))
+    }
+
+    /// The life of a plan.
+    pub fn life(&self) -> Duration {
+        self.life
+    }
+
+    /// The other nodes, each with the key that counts for it: the first that was told.
+    pub fn members(&self) -> impl Iterator<Item = (&Member, &[u8; 32])> {
+        self.members.all()
+    }
+
+    /// Whose destinations are whose.
+    pub fn egresses(&self) -> &[Egress] {
+        &self.egresses
+    }
+
+    /// How often to measure whom, in milliseconds; the others at leisure.
+    pub fn intervals(&self) -> &BTreeMap<NodeNumber, u32> {
+        &self.intervals
+    }
+
+    /// Whether the controller has let the node in.
+    pub fn is_joined(&self) -> bool {
+        self.stage.is_joined()
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn part(&mut self, why: &str) {
+        self.close.get_or_insert_with(|| why.to_owned());
+    }
+
+    fn on_welcome(&mut self, welcome: Welcome, now: Duration) {
+        let Welcome {
+            version,
+            life_s,
+            alive_s,
+        } = welcome;
+        if version != VERSION {
+            return self.part(&format!("version {version} is not spoken here"));
+        }
+        if !LIFE_S.contains(&life_s) || !ALIVE_S.contains(&alive_s) {
+            return self.part("times out of bounds");
+        }
+        self.life = Duration::from_secs(life_s.into());
+        self.stage
+            .on_joined(Duration::from_secs(alive_s.into()), now);
+        self.news = self.links.keys().copied().collect();
+        self.counts.joins += 1;
+        self.events.push(Event::Joined);
+    }
+
+    fn on_intervals(&mut self, intervals: &[Interval]) {
+        if intervals.len() > MEMBERS_MAX {
+            return self.part("too many intervals");
+        }
+        let intervals = intervals.iter();
+        self.intervals = intervals.map(|link| (link.to, link.every_ms)).collect();
+        self.measure = true;
+    }
+
+    fn on_rows(&mut self, rows: &crate::message::Rows, now: Duration) {
+        let refusal = match self.held.apply(rows) {
+            Ok(()) => {
+                self.counts.plans += 1;
+                self.events.push(Event::Follows(rows.stamp));
+                self.answer = Some(ToController::Holds(rows.stamp));
+                (self.stood, self.in_force) = (Some(now), true);
+                return self.on_news(now);
+            }
+            Err(refusal) => refusal,
+        };
+        self.answer = Some(match &refusal {
+            // It may know something that the controller does not.
+            Refusal::Older { held, .. } => {
+                self.counts.older += 1;
+                ToController::Holds(*held)
+            }
+            Refusal::Misfit(why) => {
+                self.counts.misfits += 1;
+                ToController::Misfit {
+                    holds: self.held.stamp(),
+                    why: why.clone(),
+                }
+            }
+        });
+        self.events.push(Event::Refused(refusal));
+    }
+
+    fn on_stands(&mut self, stamp: Stamp, now: Duration) {
+        if self.held.stamp() != Some(stamp) {
+            // The controller takes it for something else.
+            self.answer = self.held.stamp().map(ToController::Holds);
+            return;
+        }
+        self.stood = Some(now);
+        self.save_soon(now);
+    }
+
+    /// Puts the plan out of force when its life is over, and back.
+    fn check_life(&mut self, now: Duration) {
+        let (Some(stamp), Some(stood)) = (self.held.stamp(), self.stood) else {
+            return;
+        };
+        let stands = now < stood + self.life;
+        if stands == self.in_force {
+            return;
+        }
+        self.in_force = stands;
+        self.renew = true;
+        self.events.push(if stands {
+            Event::Again(stamp)
+        } else {
+            Event::Over(stamp)
+        });
+    }
+
+    /// Something that flows go by is not what it was.
+    fn on_news(&mut self, now: Duration) {
+        self.renew = true;
+        self.save_soon(now);
+    }
+
+    fn save_soon(&mut self, now: Duration) {
+        let earliest = self
+            .saved_at
+            .map_or(now, |saved| now.max(saved + SAVE_EVERY));
+        self.save_at.get_or_insert(earliest);
+    }
+
+    fn next_message(&mut self, now: Duration) -> Option<ToController> {
+        if self.stage.owes_hello() {
+            let mut hello = self.hello.clone();
+            hello.holds = self.held.stamp();
+            return Some(ToController::Hello(hello));
+        }
+        if !self.stage.is_joined() {
+            return None;
+        }
+        if let Some(answer) = self.answer.take() {
+            return Some(answer);
+        }
+        if !self.news.is_empty() {
+            let links = std::mem::take(&mut self.news);
+            let links = links.into_iter().filter_map(|to| {
+                let state = *self.links.get(&to)?;
+                Some(Link { to, state })
+            });
+            return Some(ToController::Links(links.collect()));
+        }
+        if !self.destinations.is_empty() {
+            let destinations = std::mem::take(&mut self.destinations);
+            return Some(ToController::Destinations(destinations));
+        }
+        self.stage.is_quiet(now).then_some(ToController::Alive)
+    }
+}
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

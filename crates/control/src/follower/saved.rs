@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node keeps across restarts: the plan, the members and their keys.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{EGRESSES_MAX, Follower, LIFE_S};
+use crate::message::{Egress, Member, NodeNumber, Rows};
+
+/// What the bytes begin with: the last one is the version of what follows.
+const MAGIC: [u8; 8] = *b"phplan\x00\x01";
+
+/// What was kept cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} bytes that are no plan as this version keeps it")]
+pub struct Unfit(usize);
+
+/// What a node follows, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// All rows.
+    pub(super) rows: Option<Rows>,
+    members: Vec<Member>,
+    /// The keys that count, of members and of some that were.
+    keys: Vec<(NodeNumber, [u8; 32])>,
+    egresses: Vec<Egress>,
+    life_s: u32,
+    /// Names the time between two starts of the host, during which a clock only goes forward.
+    boot: [u8; 16],
+    /// When the controller last said that the plan stands, by that clock, in microseconds.
+    stood_us: Option<u64>,
+}
+
+impl Saved {
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_extend(self, MAGIC.to_vec()).expect("a vector takes every message")
+    }
+
+    /// # Errors
+    /// The bytes are something else.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Unfit> {
+        let unfit = Unfit(bytes.len());
+        let rest = bytes.strip_prefix(&MAGIC).ok_or(unfit)?;
+        match postcard::take_from_bytes(rest) {
+            Ok((saved, [])) => Ok(saved),
+            _ => Err(unfit),
+        }
+    }
+
+    /// When the controller last said that the plan stands, by the clock of this start of the host,
+    /// which `boot` names; nothing after another start.
+    pub fn stood(&self, boot: [u8; 16]) -> Option<Duration> {
+        let stood = self.stood_us.filter(|_| boot == self.boot);
+        stood.map(Duration::from_micros)
+    }
+}
+
+impl Follower {
+    /// What is followed, to be kept.
+    pub fn saved(&self, boot: [u8; 16]) -> Saved {
+        let (members, keys) = self.members.save();
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Saved {
+            rows: self.held.whole(),
+            members,
+            keys,
+            egresses: self.egresses.clone(),
+            life_s: u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX),
+            boot,
+            stood_us: self.stood.map(micros),
+        }
+    }
+
+    pub(super) fn restore(&mut self, saved: Saved, stood: Option<Duration>, now: Duration) {
+        self.members.restore(saved.members, saved.keys);
+        if saved.egresses.len() <= EGRESSES_MAX {
+            self.egresses = saved.egresses;
+        }
+        if LIFE_S.contains(&saved.life_s) {
+            self.life = Duration::from_secs(saved.life_s.into());
+        }
+        // Rows that were changed on disk do not fit their checksum.
+        let held = saved
+            .rows
+            .is_some_and(|rows| self.held.apply(&rows).is_ok());
+        self.stood = stood.filter(|stood| held && *stood <= now);
+        self.renew = true;
+    }
+}

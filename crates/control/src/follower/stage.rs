@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far a node is with its stream, and when it tries again.
+
+use std::time::Duration;
+
+/// A stream that could not be opened, or ended soon, is tried again after so long, and after twice as
+/// long each time; chance takes up to half of it, so that a thousand nodes do not come at once.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// A stream that has lasted so long was a good one.
+const GOOD: Duration = Duration::from_secs(10);
+/// How long opening a stream and being let in may take.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
+/// So many times the interval of saying something, and who has said nothing is gone.
+const SILENCE: u32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// There is no stream until then.
+    Apart(Duration),
+    /// One is being opened.
+    Dialing,
+    /// It is open; by then the controller must have let the node in.
+    Open { until: Duration, greeted: bool },
+    /// It has.
+    Joined {
+        since: Duration,
+        alive: Duration,
+        said: Duration,
+        heard: Duration,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Stage {
+    state: State,
+    /// Before the next try, chance aside.
+    again: Duration,
+    chance: u64,
+}
+
+impl Stage {
+    /// Tries at once.
+    pub(super) fn new(seed: u64, now: Duration) -> Self {
+        Self {
+            state: State::Apart(now),
+            again: AGAIN,
+            chance: seed,
+        }
+    }
+
+    /// Whether a stream is to be opened now: once, and then it is being opened.
+    pub(super) fn is_dialing_due(&mut self, now: Duration) -> bool {
+        let is_due = matches!(self.state, State::Apart(until) if until <= now);
+        if is_due {
+            self.state = State::Dialing;
+        }
+        is_due
+    }
+
+    pub(super) fn on_open(&mut self, now: Duration) {
+        self.state = State::Open {
+            until: now + OPEN_WITHIN,
+            greeted: false,
+        };
+    }
+
+    pub(super) fn on_joined(&mut self, alive: Duration, now: Duration) {
+        self.state = State::Joined {
+            since: now,
+            alive,
+            said: now,
+            heard: now,
+        };
+    }
+
+    pub(super) fn on_closed(&mut self, now: Duration) {
+        if matches!(self.state, State::Joined { since, .. } if now >= since + GOOD) {
+            self.again = AGAIN;
+        }
+        let share =
+            f64::from(u32::try_from(self.chance() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+        self.state = State::Apart(now + self.again.mul_f64(1.0 - share / 2.0));
+        self.again = (self.again * 2).min(AGAIN_MAX);
+    }
+
+    pub(super) fn on_said(&mut self, now: Duration) {
+        match &mut self.state {
+            State::Open { greeted, .. } => *greeted = true,
+            State::Joined { said, .. } => *said = now,
+            State::Apart(_) | State::Dialing => {}
+        }
+    }
+
+    pub(super) fn on_heard(&mut self, now: Duration) {
+        if let State::Joined { heard, .. } = &mut self.state {
+            *heard = now;
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. } | State::Joined { .. })
+    }
+
+    pub(super) fn is_joined(&self) -> bool {
+        matches!(self.state, State::Joined { .. })
+    }
+
+    pub(super) fn owes_hello(&self) -> bool {
+        matches!(self.state, State::Open { greeted: false, .. })
+    }
+
+    /// Whether it is time to say something.
+    pub(super) fn is_quiet(&self, now: Duration) -> bool {
+        matches!(self.state, State::Joined { said, alive, .. } if now >= said + alive)
+    }
+
+    /// Why the controller is taken for gone, if it is.
+    pub(super) fn is_silent(&self, now: Duration) -> Option<String> {
+        let is_over = match self.state {
+            State::Open { until, .. } => until <= now,
+            State::Joined { heard, alive, .. } => heard + alive * SILENCE <= now,
+            State::Apart(_) | State::Dialing => false,
+        };
+        is_over.then(|| "the controller says nothing".to_owned())
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match self.state {
+            State::Apart(until) | State::Open { until, .. } => Some(until),
+            State::Dialing => None,
+            State::Joined {
+                alive, said, heard, ..
+            } => Some((said + alive).min(heard + alive * SILENCE)),
+        }
+    }
+
+    /// SplitMix64: chance needs no more here.
+    fn chance(&mut self) -> u64 {
+        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.chance ^ self.chance >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
