@@ -74,7 +74,7 @@ pub(crate) fn explain(
         ways: ways(
             policy
                 .chains
-                .ways(&flow)
+                .ways(&flow, rule.and_then(|rule| rule.transfer_bytes))
                 .into_iter()
                 .map(|way| candidate(&policy.chains, way, &flow, known)),
         ),
@@ -94,7 +94,12 @@ fn candidate(chains: &Chains, way: Way, flow: &Flow, workers: &Workers) -> api::
     match way {
         Way::Direct => direct(),
         Way::Hop { peer, chain, .. } => {
-            workers.hop(&chains.chains[chain], &chains.peers[peer], Some(flow))
+            let peer = chains.peer(peer).map(|peer| &chains.peers[peer]);
+            match (chains.chain(chain), peer) {
+                (Some(chain), Some(peer)) => workers.hop(chain, peer, Some(flow)),
+                // Ways are those of the same chains.
+                _ => direct(),
+            }
         }
     }
 }

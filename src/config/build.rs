@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_relay::chain::Chains;
 use posthaste_relay::policy::{HalfOpenLimits, Match, Policy};
 use toml::{Spanned, Value};
 
@@ -222,7 +222,7 @@ impl Reader {
         }
         let (chains, spelling) = self.chains(file);
         let mut policy = self.policy(file, &node);
-        policy.chains = chains;
+        policy.chains = Arc::new(chains);
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);
         }
@@ -363,7 +363,7 @@ impl Reader {
                 |v| value::duration(v, Duration::ZERO..=MONTH),
             ),
             relays_max: share(node.relays_max, node.workers),
-            chains: Chains::default(),
+            chains: Arc::default(),
             access: self.access(&file.access),
         }
     }

@@ -127,6 +127,7 @@ pub(super) struct Rule {
     pub(super) accept: Scalar,
     pub(super) source_address: Scalar,
     pub(super) proxy_protocol: Scalar,
+    pub(super) transfer_size: Scalar,
     pub(super) destinations: List,
     pub(super) sources: List,
     pub(super) ports: List,
@@ -207,4 +208,5 @@ pub(super) struct Route {
     pub(super) ports: List,
     pub(super) chains: List,
     pub(super) direct: Scalar,
+    pub(super) transfer_size: Scalar,
 }

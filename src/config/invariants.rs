@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::controller::Controller;
 use super::host::KeyFile;
@@ -77,7 +78,7 @@ fn check_controller(text: &str) -> bool {
 /// Reads what is shown of a configuration, with the keys that are not shown.
 pub(super) fn read_again(config: &Config, shown: &str) -> Result<Config, Error> {
     let mut again = parse(&shown.replace("(hidden)", &"0".repeat(64)))?;
-    let peers = again.policy.chains.peers.iter_mut();
+    let peers = Arc::make_mut(&mut again.policy.chains).peers.iter_mut();
     let of_peers = config
         .policy
         .chains

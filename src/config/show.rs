@@ -109,6 +109,8 @@ struct EffectiveRule {
     accept: &'static str,
     source_address: &'static str,
     proxy_protocol: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfer_size: Option<String>,
     #[serde(flatten)]
     matches: Matches,
     downstream: Side,
@@ -206,6 +208,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
         accept: accept(rule.accept),
         source_address: source_address(rule.source_address),
         proxy_protocol: rule.proxy_protocol,
+        transfer_size: rule.transfer_bytes.map(show_size),
         matches: Matches::of(&rule.matches),
         downstream: side(&rule.downstream),
         upstream: side(&rule.upstream),

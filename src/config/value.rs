@@ -112,6 +112,11 @@ fn parse_size(text: &str) -> Option<u64> {
     count.checked_mul(1 << shift)
 }
 
+/// How many bytes transfers have.
+pub(super) fn transfer_size(value: &Value) -> Reading<u32> {
+    size(value, 1..=1 << 31)
+}
+
 /// The shortest text that [`size`] reads as the same number of bytes.
 pub(super) fn show_size(bytes: u32) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Each check against a sound host with one ailment.
 
+use std::sync::Arc;
+
 use posthaste_relay::policy::Rule as PolicyRule;
 
 use super::host::{Interface, kernel};
@@ -116,7 +118,11 @@ fn a_node_with_others_has_wishes_and_their_ailments() {
             "net.ipv4.tcp_fastopen cannot be read",
         ),
         (
-            |_, c| c.policy.chains.peers[0].socket.congestion = Some("dctcp".into()),
+            |_, c| {
+                Arc::make_mut(&mut c.policy.chains).peers[0]
+                    .socket
+                    .congestion = Some("dctcp".into())
+            },
             Level::Fail,
             "peer \"a\" asks for dctcp",
         ),
@@ -139,7 +145,7 @@ fn a_node_with_others_has_wishes_and_their_ailments() {
         well(h);
         set(h, WISHES[0].0, "1");
         set(h, WISHES[2].0, "1");
-        c.policy.chains.peers[0].pool.max = 0;
+        Arc::make_mut(&mut c.policy.chains).peers[0].pool.max = 0;
         c.explicit.clear();
     });
     assert_eq!(found, []);

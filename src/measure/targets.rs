@@ -42,7 +42,7 @@ impl Settings {
         let chains = &config.policy.chains;
         let measure = &config.measure;
         let mut keys: HashMap<u16, Vec<Key>> = HashMap::new();
-        for peer in &chains.peers {
+        for peer in chains.peers.iter() {
             let sealing = peer.key.as_ref().map(stamp::key);
             let session = stamp::session(peer.id);
             keys.entry(session).or_default().extend(sealing);

@@ -28,6 +28,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         accept: AcceptMode::Late,
         source_address: SourceAddress::Node,
         proxy_protocol: false,
+        transfer_bytes: None,
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),
         timeouts: Timeouts {
@@ -46,6 +47,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         matches: Match::default(),
         chains: vec![0],
         direct: false,
+        transfer_bytes: None,
     };
     Policy {
         rules: vec![rule],
@@ -55,10 +57,12 @@ pub(super) fn toward(via: &Via) -> Policy {
         chains: Chains {
             me: via.me(),
             is_client: true,
-            peers: vec![via.peer().clone()],
-            chains: vec![chain],
+            peers: vec![via.peer().clone()].into(),
+            chains: vec![chain].into(),
             routes: vec![route],
-        },
+            planned: None,
+        }
+        .into(),
         access: posthaste_relay::access::Access::default(),
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which nodes carry a flow: peers, chains of them, and for which destinations
-//! they are. Read-only for the workers. A configuration fills it; a controller
-//! can fill it in the same way.
+//! they are. Read-only for the workers. A configuration fills it, and a plan goes
+//! on where the configuration says nothing.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +15,17 @@ use crate::flow::Flow;
 use crate::intercept::Start;
 use crate::policy::{Match, SideOptions};
 use crate::warm::path::RATE_ASSUMED;
+
+mod numbered;
+mod planned;
+mod prefixes;
+
+pub use numbered::{Numbered, Numbering};
+pub use planned::{Planned, Toward};
+pub use prefixes::Prefixes;
+
+/// Numbers of chains from here on are in no label.
+const UNLABELLED: u32 = 1 << 31;
 
 /// What carries the chain header over a cold hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -114,11 +125,37 @@ pub struct PoolLimits {
 pub struct Chain {
     /// Its name in the configuration, in logs and in metrics.
     pub name: Arc<str>,
-    /// Its number in labels, of 24 bits and not 0: the same at all its nodes.
+    /// Its number in labels, of 24 bits and not 0: the same at all its nodes. One of
+    /// [`Chain::between_two`] needs none and has a number of this node's own.
     pub number: u32,
     /// The nodes after the first, in order: indices into [`Chains::peers`],
     /// `None` for one that this node does not know, and so never follows.
     pub nodes: Vec<Option<usize>>,
+}
+
+impl Chain {
+    /// The chain from this node to a peer, which is its last.
+    pub fn between_two(peer: &Peer, index: usize) -> Self {
+        let id = peer.id.to_bits();
+        let low = u32::try_from((id ^ id >> 32) & u64::from(UNLABELLED - 1)).unwrap_or(0);
+        Self {
+            name: format!("to {}", peer.name).into(),
+            number: UNLABELLED | low,
+            nodes: vec![Some(index)],
+        }
+    }
+}
+
+impl Numbering for Chain {
+    fn number(&self) -> u64 {
+        self.number.into()
+    }
+}
+
+impl Numbering for Peer {
+    fn number(&self) -> u64 {
+        self.id.to_bits()
+    }
 }
 
 /// For which destinations chains are meant.
@@ -131,6 +168,9 @@ pub struct Route {
     /// With no chain to be had, the flow goes to its destination directly.
     /// Otherwise it is refused.
     pub direct: bool,
+    /// How many bytes its transfers have: no chains are named, those of the plan for
+    /// that size are meant.
+    pub transfer_bytes: Option<u32>,
 }
 
 /// All that is known of other nodes.
@@ -141,11 +181,13 @@ pub struct Chains {
     /// Flows begin at the first node that they come to: here are only their clients.
     pub is_client: bool,
     /// Every peer.
-    pub peers: Vec<Peer>,
+    pub peers: Numbered<Peer>,
     /// Every chain.
-    pub chains: Vec<Chain>,
+    pub chains: Numbered<Chain>,
     /// In the order of the configuration.
     pub routes: Vec<Route>,
+    /// For flows that no route is for.
+    pub planned: Option<Planned>,
 }
 
 /// Where a flow goes from here.
@@ -155,10 +197,10 @@ pub enum Way {
     Direct,
     /// To a node.
     Hop {
-        /// Index into [`Chains::peers`].
-        peer: usize,
-        /// Index into [`Chains::chains`].
-        chain: usize,
+        /// Which: by number, so that it is the same one when there are other peers.
+        peer: NodeId,
+        /// Number of the chain.
+        chain: u32,
         /// What the node is told of the rest of the way; `None` when it is the
         /// last.
         label: Option<Label>,
@@ -174,6 +216,9 @@ pub enum NoWay {
     /// The chain is shorter.
     #[error("chain {0} has no position {1}")]
     UnknownPosition(u32, u8),
+    /// The chain has another node there, so it is another chain than the one meant.
+    #[error("position {1} of chain {0} is that of another node")]
+    NotHere(u32, u8),
     /// The next node of the chain is no peer of this one.
     #[error("the node after position {1} of chain {0} is no peer")]
     UnknownPeer(u32, u8),
@@ -183,13 +228,18 @@ impl Chains {
     /// The ways for a flow that begins here, the best first. Empty when it is
     /// to be refused. The route with the longest destination prefix is taken,
     /// then that with the longest source prefix, then the one with the
-    /// narrowest ports, then the first.
-    pub fn ways(&self, flow: &Flow) -> Vec<Way> {
-        let Some(route) = self.route(flow) else {
-            return vec![Way::Direct];
+    /// narrowest ports, then the first. Without a route the plan is asked, for
+    /// transfers of so many `bytes` if the configuration says how many.
+    pub fn ways(&self, flow: &Flow, bytes: Option<u32>) -> Vec<Way> {
+        let route = self.route(flow);
+        let said = route.and_then(|route| route.transfer_bytes);
+        let Some(route) = route.filter(|_| said.is_none()) else {
+            let planned = self.planned.as_ref();
+            let ways = planned.map_or(&[][..], |planned| planned.ways(flow, said.or(bytes)));
+            return ways.iter().copied().chain([Way::Direct]).collect();
         };
         let chains = route.chains.iter();
-        let hops = chains.filter_map(|chain| self.first_hop(*chain));
+        let hops = chains.filter_map(|chain| self.hop(self.chains.get(*chain)?, 0));
         hops.chain(route.direct.then_some(Way::Direct)).collect()
     }
 
@@ -208,24 +258,24 @@ impl Chains {
             return Ok(Way::Direct);
         };
         let (number, position) = (label.chain(), label.position());
-        let mut chains = self.chains.iter();
-        let index = chains
-            .position(|chain| chain.number == number)
-            .ok_or(NoWay::UnknownChain(number))?;
-        let nodes = &self.chains[index].nodes;
-        if usize::from(position) == nodes.len() {
+        let chain = self.chain(number).ok_or(NoWay::UnknownChain(number))?;
+        let here = usize::from(position).checked_sub(1);
+        if here.is_some_and(|here| matches!(chain.nodes.get(here), Some(Some(_)))) {
+            return Err(NoWay::NotHere(number, position));
+        }
+        if usize::from(position) == chain.nodes.len() {
             return Ok(Way::Direct);
         }
-        if nodes.get(usize::from(position)).is_none() {
+        if chain.nodes.get(usize::from(position)).is_none() {
             return Err(NoWay::UnknownPosition(number, position));
         }
-        self.hop(index, position)
+        self.hop(chain, position)
             .ok_or(NoWay::UnknownPeer(number, position))
     }
 
-    /// The peer of this number.
+    /// The place of the peer of this number.
     pub fn peer(&self, id: NodeId) -> Option<usize> {
-        self.peers.iter().position(|peer| peer.id == id)
+        self.peers.place(id.to_bits())
     }
 
     /// The peer whose heralds may come from an address.
@@ -237,20 +287,24 @@ impl Chains {
         heralding.find(|peer| peer.calls_from.contains(&ip))
     }
 
-    fn first_hop(&self, chain: usize) -> Option<Way> {
-        self.hop(chain, 0)
+    /// The chain of this number.
+    pub fn chain(&self, number: u32) -> Option<&Chain> {
+        self.chains.get(self.chains.place(number.into())?)
     }
 
-    /// The hop of a chain that leaves from `position`.
-    fn hop(&self, chain: usize, position: u8) -> Option<Way> {
-        let Chain { number, nodes, .. } = self.chains.get(chain)?;
-        let peer = (*nodes.get(usize::from(position))?)?;
-        let last = usize::from(position) + 1 == nodes.len();
-        let label = Label::new(*number, position)?.next();
+    /// The hop of a chain that leaves from `position`; nothing where there is none to a peer.
+    pub fn hop(&self, chain: &Chain, position: u8) -> Option<Way> {
+        let peer = (*chain.nodes.get(usize::from(position))?)?;
+        let last = usize::from(position) + 1 == chain.nodes.len();
+        let label = if last {
+            None
+        } else {
+            Some(Label::new(chain.number, position)?.next()?)
+        };
         Some(Way::Hop {
-            peer,
-            chain,
-            label: if last { None } else { Some(label?) },
+            peer: self.peers.get(peer)?.id,
+            chain: chain.number,
+            label,
         })
     }
 }

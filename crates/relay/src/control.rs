@@ -12,6 +12,7 @@ use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::Reply;
 
 use crate::chain::Carrier;
+use crate::chain::Chains;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::policy::{AcceptMode, Policy};
@@ -78,6 +79,8 @@ pub enum Command {
         /// Its generation, as the redirect program stamps it on events.
         generation: u8,
     },
+    /// Let flows that begin or arrive from now on go by these chains; rules stay.
+    Chains(Arc<Chains>),
     /// Accept nothing new; end when the last relay ended or, with
     /// [`Outcome::Drained`], when the deadline passes.
     Drain {

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::Access;
@@ -204,6 +205,8 @@ pub struct Rule {
     pub upstream: SideOptions,
     /// Its time bounds.
     pub timeouts: Timeouts,
+    /// How many bytes its transfers have, if the configuration says.
+    pub transfer_bytes: Option<u32>,
 }
 
 impl Rule {
@@ -250,7 +253,7 @@ pub struct Policy {
     /// Relays per worker; beyond it, new flows are forwarded.
     pub relays_max: u32,
     /// Other nodes, and which flows go by way of them.
-    pub chains: Chains,
+    pub chains: Arc<Chains>,
     /// Who may use the explicit listeners, and for what.
     pub access: Access,
 }

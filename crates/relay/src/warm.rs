@@ -31,6 +31,8 @@ pub(crate) mod path;
 mod pool;
 mod socket;
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -133,10 +135,18 @@ impl WarmHops {
     pub(crate) fn replace(&mut self, peers: &[Peer], now: Duration) {
         let mut former: Vec<Option<Neighbour>> = self.neighbours.drain(..).map(Some).collect();
         let mut places = vec![None; former.len()];
+        let places_of: HashMap<(NodeId, SocketAddr), usize> = former
+            .iter()
+            .enumerate()
+            .filter_map(|(at, one)| {
+                let Peer { id, address, .. } = one.as_ref()?.peer;
+                Some(((id, address), at))
+            })
+            .collect();
         for peer in peers {
-            let at = former
-                .iter()
-                .position(|one| one.as_ref().is_some_and(|one| one.serves(peer)));
+            let at = places_of.get(&(peer.id, peer.address)).copied();
+            let serves = |one: &Neighbour| one.serves(peer);
+            let at = at.filter(|at| former[*at].as_ref().is_some_and(serves));
             let kept = at.and_then(|at| {
                 places[at] = Some(self.neighbours.len());
                 former[at].take()

@@ -34,9 +34,10 @@ impl Reader {
         let chains = Chains {
             is_client: false,
             me,
-            peers,
-            chains,
+            peers: peers.into(),
+            chains: chains.into(),
             routes,
+            planned: None,
         };
         (chains, spelling)
     }
@@ -101,10 +102,20 @@ impl Reader {
         let path = format!("route {number}");
         let lists = [&section.destinations, &section.sources, &section.ports];
         let direct = format!("{path}: direct");
+        let size = format!("{path}: transfer_size");
+        if let Some(field) = section.transfer_size.as_ref()
+            && (section.chains.is_some() || section.direct.is_some())
+        {
+            let form = "expected neither chains nor direct beside it: the plan says which chains";
+            self.reject(&size, field, form);
+        }
         let route = Route {
             matches: self.matches(&path, lists),
             chains: self.route_chains(&format!("{path}: chains"), section, chains, spelling),
             direct: self.get(&direct, &section.direct, true, value::switch),
+            transfer_bytes: self.get(&size, &section.transfer_size, None, |v| {
+                value::transfer_size(v).map(Some)
+            }),
         };
         if section.chains.as_ref().is_none_or(Vec::is_empty) && !route.direct {
             let what = format!(

@@ -192,6 +192,9 @@ impl Reader {
                 false,
                 value::switch,
             ),
+            transfer_bytes: self.get(&key("transfer_size"), &section.transfer_size, None, |v| {
+                value::transfer_size(v).map(Some)
+            }),
             downstream: self.side(
                 &key("downstream"),
                 &section.downstream,
@@ -221,6 +224,7 @@ fn relay_all(defaults: &Defaults) -> Rule {
         accept: defaults.accept,
         source_address: defaults.source_address,
         proxy_protocol: false,
+        transfer_bytes: None,
         downstream: defaults.downstream.clone(),
         upstream: defaults.upstream.clone(),
         timeouts: defaults.timeouts,

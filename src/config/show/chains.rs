@@ -8,7 +8,7 @@ use posthaste_relay::access;
 use posthaste_relay::chain;
 use serde::Serialize;
 
-use super::super::value::{HIDDEN, show_duration};
+use super::super::value::{HIDDEN, show_duration, show_size};
 use super::super::{self as config, Config};
 use super::{Matches, Side, side};
 
@@ -64,8 +64,12 @@ pub(super) struct Chain {
 pub(super) struct Route {
     #[serde(flatten)]
     matches: Matches,
-    chains: Vec<String>,
-    direct: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chains: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direct: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfer_size: Option<String>,
 }
 
 impl Access {
@@ -140,10 +144,14 @@ pub(super) fn chains(config: &Config) -> Vec<Chain> {
 pub(super) fn routes(config: &Config) -> Vec<Route> {
     let chains = &config.policy.chains;
     let name = |index: &usize| chains.chains[*index].name.to_string();
-    let shown = |route: &chain::Route| Route {
-        matches: Matches::of(&route.matches),
-        chains: route.chains.iter().map(name).collect(),
-        direct: route.direct,
+    let shown = |route: &chain::Route| {
+        let is_own = route.transfer_bytes.is_none();
+        Route {
+            matches: Matches::of(&route.matches),
+            chains: is_own.then(|| route.chains.iter().map(name).collect()),
+            direct: is_own.then_some(route.direct),
+            transfer_size: route.transfer_bytes.map(show_size),
+        }
     };
     chains.routes.iter().map(shown).collect()
 }

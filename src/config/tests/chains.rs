@@ -18,7 +18,7 @@ fn what_is_said_of_other_nodes_is_read() {
     assert_eq!(chains.me, NodeId::new(7));
     let access = &config.policy.access;
     assert!(access.admits("203.0.113.9".parse().unwrap()) && access.cookies);
-    let [paris, rome] = chains.peers.as_slice() else {
+    let [paris, rome] = &chains.peers[..] else {
         panic!("{:?}", chains.peers)
     };
     assert_eq!((&*paris.name, paris.id), ("paris", NodeId::new(8).unwrap()));
@@ -56,6 +56,32 @@ fn what_is_said_of_other_nodes_is_read() {
         (&chains.routes[1].chains[..], chains.routes[1].direct),
         (&[1][..], true)
     );
+    assert_eq!(chains.routes[2].transfer_bytes, Some(450 << 10));
+    let sizes = config.policy.rules.iter().map(|rule| rule.transfer_bytes);
+    assert_eq!(sizes.collect::<Vec<_>>(), [Some(15_000), None]);
+}
+
+#[test]
+fn a_route_names_chains_or_says_a_size_for_the_plan() {
+    let route = "version = 1\n[[route]]\ntransfer_size = ";
+    for (rest, said) in [
+        (
+            "\"1KiB\"\ndirect = true",
+            "expected neither chains nor direct beside it",
+        ),
+        (
+            "\"1KiB\"\nchains = []",
+            "expected neither chains nor direct beside it",
+        ),
+        ("0", "expected a size from 1B to 2GiB"),
+    ] {
+        let error = parse(&format!("{route}{rest}")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("node.toml:3:17: route 1: transfer_size"),
+            "{error}"
+        );
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]

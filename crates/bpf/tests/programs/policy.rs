@@ -4,10 +4,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use posthaste_bpf::{self as bpf, EventKind, PrefixSpec, RuleSpec};
 use posthaste_relay::access::Access;
-use posthaste_relay::chain::Chains;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{
     AcceptMode, Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress,
@@ -168,7 +168,7 @@ impl Random {
             half_open: HalfOpenLimits::default(),
             suspect_for: std::time::Duration::ZERO,
             relays_max: 1,
-            chains: Chains::default(),
+            chains: Arc::default(),
             access: Access::default(),
         }
     }
@@ -188,6 +188,7 @@ impl Random {
             accept: self.pick(&[Early, Early, Strict, Strict, Late]),
             source_address: SourceAddress::Client,
             proxy_protocol: false,
+            transfer_bytes: None,
             downstream: SideOptions::default(),
             upstream: SideOptions::default(),
             timeouts: Timeouts::default(),

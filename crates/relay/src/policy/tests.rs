@@ -42,13 +42,14 @@ fn policy(matches: &[Match]) -> Policy {
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),
         timeouts: Timeouts::default(),
+        transfer_bytes: None,
     };
     Policy {
         rules: matches.iter().map(rule).collect(),
         half_open: HalfOpenLimits::default(),
         suspect_for: Duration::ZERO,
         relays_max: 1,
-        chains: Chains::default(),
+        chains: Arc::default(),
         access: Access::default(),
     }
 }

@@ -361,8 +361,10 @@ impl<I: Intercept> Worker<I> {
             .map_err(|_| Denial::Destination)?;
         let begins_here = header.label.is_none() && header.guard.is_none();
         if begins_here {
+            let rule = self.rules.for_flow(flow);
+            let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
             return Ok(Onward {
-                ways: chains.ways(flow),
+                ways: chains.ways(flow, bytes),
                 guard: chains.me.map(LoopGuard::new),
             });
         }

@@ -24,6 +24,7 @@ use super::{TICK, Worker};
 #[derive(Debug)]
 pub(super) struct Rules {
     policy: Arc<Policy>,
+    chains: Arc<Chains>,
     current: (u8, Vec<Rc<LocalRule>>),
     former: Option<(u8, Vec<Rc<LocalRule>>)>,
     inherited: SideOptions,
@@ -35,6 +36,7 @@ impl Rules {
         Self {
             current: (generation, localize(policy, &inherited)),
             former: None,
+            chains: Arc::clone(&policy.chains),
             policy: Arc::clone(policy),
             inherited,
         }
@@ -43,7 +45,12 @@ impl Rules {
     pub(super) fn replace(&mut self, policy: Arc<Policy>, generation: u8) {
         let next = (generation, localize(&policy, &self.inherited));
         self.former = Some(std::mem::replace(&mut self.current, next));
+        self.chains = Arc::clone(&policy.chains);
         self.policy = policy;
+    }
+
+    pub(super) fn set_chains(&mut self, chains: Arc<Chains>) {
+        self.chains = chains;
     }
 
     /// The downstream options that the listeners have, and so all they accept.
@@ -89,7 +96,7 @@ impl Rules {
 
     /// Other nodes, as they are known now.
     pub(super) fn chains(&self) -> &Chains {
-        &self.policy.chains
+        &self.chains
     }
 
     /// Who may use the explicit listeners.
@@ -175,6 +182,13 @@ impl<I: Intercept> Worker<I> {
                         self.set_withdrawn(true);
                     }
                 }
+                Command::Chains(chains) => {
+                    let others = self.adopt_peers(&chains);
+                    self.rules.set_chains(chains);
+                    if others {
+                        self.forget_paces();
+                    }
+                }
                 Command::Drain { deadline } => {
                     self.drain_from = self.now;
                     let until = self.now + deadline;
@@ -188,6 +202,20 @@ impl<I: Intercept> Worker<I> {
                 }
             }
         }
+    }
+
+    /// Keeps hops to the peers of `chains` from now on, and to no others. Whether they
+    /// differ from those there were.
+    fn adopt_peers(&mut self, chains: &Chains) -> bool {
+        let others = chains.peers != self.rules.chains().peers;
+        match &mut self.warm {
+            // Of a node that drains nothing waits for flows any more.
+            Some(warm) if others && self.drain_until.is_none() => {
+                warm.replace(&chains.peers, self.now);
+            }
+            _ => {}
+        }
+        others
     }
 
     /// What is known of other nodes.

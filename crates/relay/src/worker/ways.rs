@@ -92,12 +92,13 @@ impl Hopping {
 impl<I: Intercept> Worker<I> {
     /// Chooses the ways for a flow that begins here.
     pub(super) fn choose_ways(&mut self, key: u64) {
-        let Some(flow) = self.entries.get(key).map(|entry| entry.flow) else {
+        let Some(entry) = self.entries.get(key) else {
             return;
         };
         let chains = self.rules.chains();
         let me = chains.me.filter(|_| !chains.is_client);
-        let (ways, guard) = (chains.ways(&flow), me.map(LoopGuard::new));
+        let ways = chains.ways(&entry.flow, entry.rule.rule.transfer_bytes);
+        let guard = me.map(LoopGuard::new);
         if let Some(pending) = self.pending(key) {
             pending.route(ways, guard);
         }
@@ -123,13 +124,13 @@ impl<I: Intercept> Worker<I> {
     fn next_way(&mut self, key: u64) -> Option<Way> {
         let now = self.now;
         let left = std::mem::take(&mut self.pending(key)?.ways);
-        let is_up = |way: &Way| match self.via(way) {
-            Some(Via { peer, chain }) => {
+        let is_up = |way: &Way| match *way {
+            Way::Hop { peer, chain, .. } => {
                 let faults = [Fault::Peer(peer), Fault::Chain(chain)];
                 let is_over = |fault| self.down.get(fault).is_none_or(|until| *until <= now);
-                faults.iter().all(is_over) && !self.is_absent(way)
+                faults.iter().all(is_over) && !self.is_absent(peer)
             }
-            None => true,
+            Way::Direct => true,
         };
         let best = left
             .iter()
@@ -142,22 +143,11 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Whether the last that is known of a node is that it is not there.
-    fn is_absent(&self, way: &Way) -> bool {
-        let (Some(warm), Way::Hop { peer, .. }) = (&self.warm, way) else {
+    fn is_absent(&self, peer: NodeId) -> bool {
+        let (Some(warm), Some(peer)) = (&self.warm, self.rules.chains().peer(peer)) else {
             return false;
         };
-        warm.down(*peer)
-    }
-
-    fn via(&self, way: &Way) -> Option<Via> {
-        let Way::Hop { peer, chain, .. } = *way else {
-            return None;
-        };
-        let chains = self.rules.chains();
-        Some(Via {
-            peer: chains.peers.get(peer)?.id,
-            chain: chains.chains.get(chain)?.number,
-        })
+        warm.down(peer)
     }
 
     fn out_of_ways(&mut self, key: u64) {
@@ -168,13 +158,15 @@ impl<I: Intercept> Worker<I> {
     fn open_hop(
         &mut self,
         key: u64,
-        peer: usize,
-        chain: usize,
+        peer: NodeId,
+        chain: u32,
         label: Option<Label>,
     ) -> io::Result<()> {
         let unusable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
         let way = Way::Hop { peer, chain, label };
-        let via = self.via(&way).ok_or_else(unusable)?;
+        let via = Via { peer, chain };
+        // It may have left since the ways were chosen.
+        let peer = self.rules.chains().peer(peer).ok_or_else(unusable)?;
         let (now, flow) = (self.now, self.entries.get(key).map(|entry| entry.flow));
         let flow = flow.ok_or_else(unusable)?;
         let pending = self.pending(key).ok_or_else(unusable)?;
