@@ -121,7 +121,19 @@ pub(crate) fn relays(verb: &RelaysVerb) -> anyhow::Result<()> {
     }
 }
 
-/// What `relays kill` prints as JSON; the node's answer has no body.
+/// The `keys forget` verb.
+pub(crate) fn forget_key(name: &str, admin: &AdminArgs) -> anyhow::Result<()> {
+    let is_name = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii() && is_name(c)) {
+        bail!("\"{name}\" is not a node's name: expected one from posthaste chains");
+    }
+    let forgotten: Killed = ask(&admin.socket, "DELETE", &format!("/keys/{name}"))?;
+    present(admin, &forgotten, |_| {
+        format!("the key that is told of {name} now counts\n")
+    })
+}
+
+/// What `relays kill` and `keys forget` print as JSON; the node's answer has no body.
 #[derive(Debug, Serialize, serde::Deserialize)]
 struct Killed {}
 

@@ -16,6 +16,7 @@ use posthaste_relay::policy::Policy;
 mod build;
 pub(crate) mod controller;
 mod file;
+mod follow;
 mod host;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod invariants;
@@ -26,6 +27,7 @@ mod show;
 mod tests;
 mod value;
 
+pub(crate) use follow::Follow;
 pub(crate) use host::Capacity;
 pub(crate) use measure::{Measure, Schedule};
 pub(crate) use problem::Error;
@@ -52,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     /// How links to peers are measured.
     pub(crate) measure: Measure,
+    /// Whose plans it follows, if any.
+    pub(crate) follow: Option<Follow>,
     /// What the file says and the policy has no need of.
     pub(crate) spelling: Spelling,
     /// What is allowed but probably not meant, one sentence each.
@@ -173,6 +177,7 @@ impl Config {
         keep("listener", self.explicit == next.explicit);
         let (measure, measured) = (&self.measure, &next.measure);
         keep("measure.enabled", measure.enabled == measured.enabled);
+        keep("controller", self.follow == next.follow);
         let same_reflectors = measure.reflectors == measured.reflectors;
         keep("measure.reflector", same_reflectors);
         keep("transparent.enabled", now.enabled == then.enabled);
@@ -192,6 +197,7 @@ impl Config {
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
         next.explicit.clone_from(&self.explicit);
+        next.follow.clone_from(&self.follow);
         next.measure.enabled = self.measure.enabled;
         next.measure.reflectors.clone_from(&self.measure.reflectors);
         if !same_node {

@@ -11,7 +11,8 @@ use clap::Subcommand;
 use posthaste_control::identity::Identity;
 use posthaste_wire::seal::KEY_BYTES;
 
-use crate::cli;
+use crate::cli::{self, AdminArgs};
+use crate::client;
 
 /// Bytes read of a file with a secret: as many as one has, and white space.
 const FILE_BYTES_MAX: u64 = 256;
@@ -35,6 +36,14 @@ pub(crate) enum KeysVerb {
         /// The file of the secret
         file: PathBuf,
     },
+    /// Take the key that the controller tells of a node now for the one that counts, in the place of the
+    /// one that it told first
+    Forget {
+        /// The node's name, as posthaste chains shows it
+        name: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
 }
 
 /// Does what the verb says.
@@ -44,6 +53,7 @@ pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
         KeysVerb::Generate { output: Some(file) } => write_new(file, &(generate()? + "\n")),
         KeysVerb::Identity { output } => make_identity(output),
         KeysVerb::Public { file } => cli::print(&format!("{}\n", identity(file)?.public())),
+        KeysVerb::Forget { name, admin } => client::forget_key(name, admin),
     }
 }
 

@@ -12,6 +12,7 @@ mod client;
 mod config;
 mod controller;
 mod doctor;
+mod follow;
 mod guard;
 mod host;
 mod intercept;

@@ -20,6 +20,7 @@ use posthaste_relay::sys;
 
 use crate::admin::api::links as api;
 use crate::config::Config;
+use crate::follow::Following;
 use crate::journal::Log;
 
 mod checks;
@@ -40,8 +41,10 @@ mod thread;
 mod udp;
 mod window;
 
+pub(crate) use link::State;
 use links::Links;
 use refusal::Counts;
+pub(crate) use report::Report;
 use targets::Settings;
 use thread::Thread;
 use udp::Udp;
@@ -83,6 +86,8 @@ impl Reflectors {
 /// What the thread shares with others.
 #[derive(Debug)]
 struct Shared {
+    /// Is told what is news.
+    following: Following,
     links: Mutex<Links>,
     /// What the thread has not taken over yet.
     next: Mutex<Option<Settings>>,
@@ -108,10 +113,16 @@ struct Running {
 
 impl Measure {
     /// Measures and answers nothing yet: [`Self::configure`] begins.
-    pub(crate) fn new(config: &Config, reflectors: Reflectors, workers: &[Handle]) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        reflectors: Reflectors,
+        workers: &[Handle],
+        following: Following,
+    ) -> Self {
         let seed = u64::from_ne_bytes(sys::random());
         Self {
             shared: Arc::new(Shared {
+                following,
                 links: Mutex::new(Links::new(config.measure.schedule, seed)),
                 next: Mutex::default(),
                 counts: Counts::new(),

@@ -9,6 +9,7 @@ use std::fmt::{Display, Write};
 use crate::admin::Snapshot;
 use crate::admin::api::State;
 
+mod follow;
 mod links;
 
 /// Families that are not named after their counter: the counter, the family,
@@ -30,6 +31,9 @@ pub(crate) fn render(snapshot: &Snapshot) -> String {
     denials(&mut page, snapshot);
     redirect(&mut page, snapshot);
     links::links(&mut page, &snapshot.links);
+    if let Some(follow) = &snapshot.follow {
+        follow::follow(&mut page, follow);
+    }
     configuration(&mut page, snapshot);
     page.0
 }
@@ -253,6 +257,7 @@ mod tests {
             redirect: vec![("events_lost", "SYNs lost.", 3)],
             interfaces: vec![Interface::absent("a\"b")],
             links: links::tests::measured(),
+            follow: Some(follow::tests::followed()),
             reloads: Reloads {
                 failed: 1,
                 last_error: Some("no".into()),

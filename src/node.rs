@@ -22,6 +22,7 @@ use posthaste_relay::sys;
 use posthaste_relay::worker::{self, Desk};
 
 use crate::config::Config;
+use crate::follow::{Extension, Following};
 use crate::guard::Guard;
 use crate::intercept::{self, Lane};
 use crate::journal::Log;
@@ -42,12 +43,18 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     /// Where the configuration came from; `None` when there is no file.
     path: Option<PathBuf>,
+    /// The configuration as it was read.
+    file: Mutex<Config>,
+    /// With what a controller adds.
     config: Mutex<Config>,
+    /// What that is. Who changes any of the three holds this.
+    extension: Mutex<Option<Extension>>,
     redirect: Mutex<Redirect>,
     /// The workers, in the order of their numbers.
     pub(crate) workers: Vec<Handle>,
     pub(crate) log: Log,
     measure: Measure,
+    pub(crate) following: Following,
 }
 
 /// Runs a node until it is told to stop and has drained.
@@ -85,8 +92,10 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
         reflectors,
     } = prepared;
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
-    let measure = Measure::new(&config, reflectors, &handles);
-    let (node, threads) = Node::start(path, config, loaded, (log, measure), workers)?;
+    let following = Following::default();
+    let measure = Measure::new(&config, reflectors, &handles, following.clone());
+    let parts = (log, measure, following);
+    let (node, threads) = Node::start(path, config, loaded, parts, workers)?;
     node.attach_all(&links)?;
     // Flows are relayed from here on.
     node.redirect().settle()?;
@@ -94,11 +103,13 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     privileges::keep_only(&privileges::RUNNING)?;
     node.measure.configure(&node.config(), &node.log)?;
     let node = Arc::new(node);
+    let following = node.following.start(&node)?;
     let ended = admin::serve(&node, listeners);
     node.measure.stop();
-    for thread in threads {
+    node.following.stop();
+    for thread in threads.into_iter().chain(following) {
         if thread.join().is_err() {
-            bail!("a worker ended with a panic");
+            bail!("a thread ended with a panic");
         }
     }
     let most = node.config().node.drain_timeout.min(LAST_WORDS_MAX);
@@ -118,7 +129,7 @@ fn load(config: &Config, maps: mpsc::Sender<Arc<Maps>>) -> anyhow::Result<Redire
         socket_mark: config.transparent.socket_mark,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
-        windows: sets_windows(&config.policy),
+        windows: config.follow.is_some() || sets_windows(&config.policy),
     })?);
     // Whoever waits for them may have given up on starting.
     let _ = maps.send(Arc::clone(&made));
@@ -178,18 +189,21 @@ impl Node {
         path: Option<PathBuf>,
         config: Config,
         mut redirect: Redirect,
-        (log, measure): (Log, Measure),
+        (log, measure, following): (Log, Measure, Following),
         starting: Vec<worker::Starting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_heralds(&mut redirect, &config.policy, &log)?;
         let node = Self {
             path,
+            file: Mutex::new(config.clone()),
             config: Mutex::new(config),
+            extension: Mutex::default(),
             redirect: Mutex::new(redirect),
             workers: starting.iter().map(worker::Starting::handle).collect(),
             log,
             measure,
+            following,
         };
         let threads = starting.into_iter().map(worker::Starting::wait);
         let threads = threads.collect::<io::Result<Vec<_>>>();
@@ -227,7 +241,12 @@ impl Node {
         let Some(path) = &self.path else {
             bail!("there is no configuration file to read: the node was started without one");
         };
-        let (next, restart) = self.config().adopt(Config::load(path)?);
+        let extension = lock(&self.extension);
+        let (file, restart) = lock(&self.file).adopt(Config::load(path)?);
+        let next = match &*extension {
+            Some(extension) => extension.extend(&file),
+            None => file.clone(),
+        };
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
         set_heralds(&mut self.redirect(), &next.policy, &self.log)?;
@@ -243,8 +262,31 @@ impl Node {
         for warning in &next.warnings {
             self.log.warn(warning, &[]);
         }
+        *lock(&self.file) = file;
         *self.config() = next;
         Ok(restart)
+    }
+
+    /// Has flows that begin from now on go by what a controller adds to the configuration. Those that
+    /// are open stay where they are.
+    ///
+    /// # Errors
+    /// Other peers cannot be measured, or hops to them started as they should; all the rest is done.
+    pub(crate) fn set_extension(&self, extension: Extension) -> anyhow::Result<()> {
+        let mut known = lock(&self.extension);
+        let next = extension.extend(&lock(&self.file));
+        *known = Some(extension);
+        let chains = Arc::clone(&next.policy.chains);
+        let others = chains.peers != self.config().policy.chains.peers;
+        for worker in &self.workers {
+            worker.send(Command::Chains(Arc::clone(&chains)));
+        }
+        *self.config() = next.clone();
+        if others {
+            set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
+            self.measure.configure(&next, &self.log)?;
+        }
+        Ok(())
     }
 
     /// Puts back what somebody may have removed: without the rule, every packet

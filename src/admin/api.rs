@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::accept_word;
 
 pub(crate) mod chains;
+pub(crate) mod follow;
 pub(crate) mod links;
 
 /// Where the node is in its life.
@@ -51,6 +52,8 @@ pub(crate) struct Status {
     /// The redirect program's counters.
     pub(crate) redirect: BTreeMap<String, u64>,
     pub(crate) reloads: Reloads,
+    /// The controller that is followed, if any.
+    pub(crate) controller: Option<follow::Follow>,
 }
 
 /// An interface the node intercepts on, or was told to.

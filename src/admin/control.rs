@@ -12,6 +12,7 @@ use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::Notify;
 
+use super::api::follow::Follow;
 use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads, State, Status};
 use super::operations::Operations;
@@ -145,6 +146,7 @@ impl Control {
             ),
             interfaces: snapshot.interfaces,
             reloads: snapshot.reloads,
+            controller: snapshot.follow,
         }
     }
 
@@ -162,6 +164,7 @@ impl Control {
             redirect: self.node.redirect_stats(),
             interfaces: self.node.interfaces(),
             links: self.node.links(),
+            follow: self.node.follow(),
             reloads,
             events_dropped: self.node.log().events_dropped(),
         }
@@ -180,6 +183,8 @@ pub(crate) struct Snapshot {
     pub(crate) redirect: Vec<(&'static str, &'static str, u64)>,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) links: Links,
+    /// The controller that is followed, if any.
+    pub(crate) follow: Option<Follow>,
     pub(crate) reloads: Reloads,
     /// Lines of the node's own that the log dropped.
     pub(crate) events_dropped: u64,

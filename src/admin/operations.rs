@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_relay::control::Handle;
 
-use super::api::{Interface, ReloadReport, links::Links};
+use super::api::{Interface, ReloadReport, follow::Follow, links::Links};
 use crate::config::Config;
 use crate::host::{self, LinkEvent};
 use crate::journal::Log;
@@ -27,6 +27,11 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn configuration(&self) -> Config;
     /// How the links to its peers are.
     fn links(&self) -> Links;
+    /// How following a controller goes, if there is one.
+    fn follow(&self) -> Option<Follow>;
+    /// Takes the key of a node that a controller told last for the one that counts. Whether there is
+    /// such a node; nothing without a controller.
+    fn forget_key(&self, name: &str) -> Option<bool>;
     /// How long a drain lasts when nobody says.
     fn drain_timeout(&self) -> Duration;
     /// Reads the configuration again. On an error everything stays.
@@ -82,6 +87,14 @@ impl Operations for Node {
 
     fn links(&self) -> Links {
         self.links()
+    }
+
+    fn follow(&self) -> Option<Follow> {
+        self.following.status()
+    }
+
+    fn forget_key(&self, name: &str) -> Option<bool> {
+        self.following.forget_key(name)
     }
 
     fn drain_timeout(&self) -> Duration {

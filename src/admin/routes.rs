@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{Path, Query, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use posthaste_relay::control::RelayId;
 use serde::Deserialize;
@@ -33,6 +33,7 @@ pub(super) fn admin(control: Arc<Control>) -> Router {
         .route("/chains", get(list_chains))
         .route("/chains/explain", get(explain_chains))
         .route("/links", get(list_links))
+        .route("/keys/{name}", delete(forget_key))
         .route("/drain", post(drain))
         .route("/reload", post(reload))
         .fallback(nothing)
@@ -124,6 +125,22 @@ async fn explain_chains(Shared(control): Node, Query(query): Query<ExplainQuery>
 
 async fn list_links(Shared(control): Node) -> Response {
     answer(move || Json(control.node.links())).await
+}
+
+/// Takes the key of a node that the controller told last for the one that counts.
+async fn forget_key(Shared(control): Node, Path(name): Path<String>) -> Response {
+    answer(move || match control.node.forget_key(&name) {
+        Some(true) => StatusCode::NO_CONTENT.into_response(),
+        Some(false) => refuse(
+            StatusCode::NOT_FOUND,
+            format!("the controller tells of no node \"{name}\""),
+        ),
+        None => refuse(
+            StatusCode::CONFLICT,
+            "this node follows no controller, or it does not answer".to_owned(),
+        ),
+    })
+    .await
 }
 
 async fn drain(Shared(control): Node, Query(query): Query<DrainQuery>) -> Response {

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;
 
+use super::api::follow::Follow;
 use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
@@ -50,6 +51,12 @@ impl Operations for Fake {
             refused,
             ..Links::default()
         }
+    }
+    fn follow(&self) -> Option<Follow> {
+        None
+    }
+    fn forget_key(&self, name: &str) -> Option<bool> {
+        (name != "nobody").then_some(name == "paris")
     }
     fn drain_timeout(&self) -> Duration {
         Duration::from_secs(30)

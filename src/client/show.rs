@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::admin::api::follow::Follow;
 use crate::admin::api::{Detail, Relay, ReloadReport, Status, Tcp};
 
 /// The `status` verb.
@@ -34,6 +35,9 @@ pub(super) fn status(status: &Status) -> String {
     if status.interfaces.is_empty() {
         text.push_str("interface      NONE: nothing is intercepted\n");
     }
+    if let Some(follow) = &status.controller {
+        text.push_str(&controller(follow));
+    }
     section(
         &mut text,
         "workers",
@@ -59,6 +63,36 @@ pub(super) fn status(status: &Status) -> String {
             .map(|(name, value)| (name.as_str(), *value)),
         true,
     );
+    text
+}
+
+/// The controller that is followed, and its plan.
+fn controller(follow: &Follow) -> String {
+    let mut text = format!("controller     {}, ", follow.address);
+    match (follow.joined, &follow.trouble) {
+        (true, _) => text.push_str("joined\n"),
+        (false, Some(trouble)) => {
+            let _ = writeln!(text, "NOT JOINED: {trouble}");
+        }
+        (false, None) => text.push_str("not joined\n"),
+    }
+    let Some(plan) = &follow.plan else {
+        return text + "plan           none: flows go without\n";
+    };
+    let _ = write!(
+        text,
+        "plan           {} of epoch {}, ",
+        plan.version, plan.epoch
+    );
+    match plan.age_ms {
+        Some(age) => text.push_str(&span(age)),
+        None => text.push_str("nobody knows how"),
+    }
+    let _ = write!(text, " old of at most {}, ", span(plan.life_ms));
+    let _ = match plan.in_force {
+        true => writeln!(text, "{} chains to {} nodes", plan.chains, plan.egresses),
+        false => writeln!(text, "NOT IN FORCE: flows go without"),
+    };
     text
 }
 

@@ -22,6 +22,7 @@ use super::{ADMIN_SOCKET, Config, Node, Transparent, file};
 mod chains;
 mod controller;
 mod explicit;
+mod follow;
 mod measure;
 mod peers;
 mod rules;
@@ -226,8 +227,11 @@ impl Reader {
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);
         }
-        self.lonely_listeners(&explicit, &policy);
+        if file.controller.is_none() {
+            self.lonely_listeners(&explicit, &policy);
+        }
         let measure = self.measure(file, &explicit, &policy.chains.peers);
+        let follow = self.follow(file, policy.chains.me);
         Config {
             node,
             admin_socket,
@@ -236,6 +240,7 @@ impl Reader {
             explicit,
             policy,
             measure,
+            follow,
             spelling,
             warnings: std::mem::take(&mut self.warnings),
         }

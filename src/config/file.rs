@@ -28,6 +28,7 @@ pub(super) struct File {
     pub(super) rule: Vec<Spanned<Rule>>,
     pub(super) access: Access,
     pub(super) measure: Measure,
+    pub(super) controller: Option<Spanned<Controller>>,
     pub(super) listener: Vec<Spanned<Listener>>,
     pub(super) peer: Vec<Spanned<Peer>>,
     pub(super) chain: Vec<Spanned<Chain>>,
@@ -155,6 +156,17 @@ pub(super) struct Measure {
     pub(super) interval: Scalar,
     pub(super) interval_in_use: Scalar,
     pub(super) source_ports: Scalar,
+}
+
+/// `[controller]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Controller {
+    pub(super) address: Scalar,
+    pub(super) key: Scalar,
+    pub(super) identity_file: Scalar,
+    pub(super) state: Scalar,
+    pub(super) transfer_size: Scalar,
 }
 
 /// One `[[listener]]`.

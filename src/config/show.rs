@@ -14,7 +14,7 @@ use super::value::{show_duration, show_size};
 use super::{Config, Transparent};
 
 mod chains;
-use chains::{Access, Chain, Listener, Measure, Peer, Route};
+use chains::{Access, Chain, Controller, Listener, Measure, Peer, Route};
 
 /// A [`Config`] in the shape of its file.
 #[derive(Debug, Serialize)]
@@ -28,6 +28,8 @@ pub(super) struct Effective {
     defaults: Defaults,
     access: Access,
     measure: Measure,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    controller: Option<Controller>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listener: Vec<Listener>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -173,6 +175,7 @@ impl Effective {
             },
             access: Access::of(&config.policy.access),
             measure: Measure::of(&config.measure),
+            controller: config.follow.as_ref().map(Controller::of),
             listener: config.explicit.iter().map(Listener::of).collect(),
             peer: chains::peers(config),
             chain: chains::chains(config),

@@ -311,6 +311,7 @@ fn a_running_node_adopts_what_it_can() {
             "admin.socket",
             "metrics.listen",
             "listener",
+            "controller",
             "measure.reflector",
             "transparent.enabled",
             "transparent.interfaces",

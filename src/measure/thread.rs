@@ -149,6 +149,7 @@ impl Thread {
         }
         self.knock(&mut links, now);
         while let Some((report, was)) = links.next_report(now) {
+            shared.following.on_report(&report);
             if report.state != was {
                 self.tell(&report);
             }

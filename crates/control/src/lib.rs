@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | [`message`], [`frame`] | both | what is said, and its bytes |
 //! | [`rows`] | node | the rows that it holds |
+//! | [`follower`] | node | what it does with its stream, and how long it follows a plan |
 //! | [`registry`] | controller | nodes and links as they were reported |
 //! | [`book`] | controller | the plan: chains, their numbers, ways, and what each node is sent of it |
 

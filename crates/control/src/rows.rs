@@ -30,6 +30,14 @@ pub enum Refusal {
     Misfit(String),
 }
 
+/// The checksum of rows that are the whole, as it belongs in them.
+pub fn checksum_of(whole: &Rows) -> u64 {
+    let chains = whole.chains.iter().map(checksum::numbered);
+    let parts = chains.chain(whole.ways.iter().map(checksum::ways));
+    let parts = parts.fold(0, u64::wrapping_add);
+    checksum::whole(whole.stamp, &whole.sizes, &whole.access_us, parts)
+}
+
 /// The rows that a node holds.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -102,6 +110,17 @@ impl Held {
         let size = self.sizes.partition_point(|largest| *largest < bytes);
         let access = self.access_us.partition_point(|link| *link <= access_us);
         Some(size.min(last) * self.access_us.len() + access.saturating_sub(1))
+    }
+
+    /// The largest transfer of each size class, in bytes, ascending.
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    /// The chains that this node is part of, in no order, each with its nodes.
+    pub fn chains(&self) -> impl Iterator<Item = (ChainNumber, &[NodeNumber])> {
+        let chains = self.chains.iter();
+        chains.map(|(number, nodes)| (*number, nodes.as_slice()))
     }
 
     /// The chains to an egress for transfers of a class, the best first, at most [`CHOICES_MAX`];

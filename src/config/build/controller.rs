@@ -98,7 +98,11 @@ impl Reader {
         })
     }
 
-    fn identity(&mut self, key: &str, field: &file::Scalar) -> Option<(PathBuf, Identity)> {
+    pub(super) fn identity(
+        &mut self,
+        key: &str,
+        field: &file::Scalar,
+    ) -> Option<(PathBuf, Identity)> {
         let Some(field) = field else {
             let form = "expected the path of a file that posthaste keys identity made";
             self.note(None, format!("{key} is missing: {form}"));

@@ -34,7 +34,7 @@ impl Reader {
         self.named_once(key, &section.reflector);
         let reflectors = match section.reflector {
             Some(_) => reflectors,
-            None if peers.is_empty() => Vec::new(),
+            None if peers.is_empty() && file.controller.is_none() => Vec::new(),
             None => beside(listeners),
         };
         let of_peers = file.peer.iter().map(Spanned::get_ref).zip(peers);

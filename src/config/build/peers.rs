@@ -65,7 +65,7 @@ impl Reader {
     }
 
     /// What the sockets of hops are like unless a peer says otherwise.
-    fn hop_defaults(&self) -> SideOptions {
+    pub(super) fn hop_defaults(&self) -> SideOptions {
         let known = (self.capacity.congestion)();
         let there = known.iter().any(|name| name == CONGESTION);
         SideOptions {

@@ -53,6 +53,28 @@ pub(super) struct Peer {
     socket: Side,
 }
 
+/// `[controller]`, as it is written.
+#[derive(Debug, Serialize)]
+pub(super) struct Controller {
+    address: String,
+    key: String,
+    identity_file: String,
+    state: String,
+    transfer_size: String,
+}
+
+impl Controller {
+    pub(super) fn of(follow: &config::Follow) -> Self {
+        Self {
+            address: follow.address.to_string(),
+            key: follow.key.to_string(),
+            identity_file: follow.identity_file.display().to_string(),
+            state: follow.state.display().to_string(),
+            transfer_size: show_size(follow.transfer_bytes),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct Chain {
     name: String,

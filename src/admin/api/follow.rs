@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The documents of the admin API about a controller that is followed.
+
+use serde::{Deserialize, Serialize};
+
+/// How following a controller goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Follow {
+    /// Where the controller is.
+    pub(crate) address: String,
+    /// Whether it has let this node in.
+    pub(crate) joined: bool,
+    /// Why it has not.
+    pub(crate) trouble: Option<String>,
+    pub(crate) plan: Option<Plan>,
+    /// Other nodes that it tells of.
+    pub(crate) members: usize,
+    /// Streams on which it let this node in.
+    pub(crate) joins: u64,
+    /// Plans that were followed, and those that were not: older than what was held, or unfit.
+    pub(crate) plans: u64,
+    pub(crate) older: u64,
+    pub(crate) misfits: u64,
+    /// Keys of nodes that were refused since another was told first.
+    pub(crate) keys: u64,
+}
+
+/// The plan that is held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) epoch: u64,
+    pub(crate) version: u64,
+    /// Since the controller last said that it stands; nothing if that cannot be told.
+    pub(crate) age_ms: Option<u64>,
+    /// At this age flows go without it.
+    pub(crate) life_ms: u64,
+    /// Whether flows go by it.
+    pub(crate) in_force: bool,
+    /// Chains that this node is part of, and nodes that ways lead to.
+    pub(crate) chains: usize,
+    pub(crate) egresses: usize,
+}

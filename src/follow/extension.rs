@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a controller adds to the configuration: peers, chains, and whose destinations are whose.
+//! Pure. What the configuration says goes first.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use posthaste_control::follower::Follower;
+use posthaste_control::identity::Identity;
+use posthaste_control::message::{ChainNumber, DIRECT, Egress, Member, NodeNumber};
+use posthaste_control::rows::Held;
+use posthaste_relay::chain::{
+    Carrier, Chain, Chains, Peer, Planned, PoolLimits, Prefixes, Toward, Way,
+};
+use posthaste_relay::policy::Prefix;
+use posthaste_wire::header::NodeId;
+use posthaste_wire::seal::Key;
+use posthaste_wire::stamp;
+
+use crate::config::{Config, Follow};
+
+/// Warm hops that a worker keeps open to a member: none before flows ask for some.
+const POOL: PoolLimits = PoolLimits { min: 0, max: 64 };
+
+/// What a controller adds.
+#[derive(Clone, Debug)]
+pub(crate) struct Extension {
+    /// The other nodes, and where they answer probes.
+    peers: Vec<(Peer, Option<SocketAddr>)>,
+    plan: Option<Held>,
+    egresses: Vec<Egress>,
+    transfer_bytes: u32,
+}
+
+/// The keys that this node shares with others, each computed once.
+#[derive(Debug, Default)]
+pub(super) struct PairKeys(HashMap<[u8; 32], Option<Key>>);
+
+impl PairKeys {
+    fn of(&mut self, identity: &Identity, theirs: &[u8; 32]) -> Option<Key> {
+        let key = self.0.entry(*theirs);
+        key.or_insert_with(|| identity.pair_key(theirs)).clone()
+    }
+}
+
+impl Extension {
+    /// What a follower follows now.
+    pub(super) fn of(
+        follower: &Follower,
+        settings: &Follow,
+        identity: &Identity,
+        keys: &mut PairKeys,
+    ) -> Self {
+        let members = follower.members();
+        let peers = members.filter_map(|(member, exchange)| {
+            let key = keys.of(identity, exchange)?;
+            let key_id = key_id(&identity.exchange_public(), exchange);
+            peer(member, (key, key_id), settings)
+        });
+        Self {
+            peers: peers.collect(),
+            plan: follower.plan().cloned(),
+            egresses: follower.egresses().to_vec(),
+            transfer_bytes: settings.transfer_bytes,
+        }
+    }
+
+    /// A configuration with what the controller adds.
+    pub(crate) fn extend(&self, file: &Config) -> Config {
+        let mut config = file.clone();
+        let chains = &file.policy.chains;
+        let is_known = |peer: &Peer| Some(peer.id) == chains.me || chains.peer(peer.id).is_some();
+        let mut peers = chains.peers.to_vec();
+        for (peer, reflector) in self.peers.iter().filter(|(peer, _)| !is_known(peer)) {
+            peers.push(peer.clone());
+            config.measure.reflectors_of_peers.push(*reflector);
+            config.spelling.key_files.push(None);
+        }
+        let extended = Chains {
+            peers: peers.into(),
+            ..Chains::clone(chains)
+        };
+        let extended = match &self.plan {
+            Some(plan) => self.plan(extended, plan, &mut config.spelling.nodes),
+            None => extended,
+        };
+        config.policy.chains = Arc::new(extended);
+        config
+    }
+
+    fn plan(&self, mut chains: Chains, plan: &Held, spelling: &mut Vec<Vec<String>>) -> Chains {
+        let mut numbered: Vec<(ChainNumber, &[NodeNumber])> = plan.chains().collect();
+        numbered.retain(|(number, _)| chains.chain(*number).is_none());
+        numbered.sort_unstable();
+        let mut all = chains.chains.to_vec();
+        for (number, nodes) in &numbered {
+            let (chain, names) = chain(&chains, *number, &nodes[1..]);
+            all.push(chain);
+            spelling.push(names);
+        }
+        let mut nodes: Vec<NodeNumber> = self.egresses.iter().map(|egress| egress.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        for egress in nodes.iter().filter_map(|node| place(&chains, *node)) {
+            let peer = &chains.peers[egress];
+            all.push(Chain::between_two(peer, egress));
+            spelling.push(vec![peer.name.to_string()]);
+        }
+        chains.chains = all.into();
+        let is_own =
+            |number: &ChainNumber| numbered.binary_search_by_key(number, |one| one.0).is_ok();
+        let toward = nodes
+            .iter()
+            .map(|node| toward(&chains, plan, *node, is_own));
+        let toward = toward.collect();
+        let egresses = self.egresses.iter().filter_map(|egress| {
+            let place = nodes.binary_search(&egress.node).ok()?;
+            Some((prefix(egress)?, u32::try_from(place).ok()?))
+        });
+        chains.planned = Some(Planned {
+            egresses: Prefixes::new(egresses),
+            toward,
+            sizes: plan.sizes().into(),
+            learned: Prefixes::default(),
+            usual_bytes: self.transfer_bytes.into(),
+        });
+        chains
+    }
+}
+
+/// Which of the keys of two nodes this is: the same at both, and of all keys of a node most likely
+/// the only one, so that few are tried for a request.
+fn key_id(ours: &[u8; 32], theirs: &[u8; 32]) -> u32 {
+    let first = |key: &[u8; 32]| u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
+    first(ours) ^ first(theirs)
+}
+
+fn peer(
+    member: &Member,
+    (key, key_id): (Key, u32),
+    settings: &Follow,
+) -> Option<(Peer, Option<SocketAddr>)> {
+    let address = *member.listeners.first()?;
+    let mut callers: Vec<IpAddr> = member.listeners.iter().map(SocketAddr::ip).collect();
+    callers.dedup();
+    let reflector = member.reflectors.first().copied();
+    let usual = SocketAddr::new(address.ip(), stamp::PORT);
+    let peer = Peer {
+        name: member.name.as_str().into(),
+        id: NodeId::new(member.number)?,
+        address,
+        key: Some(key),
+        key_id,
+        carrier: Carrier::Convert,
+        calls_from: callers,
+        pool: POOL,
+        socket: settings.socket.clone(),
+    };
+    Some((peer, Some(reflector.unwrap_or(usual))))
+}
+
+fn place(chains: &Chains, node: NodeNumber) -> Option<usize> {
+    chains.peer(NodeId::new(node)?)
+}
+
+/// A chain of the plan, and the names of its nodes after the first.
+fn chain(chains: &Chains, number: ChainNumber, nodes: &[NodeNumber]) -> (Chain, Vec<String>) {
+    let places: Vec<Option<usize>> = nodes.iter().map(|node| place(chains, *node)).collect();
+    let names = nodes.iter().zip(&places).map(|(node, place)| match place {
+        Some(place) => chains.peers[*place].name.to_string(),
+        None => node.to_string(),
+    });
+    let names = names.collect();
+    let chain = Chain {
+        name: format!("#{number}").into(),
+        number,
+        nodes: places,
+    };
+    (chain, names)
+}
+
+/// The ways to an egress. Access links count as short: nothing is known of a client before it is
+/// answered.
+fn toward(
+    chains: &Chains,
+    plan: &Held,
+    egress: NodeNumber,
+    is_own: impl Fn(&ChainNumber) -> bool,
+) -> Toward {
+    let way = |number: &ChainNumber| {
+        let chain = match *number {
+            DIRECT => {
+                let place = place(chains, egress)?;
+                let between = Chain::between_two(&chains.peers[place], place);
+                return chains.hop(&between, 0);
+            }
+            // The configuration may have another chain of this number.
+            _ if !is_own(number) => return None,
+            number => chains.chain(number)?,
+        };
+        chains.hop(chain, 0)
+    };
+    let mut choices: Vec<Box<[Way]>> = Vec::new();
+    let classes = plan.sizes().iter().map(|bytes| {
+        let class = plan.class(*bytes, 0).unwrap_or(0);
+        let ways: Box<[Way]> = plan.ways(egress, class).iter().filter_map(way).collect();
+        let known = choices.iter().position(|known| *known == ways);
+        let choice = known.unwrap_or_else(|| {
+            choices.push(ways);
+            choices.len() - 1
+        });
+        // There are no more than classes, and those are few.
+        u8::try_from(choice).unwrap_or(u8::MAX)
+    });
+    let classes = classes.collect();
+    Toward {
+        classes,
+        choices: choices.into(),
+    }
+}
+
+fn prefix(egress: &Egress) -> Option<Prefix> {
+    let address = Ipv6Addr::from(egress.prefix.address);
+    let bits = egress.prefix.bits;
+    match address.to_ipv4_mapped() {
+        Some(v4) if bits >= 96 => Prefix::new(v4.into(), bits - 96),
+        _ => Prefix::new(address.into(), bits),
+    }
+}
+
+#[cfg(test)]
+mod tests;

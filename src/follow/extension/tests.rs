@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a controller adds, and what of it the configuration overrules.
+
+use std::path::Path;
+use std::time::Duration;
+
+use posthaste_control::follower::Order;
+use posthaste_control::identity::PublicKey;
+use posthaste_control::message::{
+    Hello, NumberedChain, Prefix as Told, Rows, Stamp, ToNode, VERSION, Ways, Welcome,
+};
+use posthaste_relay::flow::Flow;
+use posthaste_relay::policy::SideOptions;
+
+use super::*;
+use crate::config::invariants::HOST;
+
+const FILE: &str = "version = 1\n[node]\nid = 1\n[[peer]]\nname = \"filed\"\nid = 3\n\
+    address = \"192.0.2.3:4480\"\nkey = \"0303030303030303030303030303030303030303030303030303030303030303\"\n\
+    [[chain]]\nname = \"own\"\nnumber = 7\nnodes = [\"filed\"]\n\
+    [[route]]\ndestinations = [\"203.0.113.128/25\"]\nchains = [\"own\"]\n";
+
+fn file() -> Config {
+    Config::parse(Path::new("node.toml"), FILE, &HOST).unwrap()
+}
+
+fn identity(number: u8) -> Identity {
+    Identity::new(&[number; 32])
+}
+
+fn settings() -> Follow {
+    Follow {
+        address: "192.0.2.9:4490".parse().unwrap(),
+        key: PublicKey([0; 32]),
+        identity_file: "/identity".into(),
+        secret: None,
+        state: "/state".into(),
+        transfer_bytes: 10_000,
+        socket: SideOptions::default(),
+    }
+}
+
+fn member(number: u8) -> Member {
+    Member {
+        number: number.into(),
+        name: format!("node-{number}"),
+        exchange: identity(number).exchange_public(),
+        listeners: vec![SocketAddr::new([192, 0, 2, number].into(), 4480)],
+        reflectors: Vec::new(),
+    }
+}
+
+/// Chain 7 and 8 to node 4, by 2 and 3; big transfers take them, small ones the hop to 4.
+fn rows() -> Rows {
+    let chain = |number, by| NumberedChain {
+        number,
+        nodes: vec![1, by, 4],
+    };
+    let mut rows = Rows {
+        stamp: Stamp {
+            epoch: 1,
+            version: 1,
+        },
+        base: None,
+        sizes: vec![15_000, 450_000],
+        access_us: vec![0, 20_000],
+        chains: vec![chain(7, 2), chain(8, 3)],
+        chains_gone: Vec::new(),
+        ways: vec![Ways {
+            egress: 4,
+            classes: vec![0, 0, 1, 0],
+            choices: vec![vec![DIRECT], vec![7, 8, DIRECT]],
+        }],
+        ways_gone: Vec::new(),
+        checksum: 0,
+    };
+    rows.checksum = posthaste_control::rows::checksum_of(&rows);
+    rows
+}
+
+fn told(address: [u8; 4], bits: u8) -> Told {
+    Told {
+        address: std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets(),
+        bits: 96 + bits,
+    }
+}
+
+/// A node that was told of three others, a plan, and whose 203.0.113.0/24 is.
+fn follower() -> Follower {
+    let hello = Hello {
+        version: VERSION,
+        number: 1,
+        software: String::new(),
+        exchange: identity(1).exchange_public(),
+        listeners: Vec::new(),
+        reflectors: Vec::new(),
+        holds: None,
+    };
+    let now = Duration::from_secs(1);
+    let mut follower = Follower::new(hello, None, 1, now);
+    assert_eq!(follower.next_order(now), Some(Order::Dial));
+    follower.on_open(now);
+    while follower.next_order(now).is_some() {}
+    let egress = |prefix, node| Egress { prefix, node };
+    let messages = [
+        ToNode::Welcome(Welcome {
+            version: VERSION,
+            life_s: 60,
+            alive_s: 5,
+        }),
+        ToNode::Members {
+            all: true,
+            members: vec![member(2), member(3), member(4)],
+            gone: Vec::new(),
+        },
+        ToNode::Egresses(vec![
+            egress(told([203, 0, 113, 0], 24), 4),
+            egress(told([203, 0, 113, 64], 26), 1),
+            egress(told([203, 0, 113, 7], 40), 4),
+        ]),
+        ToNode::Rows(rows()),
+    ];
+    for message in messages {
+        follower.on_message(message, now);
+    }
+    while follower.next_order(now).is_some() {}
+    follower
+}
+
+fn extended(follower: &Follower) -> Config {
+    let mut keys = PairKeys::default();
+    Extension::of(follower, &settings(), &identity(1), &mut keys).extend(&file())
+}
+
+fn ways(chains: &Chains, server: [u8; 4], bytes: Option<u32>) -> Vec<String> {
+    let flow = Flow::new(([192, 0, 2, 99], 4000).into(), (server, 443).into());
+    let named = chains.ways(&flow, bytes).into_iter().map(|way| match way {
+        Way::Direct => "direct".to_owned(),
+        Way::Hop { peer, chain, label } => {
+            let peer = &chains.peers[chains.peer(peer).unwrap()].name;
+            let chain = &chains.chain(chain).unwrap().name;
+            format!(
+                "{peer} by {chain}{}",
+                if label.is_some() { " and on" } else { "" }
+            )
+        }
+    });
+    named.collect()
+}
+
+#[test]
+fn flows_go_by_the_plan_where_the_configuration_says_nothing() {
+    let config = extended(&follower());
+    let chains = &config.policy.chains;
+    let at = [203, 0, 113, 1];
+    assert_eq!(ways(chains, at, None), ["node-4 by to node-4", "direct"]);
+    // Chain 7 is another one in the configuration, so that of the plan is no way here.
+    let big = ["filed by #8 and on", "node-4 by to node-4", "direct"];
+    assert_eq!(ways(chains, at, Some(20_000)), big);
+    assert_eq!(ways(chains, at, Some(u32::MAX)), big);
+    // This node is the egress; a route; nobody knows.
+    assert_eq!(ways(chains, [203, 0, 113, 65], None), ["direct"]);
+    assert_eq!(
+        ways(chains, [203, 0, 113, 129], None),
+        ["filed by own", "direct"]
+    );
+    assert_eq!(ways(chains, [198, 51, 100, 1], None), ["direct"]);
+}
+
+#[test]
+fn members_become_peers_with_keys_of_pairs_and_those_of_the_file_stay() {
+    let config = extended(&follower());
+    let peers = &config.policy.chains.peers;
+    let names: Vec<&str> = peers.iter().map(|peer| &*peer.name).collect();
+    assert_eq!(names, ["filed", "node-2", "node-4"]);
+    assert_eq!(peers[0], file().policy.chains.peers[0]);
+    // The other end comes to the same.
+    let theirs = identity(2).pair_key(&identity(1).exchange_public());
+    assert_eq!(peers[1].key, theirs);
+    let ids = [[1, 2], [2, 1]].map(|[us, them]| {
+        key_id(
+            &identity(us).exchange_public(),
+            &identity(them).exchange_public(),
+        )
+    });
+    assert_eq!(ids, [peers[1].key_id; 2]);
+    let reflectors = &config.measure.reflectors_of_peers;
+    assert_eq!(
+        reflectors.last(),
+        Some(&Some("192.0.2.4:862".parse().unwrap()))
+    );
+    assert_eq!(reflectors.len(), peers.len());
+    assert_eq!(config.spelling.key_files.len(), peers.len());
+    assert_eq!(
+        config.spelling.nodes.len(),
+        config.policy.chains.chains.len()
+    );
+    assert_eq!(config.spelling.nodes[1], ["filed", "node-4"]);
+}
+
+#[test]
+fn when_the_life_of_the_plan_is_over_peers_stay_and_flows_go_directly() {
+    let mut follower = follower();
+    let late = Duration::from_secs(62);
+    while follower.next_order(late).is_some() {}
+    let config = extended(&follower);
+    assert_eq!(config.policy.chains.peers.len(), 3);
+    assert_eq!(
+        ways(&config.policy.chains, [203, 0, 113, 1], None),
+        ["direct"]
+    );
+    assert_eq!(config.policy.chains.chains.len(), 1);
+}

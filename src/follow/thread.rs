@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread that follows a controller: waits, reads what came, and does what the follower wants done.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use caps::Capability;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use posthaste_control::follower::{Event, Follower, Order};
+use posthaste_control::identity::Identity;
+use posthaste_control::message::{Hello, VERSION};
+use posthaste_control::tls;
+use posthaste_relay::sys;
+use posthaste_wire::header::NodeId;
+use rustls::ClientConfig;
+
+use super::disk::Disk;
+use super::extension::PairKeys;
+use super::stream::Stream;
+use super::{Ask, Extension, Shared, lock};
+use crate::admin::api::follow as api;
+use crate::config::{Config, Follow};
+use crate::journal::Log;
+use crate::node::Node;
+use crate::privileges;
+
+/// What the thread keeps: to mark its socket, to tell the redirect programs of peers, and to have
+/// links measured.
+const KEPT: [Capability; 3] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_BPF,
+];
+/// How long opening a stream may take.
+const DIAL_WITHIN: Duration = Duration::from_secs(10);
+/// Nothing is waited for longer.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// All that the thread works with.
+pub(super) struct Thread {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    settings: Follow,
+    identity: Identity,
+    mark: u32,
+    tls: Arc<ClientConfig>,
+    disk: Disk,
+    follower: Follower,
+    keys: PairKeys,
+    stream: Option<Stream>,
+    /// When a stream that is being opened has to be.
+    open_by: Option<Duration>,
+    /// Why there is no stream, as the log was told.
+    trouble: Option<String>,
+    log: Log,
+}
+
+impl Thread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        node: Arc<Node>,
+        config: &Config,
+        settings: Follow,
+    ) -> anyhow::Result<Self> {
+        let log = node.log.clone();
+        let me = config.policy.chains.me.context("the node has no number")?;
+        let identity = settings
+            .secret
+            .clone()
+            .context("the node has no identity")?
+            .0;
+        let disk = Disk::new(&settings.state)?;
+        let now = sys::monotonic();
+        let saved = disk.load().unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            log.warn("the plan that was kept is lost", &[("error", &error)]);
+            None
+        });
+        let saved = saved.map(|saved| {
+            let stood = saved.stood(disk.boot);
+            (saved, stood)
+        });
+        let hello = hello(config, me, &identity);
+        let seed = u64::from_ne_bytes(sys::random());
+        Ok(Self {
+            shared,
+            node,
+            tls: Arc::new(tls::client(&identity, settings.key)),
+            settings,
+            identity,
+            mark: config.transparent.socket_mark,
+            disk,
+            follower: Follower::new(hello, saved, seed, now),
+            keys: PairKeys::default(),
+            stream: None,
+            open_by: None,
+            trouble: None,
+            log,
+        })
+    }
+
+    /// Follows until it is told to stop.
+    pub(super) fn run(mut self, mut woken: UnixStream) {
+        if let Err(error) = privileges::keep_only(&KEPT) {
+            let error = format!("{error:#}");
+            self.log
+                .warn("following keeps privileges", &[("error", &error)]);
+        }
+        while !self.shared.stopped.load(Ordering::Relaxed) {
+            self.wait(&woken);
+            while woken.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+            self.turn();
+        }
+        if let Some(stream) = self.stream.take() {
+            stream.close();
+        }
+        self.save();
+    }
+
+    /// Does all that is to be done now.
+    pub(super) fn turn(&mut self) {
+        self.hear();
+        let links = std::mem::take(&mut *lock(&self.shared.links));
+        links
+            .into_values()
+            .for_each(|link| self.follower.on_link(link));
+        let asks = std::mem::take(&mut *lock(&self.shared.asks));
+        let now = sys::monotonic();
+        for Ask::Forget(name, answer) in asks {
+            let found = self.follower.forget_key(&name, now);
+            // Whoever asked may have stopped waiting.
+            let _ = answer.send(found);
+        }
+        while let Some(order) = self.follower.next_order(sys::monotonic()) {
+            self.carry_out(order);
+        }
+        while let Some(event) = self.follower.next_event() {
+            self.tell(&event);
+        }
+        *lock(&self.shared.status) = Some(self.status());
+    }
+
+    /// Waits until something is to be read or done.
+    fn wait(&self, woken: &UnixStream) {
+        let deadline = [self.follower.deadline(), self.open_by];
+        let now = sys::monotonic();
+        let wait = deadline.into_iter().flatten().min();
+        let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
+        // The next whole millisecond, so as not to wake too early.
+        let wait_ms = i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+        let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
+        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+        if let Some(stream) = &self.stream {
+            fds.push(PollFd::new(stream.socket(), stream.interest()));
+        }
+        // A signal wakes it too early, and it waits again.
+        let _ = poll(&mut fds, timeout);
+    }
+
+    /// Takes the stream as far as it goes.
+    fn hear(&mut self) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        let mut ended = stream.advance().err();
+        let now = sys::monotonic();
+        if stream.is_open() && self.open_by.take().is_some() {
+            self.follower.on_open(now);
+        }
+        if self.open_by.is_some_and(|by| by <= now) {
+            ended.get_or_insert_with(|| anyhow::anyhow!("it takes too long"));
+        }
+        // What came before the end counts.
+        while self.open_by.is_none() {
+            match stream.next() {
+                Ok(Some(message)) => self.follower.on_message(message, now),
+                Ok(None) => break,
+                Err(error) => {
+                    ended = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = ended {
+            self.lose(&error);
+        }
+    }
+
+    /// The stream is no more.
+    fn lose(&mut self, error: &anyhow::Error) {
+        (self.stream, self.open_by) = (None, None);
+        self.follower.on_closed(sys::monotonic());
+        self.complain(format!("{error:#}"));
+    }
+
+    /// Says why there is no stream, once for each reason.
+    fn complain(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            let address = self.settings.address;
+            self.log.warn(
+                "no stream to the controller",
+                &[("controller", &address), ("error", &why)],
+            );
+            self.trouble = Some(why);
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Dial => match Stream::dial(self.settings.address, self.mark, &self.tls) {
+                Ok(stream) => {
+                    self.stream = Some(stream);
+                    self.open_by = Some(sys::monotonic() + DIAL_WITHIN);
+                }
+                Err(error) => self.lose(&error),
+            },
+            Order::Send(message) => {
+                let sent = self.stream.as_mut().map(|stream| stream.send(&message));
+                if let Some(Err(error)) = sent {
+                    self.lose(&error);
+                }
+            }
+            Order::Close(why) => {
+                if let Some(stream) = self.stream.take() {
+                    stream.close();
+                }
+                self.complain(why);
+            }
+            Order::Renew => self.renew(),
+            // Every link is measured as often as the configuration says.
+            Order::Measure => {}
+            Order::Save => self.save(),
+        }
+    }
+
+    /// Has flows go by what is followed now.
+    fn renew(&mut self) {
+        let Self {
+            follower,
+            settings,
+            identity,
+            keys,
+            ..
+        } = self;
+        let extension = Extension::of(follower, settings, identity, keys);
+        if let Err(error) = self.node.set_extension(extension) {
+            let error = format!("{error:#}");
+            self.log
+                .error("cannot follow the plan", &[("error", &error)]);
+        }
+        let config = self.node.config();
+        let peers = &config.policy.chains;
+        self.follower
+            .retain_links(|to| NodeId::new(to).is_some_and(|id| peers.peer(id).is_some()));
+    }
+
+    fn save(&self) {
+        if let Err(error) = self.disk.save(&self.follower.saved(self.disk.boot)) {
+            let error = format!("{error:#}");
+            self.log.warn("cannot keep the plan", &[("error", &error)]);
+        }
+    }
+
+    fn tell(&mut self, event: &Event) {
+        let log = &self.log;
+        match event {
+            Event::Joined => {
+                self.trouble = None;
+                log.info(
+                    "joined the controller",
+                    &[("controller", &self.settings.address)],
+                );
+            }
+            Event::Follows(stamp) | Event::Again(stamp) => log.info(
+                "follows a plan",
+                &[("epoch", &stamp.epoch), ("version", &stamp.version)],
+            ),
+            Event::Over(stamp) => log.warn(
+                "the plan is too old: flows go without it",
+                &[("epoch", &stamp.epoch), ("version", &stamp.version)],
+            ),
+            Event::Refused(refusal) => log.warn("plan refused", &[("error", refusal)]),
+            Event::Unwanted(unwanted) => log.warn("member not as told", &[("error", unwanted)]),
+            Event::Farewell(why) => log.warn("the controller says farewell", &[("reason", why)]),
+        }
+    }
+
+    fn status(&self) -> api::Follow {
+        let now = sys::monotonic();
+        let held = self.follower.held(now);
+        let plan = self.follower.plan();
+        let counts = self.follower.counts();
+        let (chains, egresses) = plan.map_or((0, 0), posthaste_control::rows::Held::size);
+        api::Follow {
+            address: self.settings.address.to_string(),
+            joined: self.follower.is_joined(),
+            trouble: self.trouble.clone(),
+            plan: held.map(|(stamp, age)| api::Plan {
+                epoch: stamp.epoch,
+                version: stamp.version,
+                age_ms: age.map(millis),
+                life_ms: millis(self.follower.life()),
+                in_force: plan.is_some(),
+                chains,
+                egresses,
+            }),
+            members: self.follower.members().count(),
+            joins: counts.joins,
+            plans: counts.plans,
+            older: counts.older,
+            misfits: counts.misfits,
+            keys: counts.keys,
+        }
+    }
+}
+
+/// Who this node is.
+fn hello(config: &Config, me: NodeId, identity: &Identity) -> Hello {
+    Hello {
+        version: VERSION,
+        number: me.to_bits(),
+        software: concat!("posthaste ", env!("CARGO_PKG_VERSION")).to_owned(),
+        exchange: identity.exchange_public(),
+        listeners: config.explicit.clone(),
+        reflectors: config.measure.reflectors.clone(),
+        holds: None,
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

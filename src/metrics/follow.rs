@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The controller that is followed, and its plan. Without a controller there is no sample.
+
+use super::Page;
+use crate::admin::api::follow::{Follow, Plan};
+
+pub(super) fn follow(page: &mut Page, follow: &Follow) {
+    let help = "Whether the controller has let the node in.";
+    page.single("controller_joined", "gauge", help, u8::from(follow.joined));
+    let help = "Streams on which the controller let the node in.";
+    page.single("controller_joins_total", "counter", help, follow.joins);
+    let help = "Other nodes that the controller tells of.";
+    page.single("controller_members", "gauge", help, follow.members);
+    let help = "Keys of nodes that were refused since another was told first.";
+    page.single(
+        "controller_keys_refused_total",
+        "counter",
+        help,
+        follow.keys,
+    );
+    let help = "Plans that were followed.";
+    page.single("plan_changes_total", "counter", help, follow.plans);
+    page.family(
+        "plan_refused_total",
+        "counter",
+        "Plans that were refused, by reason.",
+    );
+    page.sample("plan_refused_total", "reason=\"older\"", follow.older);
+    page.sample("plan_refused_total", "reason=\"misfit\"", follow.misfits);
+    let in_force = follow.plan.as_ref().is_some_and(|plan| plan.in_force);
+    let help = "Whether flows go by a plan.";
+    page.single("plan_in_force", "gauge", help, u8::from(in_force));
+    if let Some(plan) = &follow.plan {
+        held(page, plan);
+    }
+}
+
+fn held(page: &mut Page, plan: &Plan) {
+    page.single("plan_epoch", "gauge", "The epoch of the plan.", plan.epoch);
+    page.single(
+        "plan_version",
+        "gauge",
+        "The version of the plan.",
+        plan.version,
+    );
+    if let Some(age_ms) = plan.age_ms {
+        let help = "Since the controller last said that the plan stands.";
+        page.single("plan_age_seconds", "gauge", help, age_ms as f64 / 1e3);
+    }
+    let help = "At this age flows go without the plan.";
+    page.single(
+        "plan_life_seconds",
+        "gauge",
+        help,
+        plan.life_ms as f64 / 1e3,
+    );
+    let help = "Chains of the plan that the node is part of.";
+    page.single("plan_chains", "gauge", help, plan.chains);
+    let help = "Nodes that ways of the plan lead to.";
+    page.single("plan_egresses", "gauge", help, plan.egresses);
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn followed() -> Follow {
+        Follow {
+            joined: true,
+            plan: Some(Plan {
+                epoch: 2,
+                version: 7,
+                age_ms: Some(1_500),
+                ..Plan::default()
+            }),
+            older: 1,
+            misfits: 3,
+            ..Follow::default()
+        }
+    }
+
+    #[test]
+    fn the_age_of_the_plan_is_in_seconds_and_there_is_none_without_a_plan() {
+        let render = |followed: &Follow| {
+            let mut page = Page::of("posthaste");
+            follow(&mut page, followed);
+            page.0
+        };
+        let page = render(&followed());
+        assert!(page.contains("posthaste_plan_age_seconds 1.5\n"), "{page}");
+        assert!(page.contains("posthaste_plan_refused_total{reason=\"misfit\"} 3\n"));
+        assert!(page.contains("posthaste_plan_in_force 0\n"));
+        let page = render(&Follow::default());
+        assert!(!page.contains("plan_age") && page.contains("posthaste_plan_in_force 0\n"));
+    }
+}
