@@ -102,13 +102,11 @@ fn book(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("all rows, whole", nodes), |bencher| {
             bencher.iter(|| all(&book, None));
         });
+        let (before, _) = book.chain_count();
         let start = Instant::now();
         book.adopt(&next.network, &next.tables, Duration::from_secs(10));
-        let (chains, _) = book.chain_count();
-        println!(
-            "{nodes} nodes: another plan took {:?}; {chains} chains",
-            start.elapsed()
-        );
+        let (took, (after, _)) = (start.elapsed(), book.chain_count());
+        println!("{nodes} nodes: another plan took {took:?}; {before} chains, {after} with it");
         group.bench_function(BenchmarkId::new("all rows, changes", nodes), |bencher| {
             bencher.iter(|| all(&book, Some(held)));
         });
