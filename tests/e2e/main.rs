@@ -16,6 +16,7 @@ mod clients;
 mod configuration;
 mod controller;
 mod convert;
+mod cost;
 mod fragments;
 mod heralds;
 mod hostile;

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a relay costs, in system calls: a number that no busy machine changes much.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::support::{
+    PORT, accept, accepting, dial, expect_end, line, listen, start, target, until_ended,
+};
+
+const RELAYS: u64 = 50;
+const OBJECT: [u8; 8192] = [7; 8192];
+
+/// Where the kernel numbers its tracepoints, and the one of system calls.
+const TRACEFS: &str = "/sys/kernel/tracing";
+const SYS_ENTER: &str = "events/raw_syscalls/sys_enter/id";
+
+/// From linux/perf_event.h: an event of a tracepoint, the first version's size of what describes
+/// one, and the request to leave some out.
+const PERF_TYPE_TRACEPOINT: u64 = 2;
+const PERF_ATTR_BYTES: u64 = 64;
+const PERF_FLAG_FD_CLOEXEC: u64 = 8;
+const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
+
+/// Counts the system calls of a thread but those that wait for events, of which there are as many
+/// as the scheduler likes.
+struct Calls(File);
+
+impl Calls {
+    fn of(thread: u32) -> io::Result<Self> {
+        let mut about = [0_u64; 8];
+        about[0] = PERF_TYPE_TRACEPOINT | PERF_ATTR_BYTES << 32;
+        about[1] = tracepoint();
+        // SAFETY: `about` is as long as it says; the rest are numbers.
+        let made = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                about.as_ptr(),
+                thread,
+                -1,
+                -1,
+                PERF_FLAG_FD_CLOEXEC,
+            )
+        };
+        let fd = i32::try_from(made).expect("a descriptor or -1");
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it, for us alone.
+        let file = unsafe { File::from_raw_fd(fd) };
+        let filter = format!("{}\0", without_waiting());
+        // SAFETY: the request takes a string that ends with a zero.
+        let set = unsafe { libc::ioctl(fd, PERF_EVENT_IOC_SET_FILTER, filter.as_ptr()) };
+        if set < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        assert_eq!(file.as_raw_fd(), fd);
+        Ok(Self(file))
+    }
+
+    fn read(&mut self) -> u64 {
+        let mut count = [0; 8];
+        self.0.read_exact(&mut count).expect("a count");
+        u64::from_ne_bytes(count)
+    }
+}
+
+fn without_waiting() -> String {
+    let mut waits = vec![libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+    #[cfg(target_arch = "x86_64")]
+    waits.push(libc::SYS_epoll_wait);
+    let conditions: Vec<String> = waits.iter().map(|call| format!("id != {call}")).collect();
+    conditions.join(" && ")
+}
+
+/// The number of the tracepoint of system calls.
+fn tracepoint() -> u64 {
+    let path = Path::new(TRACEFS).join(SYS_ENTER);
+    if !path.exists() {
+        let mounted = Command::new("mount")
+            .args(["-t", "tracefs", "none", TRACEFS])
+            .status();
+        assert!(mounted.is_ok_and(|status| status.success()), "no tracefs");
+    }
+    let number = fs::read_to_string(path).expect("the kernel has the tracepoint");
+    number.trim().parse().expect("a number")
+}
+
+/// The only worker of a node.
+fn worker(node: &Node) -> u32 {
+    let tasks = PathBuf::from(format!("/proc/{}/task", node.process().pid()));
+    let of_worker = |task: &PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "worker-0")
+    };
+    let entries = fs::read_dir(tasks).expect("a process");
+    let mut tasks = entries.map(|entry| entry.expect("a thread").path());
+    let task = tasks.find(of_worker).expect("a worker");
+    let name = task.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.parse().ok())
+        .expect("a thread's number")
+}
+
+/// System calls for a relay whose client asks for 8 KB and whose server ends first.
+fn calls(network: &Network, family: Family, config: &str) -> f64 {
+    let config = format!("{config}\n[node]\nworkers = 1\n");
+    let node = start(network, &config);
+    let listener = listen(network.server(), PORT);
+    let target = target(network, family, &listener);
+    let fetch = || {
+        let mut client = dial(network.client(), target).expect("a connection");
+        client.write_all(b"one object").expect("a request");
+        let (mut server, _) = accept(&listener);
+        server.read_exact(&mut [0; 10]).expect("a request");
+        server.write_all(&OBJECT).expect("an object");
+        drop(server);
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).expect("an object");
+        assert_eq!(got, OBJECT);
+        expect_end(&mut client);
+    };
+    fetch();
+    until_ended(&node, "finished", 1);
+    let mut calls = Calls::of(worker(&node)).expect("system calls are counted");
+    for _ in 0..RELAYS {
+        fetch();
+    }
+    until_ended(&node, "finished", 1 + RELAYS);
+    calls.read() as f64 / RELAYS as f64
+}
+
+/// SPECIFICATION.md says what the bounds are.
+#[test]
+fn a_relay_takes_few_system_calls() {
+    for (mode, most) in [("early", 38.0), ("late", 38.0)] {
+        for family in Family::ALL {
+            let network = line();
+            let calls = calls(&network, family, &accepting(mode));
+            println!("{mode}, {family}: {calls:.1} system calls a relay");
+            assert!(calls <= most, "{mode}, {family}: {calls}");
+            assert!(calls > 15.0, "they are not counted: {calls}");
+        }
+    }
+}
