@@ -51,7 +51,8 @@ impl Timestamp {
     }
 
     /// How long after `earlier` this was; nothing when it was before. Both are
-    /// of one clock, so neither its error nor an era that ends matters.
+    /// of one clock, so neither its error nor an era that ends matters. Of two
+    /// that are half an era of NTP apart, 68 years, neither was after the other.
     pub fn since(self, earlier: Self, format: Format) -> Option<Duration> {
         match format {
             Format::Ptp => self.to_unix(format).checked_sub(earlier.to_unix(format)),
@@ -157,6 +158,9 @@ mod tests {
         let [early, late] = [7, 9].map(|seconds| Timestamp(seconds << 32));
         assert_eq!(late.since(early, Format::Ptp), Some(Duration::from_secs(2)));
         assert_eq!(early.since(late, Format::Ptp), None);
+        let (one, other) = (Timestamp(1), Timestamp(1 | 1 << 63));
+        assert_eq!(one.since(other, Format::Ntp), None, "half an era");
+        assert_eq!(other.since(one, Format::Ntp), None, "half an era");
     }
 
     #[test]
