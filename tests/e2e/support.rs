@@ -186,13 +186,27 @@ pub(crate) fn dial_with(
     target: SocketAddr,
     prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
 ) -> io::Result<TcpStream> {
-    host.run_in(|| {
-        let socket = tcp_socket(target)?;
-        prepare(&socket)?;
-        socket.set_tcp_nodelay(true)?;
-        socket.connect(&target.into())?;
-        bounded(socket.into())
-    })
+    host.run_in(|| dial_here(target, prepare))
+}
+
+/// Connects from a host so many times, without a thread for each.
+pub(crate) fn dial_many(
+    host: &Namespace,
+    target: SocketAddr,
+    count: usize,
+) -> io::Result<Vec<TcpStream>> {
+    host.run_in(|| (0..count).map(|_| dial_here(target, |_| Ok(()))).collect())
+}
+
+fn dial_here(
+    target: SocketAddr,
+    prepare: impl FnOnce(&Socket) -> io::Result<()>,
+) -> io::Result<TcpStream> {
+    let socket = tcp_socket(target)?;
+    prepare(&socket)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.connect(&target.into())?;
+    bounded(socket.into())
 }
 
 /// The same stream, with an end to how long reading and writing wait.

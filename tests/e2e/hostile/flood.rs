@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use posthaste_lab::network::Family;
 
 use crate::asking::{Asked, hear, listener, read, say_to, scene};
-use crate::support::{PORT, Pair, SOON, accept, dial, listen, until, until_ended};
+use crate::support::{PORT, Pair, SOON, accept, dial_many, listen, until, until_ended};
 
 use super::{Draft, config};
 
@@ -28,7 +28,7 @@ fn silent_connections_are_bounded_and_time_out() {
     // A slow machine lets some time out on the way, so there may have to be more.
     while asked.denied(&network, "overload") == 0 {
         assert!(Instant::now() < deadline, "none is turned away");
-        silent.extend((0..512).map(|_| dial(network.client(), node).unwrap()));
+        silent.extend(dial_many(network.client(), node, 512).unwrap());
         while silent.len() > 2 * SILENT_MAX {
             silent.pop_front();
         }
