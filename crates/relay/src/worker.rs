@@ -9,6 +9,7 @@
 //! The worker owns every descriptor and all state of its relays. Others see
 //! its counters and send it [`Command`]s.
 
+mod accept;
 mod admit;
 mod ask;
 mod carry;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a SYN to two connections that have met: carries out what
-//! [`Opening`] decides.
+//! From a SYN to two connections that have met: carries out what [`Opening`]
+//! decides. What a completed handshake of the client changes is in `accept.rs`.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Duration;
 
 use posthaste_wire::hop::{ProofReader, Reply};
 
@@ -19,17 +17,15 @@ use crate::relay::Ready;
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
+use super::Worker;
 use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
 use super::prologue::reply_of_icmp;
 use super::wait::LOOK;
-use super::{ACCEPTS_MAX, Worker};
 
 /// Events taken before others have their turn: as many as the redirection holds
 /// back, so that the SYN of an accepted client is always among them.
 const EVENTS_MAX: usize = 1400;
-/// Known prefixes remembered before the memory starts anew.
-const KNOWN_MAX: usize = 4096;
 
 /// Whose word it is that a destination cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -300,7 +296,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Opens a flow whose server has not been asked, or was put off.
-    fn ask_server(&mut self, key: u64) {
+    pub(super) fn ask_server(&mut self, key: u64) {
         let now = self.now;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -369,197 +365,6 @@ impl<I: Intercept> Worker<I> {
         {
             self.inject(syn, Heading::In);
         }
-    }
-
-    /// Takes completed handshakes from a listener.
-    pub(super) fn accept(&mut self, number: u64) {
-        for _ in 0..ACCEPTS_MAX {
-            let Some(listener) = usize::try_from(number)
-                .ok()
-                .and_then(|n| self.listeners.get(n))
-            else {
-                return;
-            };
-            match sys::accept(listener) {
-                Ok((socket, client, server)) => {
-                    self.carry_out();
-                    if self.is_explicit(number) {
-                        self.greet(client, socket, None);
-                    } else {
-                        let server = self.intercept.original(client).unwrap_or(server);
-                        self.on_accept(Flow::new(client, server), socket);
-                    }
-                }
-                Err(error) => return self.on_accept_error(&error),
-            }
-            // What this accept completes may have been reported since.
-            self.take_events();
-        }
-    }
-
-    fn on_accept_error(&mut self, error: &io::Error) {
-        let starved = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
-        if error
-            .raw_os_error()
-            .is_some_and(|code| starved.contains(&code))
-        {
-            self.starve();
-        }
-    }
-
-    fn on_accept(&mut self, flow: Flow, socket: OwnedFd) {
-        // Made to the listener's own address: nobody to relay it to.
-        if flow.server().ip().is_loopback() {
-            return;
-        }
-        let Some(key) = self.opening.get(&flow).copied() else {
-            if self.is_asked_at(flow.server()) {
-                return self.greet(flow.client(), socket, None);
-            }
-            return self.begin_late(flow, socket);
-        };
-        if self.entries.get(key).is_some_and(Entry::is_heralded) {
-            return self.greet_heralded(key, &flow, socket);
-        }
-        let now = self.now;
-        if self
-            .pending(key)
-            .is_none_or(|pending| pending.syn.is_none())
-        {
-            // The tuple is that of a flow to a server, which has no client here.
-            return;
-        }
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        if !entry.rule.inherited {
-            // The connection works without, so let it.
-            let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
-            entry.owed[Side::Downstream] = Owed::ALL;
-        }
-        entry.timers.accept = entry.age(now).into();
-        entry.sockets[Side::Downstream] = Some(socket);
-        self.on_proof(key);
-    }
-
-    /// The client has completed its handshake.
-    pub(super) fn on_proof(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let asked = pending.asked;
-        let step = pending.opening.on_accept();
-        self.prove(key);
-        match step {
-            OnMeeting::Wait(None) if !asked => self.ask_server(key),
-            OnMeeting::Wait(frame) => {
-                self.inject(frame.and_then(|f| f.completed()), Heading::In);
-                self.meet_over_hop(key);
-            }
-            OnMeeting::WaitForClient | OnMeeting::Admit => {}
-            OnMeeting::Join => self.join(
-                key,
-                Ready {
-                    readable: true,
-                    writable: true,
-                    ..Ready::default()
-                },
-            ),
-            OnMeeting::Refuse(outcome) => self.end_with(key, outcome, None),
-        }
-    }
-
-    /// The client has proved itself: nothing is half-open any more.
-    fn prove(&mut self, key: u64) {
-        self.release_opening(key);
-        if let Some(flow) = self.entries.get(key).map(|entry| entry.flow) {
-            self.remember(&flow);
-        }
-    }
-
-    /// A client of this flow's prefix has completed a handshake.
-    pub(super) fn remember(&mut self, flow: &Flow) {
-        if self.known.len() == KNOWN_MAX {
-            self.known.clear();
-        }
-        if self.known.insert(client_prefix(flow)) {
-            self.intercept.know(flow);
-        }
-    }
-
-    /// Takes an entry off every table that only opening flows are in.
-    pub(super) fn release_opening(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        let flow = entry.flow;
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let proven = pending.opening.proven();
-        let gates = std::mem::take(&mut pending.gates);
-        let counted = std::mem::take(&mut pending.counted);
-        for (gated, gate) in gates {
-            if proven {
-                self.intercept.open_gate(&gated, gate);
-            } else {
-                // The tuple may have begun anew, here or at another worker.
-                self.intercept.drop_gate(&gated, gate);
-            }
-            self.opening.remove(&gated);
-        }
-        if self.opening.get(&flow) == Some(&key) {
-            self.opening.remove(&flow);
-        }
-        if let Some(prefix) = counted {
-            self.counters.half_open.sub(1);
-            self.uncount(prefix);
-        }
-    }
-
-    fn uncount(&mut self, prefix: [u8; 8]) {
-        if let Some(count) = self.half_open.get_mut(&prefix) {
-            *count -= 1;
-            if *count == 0 {
-                self.half_open.remove(&prefix);
-            }
-        }
-    }
-
-    /// A flow that nothing is known of but its accepted client.
-    fn begin_late(&mut self, flow: Flow, socket: OwnedFd) {
-        let Some(rule) = self.rules.for_flow(&flow) else {
-            return;
-        };
-        if self.entries.len() >= self.rules.relays_max() {
-            return self.set_withdrawn(true);
-        }
-        self.counters.late.add(1);
-        self.remember(&flow);
-        let mss = sys::segment_bytes(&socket);
-        let owed = if rule.inherited {
-            Owed::default()
-        } else {
-            let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
-            Owed::ALL
-        };
-        if rule.rule.accept != AcceptMode::Late {
-            self.unannounced.insert(flow);
-        }
-        let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
-        if self.full() {
-            self.set_withdrawn(true);
-        }
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.sockets[Side::Downstream] = Some(socket);
-            entry.owed[Side::Downstream] = owed;
-            entry.timers.accept = Duration::ZERO.into();
-        }
-        self.choose_ways(key);
-        self.open_upstream(key, mss);
     }
 
     /// The upstream socket became writable or failed.
@@ -698,7 +503,7 @@ impl<I: Intercept> Worker<I> {
 }
 
 /// The client's prefix that budgets are kept for: IPv4 /24, IPv6 /64.
-fn client_prefix(flow: &Flow) -> [u8; 8] {
+pub(super) fn client_prefix(flow: &Flow) -> [u8; 8] {
     let (client, _) = flow.addresses();
     let mut prefix = [0; 8];
     if flow.is_ipv4() {
