@@ -11,7 +11,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    PORT, accept, accepting, dial, expect_end, line, listen, start, target, until_ended,
+    PORT, accept, accepting, dial, expect_end, kernel_counter, line, listen, start, target,
+    until_ended,
 };
 
 const RELAYS: u64 = 50;
@@ -144,6 +145,32 @@ fn a_relay_takes_few_system_calls() {
             println!("{mode}, {family}: {calls:.1} system calls a relay");
             assert!(calls <= most, "{mode}, {family}: {calls}");
             assert!(calls > 15.0, "they are not counted: {calls}");
+        }
+    }
+}
+
+/// The ACK that completes a server's handshake waits for the client's first bytes, where there are
+/// some. A server that speaks first must not be made to wait for it.
+#[test]
+fn no_server_waits_for_the_end_of_its_handshake() {
+    for mode in ["early", "late"] {
+        for family in Family::ALL {
+            let network = line();
+            let node = start(&network, &accepting(mode));
+            let listener = listen(network.server(), PORT);
+            let delayed = || kernel_counter(network.node(0), "TcpExt", "DelayedACKs");
+            let before = delayed();
+            for count in 1..=8 {
+                let silent = dial(network.client(), target(&network, family, &listener));
+                let mut client = silent.expect("a connection");
+                // The server's handshake is complete when it is accepted.
+                let (server, _) = accept(&listener);
+                drop(server);
+                expect_end(&mut client);
+                drop(client);
+                until_ended(&node, "finished", count);
+            }
+            assert_eq!(delayed(), before, "{mode}, {family}");
         }
     }
 }
