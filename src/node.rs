@@ -127,6 +127,7 @@ fn load(config: &Config, maps: mpsc::Sender<Arc<Maps>>) -> anyhow::Result<Redire
         workers: u32::try_from(config.node.workers)?,
         redirect_mark: config.transparent.mark,
         socket_mark: config.transparent.socket_mark,
+        netns: sys::netns_cookie().context("ask for the number of this network namespace")?,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: config.follow.is_some() || sets_windows(&config.policy),

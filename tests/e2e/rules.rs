@@ -275,11 +275,29 @@ fn each_side_begins_with_the_window_of_its_rule() {
         let listener = listen(network.server(), port);
         for family in Family::ALL {
             let pair = Pair::open(&network, family, &listener);
-            let detail = detail(&node, &pair);
-            let windows = ["downstream", "upstream"]
-                .map(|side| detail[side]["cwnd_segments"].as_u64().expect("a number"));
-            assert_eq!(windows, expected, "{family} {port}");
+            assert_eq!(windows(&node, &pair), expected, "{family} {port}");
         }
+    }
+}
+
+/// What each side of a relay may send at once, in segments.
+fn windows(node: &Node, pair: &Pair) -> [u64; 2] {
+    let detail = detail(node, pair);
+    let window = |side| detail[side]["cwnd_segments"].as_u64().expect("a number");
+    ["downstream", "upstream"].map(window)
+}
+
+/// The network namespaces are two, the cgroup of both nodes is that of the tests.
+#[test]
+fn a_node_widens_no_window_of_another_nodes() {
+    let (wide, plain) = (line(), line());
+    let sides = "[rule.downstream]\ninitial_window = 40\n[rule.upstream]\ninitial_window = 30\n";
+    let _wide = start(&wide, &format!("[[rule]]\nname = \"wide\"\n{sides}"));
+    let node = start(&plain, "");
+    let listener = listen(plain.server(), PORT);
+    for family in Family::ALL {
+        let pair = Pair::open(&plain, family, &listener);
+        assert_eq!(windows(&node, &pair), [10, 10], "{family}");
     }
 }
 

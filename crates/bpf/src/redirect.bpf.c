@@ -294,8 +294,13 @@ static __always_inline __u32 peer_window(const struct peer_start *start, __u32 r
 	return segments > start->segments ? segments : start->segments;
 }
 
+/* The low half of this network namespace's number. */
+SETTING(setting_netns);
+#define own_netns SET(setting_netns)
+
 /* A connection of ours is open: widen its initial window if its rule says so.
- * Only here does the kernel take one (TCP_BPF_IW). */
+ * Only here does the kernel take one (TCP_BPF_IW). A node in another network
+ * namespace may be in the same cgroup: its sockets are its own. */
 SEC("sockops")
 int widen_window(struct bpf_sock_ops *ctx)
 {
@@ -309,7 +314,7 @@ int widen_window(struct bpf_sock_ops *ctx)
 
 	if (!passive && ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
-	if (!sk || !(sk->mark & socket_mark))
+	if (!sk || !(sk->mark & socket_mark) || (__u32)bpf_get_netns_cookie(ctx) != own_netns)
 		return 1;
 	remote = passive ? &pkt.flow.client : &pkt.flow.server;
 	local = passive ? &pkt.flow.server : &pkt.flow.client;

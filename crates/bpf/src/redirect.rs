@@ -33,6 +33,8 @@ pub struct Settings {
     pub redirect_mark: u32,
     /// The fwmark bit that our sockets carry.
     pub socket_mark: u32,
+    /// The number of the network namespace, as the kernel tells it (`SO_NETNS_COOKIE`).
+    pub netns: u64,
     /// Half-open upstream connections that anybody may cause.
     pub half_open: u32,
     /// Further ones, for clients that completed a handshake before.
@@ -165,6 +167,8 @@ impl Redirect {
             workers: settings.workers,
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
+            netns: low_half(settings.netns),
+
         };
         let load = |number| object.load(number, &types, &shared.maps, &constants.in_order());
         let program = load(program::REDIRECT)?;
@@ -476,4 +480,10 @@ pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
 /// The cgroup of this process, with privilege or without; else why not with it.
 fn own_cgroup() -> io::Result<OwnedFd> {
     cgroup::own().or_else(|error| cgroup::own_as_mounted().map_err(|_| error))
+}
+
+/// What the programs know a network namespace by. The kernel counts them: no two of a host
+/// that have been made since its start have this half in common.
+const fn low_half(netns: u64) -> u32 {
+    (netns & 0xffff_ffff) as u32
 }

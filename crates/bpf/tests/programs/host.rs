@@ -60,6 +60,8 @@ pub(crate) const SETTINGS: Settings = Settings {
     workers: 1,
     redirect_mark: REDIRECT_MARK,
     socket_mark: SOCKET_MARK,
+    // Filled in by `load`.
+    netns: 0,
     half_open: 4096,
     half_open_reserve: 16,
     windows: false,
@@ -179,8 +181,10 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Loads the programs.
+/// Loads the programs for the network namespace of this thread.
 pub(crate) fn load(settings: Settings) -> Redirect {
+    let netns = posthaste_relay::sys::netns_cookie().unwrap();
+    let settings = Settings { netns, ..settings };
     let maps = Maps::new(settings).expect("root can make maps");
     Redirect::load(Arc::new(maps)).expect("root can load programs")
 }
