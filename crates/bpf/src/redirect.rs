@@ -168,7 +168,6 @@ impl Redirect {
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
             netns: low_half(settings.netns),
-
         };
         let load = |number| object.load(number, &types, &shared.maps, &constants.in_order());
         let program = load(program::REDIRECT)?;
