@@ -4,11 +4,13 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use posthaste_plan::fronts::Limits;
+use posthaste_plan::matrix::RATE_ASSUMED;
 use posthaste_plan::model::{Congestion, Mode};
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Model, Planner};
@@ -26,6 +28,11 @@ use read::{Format, Network};
 
 /// The largest file that is read: the numbers of as many nodes as can be planned for fit.
 const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// What nodes assume, and the most that can be asked for.
+const ASSUMED_MBIT: u32 = RATE_ASSUMED.get() / BYTES_PER_MBIT;
+const ASSUMED_MBIT_MAX: u32 = u32::MAX / BYTES_PER_MBIT;
+const BYTES_PER_MBIT: u32 = 125_000;
 
 /// Lengths of chains that can be asked for.
 const NODES_BETWEEN_MAX: u8 = 100;
@@ -62,6 +69,9 @@ pub(crate) struct PlanArgs {
     /// Congestion control of nodes, which decides what loss costs
     #[arg(long, value_enum, default_value_t = CongestionWord::Cubic)]
     congestion: CongestionWord,
+    /// What nodes take a link to bear when a flow begins, in Mbit/s; 0 for nothing: hops begin with ten segments
+    #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(0..=i64::from(ASSUMED_MBIT_MAX)), default_value_t = ASSUMED_MBIT)]
+    assumed: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -165,6 +175,8 @@ fn load(args: &PlanArgs) -> anyhow::Result<Network> {
             network.matrix.set_cost(node, cost)?;
         }
     }
+    let assumed = NonZeroU32::new(args.assumed * BYTES_PER_MBIT);
+    network.matrix.assume(assumed);
     Ok(network)
 }
 
@@ -223,6 +235,12 @@ fn bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plans_assume_what_nodes_do() {
+        assert_eq!(RATE_ASSUMED.get(), posthaste_relay::chain::RATE_ASSUMED);
+        assert_eq!(ASSUMED_MBIT * BYTES_PER_MBIT, RATE_ASSUMED.get());
+    }
 
     #[test]
     fn sizes_have_units() {

@@ -13,6 +13,10 @@ pub const NODES_MAX: usize = 4096;
 /// of a few still fits the arithmetic of the sweep.
 pub const TIME_MAX_US: u32 = 60_000_000;
 
+/// What nodes take a way between two of them to bear while no flow has shown more, in bytes per
+/// second: 100 Mbit/s.
+pub const RATE_ASSUMED: NonZeroU32 = NonZeroU32::new(12_500_000).expect("it is not zero");
+
 /// A directed link: what a TCP connection from one node to another would meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Link {
@@ -25,6 +29,9 @@ pub struct Link {
     /// The link has an open connection, which may send so many segments at once. `None`: a
     /// connection is opened for the flow.
     pub window: Option<NonZeroU32>,
+    /// Bytes per second that its ends take it to bear when a flow begins: they send at that rate from the
+    /// first round trip on. `None`: they know nothing of it, and begin with a window.
+    pub assumed: Option<NonZeroU32>,
 }
 
 impl Link {
@@ -33,6 +40,15 @@ impl Link {
         Self {
             rtt_us,
             ..Self::default()
+        }
+    }
+
+    /// A link between two nodes of ours, of which no more is known: flows on it begin with
+    /// [`RATE_ASSUMED`].
+    pub fn of_nodes(rtt_us: u32) -> Self {
+        Self {
+            assumed: Some(RATE_ASSUMED),
+            ..Self::of_rtt(rtt_us)
         }
     }
 }
@@ -121,6 +137,13 @@ impl Matrix {
         Ok(())
     }
 
+    /// Sets what the ends of all links take them to bear, in bytes per second ([`Link::assumed`]).
+    pub fn assume(&mut self, rate: Option<NonZeroU32>) {
+        for link in self.links.iter_mut().flatten() {
+            link.assumed = rate;
+        }
+    }
+
     /// The link from one node to another, if it was measured. Panics for a node that there is not.
     pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
         assert!(to < self.nodes, "there is no node {to}");
@@ -198,6 +221,17 @@ mod tests {
         });
         assert_eq!(matrix.set(0, 1, lossy), Err(Error::TooLossy(1_000_001)));
         assert_eq!(matrix.links().count(), 0);
+    }
+
+    #[test]
+    fn what_is_assumed_is_assumed_of_all_links_that_there_are() {
+        let mut matrix = Matrix::new(3).unwrap();
+        matrix.set_both(0, 1, Some(Link::of_rtt(7))).unwrap();
+        matrix.assume(Some(RATE_ASSUMED));
+        assert_eq!(matrix.link(1, 0), Some(&Link::of_nodes(7)));
+        assert_eq!(matrix.links().count(), 2);
+        matrix.assume(None);
+        assert_eq!(matrix.link(0, 1), Some(&Link::of_rtt(7)));
     }
 
     #[test]

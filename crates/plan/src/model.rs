@@ -18,8 +18,10 @@
 //!   of segments, and twice as much in each following round trip: every round but the last takes
 //!   `d_i`, or the window's sending time at the link's rate if that is longer, and the last takes
 //!   its sending time. A cold hop begins with the initial window, a warm one with what it
-//!   has grown to. Where packets are lost, the pace is no faster than congestion control allows
-//!   ([`Congestion`]).
+//!   has grown to. Between nodes that take the link to bear a rate, both begin with the window that
+//!   fills a round trip at that rate, and send no faster than twice as fast in each round trip
+//!   ([`curve`]). Where packets are lost, the pace is no faster than congestion control
+//!   allows ([`Congestion`]).
 //!
 //! **Sources.** With `X_i` the one-way delay of a hop, `D` of the way, no loss and rates that do not
 //! matter, early mode is the published model: `2D + 2 max(X_i)` to the first byte (equation 2 of the
@@ -36,8 +38,10 @@
 //! end of slow start before its time. The longest handshake and the slowest pace are taken for the
 //! same hop's; the published model does the same.
 
+mod curve;
 mod loss;
 
+pub use curve::Curve;
 pub use loss::Congestion;
 
 use crate::matrix::Link;
@@ -104,14 +108,14 @@ impl Model {
         self.wait_us(link) + self.pace_us(link, bytes)
     }
 
-    /// The time a transfer of `bytes` would wait for a hop over `link` as a number of its round
-    /// trips, if it depends on nothing else.
-    pub fn round_trips(&self, link: &Link, bytes: u64) -> Option<u64> {
+    /// The time a transfer of `bytes` would wait for a hop over `link`, by its round-trip time, if it
+    /// depends on nothing else.
+    pub fn curve(&self, link: &Link, bytes: u64) -> Option<Curve> {
         if link.loss_ppm > 0 || link.rate.is_some() {
             return None;
         }
-        let one = Link { rtt_us: 1, ..*link };
-        Some(self.time_us(&one, bytes))
+        let trips = self.wait_us(&Link { rtt_us: 1, ..*link });
+        Some(Curve::new(self, link, bytes, trips))
     }
 
     /// How long a transfer of `bytes` takes over hops that follow one another, in microseconds,
@@ -129,7 +133,7 @@ impl Model {
 
     /// How many rounds of slow start `bytes` take, from a window of `segments`; none take one.
     pub fn rounds(&self, bytes: u64, segments: u32) -> u32 {
-        let (rounds, _) = self.slow_start(bytes, segments, |_| {});
+        let (rounds, _) = slow_start(bytes, self.window_bytes(segments), |_| {});
         rounds + 1
     }
 
@@ -147,26 +151,30 @@ impl Model {
     }
 
     fn pace_us(&self, link: &Link, bytes: u64) -> u64 {
-        let window = link.window.map_or(self.initial_window, u32::from);
         let mut time = 0;
         let round = |window| time += self.sending_us(link, window).max(link.rtt_us.into());
-        let (_, left) = self.slow_start(bytes, window, round);
+        let (_, left) = slow_start(bytes, self.first_window(link), round);
         let slow_start = time + self.sending_us(link, left);
-        slow_start.max(self.congestion.pace_us(self, link, bytes))
+        let assumed = match link.assumed {
+            Some(_) => Curve::new(self, link, bytes, 0).of(link.rtt_us),
+            None => 0,
+        };
+        let lossy = self.congestion.pace_us(self, link, bytes);
+        slow_start.max(assumed).max(lossy)
     }
 
-    /// Calls `round` with the bytes of every full window after which some are left; returns how
-    /// many those were and what the last round sends.
-    fn slow_start(&self, bytes: u64, segments: u32, mut round: impl FnMut(u64)) -> (u32, u64) {
-        let mut window = self.window_bytes(segments);
-        let (mut rounds, mut left) = (0, bytes);
-        while left > window {
-            round(window);
-            rounds += 1;
-            left -= window;
-            window = window.saturating_mul(2);
-        }
-        (rounds, left)
+    /// With how many bytes a flow begins.
+    fn first_window(&self, link: &Link) -> u64 {
+        let known = self.known_window(link);
+        let filling = link.assumed.map_or(0, |assumed| {
+            u64::from(assumed.get()) * u64::from(link.rtt_us) / 1_000_000
+        });
+        known.max(filling.min(self.window_bytes(curve::SEGMENTS_MAX)))
+    }
+
+    /// With how many bytes a flow begins at least, whatever the round trip.
+    fn known_window(&self, link: &Link) -> u64 {
+        self.window_bytes(link.window.map_or(self.initial_window, u32::from))
     }
 
     fn window_bytes(&self, segments: u32) -> u64 {
@@ -181,6 +189,19 @@ impl Model {
         let micros = on_the_wire * 8_000_000 / u128::from(rate.get());
         u64::try_from(micros).map_or(MICROS_MAX, |micros| micros.min(MICROS_MAX))
     }
+}
+
+/// Calls `round` with the bytes of every full window, from a first of `window`, after which some
+/// are left; returns how many those were and what the last round sends.
+fn slow_start(bytes: u64, mut window: u64, mut round: impl FnMut(u64)) -> (u32, u64) {
+    let (mut rounds, mut left) = (0, bytes);
+    while left > window {
+        round(window);
+        rounds += 1;
+        left -= window;
+        window = window.saturating_mul(2);
+    }
+    (rounds, left)
 }
 
 #[cfg(test)]
@@ -276,7 +297,7 @@ mod tests {
                         rtt_us,
                         loss_ppm,
                         rate,
-                        window: None,
+                        ..Link::default()
                     };
                     model.time_us(&link, 3_000_000)
                 };
@@ -287,23 +308,29 @@ mod tests {
     }
 
     #[test]
-    fn without_loss_and_rate_times_are_round_trips() {
+    fn without_loss_and_rate_times_follow_a_curve() {
         let model = Model::default();
         for bytes in [0, 1, 100_000, 10_000_000] {
             for window in [None, NonZeroU32::new(50)] {
-                let link = Link {
-                    window,
-                    ..Link::of_rtt(777)
-                };
-                let trips = model.round_trips(&link, bytes).unwrap();
-                assert_eq!(model.time_us(&link, bytes), trips * 777);
+                for assumed in [None, Some(crate::matrix::RATE_ASSUMED)] {
+                    let common = Link {
+                        window,
+                        assumed,
+                        ..Link::default()
+                    };
+                    let curve = model.curve(&common, bytes).unwrap();
+                    for rtt_us in [0, 777, 1158, 1159, 50_000, 400_000] {
+                        let link = Link { rtt_us, ..common };
+                        assert_eq!(model.time_us(&link, bytes), curve.of(rtt_us));
+                    }
+                }
             }
         }
         let lossy = Link {
             loss_ppm: 1,
             ..Link::default()
         };
-        assert_eq!(model.round_trips(&lossy, 1), None);
+        assert_eq!(model.curve(&lossy, 1), None);
     }
 
     #[test]
@@ -313,6 +340,7 @@ mod tests {
             loss_ppm: 1_000_000,
             rate: NonZeroU64::new(1),
             window: NonZeroU32::new(1),
+            assumed: NonZeroU32::new(1),
         };
         for congestion in Congestion::ALL {
             let model = Model {

@@ -3,7 +3,7 @@
 
 use crate::fronts::{Fronts, Limits, Measure, Point};
 use crate::matrix::{Link, Matrix};
-use crate::model::Model;
+use crate::model::{Curve, Model};
 use crate::table::{self, Classes, Table};
 
 /// A matrix with all that is needed to choose chains in it.
@@ -31,8 +31,8 @@ pub struct Transfer {
 pub(crate) enum HopTime<'a> {
     /// The measure is that time.
     Measure,
-    /// The measure is a round trip, of which there are so many.
-    Trips(u64),
+    /// The measure is a round trip, and nothing else counts.
+    Curve(Curve),
     /// The measure is a round trip, and the model knows more of such links.
     Model(&'a Model, Link, u64),
 }
@@ -42,7 +42,7 @@ impl HopTime<'_> {
     pub(crate) fn of(&self, measure_us: u32) -> u64 {
         match self {
             Self::Measure => measure_us.into(),
-            Self::Trips(trips) => trips * u64::from(measure_us),
+            Self::Curve(curve) => curve.of(measure_us),
             Self::Model(model, common, bytes) => {
                 let link = Link {
                     rtt_us: measure_us,
@@ -142,8 +142,8 @@ impl<'a> Planner<'a> {
     /// How long a transfer of `bytes` would wait for a hop of a measure.
     pub(crate) fn hop_time(&self, fronts: &Fronts, bytes: u64) -> HopTime<'_> {
         match (fronts.measure(), self.common) {
-            (Measure::RoundTrip, Some(common)) => match self.model.round_trips(&common, bytes) {
-                Some(trips) => HopTime::Trips(trips),
+            (Measure::RoundTrip, Some(common)) => match self.model.curve(&common, bytes) {
+                Some(curve) => HopTime::Curve(curve),
                 None => HopTime::Model(&self.model, common, bytes),
             },
             _ => HopTime::Measure,

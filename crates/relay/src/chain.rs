@@ -14,7 +14,6 @@ use posthaste_wire::seal::Key;
 use crate::flow::Flow;
 use crate::intercept::Start;
 use crate::policy::{Match, SideOptions};
-use crate::warm::path::RATE_ASSUMED;
 
 mod numbered;
 mod planned;
@@ -23,6 +22,8 @@ mod prefixes;
 pub use numbered::{Numbered, Numbering};
 pub use planned::{Planned, Toward};
 pub use prefixes::Prefixes;
+
+pub use crate::warm::path::RATE_ASSUMED;
 
 /// Numbers of chains from here on are in no label.
 const UNLABELLED: u32 = 1 << 31;

@@ -159,6 +159,7 @@ mod tests {
             loss_ppm: 1000,
             rate: NonZeroU64::new(100_000_000),
             window: NonZeroU32::new(64),
+            assumed: None,
         };
         assert_eq!(network.matrix.link(0, 1), Some(&link));
         assert_eq!(network.matrix.link(1, 0), None);

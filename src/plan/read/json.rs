@@ -89,6 +89,7 @@ fn link(entry: &LinkEntry) -> Result<Link, String> {
         loss_ppm: loss_ppm(entry.loss_percent)?,
         rate: entry.rate_mbit.map(rate).transpose()?,
         window: entry.window_segments,
+        assumed: None,
     })
 }
 

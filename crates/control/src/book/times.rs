@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long transfers of each class take over a chain, as the links are now. Pure.
 
+use posthaste_plan::model::Curve;
 use posthaste_plan::table::Classes;
 use posthaste_plan::{Link, Matrix, Model};
 
@@ -10,8 +11,8 @@ pub(crate) struct Times<'a> {
     matrix: &'a Matrix,
     model: &'a Model,
     sizes: &'a [u64],
-    /// By size, round trips of the longest hop, where nothing else tells links apart.
-    trips: Option<Vec<u64>>,
+    /// By size, how long the longest hop takes, where nothing but round trips tells links apart.
+    curves: Option<Vec<Curve>>,
     /// By class, how long a transfer waits for the access link.
     floors_us: Vec<u64>,
     access: usize,
@@ -23,7 +24,7 @@ pub(crate) struct Cost {
     /// Lengths of hops, and costs of nodes, in microseconds.
     length_us: u64,
     /// The longest round trip, in microseconds.
-    longest_us: u64,
+    longest_us: u32,
     /// By size, how long the slowest hop takes, in microseconds; empty where round trips tell.
     slowest_us: Vec<u64>,
 }
@@ -40,7 +41,7 @@ impl<'a> Times<'a> {
             matrix,
             model,
             sizes,
-            trips: trips(matrix, model, sizes),
+            curves: curves(matrix, model, sizes),
             floors_us: floors.collect(),
             access: access_us.len(),
         }
@@ -53,14 +54,14 @@ impl<'a> Times<'a> {
             longest_us: 0,
             slowest_us: Vec::new(),
         };
-        if self.trips.is_none() {
+        if self.curves.is_none() {
             cost.slowest_us = vec![0; self.sizes.len()];
         }
         let mut before = from;
         for node in inner.iter().map(|&node| usize::from(node)).chain([to]) {
             let link = self.matrix.link(before, node)?;
             cost.length_us += self.model.length_us(link);
-            cost.longest_us = cost.longest_us.max(link.rtt_us.into());
+            cost.longest_us = cost.longest_us.max(link.rtt_us);
             for (slowest, &bytes) in cost.slowest_us.iter_mut().zip(self.sizes) {
                 *slowest = (*slowest).max(self.model.time_us(link, bytes));
             }
@@ -75,25 +76,25 @@ impl<'a> Times<'a> {
     /// How long a transfer of a class takes, in microseconds.
     pub(crate) fn time_us(&self, cost: &Cost, class: usize) -> u64 {
         let size = class / self.access;
-        let slowest = match &self.trips {
-            Some(trips) => trips[size] * cost.longest_us,
+        let slowest = match &self.curves {
+            Some(curves) => curves[size].of(cost.longest_us),
             None => cost.slowest_us[size],
         };
         cost.length_us + slowest.max(self.floors_us[class])
     }
 }
 
-/// By size, round trips of the slowest hop, if links differ in their round trips only and the time
+/// By size, how long the slowest hop takes, if links differ in their round trips only and the time
 /// depends on nothing else.
-fn trips(matrix: &Matrix, model: &Model, sizes: &[u64]) -> Option<Vec<u64>> {
+fn curves(matrix: &Matrix, model: &Model, sizes: &[u64]) -> Option<Vec<Curve>> {
     let bare = |link: &Link| Link { rtt_us: 0, ..*link };
     let mut links = matrix.links().map(|(_, _, link)| bare(link));
     let first = links.next().unwrap_or_default();
     if links.any(|link| link != first) {
         return None;
     }
-    let trips = sizes.iter().map(|&bytes| model.round_trips(&first, bytes));
-    trips.collect()
+    let curves = sizes.iter().map(|&bytes| model.curve(&first, bytes));
+    curves.collect()
 }
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
             if from != to && rng.below(8) > 0 {
                 let link = Link {
                     loss_ppm: rng.below(2) * 5000 * u32::from(lossy),
-                    ..Link::of_rtt(1 + rng.below(100_000))
+                    ..Link::of_nodes(1 + rng.below(100_000))
                 };
                 matrix.set(from, to, Some(link)).unwrap();
             }

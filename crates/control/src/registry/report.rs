@@ -56,10 +56,9 @@ impl Agreed {
         let is_disputed = long > short.saturating_mul(DISPUTE_FACTOR) && long - short > DISPUTE_US;
         let rate = [rate_there, rate_back].into_iter().flatten().min();
         let link = posthaste_plan::Link {
-            rtt_us: if is_disputed { long } else { short },
             loss_ppm: lost_there.max(lost_back).unwrap_or(0),
             rate: rate.and_then(|rate| NonZeroU64::new(rate.saturating_mul(8))),
-            window: None,
+            ..posthaste_plan::Link::of_nodes(if is_disputed { long } else { short })
         };
         Self {
             link: Some(link),

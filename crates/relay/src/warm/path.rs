@@ -19,8 +19,8 @@ use std::time::Duration;
 use crate::sys::TcpInfo;
 
 /// What a way between two nodes is taken to bear while nobody knows, in bytes per
-/// second: 100 Mbit/s.
-pub(crate) const RATE_ASSUMED: u32 = 12_500_000;
+/// second: 100 Mbit/s. Plans reckon with the same.
+pub const RATE_ASSUMED: u32 = 12_500_000;
 /// What every flow may send without regard to others that start: as much as servers
 /// that are known to be in a hurry send in one window, 32 segments.
 pub(crate) const FREE_BYTES: u64 = 32 * 1448;
