@@ -3,8 +3,9 @@
 //!
 //! The lab builds networks of namespaces joined by emulated links ([`network`]), runs the product
 //! in them as an operator would ([`node`]), times transfers ([`transfer`]) and writes dated
-//! records with pictures ([`record`], [`chart`]). It knows the product only as a program: it
-//! never uses the product's code. Everything it makes is in namespaces of its own and goes away
+//! records with pictures ([`record`], [`chart`]). It knows the product only as a program, and never
+//! uses its code, but to play a thousand nodes ([`fleet`]).
+//! Everything it makes is in namespaces of its own and goes away
 //! with it, even when it is killed.
 //!
 //! Most of it needs root.
@@ -14,9 +15,11 @@ pub mod carrier;
 mod chain;
 pub mod chart;
 pub mod compare;
+mod controller;
 pub mod demo;
 pub mod echo;
 pub mod establish;
+pub mod fleet;
 pub mod flood;
 pub mod link;
 pub mod load;
@@ -26,6 +29,7 @@ pub mod netns;
 pub mod network;
 pub mod node;
 pub mod off_path;
+mod places;
 pub mod planning;
 pub mod process;
 pub mod record;

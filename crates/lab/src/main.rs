@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, establish, load, measuring, off_path, planning, record, synflood,
+    boot, compare, demo, establish, fleet, load, measuring, off_path, planning, record, synflood,
     transfer_times,
 };
 
@@ -42,6 +42,8 @@ enum Command {
     Load(load::Args),
     /// Compare ways to choose chains, and time planning, on matrices of others.
     Planning(planning::Args),
+    /// Have a thousand nodes follow one controller, and links and nodes die.
+    Fleet(fleet::Args),
     /// Print records as Markdown.
     Report(record::Args),
 }
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Load(args) => load::run(args),
         Command::Planning(args) => planning::run(args),
+        Command::Fleet(args) => fleet::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

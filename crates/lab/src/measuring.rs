@@ -282,7 +282,7 @@ fn traffic(host: &Namespace) -> Result<(f64, f64)> {
 }
 
 /// Memory that is resident and backed by no file.
-fn memory_bytes(pid: u32) -> Result<f64> {
+pub(crate) fn memory_bytes(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).context("read memory")?;
     let line = status
         .lines()

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::places::Place;
 use crate::scratch::Scratch;
 
 /// What to do when a file is missing.
@@ -27,13 +28,6 @@ pub(super) struct Mesh {
     pub(super) rtts_ms: Vec<Vec<f64>>,
     /// What a node costs.
     pub(super) cost_us: u32,
-}
-
-/// A place on earth, in degrees.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Place {
-    pub(super) longitude: f64,
-    pub(super) latitude: f64,
 }
 
 /// So much that a chain without a needless node wins a tie, and no more: the paper has no such cost.

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A posthaste controller in a namespace, as an operator would run it: the real program, a
+//! configuration file, its API.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use posthaste_control::identity::{Identity, KEY_BYTES, PublicKey};
+use posthaste_control::message::NodeNumber;
+use serde_json::Value;
+
+use crate::netns::Namespace;
+use crate::process::Process;
+use crate::scratch::Scratch;
+
+/// Where nodes come to.
+pub(crate) const PORT: u16 = 4490;
+/// Where the API is, on the loopback address.
+const API: u16 = 9465;
+/// How long it may take to start, and to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Of what `/proc` counts processor time in, in a second: the same on all of Linux.
+const TICKS: f64 = 100.0;
+
+/// A running controller. It is killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    process: Process,
+    key: PublicKey,
+    _files: Scratch,
+}
+
+/// What a controller has used so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
+    /// Processor time, in seconds.
+    pub(crate) seconds: f64,
+    /// Memory that is resident and backed by no file, in bytes.
+    pub(crate) memory: f64,
+}
+
+/// The secret that a node of this number has in the lab, where nobody needs to be kept out.
+fn secret(number: NodeNumber) -> [u8; KEY_BYTES] {
+    let mut secret = [7; KEY_BYTES];
+    secret[..8].copy_from_slice(&number.to_be_bytes());
+    secret
+}
+
+/// Who a node of this number is.
+pub(crate) fn identity(number: NodeNumber) -> Identity {
+    Identity::new(&secret(number))
+}
+
+/// The text of the file with that node's secret.
+pub(crate) fn secret_text(number: NodeNumber) -> String {
+    let mut text = String::new();
+    for byte in secret(number) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text + "\n"
+}
+
+impl Controller {
+    /// Starts one that lets nodes of these numbers and names in, and waits until it is ready. `more` is
+    /// the rest of its configuration.
+    pub(crate) fn start(
+        namespace: &Namespace,
+        binary: &Path,
+        nodes: &[(NodeNumber, String)],
+        more: &str,
+    ) -> Result<Self> {
+        let files = Scratch::new()?;
+        let path = |name: &str| files.path().join(name);
+        // Numbers of nodes are small ones.
+        fs::write(path("secret"), secret_text(u64::MAX))
+            .context("write the controller's secret")?;
+        let mut text = format!(
+            "version = 1\n[server]\nlisten = [\"0.0.0.0:{PORT}\", \"[::]:{PORT}\"]\n\
+             identity_file = {:?}\nstore = {:?}\n{more}",
+            path("secret"),
+            path("store.redb")
+        );
+        for (number, name) in nodes {
+            let key = identity(*number).public();
+            let node = format!("[[node]]\nname = \"{name}\"\nid = {number}\nkey = \"{key}\"\n");
+            text.push_str(&node);
+        }
+        fs::write(path("controller.toml"), text).context("write the controller's configuration")?;
+        let mut command = namespace.command(binary)?;
+        command
+            .args(["controller", "-c"])
+            .arg(path("controller.toml"));
+        let mut process = Process::spawn("the controller", command)?;
+        process.wait_until("word that it is ready", PATIENCE, |process| {
+            process.stdout().contains("msg=ready")
+        })?;
+        Ok(Self {
+            process,
+            key: identity(u64::MAX).public(),
+            _files: files,
+        })
+    }
+
+    /// What nodes know it by.
+    pub(crate) fn key(&self) -> PublicKey {
+        self.key
+    }
+
+    /// The process.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// What it has used so far.
+    pub(crate) fn used(&self) -> Result<Used> {
+        let pid = self.process.pid();
+        let read = |file: &str| {
+            fs::read_to_string(format!("/proc/{pid}/{file}"))
+                .with_context(|| format!("read {file} of the controller"))
+        };
+        let seconds = processor_seconds(&read("stat")?);
+        let memory = crate::measuring::memory_bytes(pid)?;
+        Ok(Used {
+            seconds: seconds.context("read the controller's processor time")?,
+            memory,
+        })
+    }
+}
+
+/// Processor time of a whole process, threads that ended included, from its `stat` (proc(5)).
+fn processor_seconds(stat: &str) -> Option<f64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS)
+}
+
+/// A document of the API of the controller in the calling thread's namespace.
+pub(crate) fn ask(target: &str) -> Result<Value> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, API));
+    let mut stream =
+        TcpStream::connect_timeout(&address, PATIENCE).context("reach the controller's API")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "GET {target} HTTP/1.1\r\nHost: controller\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .with_context(|| format!("read {target}"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+    ensure!(head.split(' ').nth(1) == Some("200"), "{target}: {answer}");
+    serde_json::from_str(body).with_context(|| format!("{target}: {body}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_read_whatever_the_name() {
+        let stat = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0";
+        assert_eq!(processor_seconds(stat), Some(3.0));
+        assert_eq!(processor_seconds("12 (a) S 1"), None);
+    }
+
+    #[test]
+    fn secrets_are_those_of_their_identities() {
+        let text = secret_text(7);
+        let same = Identity::from_hex(text.trim()).unwrap();
+        assert_eq!(same.public(), identity(7).public());
+        assert_ne!(same.public(), identity(8).public());
+    }
+}

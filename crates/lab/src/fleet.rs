@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fleet`: a controller and a thousand nodes.
+//!
+//! The controller is the product's, with its own process, store and streams. The nodes are played by
+//! this program with the product's own code for them (TLS, messages, what a node does with its stream);
+//! they carry no flows, and what they measure is what a made-up world says. Everything is on one
+//! host, so a network adds nothing to any time. Nodes share the processors with the controller, and one
+//! thread plays all of them: where it is busy, times are those of a slower fleet.
+//!
+//! In order: all nodes come at once; links change all the time, some of them, as measured ones do; then
+//! links die, one after the other, and nodes: each time that which most ways lead over.
+
+mod crowd;
+mod report;
+mod stream;
+mod world;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use posthaste_control::message::{ChainNumber, DIRECT, LinkState, NodeNumber, Stamp};
+use posthaste_control::rows::Held;
+use serde_json::Value;
+
+use crate::controller::{self, Controller};
+use crate::echo::raise_descriptor_limit;
+use crate::link::scramble;
+use crate::netns::Namespace;
+use crate::node::Binary;
+use crate::record::Record;
+use crowd::{Crowd, Player, number, place};
+use report::{Death, Interval, Outcome};
+use world::World;
+
+/// How long anything may take: a controller that is slow is measured, one that hangs is not waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often the controller is asked what it has planned with, while nodes come.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Between deaths: more than a controller rests after a plan.
+const REST: Duration = Duration::from_secs(5);
+/// Between two changes of links.
+const BEAT: Duration = Duration::from_millis(100);
+/// How far links that change do, up or down.
+const CHANGE: f64 = 1.25;
+/// In which time the share of `--changes` changes.
+const CHANGES_IN: Duration = Duration::from_secs(10);
+
+/// Arguments of `posthaste-lab fleet`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Nodes
+    #[arg(long, default_value_t = 1000, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(3..=1024))]
+    nodes: u16,
+    /// Seconds during which links change
+    #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Links that change within ten seconds, in per cent of all
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    changes: f64,
+    /// Links that die, one after the other, and then as many nodes
+    #[arg(long, default_value_t = 5, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=20))]
+    deaths: u16,
+    /// Seed of where nodes are, and of what changes
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the record and the picture
+    #[arg(long, default_value = "lab-output", value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Runs the experiment.
+pub fn run(args: &Args) -> Result<()> {
+    ensure!(
+        (0.0..=100.0).contains(&args.changes),
+        "--changes must be between 0 and 100"
+    );
+    let mut record = Record::start("fleet", args.seed);
+    let binary = args.binary.find()?;
+    raise_descriptor_limit()?;
+    let namespace = Namespace::new()?;
+    let nodes = usize::from(args.nodes);
+    let names: Vec<(NodeNumber, String)> = (0..nodes)
+        .map(|place| (number(place), format!("n{}", number(place))))
+        .collect();
+    let controller = Controller::start(&namespace, &binary, &names, &prefixes(nodes))?;
+    let outcome = namespace.run_in(|| experiment(args, &controller));
+    let outcome = outcome.with_context(|| {
+        let log = controller.process().stdout();
+        let last: Vec<&str> = log.lines().rev().take(5).collect();
+        format!(
+            "the controller's last words, backwards: {}",
+            last.join("; ")
+        )
+    })?;
+    report::write(args, &outcome, &mut record)
+}
+
+/// A prefix for each node.
+fn prefixes(nodes: usize) -> String {
+    let prefix = |place: usize| {
+        let [high, low] = [place / 256, place % 256];
+        let number = number(place);
+        format!("[[prefix]]\ndestinations = [\"10.{high}.{low}.0/24\"]\nnode = \"n{number}\"\n")
+    };
+    (0..nodes).map(prefix).collect()
+}
+
+/// What is so at one moment.
+struct Mark {
+    at: Instant,
+    processor: f64,
+    sent: u64,
+    received: u64,
+    plans: u64,
+}
+
+struct Experiment<'a> {
+    args: &'a Args,
+    controller: &'a Controller,
+    crowd: Crowd,
+}
+
+fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
+    let world = World::new(args.nodes.into(), args.seed);
+    let address = (Ipv4Addr::LOCALHOST, controller::PORT).into();
+    let crowd = Crowd::new(world, controller.key(), address, args.seed)?;
+    let mut experiment = Experiment {
+        args,
+        controller,
+        crowd,
+    };
+    let mut outcome = experiment.arrival()?;
+    eprintln!("fleet: all nodes are there; links change");
+    outcome.changes = experiment.changes()?;
+    for death in 0..args.deaths {
+        eprintln!("fleet: link {} of {} dies", death + 1, args.deaths);
+        outcome.links.push(experiment.link_death()?);
+    }
+    for death in 0..args.deaths {
+        eprintln!("fleet: node {} of {} dies", death + 1, args.deaths);
+        outcome.nodes.push(experiment.node_death()?);
+    }
+    outcome.memory = controller.used()?.memory;
+    let losses = experiment.crowd.living().flat_map(Player::losses);
+    outcome.losses = losses.cloned().collect();
+    Ok(outcome)
+}
+
+impl Experiment<'_> {
+    fn mark(&self) -> Result<Mark> {
+        Ok(Mark {
+            at: Instant::now(),
+            processor: self.controller.used()?.seconds,
+            sent: self.crowd.bytes.sent,
+            received: self.crowd.bytes.received,
+            plans: stamp(&controller::ask("/v1/plan")?)?.version,
+        })
+    }
+
+    fn since(&self, before: &Mark) -> Result<Interval> {
+        let now = self.mark()?;
+        Ok(Interval {
+            seconds: (now.at - before.at).as_secs_f64(),
+            processor: now.processor - before.processor,
+            sent: (now.sent - before.sent) as f64,
+            received: (now.received - before.received) as f64,
+            plans: (now.plans - before.plans) as f64,
+        })
+    }
+
+    /// All nodes come, and go by a plan of all links in the end.
+    fn arrival(&mut self) -> Result<Outcome> {
+        let nodes = self.crowd.living().count();
+        let before = self.mark()?;
+        self.crowd
+            .run_until("let in", PATIENCE, |player| player.joined().is_some())?;
+        eprintln!("fleet: {nodes} nodes are let in");
+        let whole = self.until_whole(nodes)?;
+        let arrival = self.since(&before)?;
+        let times = |when: &dyn Fn(&Player) -> Option<Instant>| {
+            let times = self.crowd.living().filter_map(when);
+            times.map(|at| (at - before.at).as_secs_f64()).collect()
+        };
+        Ok(Outcome {
+            joined: times(&Player::joined),
+            first_rows: times(&|player| player.followed(Stamp::default())),
+            whole: times(&|player| player.followed(whole)),
+            memory_at_first: self.controller.used()?.memory,
+            row_bytes: arrival.received / nodes as f64,
+            arrival,
+            ..Outcome::default()
+        })
+    }
+
+    /// Waits until all nodes go by a plan of all nodes and links. Returns which.
+    fn until_whole(&mut self, nodes: usize) -> Result<Stamp> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = None;
+        loop {
+            let plan = controller::ask("/v1/plan")?;
+            let links = plan["links"].as_u64().context("links of the plan")?;
+            if links == (nodes * (nodes - 1)) as u64 {
+                let whole = *found.get_or_insert(stamp(&plan)?);
+                if self
+                    .crowd
+                    .living()
+                    .all(|player| player.holds() >= Some(whole))
+                {
+                    return Ok(whole);
+                }
+            }
+            ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
+            self.crowd.run_for(ASK_AGAIN)?;
+        }
+    }
+
+    /// Links change, some of them.
+    fn changes(&mut self) -> Result<Interval> {
+        let nodes = self.crowd.world.nodes();
+        let links = (nodes * (nodes - 1) / 2) as f64;
+        let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
+        let before = self.mark()?;
+        let end = before.at + Duration::from_secs(self.args.seconds);
+        let mut random = scramble(self.args.seed ^ 0xf1ee7);
+        let (mut owed, mut next) = (0.0, before.at);
+        while Instant::now() < end {
+            self.crowd
+                .run_for(next.saturating_duration_since(Instant::now()))?;
+            next += BEAT;
+            owed += each_beat;
+            while owed >= 1.0 {
+                owed -= 1.0;
+                random = scramble(random);
+                let (one, other) = pair(random, nodes);
+                let factor = if random >> 63 == 0 {
+                    CHANGE
+                } else {
+                    CHANGE.recip()
+                };
+                self.crowd.stretch(one, other, factor)?;
+            }
+        }
+        self.since(&before)
+    }
+
+    /// Nothing is under way any more: the controller has planned with all that it heard, and all nodes
+    /// hold it.
+    fn settle(&mut self) -> Result<Stamp> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut before = None;
+        loop {
+            self.crowd.run_for(REST)?;
+            let plan = stamp(&controller::ask("/v1/plan")?)?;
+            let all = self
+                .crowd
+                .living()
+                .all(|player| player.holds() == Some(plan));
+            if all && before == Some(plan) {
+                return Ok(plan);
+            }
+            ensure!(Instant::now() < deadline, "plans follow each other");
+            before = Some(plan);
+        }
+    }
+
+    /// A link dies that more ways go over than any other.
+    fn link_death(&mut self) -> Result<Death> {
+        let plan = self.settle()?;
+        let ((one, other), ways) = self.most_used();
+        let before = self.mark()?;
+        self.crowd.change(one, other, LinkState::Dead)?;
+        let death = self.aftermath(plan, &before, ways)?;
+        let ends = (number(one), number(other));
+        for player in self.crowd.living() {
+            ensure!(
+                !goes_by(player, |pair| pair == ends || pair == (ends.1, ends.0)),
+                "a node still sends flows over the dead link"
+            );
+        }
+        Ok(death)
+    }
+
+    /// A node dies that more ways pass than any other.
+    fn node_death(&mut self) -> Result<Death> {
+        let plan = self.settle()?;
+        let (dead, ways) = self.most_passed();
+        let before = self.mark()?;
+        self.crowd.kill(dead)?;
+        let death = self.aftermath(plan, &before, ways)?;
+        let dead = number(dead);
+        for player in self.crowd.living() {
+            ensure!(
+                !goes_by(player, |(one, other)| one == dead || other == dead),
+                "a node still sends flows by the dead node"
+            );
+        }
+        Ok(death)
+    }
+
+    /// Waits until all nodes have a newer plan.
+    fn aftermath(&mut self, plan: Stamp, before: &Mark, ways: usize) -> Result<Death> {
+        let newer = Stamp {
+            version: plan.version + 1,
+            ..plan
+        };
+        let followed = |player: &Player| player.followed(newer);
+        self.crowd
+            .run_until("new rows", PATIENCE, |player| followed(player).is_some())?;
+        let cost = self.since(before)?;
+        let times = self.crowd.living().filter_map(followed);
+        Ok(Death {
+            seconds: times.map(|at| (at - before.at).as_secs_f64()).collect(),
+            ways,
+            cost,
+        })
+    }
+
+    /// The link that most ways go over, with how many.
+    fn most_used(&self) -> ((usize, usize), usize) {
+        let mut used: HashMap<(NodeNumber, NodeNumber), usize> = HashMap::new();
+        self.each_chain(|nodes| {
+            for pair in nodes.windows(2) {
+                let ends = (pair[0].min(pair[1]), pair[0].max(pair[1]));
+                *used.entry(ends).or_default() += 1;
+            }
+        });
+        let most = used.into_iter().max_by_key(|(ends, count)| (*count, *ends));
+        most.map_or(((0, 1), 0), |((one, other), count)| {
+            ((place(one), place(other)), count)
+        })
+    }
+
+    /// The node that most ways pass, with how many.
+    fn most_passed(&self) -> (usize, usize) {
+        let mut used: HashMap<NodeNumber, usize> = HashMap::new();
+        self.each_chain(|nodes| {
+            for node in &nodes[1..nodes.len() - 1] {
+                *used.entry(*node).or_default() += 1;
+            }
+        });
+        let most = used.into_iter().max_by_key(|(node, count)| (*count, *node));
+        let first = self.crowd.living().next();
+        let any = first
+            .and_then(|player| player.follower().plan())
+            .map_or(1, Held::node);
+        let (node, count) = most.unwrap_or((any, 0));
+        (place(node), count)
+    }
+
+    /// Looks at every chain that a node has a way over, for the largest transfers.
+    fn each_chain(&self, mut look: impl FnMut(&[NodeNumber])) {
+        for player in self.crowd.living() {
+            let Some(held) = player.follower().plan() else {
+                continue;
+            };
+            for chain in ways(player, held) {
+                held.chain(chain).into_iter().for_each(&mut look);
+            }
+        }
+    }
+}
+
+/// The chains that a node has ways over, for the largest transfers, without the hops to egresses.
+fn ways<'a>(player: &'a Player, held: &'a Held) -> impl Iterator<Item = ChainNumber> + 'a {
+    let class = held.class(u64::MAX, 0).unwrap_or(0);
+    let members = player.follower().members();
+    let chains = members.flat_map(move |(member, _)| held.ways(member.number, class));
+    chains.copied().filter(|chain| *chain != DIRECT)
+}
+
+/// Whether a flow from a node may go over a hop of this kind.
+fn goes_by(player: &Player, is_such: impl Fn((NodeNumber, NodeNumber)) -> bool) -> bool {
+    let Some(held) = player.follower().plan() else {
+        return false;
+    };
+    let me = held.node();
+    let class = held.class(u64::MAX, 0).unwrap_or(0);
+    let is_direct = |egress| held.ways(egress, class).contains(&DIRECT) && is_such((me, egress));
+    let mut members = player.follower().members();
+    let over = |chain| held.chain(chain).unwrap_or(&[]).windows(2);
+    members.any(|(member, _)| is_direct(member.number))
+        || ways(player, held).any(|chain| over(chain).any(|pair| is_such((pair[0], pair[1]))))
+}
+
+/// The stamp of a plan as the API shows it.
+fn stamp(plan: &Value) -> Result<Stamp> {
+    let number = |name: &str| plan["stamp"][name].as_u64().context("the stamp of a plan");
+    Ok(Stamp {
+        epoch: number("epoch")?,
+        version: number("version")?,
+    })
+}
+
+/// Two different nodes.
+fn pair(random: u64, nodes: usize) -> (usize, usize) {
+    let of = |number: u64, count: usize| usize::try_from(number % count as u64).unwrap_or(0);
+    let one = of(random, nodes);
+    let other = of(random >> 24, nodes - 1);
+    (one, other + usize::from(other >= one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_of_two_nodes_there_are() {
+        for random in (0..1000).map(scramble) {
+            let (one, other) = pair(random, 3);
+            assert!(one != other && one < 3 && other < 3);
+        }
+    }
+}

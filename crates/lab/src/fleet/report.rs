@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The record, the tables and the picture of `fleet`.
+
+use anyhow::{Result, ensure};
+
+use super::Args;
+use crate::chart::{Across, Chart, Series, Spacing};
+use crate::record::{self, Record};
+use crate::stats::{max, median};
+use crate::table::Table;
+
+/// What was used in some time, by the controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Interval {
+    pub(super) seconds: f64,
+    /// Seconds of processor time.
+    pub(super) processor: f64,
+    /// Bytes that nodes sent and received, TLS and all.
+    pub(super) sent: f64,
+    pub(super) received: f64,
+    /// Plans that were another than the one before.
+    pub(super) plans: f64,
+}
+
+/// What came of a death.
+#[derive(Clone, Debug)]
+pub(super) struct Death {
+    /// When each node had its new rows.
+    pub(super) seconds: Vec<f64>,
+    /// Ways, of all nodes together, that led over what died.
+    pub(super) ways: usize,
+    pub(super) cost: Interval,
+}
+
+/// Everything that was measured. Times are in seconds since all nodes began to come, one of each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// When it was let in, had rows, and had rows of a plan with all links.
+    pub(super) joined: Vec<f64>,
+    pub(super) first_rows: Vec<f64>,
+    pub(super) whole: Vec<f64>,
+    pub(super) arrival: Interval,
+    /// What one node received until then.
+    pub(super) row_bytes: f64,
+    pub(super) memory_at_first: f64,
+    pub(super) changes: Interval,
+    pub(super) links: Vec<Death>,
+    pub(super) nodes: Vec<Death>,
+    /// The controller's, in the end, in bytes.
+    pub(super) memory: f64,
+    /// Why streams ended that should not have, or rows were refused.
+    pub(super) losses: Vec<String>,
+}
+
+/// Prints and writes everything. Fails when a stream was lost.
+pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Result<()> {
+    record.parameter("nodes", args.nodes);
+    record.parameter("seconds", args.seconds);
+    record.parameter("changes_percent", args.changes);
+    record.parameter("deaths", args.deaths);
+    samples(outcome, record);
+    record.tables = vec![arrival(outcome), deaths(outcome), cost(outcome, args)];
+    record.remarks = remarks(outcome);
+    for table in &record.tables {
+        println!("{table}");
+    }
+    for remark in &record.remarks {
+        println!("{remark}");
+    }
+    let picture = record.path(&args.output, "svg");
+    record::write_file(&picture, &chart(args, outcome).svg())?;
+    println!("Picture: {}", picture.display());
+    println!("Record: {}", record.write(&args.output)?.display());
+    let losses = outcome.losses.len();
+    ensure!(losses == 0, "{losses} streams were lost, or rows refused");
+    Ok(())
+}
+
+fn samples(outcome: &Outcome, record: &mut Record) {
+    for (quantity, seconds) in [
+        ("let in", &outcome.joined),
+        ("first rows", &outcome.first_rows),
+        ("rows of all links", &outcome.whole),
+    ] {
+        record.sample(quantity, "s", &[], seconds.clone());
+    }
+    for (what, deaths) in [("link", &outcome.links), ("node", &outcome.nodes)] {
+        for (place, death) in deaths.iter().enumerate() {
+            let place = (place + 1).to_string();
+            let labels = [("dead", what), ("number", place.as_str())];
+            let millis = death.seconds.iter().map(|seconds| seconds * 1e3);
+            record.sample("new rows", "ms", &labels, millis.collect());
+            let processor = vec![death.cost.processor * 1e3];
+            record.sample("processor time", "ms", &labels, processor);
+        }
+    }
+    let intervals = [("arrival", &outcome.arrival), ("changes", &outcome.changes)];
+    for (what, interval) in intervals {
+        let labels = [("during", what)];
+        let values = [
+            ("time", "s", interval.seconds),
+            ("processor time", "s", interval.processor),
+            ("sent by nodes", "bytes", interval.sent),
+            ("received by nodes", "bytes", interval.received),
+            ("plans", "plans", interval.plans),
+        ];
+        for (quantity, unit, value) in values {
+            record.sample(quantity, unit, &labels, vec![value]);
+        }
+    }
+    let memory = vec![outcome.memory_at_first, outcome.memory];
+    record.sample("memory of the controller", "bytes", &[], memory);
+}
+
+fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+fn arrival(outcome: &Outcome) -> Table {
+    let title = "All nodes come at once: seconds until each";
+    let mut table = Table::new(title, &["", "first", "median", "last"]);
+    for (name, seconds) in [
+        ("is let in", &outcome.joined),
+        ("has rows", &outcome.first_rows),
+        ("has rows of a plan of all links", &outcome.whole),
+    ] {
+        let first = seconds.iter().copied().reduce(f64::min);
+        let cells = [first, median(seconds), max(seconds)].map(|value| shown(value, 2));
+        let [first, median, last] = cells;
+        table.push([name.to_owned(), first, median, last]);
+    }
+    table
+}
+
+fn deaths(outcome: &Outcome) -> Table {
+    let title = "Milliseconds from a death until nodes have new rows";
+    let columns = [
+        "dead",
+        "ways over it",
+        "first node",
+        "median",
+        "last node",
+        "controller CPU",
+        "bytes a node",
+    ];
+    let mut table = Table::new(title, &columns);
+    for (what, deaths) in [("link", &outcome.links), ("node", &outcome.nodes)] {
+        for (place, death) in deaths.iter().enumerate() {
+            let first = death.seconds.iter().copied().reduce(f64::min);
+            let times = [first, median(&death.seconds), max(&death.seconds)];
+            let [first, median, last] = times.map(|time| shown(time.map(|s| s * 1e3), 0));
+            let each = death.cost.received / death.seconds.len().max(1) as f64;
+            table.push([
+                format!("{what} {}", place + 1),
+                death.ways.to_string(),
+                first,
+                median,
+                last,
+                format!("{:.0} ms", death.cost.processor * 1e3),
+                format!("{each:.0}"),
+            ]);
+        }
+    }
+    table
+}
+
+fn cost(outcome: &Outcome, args: &Args) -> Table {
+    let columns = [
+        "",
+        "seconds",
+        "plans",
+        "CPU s",
+        "CPU %",
+        "MB to nodes",
+        "MB from nodes",
+    ];
+    let mut table = Table::new("What the controller costs", &columns);
+    let changes = format!("{} % of links change in 10 s", args.changes);
+    for (name, interval) in [
+        ("all nodes come", &outcome.arrival),
+        (changes.as_str(), &outcome.changes),
+    ] {
+        table.push([
+            name.to_owned(),
+            format!("{:.1}", interval.seconds),
+            format!("{}", interval.plans),
+            format!("{:.2}", interval.processor),
+            format!("{:.0}", interval.processor / interval.seconds * 100.0),
+            format!("{:.1}", interval.received / 1e6),
+            format!("{:.1}", interval.sent / 1e6),
+        ]);
+    }
+    table
+}
+
+fn remarks(outcome: &Outcome) -> Vec<String> {
+    let last = |deaths: &[Death]| {
+        let each = deaths.iter().filter_map(|death| max(&death.seconds));
+        shown(max(&each.map(|s| s * 1e3).collect::<Vec<_>>()), 0)
+    };
+    let mut remarks = vec![
+        format!(
+            "The last node had new rows {} ms after a link died, at worst, and {} ms after a node \
+             did.",
+            last(&outcome.links),
+            last(&outcome.nodes)
+        ),
+        format!(
+            "Memory of the controller: {:.0} MB with the first plan of all links, {:.0} MB in the \
+             end. A node received {:.0} KB until it had that plan.",
+            outcome.memory_at_first / 1e6,
+            outcome.memory / 1e6,
+            outcome.row_bytes / 1e3
+        ),
+        "Nodes are played by one thread, beside the controller on the same host. A death is known \
+         to those concerned at once."
+            .to_owned(),
+    ];
+    remarks.extend(outcome.losses.iter().take(5).cloned());
+    remarks
+}
+
+/// How many nodes have new rows, so long after a death.
+fn chart(args: &Args, outcome: &Outcome) -> Chart {
+    let all = || outcome.links.iter().chain(&outcome.nodes);
+    let longest = all().flat_map(|death| &death.seconds).copied();
+    let longest_ms = longest.fold(0.1, f64::max) * 1e3;
+    let steps = 100;
+    let grid: Vec<f64> = (0..=steps)
+        .map(|step| longest_ms * f64::from(step) / f64::from(steps))
+        .collect();
+    let share = |deaths: &[Death], name: &str| {
+        let seconds: Vec<f64> = deaths.iter().flat_map(|d| d.seconds.clone()).collect();
+        let at = |ms: &f64| {
+            let served = seconds.iter().filter(|s| **s * 1e3 <= *ms).count();
+            Some(served as f64 / seconds.len().max(1) as f64 * 100.0)
+        };
+        Series {
+            name: name.to_owned(),
+            values: grid.iter().map(at).collect(),
+            ..Series::default()
+        }
+    };
+    Chart {
+        title: "Nodes that have new rows after a death".to_owned(),
+        subtitle: format!("{} nodes and one controller, on one host", args.nodes),
+        x_label: "since a link or a node died, ms".to_owned(),
+        y_label: "nodes with new rows, %".to_owned(),
+        series: vec![
+            share(&outcome.links, "a link died"),
+            share(&outcome.nodes, "a node died"),
+        ],
+        across: Across::Numbers(grid, Spacing::Linear),
+        model_name: String::new(),
+        note: format!("{} deaths of each kind.", args.deaths),
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the nodes of a fleet are, and how far from each other. Pure.
+
+use std::time::Duration;
+
+use crate::link::scramble;
+use crate::places::{Place, distances};
+
+/// Round-trip times between all nodes, in microseconds, never 0.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    rtts_us: Vec<Vec<u32>>,
+}
+
+impl World {
+    /// So many nodes, anywhere on earth. Links make detours, as real ones do, so that some are longer
+    /// than a way around them.
+    pub(super) fn new(nodes: usize, seed: u64) -> Self {
+        let mut random = scramble(seed);
+        let mut uniform = || {
+            random = scramble(random);
+            (random >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let place = |_| Place {
+            longitude: uniform() * 360.0 - 180.0,
+            // As much of each latitude as there is of it.
+            latitude: (uniform() * 2.0 - 1.0).asin().to_degrees(),
+        };
+        let places: Vec<Place> = (0..nodes).map(place).collect();
+        let rows = distances(&places, true, seed);
+        let rows = rows
+            .iter()
+            .map(|row| row.iter().map(|ms| micros(*ms)).collect());
+        Self {
+            rtts_us: rows.collect(),
+        }
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.rtts_us.len()
+    }
+
+    pub(super) fn rtt_us(&self, from: usize, to: usize) -> u32 {
+        self.rtts_us[from][to]
+    }
+
+    /// The link is so much longer or shorter from now on, both ways.
+    pub(super) fn stretch(&mut self, one: usize, other: usize, factor: f64) {
+        let rtt_us = micros(f64::from(self.rtts_us[one][other]) * factor / 1e3);
+        self.rtts_us[one][other] = rtt_us;
+        self.rtts_us[other][one] = rtt_us;
+    }
+}
+
+/// Microseconds of so many milliseconds, never 0.
+fn micros(ms: f64) -> u32 {
+    let micros = Duration::from_secs_f64(ms / 1e3).as_micros();
+    u32::try_from(micros).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_as_long_both_ways_and_follow_the_seed() {
+        let mut world = World::new(20, 3);
+        let same = World::new(20, 3);
+        let other = World::new(20, 4);
+        let pairs = || (0..20).flat_map(|one| (0..one).map(move |two| (one, two)));
+        assert!(pairs().all(|(one, two)| {
+            let rtt_us = world.rtt_us(one, two);
+            // Twice around half of the earth, with detours.
+            (300..2_000_000).contains(&rtt_us)
+                && rtt_us == world.rtt_us(two, one)
+                && rtt_us == same.rtt_us(one, two)
+        }));
+        assert!(pairs().any(|(one, two)| world.rtt_us(one, two) != other.rtt_us(one, two)));
+        let before = world.rtt_us(1, 2);
+        world.stretch(1, 2, 2.0);
+        assert_eq!(
+            (world.rtt_us(1, 2), world.rtt_us(2, 1)),
+            (2 * before, 2 * before)
+        );
+    }
+}
