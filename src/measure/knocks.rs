@@ -7,22 +7,20 @@ use std::time::Duration;
 use posthaste_relay::knock::Knock;
 use posthaste_wire::header::NodeId;
 
-/// How long one may take.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// So many at once; when all links fail, most of them wait.
 const AT_ONCE: usize = 64;
 
 /// The handshakes that are under way, and those that wait for their turn.
 #[derive(Debug, Default)]
 pub(super) struct Knocks {
-    waiting: Vec<(NodeId, SocketAddr)>,
+    waiting: Vec<(NodeId, SocketAddr, Duration)>,
     open: Vec<(NodeId, Knock, Duration)>,
 }
 
 impl Knocks {
-    /// Tries a handshake, as soon as there is room.
-    pub(super) fn add(&mut self, peer: NodeId, address: SocketAddr) {
-        self.waiting.push((peer, address));
+    /// Tries a handshake, which may take so long, as soon as there is room.
+    pub(super) fn add(&mut self, peer: NodeId, address: SocketAddr, within: Duration) {
+        self.waiting.push((peer, address, within));
     }
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Knock> {
@@ -52,11 +50,11 @@ impl Knocks {
             false
         });
         while self.open.len() < AT_ONCE {
-            let Some((peer, address)) = self.waiting.pop() else {
+            let Some((peer, address, within)) = self.waiting.pop() else {
                 return;
             };
             match Knock::begin(address, mark) {
-                Ok(knock) => self.open.push((peer, knock, now + TIMEOUT)),
+                Ok(knock) => self.open.push((peer, knock, now + within)),
                 Err(_) => done(peer, None),
             }
         }

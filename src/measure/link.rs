@@ -26,8 +26,9 @@ use crate::config::Schedule;
 
 /// Probes lost in a row that make a link dead, if a handshake fails as well.
 const DEAD_AFTER: u32 = 5;
-/// Probes lost in a row after which a handshake is tried.
-const HANDSHAKE_AFTER: u32 = 2;
+/// Bounds on how long a handshake may take: the first SYN has a second, by which its repetition would leave.
+const HANDSHAKE_MIN: Duration = Duration::from_secs(1);
+const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 /// Answers in a row that bring a dead link back.
 const ALIVE_AFTER: u32 = 3;
 /// Bounds on how long an answer is waited for, and what it is at first.
@@ -71,7 +72,10 @@ pub(crate) enum Errand {
         sequence: u32,
     },
     /// Try a TCP handshake, and tell what came of it.
-    Handshake,
+    Handshake {
+        /// Then it has failed.
+        within: Duration,
+    },
 }
 
 /// Counts, since the link is measured.
@@ -183,7 +187,8 @@ impl Link {
             self.handshake.due = None;
             self.handshake.pending = true;
             self.counts.handshakes += 1;
-            return Some(Errand::Handshake);
+            let within = (self.patience() * 3).clamp(HANDSHAKE_MIN, HANDSHAKE_MAX);
+            return Some(Errand::Handshake { within });
         }
         if self.due <= now {
             // A quarter is left to chance, lest nodes probe in step.
@@ -365,8 +370,9 @@ impl Link {
             self.check_ports(flight.port + 1, DEAD_AFTER - 1);
         }
         let asked = self.handshake.pending || self.handshake.due.is_some();
-        if self.lost_in_a_row >= HANDSHAKE_AFTER && self.handshake.passed.is_none() && !asked {
-            self.handshake.due = Some(now);
+        if self.handshake.passed.is_none() && !asked {
+            // Unless the next probe is answered meanwhile.
+            self.handshake.due = Some(now + self.patience() / 2);
         }
         if self.is_silent() {
             match self.handshake.passed {

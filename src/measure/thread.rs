@@ -192,7 +192,9 @@ impl Thread {
                     links.on_refused(peer, probe, now);
                 }
             }
-            (Errand::Handshake, Some(target)) => self.knocks.add(peer, target.listener),
+            (Errand::Handshake { within }, Some(target)) => {
+                self.knocks.add(peer, target.listener, within);
+            }
             // Links are those of the settings.
             (_, None) => {}
         }
