@@ -114,7 +114,7 @@ impl Desk {
         gone.iter().for_each(|node| self.lose(*node, now));
         self.egresses.configure(prefixes);
         self.list_egresses(now);
-        self.timing.news();
+        self.timing.news(now);
         gone
     }
 
@@ -134,9 +134,9 @@ impl Desk {
             self.tell_at.get_or_insert(now + TELL_AFTER);
         }
         self.seated.insert(number, Due::new(holds));
-        self.note_outrun(holds);
+        self.note_outrun(holds, now);
         self.list_egresses(now);
-        self.timing.news();
+        self.timing.news(now);
         Ok(())
     }
 
@@ -162,10 +162,14 @@ impl Desk {
             ToController::Alive => {}
             ToController::Links(links) => {
                 let news = self.registry.links(number, &links);
+                if news.changed {
+                    self.timing.news(now);
+                }
                 if news.death {
                     self.timing.death(now);
-                } else if news.changed {
-                    self.timing.news();
+                }
+                if self.uses_any(number, &news.worse) {
+                    self.timing.worse(now);
                 }
             }
             ToController::Destinations(destinations) => {
@@ -176,13 +180,13 @@ impl Desk {
                 if let Some(due) = self.seated.get_mut(&number) {
                     due.follows(stamp);
                 }
-                self.note_outrun(Some(stamp));
+                self.note_outrun(Some(stamp), now);
             }
             ToController::Misfit { holds, .. } => {
                 if let Some(due) = self.seated.get_mut(&number) {
                     due.misfit(holds);
                 }
-                self.note_outrun(holds);
+                self.note_outrun(holds, now);
             }
         }
         Ok(())
@@ -192,6 +196,16 @@ impl Desk {
     pub(super) fn leave(&mut self, number: NodeNumber, now: Duration) {
         self.seated.remove(&number);
         self.registry.away(number, now);
+    }
+
+    /// Whether chains lead over the link between a node and any of these others. While a plan is made,
+    /// they may.
+    fn uses_any(&self, number: NodeNumber, others: &[NodeNumber]) -> bool {
+        let uses = |book: &Book| {
+            let near = book.neighbours(number);
+            others.iter().any(|other| near.contains(other))
+        };
+        !others.is_empty() && self.book.as_ref().is_none_or(uses)
     }
 
     /// When something is to be done without being asked: nodes to be forgotten, told of others, or
@@ -227,12 +241,13 @@ impl Desk {
 
     /// A plan was made, and is kept where it survives.
     pub(super) fn planned(&mut self, book: Book, now: Duration) {
+        self.timing.made(now);
         self.stamp = book.stamp();
         self.book = Some(book);
         self.list_egresses(now);
         self.seated.values_mut().for_each(Due::look_again);
         if let Some(held) = self.outrun.take() {
-            self.note_outrun(Some(held));
+            self.note_outrun(Some(held), now);
         }
     }
 
@@ -316,7 +331,7 @@ impl Desk {
     }
 
     /// A node may hold a newer plan than the newest: then the store was lost, or is older.
-    fn note_outrun(&mut self, held: Option<Stamp>) {
+    fn note_outrun(&mut self, held: Option<Stamp>, now: Duration) {
         let Some(held) = held.filter(|held| *held > self.stamp) else {
             return;
         };
@@ -325,7 +340,7 @@ impl Desk {
             Some(book) => {
                 if book.outrun(held) {
                     self.stamp = book.stamp();
-                    self.timing.news();
+                    self.timing.news(now);
                     self.seated.values_mut().for_each(Due::look_again);
                 }
             }

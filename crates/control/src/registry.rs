@@ -72,12 +72,14 @@ pub struct Registry {
 }
 
 /// What became of links by what was said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// Something is not as it was.
     pub changed: bool,
     /// A link is not there any more.
     pub death: bool,
+    /// The other ends of links that are believed to be much longer than before, or to lose much more.
+    pub worse: Vec<NodeNumber>,
 }
 
 impl Registry {
@@ -159,7 +161,7 @@ impl Registry {
         } else {
             BTreeMap::new()
         };
-        let mut news = News::default();
+        let (mut news, mut changed) = (News::default(), Vec::new());
         for link in links {
             if link.to == from || !self.listed.contains_key(&link.to) {
                 self.doubts.strangers += 1;
@@ -170,12 +172,23 @@ impl Registry {
                 LinkState::Unmeasured
             });
             let old = node.links.insert(link.to, state);
-            news.note(old.or_else(|| before.get(&link.to).copied()), state);
+            let old = old.or_else(|| before.get(&link.to).copied());
+            news.note(old, state);
+            if let Some(old) = old.filter(|old| *old != state) {
+                changed.push((link.to, old, state));
+            }
         }
         let told = &node.links;
         for (_, old) in before.iter().filter(|(to, _)| !told.contains_key(to)) {
             news.note(Some(*old), LinkState::Unmeasured);
         }
+        let worse = changed.into_iter().filter(|(to, old, new)| {
+            let back = self.said(*to, from);
+            back.is_some_and(|back| {
+                report::is_much_worse(Agreed::of(*old, back), Agreed::of(*new, back))
+            })
+        });
+        news.worse = worse.map(|(to, ..)| to).collect();
         news
     }
 

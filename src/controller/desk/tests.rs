@@ -210,6 +210,27 @@ fn a_node_that_went_is_told_of_after_a_while_and_planned_without_at_once() {
 }
 
 #[test]
+fn a_link_in_use_that_becomes_much_worse_is_planned_with_soon_though_plans_take_long() {
+    let mut office = three();
+    office.now = office.desk.deadline();
+    let mut work = office.desk.work(office.now).unwrap();
+    work.book.plan(&work.network, office.now);
+    office.desk.planned(work.book, office.now + SECOND);
+    let last = office.now;
+    office.now += SECOND * 5;
+    office.desk.tick(office.now);
+    // Neither by much, nor in use.
+    office.links(2, &[(3, 60_000)]);
+    office.links(3, &[(2, 60_000)]);
+    assert_eq!(office.desk.deadline(), last + SECOND * 10);
+    office.links(2, &[(3, 90_000)]);
+    assert_eq!(office.desk.deadline(), last + SECOND * 10, "of one's own");
+    office.links(3, &[(2, 90_000)]);
+    let soon = office.now + Duration::from_millis(100);
+    assert_eq!(office.desk.deadline(), soon);
+}
+
+#[test]
 fn links_in_use_are_measured_more_often_and_many_less_often() {
     let mut office = three();
     office.plan();

@@ -15,6 +15,12 @@ const DISPUTE_FACTOR: u32 = 2;
 /// See there, in microseconds.
 const DISPUTE_US: u32 = 10_000;
 
+/// What is longer by a quarter, but by less than this, is not much worse; in microseconds.
+const WORSE_US: u32 = 5_000;
+
+/// Nor is what loses so much more, in a million.
+const WORSE_PPM: u32 = 20_000;
+
 /// Reports that were not believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubts {
@@ -65,6 +71,17 @@ impl Agreed {
             is_disputed,
         }
     }
+}
+
+/// Whether a link has become so much longer, or loses so much more, that chains over it may have to give
+/// way at once. One that was not there has not become worse, and one that is no more is dead.
+pub(super) fn is_much_worse(before: Agreed, after: Agreed) -> bool {
+    let Some((before, after)) = before.link.zip(after.link) else {
+        return false;
+    };
+    let longer = after.rtt_us.saturating_sub(before.rtt_us);
+    let lossier = after.loss_ppm.saturating_sub(before.loss_ppm);
+    longer > (before.rtt_us / 4).max(WORSE_US) || lossier > WORSE_PPM
 }
 
 /// A state as it is believed, if it can be.

@@ -151,7 +151,11 @@ fn who_lies_attracts_nothing() {
 #[test]
 fn news_are_what_changes_a_plan() {
     let mut registry = registry();
-    let news = |changed, death| News { changed, death };
+    let news = |changed, death| News {
+        changed,
+        death,
+        worse: Vec::new(),
+    };
     assert_eq!(
         registry.links(1, &[link(2, LinkState::Dead)]),
         news(false, false)
@@ -167,6 +171,32 @@ fn news_are_what_changes_a_plan() {
         news(true, true)
     );
     assert_eq!(registry.links(9, &[link(2, up(5))]), news(false, false));
+}
+
+#[test]
+fn links_that_become_much_worse_are_told_as_they_are_believed() {
+    let mut registry = registry();
+    let mut worse = |from, to, state| registry.links(from, &[link(to, state)]).worse;
+    assert_eq!(worse(1, 2, up(50_000)), [], "nobody knew it");
+    assert_eq!(worse(2, 1, up(50_000)), []);
+    assert_eq!(worse(2, 1, up(70_000)), [], "the shorter one counts");
+    assert_eq!(worse(1, 2, up(62_500)), [], "by a quarter");
+    assert_eq!(worse(1, 2, up(90_000)), [], "the other one counts");
+    assert_eq!(worse(2, 1, up(90_000)), [1]);
+    assert_eq!(worse(2, 1, up(50_000)), []);
+    // They differ so much that the longer one counts.
+    assert_eq!(worse(1, 2, up(200_000)), [2]);
+    let lossy = LinkState::Up {
+        rtt_us: 200_000,
+        loss_ppm: Some(20_001),
+        rate: None,
+    };
+    assert_eq!(worse(1, 2, lossy), [2]);
+    assert_eq!(worse(1, 2, LinkState::Dead), [], "which is more than worse");
+    assert_eq!(worse(1, 3, up(1_000)), []);
+    assert_eq!(worse(3, 1, up(1_000)), []);
+    assert_eq!(worse(3, 1, up(6_000)), []);
+    assert_eq!(worse(1, 3, up(6_000)), [], "short ways may vary");
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Controller {
             ToController::Hello(hello) => {
                 let holds = hello.holds;
                 self.registry.hello(hello).unwrap();
-                self.timing.news();
+                self.timing.news(now);
                 self.hold(number, holds);
             }
             ToController::Links(links) => {
@@ -90,7 +90,7 @@ impl Controller {
                 if news.death {
                     self.timing.death(now);
                 } else if news.changed {
-                    self.timing.news();
+                    self.timing.news(now);
                 }
             }
             ToController::Holds(holds) => self.hold(number, Some(holds)),
