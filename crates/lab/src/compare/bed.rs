@@ -2,16 +2,20 @@
 //! A contender on a network of its own, with the servers behind it, ready for loads.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sched::sched_setaffinity;
+use nix::unistd::Pid;
 
 use super::contender::Contender;
 use super::counts::Counts;
 use super::ends::{PATIENCE, Server, finish, ksoftirqd, merge, spawn};
 use super::integrity::{self, Account};
 use super::load::{Load, Placement, Yield};
-use super::site::{Running, Site};
+use super::site::{Running, Site, cpu_set};
 use super::syn_watch::SynWatch;
 use crate::link::Link;
 use crate::load::{Call, Order, Outcome, Served, Work, percentiles};
@@ -85,8 +89,7 @@ impl Bed {
         cpus: &[usize],
         binary: &Binary,
     ) -> Result<Self> {
-        let links = vec![Link::Veth; contender.nodes + 1];
-        let network = Network::line(links).congestion(CONGESTION).build()?;
+        let network = network(&contender, placement, cpus)?;
         let hosts = [network.client(), network.server()];
         for host in hosts.into_iter().chain(network.nodes()) {
             for (key, value) in SETTINGS {
@@ -95,7 +98,7 @@ impl Bed {
         }
         contender.prepare(&network)?;
         let (relay_cpus, end_cpus) = match placement {
-            Placement::One | Placement::Two => (cpus, cpus),
+            Placement::One | Placement::Far | Placement::Two => (cpus, cpus),
             Placement::Split => (&cpus[..1], &cpus[1..]),
         };
         let servers = end_cpus
@@ -160,7 +163,7 @@ impl Bed {
         };
         // What is missing then is found below.
         let _ = wait_until("end of all connections", SETTLED, settled);
-        let in_order = load.placement == Placement::One;
+        let in_order = load.placement.cpus() == 1;
         let account = Account::new(&before, &self.look()?, &outcome, in_order);
         Ok(Measured {
             packets: account.packets_per_connection(),
@@ -253,6 +256,21 @@ impl Bed {
         }
         Ok(sum)
     }
+}
+
+/// A network for a contender. The thread that carries packets of a link with a delay, if there is
+/// one, has the CPUs of the load.
+fn network(contender: &Contender, placement: Placement, cpus: &[usize]) -> Result<Network> {
+    let mut links = vec![placement.access_link()];
+    links.extend(vec![Link::Veth; contender.nodes]);
+    let cpus = cpu_set(cpus)?;
+    let build = || {
+        // What this thread starts stays where it is.
+        sched_setaffinity(Pid::from_raw(0), &cpus).context("stay on the CPUs of the load")?;
+        Network::line(links).congestion(CONGESTION).build()
+    };
+    let built = thread::scope(|scope| scope.spawn(build).join());
+    built.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// What can be counted at one time.

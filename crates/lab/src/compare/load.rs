@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loads: what is put through every contender, and which figures come out.
 
+use std::time::Duration;
+
 use super::sizes;
+use crate::link::Link;
 use crate::load::Work;
 
-/// Where the processes of a load run.
+/// Where the processes of a load run, and how far from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Placement {
     /// Client, relay and server on one CPU; the relay has one thread.
     One,
+    /// Likewise, but the client is [`FAR`] away from the relay.
+    Far,
     /// The relay's one thread on one CPU, client and server on another.
     Split,
     /// Everything on two CPUs: two clients, two servers, a relay of two threads.
@@ -16,11 +21,22 @@ pub(super) enum Placement {
 }
 
 impl Placement {
-    pub(super) const ALL: [Self; 3] = [Self::One, Self::Split, Self::Two];
+    pub(super) const ALL: [Self; 4] = [Self::One, Self::Far, Self::Split, Self::Two];
 
     /// How many CPUs it takes.
     pub(super) fn cpus(self) -> usize {
-        if self == Self::One { 1 } else { 2 }
+        match self {
+            Self::One | Self::Far => 1,
+            Self::Split | Self::Two => 2,
+        }
+    }
+
+    /// The link to the client.
+    pub(super) fn access_link(self) -> Link {
+        match self {
+            Self::Far => Link::delay(FAR),
+            _ => Link::Veth,
+        }
     }
 }
 
@@ -66,13 +82,20 @@ const LOW_RATE: u32 = 2500;
 /// where nothing of it is in a cache when it comes.
 const SYN_RATE: u32 = 500;
 
+/// How long a packet takes to or from a client that is far: as light does for 1000 km of fibre.
+const FAR: Duration = Duration::from_millis(5);
+
+/// The load of connections of 8 KB of which it is told how many a second one CPU bears, and two.
+pub(super) const ON_ONE: &str = "8k-64";
+pub(super) const ON_TWO: &str = "two-cores";
+
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
     let small = [1, 8].into_iter().flat_map(small);
     small
         .chain([low_rate(), mixed(), large()])
         .chain([1, 16].map(bulk))
-        .chain([ping_pong(), syns(), split(), two_cores()])
+        .chain([ping_pong(), syns(), far_syns(), split(), two_cores()])
         .collect()
 }
 
@@ -81,7 +104,7 @@ fn small(kilobytes: u64) -> [Load; 2] {
     let name = |at_once| match (kilobytes, at_once) {
         (1, FEW) => ("1k-64", "1 KB objects, 64 at once"),
         (1, _) => ("1k-256", "1 KB objects, 256 at once"),
-        (_, FEW) => ("8k-64", "8 KB objects, 64 at once"),
+        (_, FEW) => (ON_ONE, "8 KB objects, 64 at once"),
         (_, _) => ("8k-256", "8 KB objects, 256 at once"),
     };
     [FEW, MANY].map(|at_once| {
@@ -134,6 +157,18 @@ fn syns() -> Load {
     on_one(name, Yield::SynDelay, work)
 }
 
+/// One connection at a time, as above: of two that overlap nobody could tell whose SYN is whose.
+fn far_syns() -> Load {
+    let name = (
+        "syn-far",
+        "SYNs of a client 5 ms away, one connection at a time",
+    );
+    Load {
+        placement: Placement::Far,
+        ..on_one(name, Yield::SynDelay, closed(1, vec![1 << 10]))
+    }
+}
+
 fn split() -> Load {
     Load {
         placement: Placement::Split,
@@ -144,7 +179,7 @@ fn split() -> Load {
 fn two_cores() -> Load {
     Load {
         placement: Placement::Two,
-        ..rate(("two-cores", "8 KB objects, everything on two CPUs"))
+        ..rate((ON_TWO, "8 KB objects, everything on two CPUs"))
     }
 }
 

@@ -46,7 +46,10 @@ fn value(record: &Record, quantity: &str, load: &str, contender: &str) -> f64 {
 #[test]
 fn loads_of_every_kind_are_carried_in_full_and_counted() {
     let output = Scratch::new().unwrap();
-    let record = compare("8k-64,8k-low,mixed,1m,bulk-16,ping-pong,syn", output.path());
+    let record = compare(
+        "8k-64,8k-low,mixed,1m,bulk-16,ping-pong,syn,syn-far",
+        output.path(),
+    );
     assert_eq!(record.remarks, Vec::<String>::new());
     for contender in ["direct", "forwarding"] {
         let of = |quantity, load| value(&record, quantity, load, contender);
@@ -61,10 +64,14 @@ fn loads_of_every_kind_are_carried_in_full_and_counted() {
             assert!((9.0..15.0).contains(&packets), "{contender}: {packets}");
         }
     }
-    assert!(value(&record, "median delay of SYNs", "syn", "forwarding") > 0.0);
+    for load in ["syn", "syn-far"] {
+        assert!(value(&record, "median delay of SYNs", load, "forwarding") > 0.0);
+    }
+    // Each way takes 5 ms, for SYN and SYN-ACK, and for request and object.
+    assert!(value(&record, "median time", "syn-far", "direct") > 20_000.0);
     assert_eq!(
         record.tables.len(),
-        8,
+        9,
         "no target is judged without posthaste"
     );
 }
