@@ -22,6 +22,7 @@ mod integrity;
 mod judge;
 mod load;
 mod report;
+mod scaling;
 mod site;
 mod sizes;
 mod start;
@@ -110,10 +111,12 @@ pub fn run(args: &Args) -> Result<()> {
     };
     record.parameter("cpus", bench.cpus.clone());
     let results = bench.put_through(&mut record)?;
-    report::fill(&mut record, &bench, &results);
     let footprints = bench.measure_memory(&mut record)?;
+    let starts = bench.measure_starts()?;
+    let alone = [idle::targets(&footprints), start::targets(&starts)].concat();
+    report::fill(&mut record, &bench, &results, &alone);
     idle::fill(&mut record, &footprints);
-    start::fill(&mut record, &bench.measure_starts()?);
+    start::fill(&mut record, &starts);
     record.parameter("seconds", start.elapsed().as_secs());
     bench.finish(&record, &results)
 }

@@ -114,14 +114,24 @@ impl Spread {
         })
     }
 
-    /// Of the ratios of two series, round by round. `None` when the other one is not above zero in
-    /// every round: on a machine that is busy, what is small may come out as less than nothing.
+    /// Of the ratios of two series, round by round. On a machine that is busy, what is small may
+    /// come out as nothing or less. Where that befell the other one in a few rounds, it is the
+    /// ratio of the medians, as wide as the quartiles allow; where in many, `None`.
     pub(super) fn of_ratio(values: &[f64], others: &[f64]) -> Option<Self> {
-        if others.iter().any(|&other| other <= 0.0) {
+        let lost = others.iter().filter(|&&other| other <= 0.0).count();
+        if lost == 0 {
+            let ratios: Vec<f64> = values.iter().zip(others).map(|(a, b)| a / b).collect();
+            return Self::of(&ratios);
+        }
+        if lost * 4 > others.len() {
             return None;
         }
-        let ratios: Vec<f64> = values.iter().zip(others).map(|(a, b)| a / b).collect();
-        Self::of(&ratios)
+        let (ours, theirs) = (Self::of(values)?, Self::of(others)?);
+        (theirs.low > 0.0).then(|| Self {
+            low: ours.low / theirs.high,
+            median: ours.median / theirs.median,
+            high: ours.high / theirs.low,
+        })
     }
 }
 
@@ -197,6 +207,8 @@ mod tests {
         assert_eq!(spread.to_string(), "0.50 (0.50 to 0.50)");
         assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
         assert_eq!(Spread::of_ratio(&[50.0, 60.0], &[-1.0, 100.0]), None);
+        let once = Spread::of_ratio(&[8.0; 5], &[2.0, -1.0, 4.0, 4.0, 8.0]).unwrap();
+        assert_eq!(once.to_string(), "2.00 (2.00 to 4.00)");
         assert_eq!(Spread::of(&[]), None);
     }
 }

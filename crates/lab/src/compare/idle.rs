@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::bed::Bed;
+use super::judge::{Alone, EARLY};
 use super::site::Running;
 use crate::boot::memory::{self, Usage};
 use crate::echo;
@@ -16,9 +17,9 @@ const RELAYS: usize = 10_000;
 /// Descriptors of a relay besides two for each connection.
 const SPARE_DESCRIPTORS: u64 = 1200;
 
-/// What the resident memory of an idle node and the user memory of an idle relay are to stay
-/// below, in bytes.
-const RESIDENT_MAX: f64 = 2e6;
+/// What the resident memory of an idle node, in KB, and the user memory of an idle relay, in
+/// bytes, are to be at the most.
+const RESIDENT_MAX_KB: f64 = 2000.0;
 const RELAY_MAX: f64 = 256.0;
 
 /// The memory of one contender.
@@ -108,7 +109,6 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
         "resident, KB",
         "all processes, KB",
         "user bytes per relay",
-        "targets",
     ];
     let title = format!(
         "Memory: idle, and what each of {} idle relays adds",
@@ -127,24 +127,29 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
             format!("{:.0}", footprint.resident() / 1e3),
             format!("{:.0}", footprint.together() / 1e3),
             format!("{:.0}", footprint.per_relay()),
-            verdict(footprint),
         ]);
     }
     record.tables.push(table);
 }
 
-/// Whether the targets are met, which are for a node of ours.
-fn verdict(footprint: &Footprint) -> String {
-    let word = |met| if met { "met" } else { "MISSED" };
-    match footprint.contender {
-        "posthaste-early" => format!(
-            "<= {:.0} KB {}, <= {RELAY_MAX:.0} bytes {}",
-            RESIDENT_MAX / 1e3,
-            word(footprint.resident() <= RESIDENT_MAX),
-            word(footprint.per_relay() <= RELAY_MAX)
-        ),
-        _ => "-".to_owned(),
-    }
+/// What is asked of a node of ours.
+pub(super) fn targets(footprints: &[Footprint]) -> Vec<Alone> {
+    let ours = footprints.iter().find(|one| one.contender == EARLY);
+    let targets = |ours: &Footprint| {
+        let target = |what, value, most, unit| Alone {
+            load: "memory",
+            what,
+            value,
+            most,
+            unit,
+        };
+        let resident = ours.resident() / 1e3;
+        vec![
+            target("resident when idle", resident, RESIDENT_MAX_KB, "KB"),
+            target("of an idle relay", ours.per_relay(), RELAY_MAX, "bytes"),
+        ]
+    };
+    ours.map(targets).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -167,6 +172,7 @@ mod tests {
         };
         assert_eq!(footprint.per_relay(), 500.0);
         assert_eq!(footprint.together(), 1_200_000.0);
-        assert_eq!(verdict(&footprint), "<= 2000 KB met, <= 256 bytes MISSED");
+        let figures: Vec<f64> = targets(&[footprint]).iter().map(|one| one.value).collect();
+        assert_eq!(figures, [1900.0, 500.0]);
     }
 }

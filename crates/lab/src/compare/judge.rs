@@ -34,7 +34,7 @@ use Against::{BestOf, Forwarding};
 use Bound::{AtLeast, AtMost};
 
 /// The transparent node, with the default accept mode, and the one that clients address.
-const EARLY: &str = "posthaste-early";
+pub(super) const EARLY: &str = "posthaste-early";
 const EXPLICIT: &str = "posthaste-explicit";
 
 /// Peers with a fixed server, the transparent one, and both with large pipes or without.
@@ -70,6 +70,8 @@ const TARGETS: &[Target] = &[
     target("ping-pong", EARLY, Forwarding, AtMost(5.5)),
     target("syn", EARLY, BestOf(ALL_PEERS), AtMost(0.5)),
     target("syn", EARLY, Forwarding, AtMost(5.0)),
+    target("syn-far", EARLY, BestOf(ALL_PEERS), AtMost(0.5)),
+    target("syn-far", EARLY, Forwarding, AtMost(5.0)),
 ];
 
 const fn target(load: &'static str, ours: &'static str, against: Against, bound: Bound) -> Target {
@@ -79,6 +81,18 @@ const fn target(load: &'static str, ours: &'static str, against: Against, bound:
         against,
         bound,
     }
+}
+
+/// A target for a figure of ours by itself, and the figure.
+#[derive(Clone, Debug)]
+pub(super) struct Alone {
+    /// What it is of.
+    pub(super) load: &'static str,
+    pub(super) what: &'static str,
+    pub(super) value: f64,
+    /// It is to be so much at the most.
+    pub(super) most: f64,
+    pub(super) unit: &'static str,
 }
 
 /// A target that was measured.
@@ -94,9 +108,11 @@ struct Verdict {
 pub(super) fn table(
     loads: &[Load],
     figures: impl Fn(&Load, &'static str) -> Option<Figures>,
+    alone: &[Alone],
 ) -> Option<Table> {
     let columns = ["load", "posthaste", "against", "ratio", "target", "verdict"];
-    let title = "Targets: marginal CPU time, added delay, or transactions a second";
+    let title = "Targets: ratios of marginal CPU time, of added delay or of transactions a second; \
+                 and figures of posthaste by itself";
     let mut table = Table::new(title, &columns);
     for target in TARGETS {
         let load = loads.iter().find(|load| load.name == target.load);
@@ -113,6 +129,24 @@ pub(super) fn table(
                 target.bound.word(verdict.ratio).to_owned(),
             ]);
         }
+    }
+    for Alone {
+        load,
+        what,
+        value,
+        most,
+        unit,
+    } in alone
+    {
+        let spread = Spread::of(&[*value]);
+        table.push([
+            format!("{load}, {what}"),
+            EARLY.trim_start_matches("posthaste-").to_owned(),
+            "-".to_owned(),
+            format!("{} {unit}", spread.map_or_else(String::new, Spread::brief)),
+            format!("<= {most} {unit}"),
+            AtMost(*most).word(spread).to_owned(),
+        ]);
     }
     (!table.rows.is_empty()).then_some(table)
 }
@@ -200,9 +234,26 @@ mod tests {
                 ..Figures::default()
             })
         };
-        table(&loads, figures)
+        table(&loads, figures, &[])
             .map(|table| table.rows)
             .unwrap_or_default()
+    }
+
+    #[test]
+    fn figures_by_themselves_are_judged_too() {
+        let alone = |value| Alone {
+            load: "boot",
+            what: "median",
+            value,
+            most: 2.0,
+            unit: "ms",
+        };
+        let table = table(&[], |_, _| None, &[alone(1.9), alone(2.1)]).unwrap();
+        assert_eq!(
+            table.rows[0],
+            ["boot, median", "early", "-", "1.90 ms", "<= 2 ms", "met"]
+        );
+        assert_eq!(table.rows[1][5], "MISSED");
     }
 
     #[test]

@@ -7,14 +7,15 @@ use std::fmt::Write;
 use super::bench::Bench;
 use super::contender::{self, Contender, Mode};
 use super::figures::{Figures, Spread};
+use super::judge::{self, Alone};
 use super::load::{self, Load, Yield};
-use super::{Results, judge};
+use super::{Results, scaling};
 use crate::chart::{Across, Chart, Series};
 use crate::record::Record;
 use crate::table::Table;
 
 /// Puts the samples and the tables made of them into the record.
-pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results) {
+pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, alone: &[Alone]) {
     let Bench {
         args,
         loads,
@@ -25,8 +26,9 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results) {
     record.parameter("window_s", args.times().window.as_secs_f64());
     record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
     record.tables.extend(summary(loads, contenders, results));
-    let verdicts = judge::table(loads, |load, name| figures(load, name, results));
+    let verdicts = judge::table(loads, |load, name| figures(load, name, results), alone);
     record.tables.extend(verdicts);
+    record.tables.extend(scaling(loads, contenders, results));
     for load in loads {
         record.tables.extend(table(load, contenders, results));
         for contender in contenders {
@@ -45,6 +47,14 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results) {
 fn figures(load: &Load, contender: &'static str, results: &Results) -> Option<Figures> {
     let of = |name: &'static str| results.get(&(load.name, name));
     Some(Figures::new(load.yields, of(contender)?, of("direct")?))
+}
+
+/// What a second CPU brings; none unless both loads were measured.
+fn scaling(loads: &[Load], contenders: &[Contender], results: &Results) -> Option<Table> {
+    let load = |name| loads.iter().find(|load| load.name == name);
+    let (one, two) = (load(load::ON_ONE)?, load(load::ON_TWO)?);
+    let both = |name| Some([figures(one, name, results)?, figures(two, name, results)?]);
+    scaling::table(contenders, both)
 }
 
 /// Keeps every round's values.
@@ -107,7 +117,7 @@ fn summary(loads: &[Load], contenders: &[Contender], results: &Results) -> Optio
     let mut columns = vec!["contender"];
     columns.extend(loads.iter().map(|load| load.name));
     let title = "What each adds: CPU time of a connection in us, of a gigabyte in ms (bulk); delay \
-                 in us (ping-pong one way, syn); or what it reaches: connections a second (split, \
+                 in us (ping-pong one way, syn, syn-far); or what it reaches: connections a second (split, \
                  two-cores)";
     let mut table = Table::new(title, &columns);
     for contender in contenders {

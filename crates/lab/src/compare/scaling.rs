@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a second CPU brings: the same connections with everything on one CPU and on two. Pure.
+//!
+//! Client, contender and server double with the CPUs, so that twice the rate would be all there
+//! is to gain. The rates of one CPU and of two are those of the same round, minutes apart.
+
+use super::contender::Contender;
+use super::figures::{Figures, Spread};
+use crate::table::Table;
+
+/// The table, of all contenders that were measured on both; none if there is none. `figures`
+/// gives those of a contender on one CPU and on two.
+pub(super) fn table(
+    contenders: &[Contender],
+    figures: impl Fn(&'static str) -> Option<[Figures; 2]>,
+) -> Option<Table> {
+    let columns = ["contender", "one CPU", "two CPUs", "ratio"];
+    let title = "Connections of 8 KB a second, with everything on one CPU and on two";
+    let mut table = Table::new(title, &columns);
+    for contender in contenders {
+        let row = figures(contender.name).and_then(|[one, two]| {
+            let ratio = Spread::of_ratio(&two.rate, &one.rate)?;
+            Some([Spread::of(&one.rate)?, Spread::of(&two.rate)?, ratio])
+        });
+        if let Some(row) = row {
+            let cells = row.map(|spread| spread.to_string());
+            table.push(std::iter::once(contender.name.to_owned()).chain(cells));
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::contender::ALL;
+
+    #[test]
+    fn rates_are_compared_within_rounds_and_those_without_both_left_out() {
+        let rates = |values: &[f64]| Figures {
+            rate: values.to_vec(),
+            ..Figures::default()
+        };
+        let found = |name| match name {
+            "haproxy" => Some([rates(&[1000.0, 3000.0]), rates(&[1500.0, 4500.0])]),
+            "nginx" => Some([rates(&[]), rates(&[1500.0])]),
+            _ => None,
+        };
+        let rows = table(&ALL, found).unwrap().rows;
+        assert_eq!(rows.len(), 1);
+        assert_eq!(
+            (&*rows[0][0], &*rows[0][3]),
+            ("haproxy", "1.50 (1.50 to 1.50)")
+        );
+        assert!(table(&ALL, |_| None).is_none());
+    }
+}
