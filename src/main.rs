@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod admin;
+mod affinity;
 mod chains;
 mod cli;
 mod client;

@@ -27,7 +27,7 @@ use crate::guard::Guard;
 use crate::intercept::{self, Lane};
 use crate::journal::Log;
 use crate::measure::{Measure, Reflectors};
-use crate::{admin, host, journal, notify, privileges};
+use crate::{admin, affinity, host, journal, notify, privileges};
 
 mod interfaces;
 
@@ -167,8 +167,12 @@ impl Prepared {
         let policy = Arc::new(config.policy.clone());
         let desk = Arc::default();
         let made = maps.recv().context("there are no maps")?;
+        let homes = affinity::homes(config.node.workers, &affinity::cpus());
         let workers = (0..u16::try_from(config.node.workers)?)
-            .map(|index| start_worker(made.lane(index)?, config, &log, (&policy, &desk)))
+            .map(|index| {
+                let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
+                start_worker(made.lane(index)?, config, &log, (&policy, &desk), home)
+            })
             .collect::<anyhow::Result<_>>()?;
         let reflectors = Reflectors::open(config, &log);
         // Of those that come later the subscription in `listeners` tells.
@@ -360,6 +364,7 @@ fn start_worker(
     config: &Config,
     log: &Log,
     (policy, desk): (&Arc<Policy>, &Arc<Desk>),
+    home: Option<usize>,
 ) -> anyhow::Result<worker::Starting> {
     let index = lane.worker();
     let settings = sys::SocketSettings {
@@ -396,7 +401,14 @@ fn start_worker(
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),
     };
+    let worker_log = log.clone();
     let open = move || {
+        if let Some(Err(error)) = home.map(affinity::stay_on) {
+            worker_log.warn(
+                "a worker is not on the CPU of its packets",
+                &[("error", &error)],
+            );
+        }
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
         Ok((Lane::open(lane, duplicates)?, FIRST_GENERATION))
     };

@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::libc::O_NONBLOCK;
-use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::Pid;
+
+use crate::affinity;
 
 /// The host facts that defaults and checks use; fixed in tests.
 #[derive(Clone, Copy, Debug)]
@@ -39,24 +39,12 @@ impl Capacity {
     /// Asks the host.
     pub(crate) fn of_host() -> Self {
         Self {
-            cpus: cpus(),
+            cpus: affinity::cpus().len().max(1),
             files: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard),
             congestion: congestion_controls,
             key_file: read_key_file,
         }
     }
-}
-
-/// The CPUs of the affinity mask. Unlike the standard library's count it does
-/// not look for cgroup quotas, which takes longer than the rest of the boot up
-/// to here; a quota limits time, not where a worker may run.
-fn cpus() -> usize {
-    let mask = sched_getaffinity(Pid::from_raw(0));
-    let counted = mask.map_or(0, |mask| {
-        let each = (0..CpuSet::count()).filter(|cpu| mask.is_set(*cpu).unwrap_or(false));
-        each.count()
-    });
-    counted.max(1)
 }
 
 /// Bytes read of a file with a key: a key and white space.

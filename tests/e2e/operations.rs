@@ -11,6 +11,7 @@ use posthaste_lab::scratch::Scratch;
 use crate::support::binary;
 
 mod admin;
+mod affinity;
 mod death;
 mod drain;
 mod footprint;

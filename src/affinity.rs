@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which CPU a worker stays on: that of the packets it is given.
+//!
+//! The redirect program gives a flow to the worker whose number is that of the CPU where the SYN
+//! arrived, by the number of workers (`this_worker`). A worker that runs on that CPU finds its
+//! sockets in the cache, and nobody has to wake another CPU for it.
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The calling thread.
+const MYSELF: Pid = Pid::from_raw(0);
+
+/// The CPUs that this process may run on, in order; none if that cannot be told.
+pub(crate) fn cpus() -> Vec<usize> {
+    let mask = sched_getaffinity(MYSELF).unwrap_or_default();
+    (0..CpuSet::count())
+        .filter(|cpu| mask.is_set(*cpu).unwrap_or(false))
+        .collect()
+}
+
+/// The CPU of each of so many workers. None where there is not one for each: fewer workers
+/// than CPUs serve several each, and where to run is the scheduler's to say.
+pub(crate) fn homes(workers: usize, cpus: &[usize]) -> Option<Vec<usize>> {
+    let mut homes = vec![None; workers];
+    for cpu in cpus {
+        if homes[cpu % workers].replace(*cpu).is_some() {
+            return None;
+        }
+    }
+    homes.into_iter().collect()
+}
+
+/// Keeps the calling thread on a CPU.
+///
+/// # Errors
+/// The CPU is gone, or is none of those that the process may use any more.
+pub(crate) fn stay_on(cpu: usize) -> Result<(), Errno> {
+    let mut mask = CpuSet::new();
+    mask.set(cpu)?;
+    sched_setaffinity(MYSELF, &mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_has_the_cpu_of_its_packets() {
+        assert_eq!(homes(2, &[0, 1]), Some(vec![0, 1]));
+        assert_eq!(homes(4, &[6, 7, 8, 9]), Some(vec![8, 9, 6, 7]));
+        assert_eq!(homes(1, &[3]), Some(vec![3]));
+    }
+
+    #[test]
+    fn workers_that_serve_several_cpus_or_none_stay_where_the_scheduler_puts_them() {
+        assert_eq!(homes(1, &[0, 1]), None);
+        assert_eq!(homes(2, &[1, 3]), None);
+        assert_eq!(homes(3, &[0, 1]), None);
+        assert_eq!(homes(2, &[]), None);
+    }
+}
