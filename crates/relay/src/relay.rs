@@ -12,13 +12,14 @@
 //!
 //! and holds at most one load of bytes that it has read and could not write
 //! yet: a buffer (copied) or a leased pipe (spliced). While it holds one it
-//! does not read, so the sender is slowed by TCP's own window. The first
-//! [`COPY_BYTES`] of a direction are copied, since most flows are short and a
-//! pipe costs more than it saves; what follows is spliced, unless urgent data
-//! comes, at which splicing would stop.
+//! does not read, so the sender is slowed by TCP's own window. What comes in
+//! small loads is copied, since a pipe costs more than it saves; after a load of
+//! half a buffer a direction is spliced, until one of less than a quarter comes,
+//! or urgent data, at which splicing would stop.
 //!
 //! Readiness is edge-triggered: a side is believed readable or writable from
-//! an event until a call says `WouldBlock`.
+//! an event until a call says `WouldBlock`, or a read returns less than it
+//! could: then it has taken all there was, and what comes next is another event.
 //!
 //! The relay does no I/O itself and reads no clock. It acts on an [`Io`] and is
 //! handed the time. It ends with exactly one [`Outcome`]: `Finished` when both
@@ -31,8 +32,6 @@ use crate::moment::Moment;
 use crate::outcome::Outcome;
 use crate::side::{Side, Sides};
 
-/// How much of a direction is copied before it is spliced.
-pub const COPY_BYTES: u64 = 64 << 10;
 /// Bytes a relay may move in one turn before others have theirs.
 pub const TURN_BYTES: u64 = 4 << 20;
 
@@ -42,6 +41,9 @@ pub trait Io {
     type Pipe;
     /// A buffer for bytes that could not be written at once.
     type Buffer: AsRef<[u8]>;
+    /// The most that a read returns. One that returns less has emptied the socket,
+    /// as far as there is no urgent data in it.
+    const READ_BYTES: usize;
 
     /// Reads into the worker's scratch space; returns how many bytes it holds
     /// now, zero at the end of the stream.
@@ -100,6 +102,15 @@ pub struct Ready {
     pub urgent: bool,
     /// The peer has sent FIN: behind the bytes that wait there are no more.
     pub ending: bool,
+    /// An event says all this, or will say what is missing.
+    pub exact: bool,
+}
+
+impl Ready {
+    /// Whether a read that returns less than it could has found all there is.
+    fn ends_with_a_short_read(self) -> bool {
+        self.exact && !(self.ending || self.failed || self.urgent)
+    }
 }
 
 /// What the relay wants next.
@@ -147,6 +158,8 @@ struct Direction<P, B> {
     /// In a box: a relay holds bytes now and then, and exists all the time.
     held: Option<Box<Held<P, B>>>,
     moved_bytes: u64,
+    /// Its loads are large of late.
+    large: bool,
 }
 
 impl<P, B> Default for Direction<P, B> {
@@ -155,6 +168,7 @@ impl<P, B> Default for Direction<P, B> {
             stage: Stage::Flowing,
             held: None,
             moved_bytes: 0,
+            large: false,
         }
     }
 }
@@ -199,6 +213,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.ready[side].failed |= ready.failed;
         self.ready[side].urgent |= ready.urgent;
         self.ready[side].ending |= ready.ending;
+        self.ready[side].exact |= ready.exact;
     }
 
     /// Moves what can be moved, within one turn.
@@ -336,7 +351,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         if !self.ready[from].readable {
             return Err(Stop::Blocked);
         }
-        if self.directions[from].moved_bytes >= COPY_BYTES
+        if self.directions[from].large
             && !self.ready[from].urgent
             && let Some(pipe) = io.lease()
         {
@@ -345,19 +360,20 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.copy(from, io)
     }
 
-    fn splice(
-        &mut self,
-        from: Side,
-        mut pipe: P,
-        io: &mut impl Io<Pipe = P, Buffer = B>,
-    ) -> Result<(), Stop> {
+    fn splice<I>(&mut self, from: Side, mut pipe: P, io: &mut I) -> Result<(), Stop>
+    where
+        I: Io<Pipe = P, Buffer = B>,
+    {
         let filled = io.fill(from, &mut pipe);
         if matches!(filled, Ok(0)) {
             io.give_back(pipe);
             return self.copy(from, io);
         }
         match self.read_result(from, filled) {
-            Ok(bytes) => self.directions[from].held = Some(Box::new(Held::Spliced { pipe, bytes })),
+            Ok(bytes) => {
+                self.directions[from].large = bytes >= I::READ_BYTES / 4;
+                self.directions[from].held = Some(Box::new(Held::Spliced { pipe, bytes }));
+            }
             Err(stop) => {
                 io.give_back(pipe);
                 return Err(stop);
@@ -366,9 +382,16 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         Ok(())
     }
 
-    fn copy(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
+    fn copy<I>(&mut self, from: Side, io: &mut I) -> Result<(), Stop>
+    where
+        I: Io<Pipe = P, Buffer = B>,
+    {
         let result = io.read(from);
         let read = self.read_result(from, result)?;
+        self.directions[from].large = read >= I::READ_BYTES / 2;
+        if read < I::READ_BYTES && self.ready[from].ends_with_a_short_read() {
+            self.ready[from].readable = false;
+        }
         let mut written = 0;
         while written < read && self.ready[!from].writable {
             let result = io.write(!from, written, read, self.ready[from].ending);

@@ -413,6 +413,7 @@ impl<I: Intercept> Worker<I> {
             failed,
             urgent: flags.contains(EpollFlags::EPOLLPRI),
             ending: flags.contains(EpollFlags::EPOLLRDHUP),
+            exact: true,
         };
         let key = token >> 1;
         let Some(entry) = self.entries.get_mut(key) else {

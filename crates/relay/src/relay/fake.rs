@@ -20,8 +20,8 @@ use super::{Io, Ready};
 use crate::rng::Rng;
 use crate::side::{Side, Sides};
 
-/// The most a copy moves at once, as in the worker.
-pub(super) const SCRATCH_BYTES: usize = 64 << 10;
+/// The most a copy moves at once: less than in the worker, so that much is spliced.
+pub(super) const SCRATCH_BYTES: usize = 4 << 10;
 /// The largest pipe.
 pub(super) const PIPE_BYTES: usize = 1 << 20;
 /// After how many bytes the content of a stream repeats itself.
@@ -68,7 +68,7 @@ pub(super) struct Stream {
     /// What was written last waits for what was said to follow.
     waiting: bool,
     /// What the relay was told since a call was refused.
-    told: Ready,
+    pub(super) told: Ready,
 }
 
 impl Stream {
@@ -119,6 +119,7 @@ impl Stream {
             failed: self.died.is_some() || (self.fin && self.fin_sent),
             urgent: self.urgent.is_some(),
             ending: self.fin,
+            exact: true,
         }
     }
 
@@ -275,6 +276,10 @@ impl Kernel {
         let told = &mut self.streams[side].told;
         told.readable |= ready.readable;
         told.writable |= ready.writable;
+        told.failed |= ready.failed;
+        told.urgent |= ready.urgent;
+        told.ending |= ready.ending;
+        told.exact |= ready.exact;
     }
 
     /// Bytes read from `side` and not written to the other.
@@ -394,9 +399,16 @@ impl Kernel {
 impl Io for Kernel {
     type Pipe = Pipe;
     type Buffer = Vec<u8>;
+    const READ_BYTES: usize = SCRATCH_BYTES;
 
     fn read(&mut self, side: Side) -> io::Result<usize> {
-        let bytes = self.take(side, SCRATCH_BYTES)?;
+        // What is there is read, however the kernel feels.
+        let whims = self.whims.take();
+        let bytes = self.take(side, SCRATCH_BYTES);
+        self.whims = whims;
+        let bytes = bytes?;
+        let told = &mut self.streams[side].told;
+        told.readable &= bytes.len() == SCRATCH_BYTES || !told.ends_with_a_short_read();
         self.scratch[..bytes.len()].copy_from_slice(bytes);
         self.loaded = bytes.len();
         Ok(bytes.len())

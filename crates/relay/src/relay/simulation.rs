@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::fake::{Kernel, PIPE_BYTES, Pipe, SCRATCH_BYTES};
-use super::{Bounds, COPY_BYTES, Ready, Relay, TURN_BYTES, Verdict};
+use super::{Bounds, Ready, Relay, TURN_BYTES, Verdict};
 use crate::outcome::Outcome;
 use crate::rng::{Rng, simulate};
 use crate::side::Side::{self, Downstream, Upstream};
@@ -135,9 +135,9 @@ impl Schedule {
         self.advance();
     }
 
-    /// Takes some directions past the bytes that are copied.
+    /// Gives some directions a large load.
     fn grow_old(&mut self) {
-        let young = usize::try_from(COPY_BYTES).unwrap();
+        let young = SCRATCH_BYTES / 2;
         for side in Side::BOTH {
             if self.rng.once_in(3) {
                 let room = std::mem::replace(&mut self.kernel.streams[!side].room, 2 * young);
@@ -229,6 +229,7 @@ impl Schedule {
             failed: self.rng.once_in(2),
             urgent: false,
             ending: false,
+            exact: false,
         };
         self.kernel.expect(side, ready);
         self.relay.note(side, ready);

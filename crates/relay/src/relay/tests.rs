@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::fake::{Kernel, PIPE_BYTES, Pipe, SCRATCH_BYTES};
-use super::{Bounds, COPY_BYTES, Ready, Relay, TURN_BYTES, Verdict};
+use super::{Bounds, Ready, Relay, TURN_BYTES, Verdict};
 use crate::outcome::Outcome;
 use crate::side::Side::{self, Downstream, Upstream};
 
@@ -20,8 +20,10 @@ const READY: Ready = Ready {
     failed: true,
     urgent: false,
     ending: false,
+    exact: false,
 };
-const COPIED: usize = 64 << 10;
+/// A load after which a direction is spliced.
+const LARGE: usize = SCRATCH_BYTES / 2;
 const TURN: usize = 4 << 20;
 
 /// A relay between two fake connections.
@@ -43,11 +45,11 @@ impl Pair {
         pair
     }
 
-    /// Past the bytes of each direction that are copied.
+    /// After a large load in each direction.
     fn splicing(room: usize) -> Self {
-        let mut pair = Self::joined(COPIED);
+        let mut pair = Self::joined(LARGE);
         for side in Side::BOTH {
-            pair.send(side, COPIED);
+            pair.send(side, LARGE);
             assert_eq!(pair.turn(), Verdict::Blocked);
             pair.drain(!side);
         }
@@ -127,23 +129,57 @@ fn reset(side: Side) -> Outcome {
 }
 
 #[test]
-fn constants_agree() {
-    assert_eq!((COPIED as u64, TURN as u64), (COPY_BYTES, TURN_BYTES));
+fn what_follows_a_large_load_is_spliced_until_a_small_one() {
+    for side in Side::BOTH {
+        let mut pair = Pair::joined(PIPE_BYTES);
+        for bytes in [LARGE - 1, LARGE] {
+            pair.send(side, bytes);
+            assert_eq!(pair.turn(), Verdict::Blocked);
+            assert_eq!(pair.kernel.spliced, 0);
+        }
+        for bytes in [LARGE / 2, LARGE / 2 - 1] {
+            let before = pair.kernel.spliced;
+            pair.send(side, bytes);
+            assert_eq!(pair.turn(), Verdict::Blocked);
+            assert_eq!(pair.kernel.spliced, before + bytes);
+        }
+        pair.send(side, LARGE - 1);
+        pair.send(!side, LARGE - 1);
+        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.kernel.spliced, LARGE - 1, "the rest is copied");
+        assert_eq!(pair.relay.moved_from(side), 4 * LARGE as u64 - 3);
+        assert_eq!(pair.kernel.leased, 0, "no pipe without bytes in it");
+    }
 }
 
 #[test]
-fn the_first_64_kib_are_copied_and_the_rest_is_spliced() {
-    for side in Side::BOTH {
-        let mut pair = Pair::joined(PIPE_BYTES);
-        pair.send(side, COPIED + 5000);
+fn after_a_short_read_it_waits_for_an_event() {
+    // A read and a write; another read where nobody says that there is no more.
+    for (exact, expected) in [(true, 2), (false, 3)] {
+        let mut pair = Pair::joined(1000);
+        pair.send(Downstream, 10);
+        let event = pair.kernel.take_event(Downstream).unwrap();
+        pair.relay.ready[Downstream].exact = false;
+        pair.kernel.streams[Downstream].told.exact = exact;
+        pair.relay.note(Downstream, Ready { exact, ..event });
+        let calls = pair.kernel.calls;
+        pair.relay.advance(&mut pair.kernel, pair.now);
+        assert_eq!(pair.kernel.calls - calls, expected);
+        pair.send(Downstream, 10);
         assert_eq!(pair.turn(), Verdict::Blocked);
-        assert_eq!(pair.relay.moved_from(side), COPY_BYTES + 5000);
-        assert_eq!(pair.kernel.spliced, 5000);
-        pair.send(!side, 300);
-        assert_eq!(pair.turn(), Verdict::Blocked);
-        assert_eq!(pair.kernel.spliced, 5000, "the other direction is young");
-        assert_eq!(pair.kernel.leased, 0, "no pipe without bytes in it");
+        assert_eq!(pair.relay.moved_from(Downstream), 20);
     }
+}
+
+#[test]
+fn a_read_that_stops_before_urgent_bytes_is_not_the_last() {
+    let mut pair = Pair::joined(1000);
+    pair.send(Upstream, 100);
+    pair.send(Upstream, 1);
+    pair.kernel.make_last_urgent(Upstream);
+    pair.send(Upstream, 100);
+    assert_eq!(pair.turn(), Verdict::Blocked);
+    assert_eq!(pair.relay.moved_from(Upstream), 201);
 }
 
 #[test]
@@ -444,17 +480,17 @@ fn a_busy_direction_gives_way_after_its_turn() {
     pair.send(Downstream, 2 * TURN);
     pair.send(Upstream, 100);
     assert_eq!(pair.turn(), Verdict::Again);
-    assert_eq!(pair.relay.moved_from(Downstream), COPY_BYTES + TURN_BYTES);
+    assert_eq!(pair.relay.moved_from(Downstream), LARGE as u64 + TURN_BYTES);
     assert_eq!(
         pair.relay.moved_from(Upstream),
-        COPY_BYTES + 100,
+        LARGE as u64 + 100,
         "the other direction has its share in the same turn"
     );
     assert_eq!(pair.turn(), Verdict::Again);
     assert_eq!(pair.turn(), Verdict::Blocked);
     assert_eq!(
         pair.relay.moved_from(Downstream),
-        COPY_BYTES + 2 * TURN_BYTES
+        LARGE as u64 + 2 * TURN_BYTES
     );
     pair.close();
 }
@@ -467,7 +503,7 @@ fn both_directions_have_the_same_share() {
     }
     assert_eq!(pair.turn(), Verdict::Again);
     for side in Side::BOTH {
-        assert_eq!(pair.relay.moved_from(side), COPY_BYTES + TURN_BYTES);
+        assert_eq!(pair.relay.moved_from(side), LARGE as u64 + TURN_BYTES);
     }
 }
 
@@ -513,6 +549,7 @@ fn splicing_that_stops_at_urgent_bytes_is_not_the_end() {
     pair.kernel.arrive_fin(Upstream);
     let verdict = pair.relay.advance(&mut pair.kernel, pair.now);
     assert_eq!(verdict, Verdict::Blocked);
+    assert_eq!(pair.turn(), Verdict::Blocked, "there was another event");
     assert!(pair.kernel.handed_over(Upstream));
 }
 
@@ -522,7 +559,7 @@ fn without_a_pipe_it_copies() {
     pair.kernel.pipes_max = 0;
     pair.send(Upstream, 200_000);
     assert_eq!(pair.turn(), Verdict::Blocked);
-    assert_eq!(pair.relay.moved_from(Upstream), COPY_BYTES + 200_000);
+    assert_eq!(pair.relay.moved_from(Upstream), LARGE as u64 + 200_000);
     assert_eq!(pair.kernel.spliced, 0);
     pair.kernel.pipes_max = 1;
     pair.send(Upstream, 300);

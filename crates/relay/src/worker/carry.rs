@@ -47,9 +47,10 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
+        let asked = entry.prologue.as_ref().is_some_and(|said| said.asked);
         let watched = match &entry.sockets[Side::Downstream] {
             // Since it asked.
-            Some(_) if entry.prologue.as_ref().is_some_and(|said| said.asked) => Ok(()),
+            Some(_) if asked => Ok(()),
             Some(socket) => self.watch(key, Side::Downstream, socket),
             None => Err(std::io::ErrorKind::NotConnected.into()),
         };
@@ -59,6 +60,8 @@ impl<I: Intercept> Worker<I> {
         let ready = Ready {
             readable: true,
             writable: true,
+            // Else events have come and gone.
+            exact: !asked,
             ..Ready::default()
         };
         self.advance_with(

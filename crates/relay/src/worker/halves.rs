@@ -91,6 +91,7 @@ impl Halves<'_> {
 impl Io for Halves<'_> {
     type Pipe = Pipe;
     type Buffer = Box<[u8]>;
+    const READ_BYTES: usize = SCRATCH_BYTES;
 
     fn read(&mut self, side: Side) -> io::Result<usize> {
         if side == Side::Upstream {
@@ -157,7 +158,7 @@ fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {
 /// What the relay takes for granted about Linux, and its fake kernel imitates.
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read};
+    use std::io::{ErrorKind, Read, Write};
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::thread;
     use std::time::{Duration, Instant};
@@ -289,6 +290,39 @@ mod tests {
         let mut got = Vec::new();
         peer.read_to_end(&mut got).unwrap();
         assert_eq!(got, [0; 3]);
+    }
+
+    #[test]
+    fn a_short_read_has_taken_all_and_what_comes_next_is_an_event() {
+        use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+        let (mut near, mut peer) = connection();
+        let mut halves = near.halves();
+        let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+        let event = EpollEvent::new(input | EpollFlags::EPOLLET, 0);
+        epoll.add(halves.fd(Side::Upstream), event).unwrap();
+        let next = || {
+            let mut events = [EpollEvent::empty()];
+            let count = epoll.wait(&mut events, 30_000_u16).unwrap();
+            assert_eq!(count, 1, "it does not happen");
+            events[0].events()
+        };
+        peer.set_nodelay(true).unwrap();
+        for _ in 0..3 {
+            peer.write_all(b"xy").unwrap();
+        }
+        let mut waiting = [0; 8];
+        let fd = halves.fd(Side::Upstream).as_raw_fd();
+        let peek = || retry(|| recv(fd, &mut waiting, MsgFlags::MSG_PEEK));
+        until(peek, |bytes| matches!(bytes, Ok(6)));
+        assert_eq!(next(), EpollFlags::EPOLLIN);
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 6);
+        peer.write_all(b"z").unwrap();
+        assert_eq!(next(), EpollFlags::EPOLLIN);
+        peer.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 1);
+        while next() != input {}
+        assert_eq!(halves.read(Side::Upstream).unwrap(), 0);
     }
 
     #[test]
