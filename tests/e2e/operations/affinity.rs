@@ -22,8 +22,9 @@ fn allowed(node: &Node, name: &str) -> String {
 
 /// The CPUs that this process may use.
 fn cpus() -> Vec<usize> {
-    let shown = Command::new("taskset").args(["-pc", &std::process::id().to_string()]);
-    let shown = { shown }.output().expect("taskset is of util-linux").stdout;
+    let myself = std::process::id().to_string();
+    let shown = Command::new("taskset").args(["-pc", &myself]).output();
+    let shown = shown.expect("taskset is of util-linux").stdout;
     let shown = String::from_utf8(shown).expect("it is text");
     let list = shown.rsplit(": ").next().expect("there is a list").trim();
     let range = |part: &str| {
