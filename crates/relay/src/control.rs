@@ -220,6 +220,13 @@ pub struct Ended {
     pub connect_us: Option<u32>,
     /// From the start to the first byte from the server, in microseconds.
     pub first_byte_us: Option<u32>,
+    /// The node that asked for it; nothing of one that began here.
+    pub by: Option<NodeId>,
+    /// The node that it was sent to; nothing of one that went to its server from here.
+    pub via: Option<NodeId>,
+    /// From the SYN to the server to its SYN-ACK, let in or not, in microseconds. Nothing of
+    /// one that was sent to a node.
+    pub handshake_us: Option<u32>,
     /// From the start to the end.
     pub total: Duration,
 }

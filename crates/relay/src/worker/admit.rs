@@ -258,7 +258,12 @@ impl<I: Intercept> Worker<I> {
         }
         let socket = hop.connect()?;
         self.watch(key, Side::Upstream, &socket)?;
+        let now = self.now;
         if let Some(entry) = self.entries.get_mut(key) {
+            if let Some(pending) = entry.pending() {
+                // A hop may have been tried before.
+                pending.connecting = now;
+            }
             entry.sockets[Side::Upstream] = Some(socket);
             entry.owed[Side::Upstream] = Owed::ALL;
         }
@@ -315,9 +320,16 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, gate: Gate) {
+        let now = self.now;
         let step = self.opening.get(flow).copied().and_then(|key| {
-            let pending = self.entries.get_mut(key)?.pending()?;
-            Some((key, pending.opening.on_syn_ack(frame.clone())))
+            let entry = self.entries.get_mut(key)?;
+            let pending = entry.pending()?;
+            let answer = now.saturating_sub(pending.connecting).into();
+            let step = pending.opening.on_syn_ack(frame.clone());
+            if entry.timers.answer.get().is_none() {
+                entry.timers.answer = answer;
+            }
+            Some((key, step))
         });
         match step {
             Some((_, OnSynAck::Keep)) => self.counters.held.add(1),
@@ -389,6 +401,9 @@ impl<I: Intercept> Worker<I> {
         let connect = now.saturating_sub(pending.connecting).into();
         let step = pending.opening.on_connected();
         entry.timers.connect = connect;
+        if entry.timers.answer.get().is_none() {
+            entry.timers.answer = connect;
+        }
         if strict {
             if let Some(socket) = &entry.sockets[Side::Upstream] {
                 // They would end an open connection that outlives them.

@@ -41,6 +41,8 @@ pub(super) struct LocalRule {
 pub(super) struct Timers {
     pub(super) accept: Micros,
     pub(super) connect: Micros,
+    /// From the upstream SYN to the server's answer, held or not.
+    pub(super) answer: Micros,
     pub(super) first_byte: Micros,
 }
 
