@@ -258,7 +258,9 @@ impl Desk {
             due.members = Some(self.roster.version());
             return Some(members);
         }
-        if due.egresses != Some(self.list_version) {
+        // What nodes measured is complete when they are.
+        let is_planned = self.book.as_ref().is_some_and(Book::is_planned);
+        if is_planned && due.egresses != Some(self.list_version) {
             due.egresses = Some(self.list_version);
             return Some(ToNode::Egresses(self.list.clone()));
         }

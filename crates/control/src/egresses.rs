@@ -38,8 +38,8 @@ pub struct Egresses {
     set: BTreeMap<Prefix, NodeNumber>,
     /// By node, round trips in microseconds and until when they count.
     measured: BTreeMap<NodeNumber, BTreeMap<Prefix, (u32, Duration)>>,
-    /// Who had the measured prefixes last.
-    nearest: BTreeMap<Prefix, NodeNumber>,
+    /// Who had the measured prefixes last, and how far they were said to be, in microseconds.
+    nearest: BTreeMap<Prefix, (NodeNumber, u32)>,
     /// Reports that were not believed, or for which there was no room.
     refused: u64,
 }
@@ -136,7 +136,7 @@ impl Egresses {
         for (node, prefixes) in self.measured.iter().filter(|(node, _)| is_there(**node)) {
             let counting = prefixes.iter().filter(|(_, (_, until))| *until > now);
             for (prefix, (rtt_us, _)) in counting {
-                let incumbent = self.nearest.get(prefix);
+                let incumbent = self.nearest.get(prefix).map(|(node, _)| node);
                 let best = all.entry(*prefix).or_insert((*node, *rtt_us));
                 if takes_over(incumbent, *best, (*node, *rtt_us)) {
                     *best = (*node, *rtt_us);
@@ -146,12 +146,30 @@ impl Egresses {
         let lengths: BTreeSet<u8> = table.keys().map(|prefix| prefix.bits).collect();
         all.retain(|prefix, _| !is_covered(&table, &lengths, prefix));
         let room = LIST_MAX.saturating_sub(table.len());
-        let nearest = all.iter().map(|(prefix, (node, _))| (*prefix, *node));
+        let nearest = all.into_iter().map(|(prefix, (node, rtt_us))| {
+            let listed = self.nearest.get(&prefix).filter(|(had, _)| *had == node);
+            let kept = listed.filter(|(_, listed_us)| !differs(rtt_us, *listed_us));
+            (prefix, kept.copied().unwrap_or((node, rtt_us)))
+        });
         self.nearest = nearest.take(room).collect();
-        table.extend(&self.nearest);
-        let egress = |(prefix, node)| Egress { prefix, node };
-        table.into_iter().map(egress).collect()
+        let egress = |(prefix, node), rtt_us| Egress {
+            prefix,
+            node,
+            rtt_us,
+        };
+        let nearest = self.nearest.iter();
+        let nearest =
+            nearest.map(|(prefix, (node, rtt_us))| egress((*prefix, *node), Some(*rtt_us)));
+        let mut list: Vec<Egress> = nearest.collect();
+        list.extend(table.into_iter().map(|entry| egress(entry, None)));
+        list.sort_unstable_by_key(|egress| egress.prefix);
+        list
     }
+}
+
+/// By more than a tenth, and more than a millisecond: nodes are not told anew of what is less.
+fn differs(rtt_us: u32, from_us: u32) -> bool {
+    rtt_us.abs_diff(from_us) > (from_us / 10).max(1000)
 }
 
 /// Whether another node is to have a prefix that `best` would have so far.
@@ -255,6 +273,23 @@ mod tests {
         assert_eq!(nearest(9, 1), 3);
         egresses.forget(3);
         assert_eq!(list(&mut egresses)[0].1, 4);
+    }
+
+    #[test]
+    fn nodes_are_told_how_far_what_was_measured_is_and_not_of_noise() {
+        let mut egresses = Egresses::new(LIFE);
+        let (measured, filled) = (prefix("192.0.2.0/24"), prefix("10.0.0.0/8"));
+        egresses.configure([(filled, 2)].into());
+        let mut far = |rtt_us| {
+            egresses.measured(4, &[told(measured, rtt_us)], Duration::ZERO);
+            let list = egresses.list(|_| true, Duration::ZERO);
+            list.iter()
+                .map(|egress| (egress.node, egress.rtt_us))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(far(50_000), [(2, None), (4, Some(50_000))]);
+        assert_eq!(far(54_999), [(2, None), (4, Some(50_000))]);
+        assert_eq!(far(55_001), [(2, None), (4, Some(55_001))]);
     }
 
     #[test]

@@ -303,6 +303,11 @@ impl Follower {
         &self.intervals
     }
 
+    /// What is known of the link to another node.
+    pub fn link(&self, to: NodeNumber) -> Option<LinkState> {
+        self.links.get(&to).copied()
+    }
+
     /// Whether the controller has let the node in.
     pub fn is_joined(&self) -> bool {
         self.stage.is_joined()
@@ -427,6 +432,11 @@ impl Follower {
         if let Some(answer) = self.answer.take() {
             return Some(answer);
         }
+        // Before the links: with these the controller has what it plans with.
+        if !self.destinations.is_empty() {
+            let destinations = std::mem::take(&mut self.destinations);
+            return Some(ToController::Destinations(destinations));
+        }
         if !self.news.is_empty() {
             let links = std::mem::take(&mut self.news);
             let links = links.into_iter().filter_map(|to| {
@@ -434,10 +444,6 @@ impl Follower {
                 Some(Link { to, state })
             });
             return Some(ToController::Links(links.collect()));
-        }
-        if !self.destinations.is_empty() {
-            let destinations = std::mem::take(&mut self.destinations);
-            return Some(ToController::Destinations(destinations));
         }
         self.stage.is_quiet(now).then_some(ToController::Alive)
     }

@@ -235,4 +235,7 @@ pub struct Egress {
     pub prefix: Prefix,
     /// The node that connects to them.
     pub node: NodeNumber,
+    /// How far they are from it, in microseconds and never 0, if it has them for being the nearest by
+    /// measurement. Nothing where a table says that it has them.
+    pub rtt_us: Option<u32>,
 }

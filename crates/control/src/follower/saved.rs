@@ -9,7 +9,7 @@ use super::{EGRESSES_MAX, Follower, LIFE_S};
 use crate::message::{Egress, Member, NodeNumber, Rows};
 
 /// What the bytes begin with: the last one is the version of what follows.
-const MAGIC: [u8; 8] = *b"phplan\x00\x01";
+const MAGIC: [u8; 8] = *b"phplan\x00\x02";
 
 /// What was kept cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
