@@ -14,8 +14,10 @@ use crate::admin::api::chains as api;
 use crate::config::{Config, Matches};
 
 mod explain;
+mod planned;
 
 pub(crate) use explain::{Question, explain};
+pub(crate) use planned::Followed;
 
 /// What the workers know, summed up.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +114,7 @@ fn micros(time: Duration) -> u64 {
 fn direct() -> api::Candidate {
     api::Candidate {
         chain: None,
+        nodes: Vec::new(),
         peer: None,
         usable: true,
         waiting: 0,
@@ -132,6 +135,7 @@ impl Workers {
         };
         api::Candidate {
             chain: Some(chain.name.to_string()),
+            nodes: Vec::new(),
             usable: known.health.usable && self.chain_health(chain).usable,
             peer: Some(known.name),
             waiting: known.waiting,

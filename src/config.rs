@@ -32,7 +32,7 @@ pub(crate) use host::Capacity;
 pub(crate) use measure::{Measure, Schedule};
 pub(crate) use problem::Error;
 pub(crate) use show::{Matches, accept as accept_word, action as action_word, ports as ports_word};
-pub(crate) use value::prefix_text;
+pub(crate) use value::{prefix_text, transfer_size};
 
 /// Where the admin socket is unless the configuration says otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -14,17 +15,21 @@ use std::time::Duration;
 
 use anyhow::Context;
 use posthaste_control::message::{Link, LinkState};
+use posthaste_relay::sys;
 
 use crate::admin::api::follow as api;
+use crate::destinations::{Destinations, Samples, prefix_of};
 use crate::measure::{Report, State};
 use crate::node::Node;
 
 mod disk;
 mod extension;
+mod lessons;
 mod stream;
 mod thread;
 
-pub(crate) use extension::Extension;
+pub(crate) use extension::{Extension, Whose};
+pub(crate) use lessons::Lessons;
 use thread::Thread;
 
 /// How long somebody waits who asks the thread for something.
@@ -37,9 +42,22 @@ enum Ask {
     Forget(String, Sender<bool>),
 }
 
+/// What is known of a destination by this node's own relays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Experience {
+    /// The usual size of transfers, in bytes, and on how many of late that rests.
+    pub(crate) size: Option<(u32, u32)>,
+    /// The round trip to it, in microseconds.
+    pub(crate) rtt_us: Option<u32>,
+}
+
 /// What the thread shares with others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    /// What relays that ended have taught.
+    destinations: Mutex<Destinations>,
+    /// Where they teach it.
+    samples: Mutex<Option<Samples>>,
     /// Links that the thread has not heard of yet, by peer.
     links: Mutex<BTreeMap<u64, Link>>,
     asks: Mutex<Vec<Ask>>,
@@ -49,10 +67,23 @@ struct Shared {
 }
 
 /// The hold of others on the thread that follows a controller, if there is one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Following(Arc<Shared>);
 
 impl Following {
+    /// Follows nobody yet. `samples` is what workers tell of relays, if anybody is to learn from it.
+    pub(crate) fn new(samples: Option<Samples>) -> Self {
+        Self(Arc::new(Shared {
+            destinations: Mutex::new(Destinations::new(u64::from_ne_bytes(sys::random()))),
+            samples: Mutex::new(samples),
+            links: Mutex::default(),
+            asks: Mutex::default(),
+            status: Mutex::default(),
+            wake: Mutex::default(),
+            stopped: AtomicBool::default(),
+        }))
+    }
+
     /// Begins, if the node has a controller. The plan that was kept is followed before this returns.
     ///
     /// # Errors
@@ -102,6 +133,16 @@ impl Following {
     /// How it goes; nothing without a controller.
     pub(crate) fn status(&self) -> Option<api::Follow> {
         lock(&self.0.status).clone()
+    }
+
+    /// What is known of a destination.
+    pub(crate) fn experience(&self, ip: IpAddr) -> Experience {
+        let (prefix, now) = (prefix_of(ip), sys::monotonic());
+        let destinations = lock(&self.0.destinations);
+        Experience {
+            size: destinations.size(&prefix, now),
+            rtt_us: destinations.round_trip(&prefix, now),
+        }
     }
 
     /// Takes the key of a node that was told last for the one that counts. Whether there is such a

@@ -385,6 +385,9 @@ mod tests {
             accept_us: Some(1_234),
             connect_us: Some(56_789),
             first_byte_us: None,
+            by: None,
+            via: None,
+            handshake_us: None,
             total: Duration::from_micros(99_001),
         }
     }

@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod config;
 mod controller;
+mod destinations;
 mod doctor;
 mod follow;
 mod guard;

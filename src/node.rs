@@ -7,7 +7,7 @@
 //! first. Everything that can fail at start fails before a flow is touched.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -22,7 +22,8 @@ use posthaste_relay::sys;
 use posthaste_relay::worker::{self, Desk};
 
 use crate::config::Config;
-use crate::follow::{Extension, Following};
+use crate::destinations::{Ends, Feed, Samples};
+use crate::follow::{Extension, Following, Whose};
 use crate::guard::Guard;
 use crate::intercept::{self, Lane};
 use crate::journal::Log;
@@ -88,11 +89,12 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
         log,
         writer,
         workers,
+        samples,
         links,
         reflectors,
     } = prepared;
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
-    let following = Following::default();
+    let following = Following::new(samples);
     let measure = Measure::new(&config, reflectors, &handles, following.clone());
     let parts = (log, measure, following);
     let (node, threads) = Node::start(path, config, loaded, parts, workers)?;
@@ -150,6 +152,8 @@ struct Prepared {
     log: Log,
     writer: journal::Writer,
     workers: Vec<worker::Starting>,
+    /// What they tell of relays that ended, if there is a controller to whom it matters.
+    samples: Option<Samples>,
     /// The interfaces there are.
     links: Vec<host::Link>,
     reflectors: Reflectors,
@@ -167,11 +171,13 @@ impl Prepared {
         let policy = Arc::new(config.policy.clone());
         let desk = Arc::default();
         let made = maps.recv().context("there are no maps")?;
+        let (feed, samples) = config.follow.is_some().then(Feed::new).unzip();
         let homes = affinity::homes(config.node.workers, &affinity::cpus());
         let workers = (0..u16::try_from(config.node.workers)?)
             .map(|index| {
                 let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
-                start_worker(made.lane(index)?, config, &log, (&policy, &desk), home)
+                let ends = Ends::new(log.clone(), feed.clone());
+                start_worker(made.lane(index)?, config, ends, (&policy, &desk), home)
             })
             .collect::<anyhow::Result<_>>()?;
         let reflectors = Reflectors::open(config, &log);
@@ -182,6 +188,7 @@ impl Prepared {
             log,
             writer,
             workers,
+            samples,
             links,
             reflectors,
         })
@@ -294,6 +301,11 @@ impl Node {
         Ok(())
     }
 
+    /// Whose a destination is, as far as a controller says.
+    pub(crate) fn whose(&self, destination: IpAddr) -> Option<Whose> {
+        lock(&self.extension).as_ref()?.whose(destination)
+    }
+
     /// Puts back what somebody may have removed: without the rule, every packet
     /// of a relay would be dropped.
     pub(crate) fn restore_routing(&self) {
@@ -362,7 +374,7 @@ fn set_heralds(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::R
 fn start_worker(
     lane: posthaste_bpf::Lane,
     config: &Config,
-    log: &Log,
+    ends: Ends,
     (policy, desk): (&Arc<Policy>, &Arc<Desk>),
     home: Option<usize>,
 ) -> anyhow::Result<worker::Starting> {
@@ -380,7 +392,9 @@ fn start_worker(
                 listeners.push(listener);
             }
             // The host has IPv6 switched off: there is nothing to intercept.
-            Err(error) if ipv6 => log.info("no IPv6 on this host", &[("error", &error)]),
+            Err(error) if ipv6 => ends
+                .log()
+                .info("no IPv6 on this host", &[("error", &error)]),
             Err(error) => return Err(error).context("open a transparent listener"),
         }
     }
@@ -401,7 +415,7 @@ fn start_worker(
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),
     };
-    let worker_log = log.clone();
+    let worker_log = ends.log().clone();
     let open = move || {
         if let Some(Err(error)) = home.map(affinity::stay_on) {
             worker_log.warn(
@@ -412,8 +426,7 @@ fn start_worker(
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
         Ok((Lane::open(lane, duplicates)?, FIRST_GENERATION))
     };
-    worker::spawn(settings, Box::new(log.clone()), open)
-        .with_context(|| format!("start worker {index}"))
+    worker::spawn(settings, Box::new(ends), open).with_context(|| format!("start worker {index}"))
 }
 
 /// A panic in another thread ends the process, so no lock stays poisoned.

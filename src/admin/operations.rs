@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the control thread needs of the node it controls.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use posthaste_relay::control::Handle;
 
 use super::api::{Interface, ReloadReport, follow::Follow, links::Links};
+use crate::chains::Followed;
 use crate::config::Config;
 use crate::host::{self, LinkEvent};
 use crate::journal::Log;
@@ -29,6 +31,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn links(&self) -> Links;
     /// How following a controller goes, if there is one.
     fn follow(&self) -> Option<Follow>;
+    /// What is known of a destination by following a controller, if there is one.
+    fn followed(&self, destination: IpAddr) -> Option<Followed>;
     /// Takes the key of a node that a controller told last for the one that counts. Whether there is
     /// such a node; nothing without a controller.
     fn forget_key(&self, name: &str) -> Option<bool>;
@@ -91,6 +95,14 @@ impl Operations for Node {
 
     fn follow(&self) -> Option<Follow> {
         self.following.status()
+    }
+
+    fn followed(&self, destination: IpAddr) -> Option<Followed> {
+        Some(Followed {
+            plan: self.following.status()?.plan,
+            whose: self.whose(destination),
+            experience: self.following.experience(destination),
+        })
     }
 
     fn forget_key(&self, name: &str) -> Option<bool> {

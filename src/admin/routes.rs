@@ -61,6 +61,7 @@ struct ListQuery {
 struct ExplainQuery {
     destination: SocketAddr,
     from: Option<IpAddr>,
+    bytes: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -114,9 +115,12 @@ async fn list_chains(Shared(control): Node) -> Response {
 async fn explain_chains(Shared(control): Node, Query(query): Query<ExplainQuery>) -> Response {
     answer(move || match Question::new(query.destination, query.from) {
         Ok(question) => {
+            let question = question.carrying(query.bytes);
             let known = fleet::known(control.workers());
             let config = control.node.configuration();
-            Json(chains::explain(&config, &question, Some(&known))).into_response()
+            let followed = control.node.followed(question.destination());
+            let answer = chains::explain(&config, &question, Some(&known), followed.as_ref());
+            Json(answer).into_response()
         }
         Err(error) => refuse(StatusCode::BAD_REQUEST, error),
     })

@@ -2,7 +2,7 @@
 //! The API over real sockets, in front of a node without workers.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -15,6 +15,7 @@ use super::api::follow::Follow;
 use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
+use crate::chains::Followed;
 use crate::host::LinkEvent;
 use crate::journal::{self, Log};
 
@@ -53,6 +54,9 @@ impl Operations for Fake {
         }
     }
     fn follow(&self) -> Option<Follow> {
+        None
+    }
+    fn followed(&self, _destination: IpAddr) -> Option<Followed> {
         None
     }
     fn forget_key(&self, name: &str) -> Option<bool> {

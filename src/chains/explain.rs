@@ -8,6 +8,7 @@ use posthaste_relay::chain::{Chains, Route, Way};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{Match, Prefix};
 
+use super::planned::{Case, Followed};
 use super::{Workers, direct, ways};
 use crate::admin::api::chains as api;
 use crate::config::{Config, action_word, ports_word};
@@ -17,6 +18,7 @@ use crate::config::{Config, action_word, ports_word};
 pub(crate) struct Question {
     destination: SocketAddr,
     client: Option<IpAddr>,
+    bytes: Option<u32>,
 }
 
 impl Question {
@@ -35,8 +37,19 @@ impl Question {
             _ => Ok(Self {
                 destination: plain,
                 client,
+                bytes: None,
             }),
         }
+    }
+
+    /// About flows that carry so many bytes, if it is said how many.
+    pub(crate) fn carrying(self, bytes: Option<u32>) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// Where the flows go.
+    pub(crate) fn destination(&self) -> IpAddr {
+        self.destination.ip()
     }
 
     /// The flow. When no client is named it comes from an address that only a
@@ -52,17 +65,31 @@ impl Question {
     }
 }
 
-/// `GET /chains/explain`. `workers` is absent when none were asked.
+/// `GET /chains/explain`. `workers` is absent when none were asked, `followed` without a controller.
 pub(crate) fn explain(
     config: &Config,
     question: &Question,
     workers: Option<&Workers>,
+    followed: Option<&Followed>,
 ) -> api::Explanation {
     let flow = question.flow();
     let policy = &config.policy;
     let rule = policy.classify(&flow).map(|rule| &policy.rules[rule]);
     let nothing = Workers::default();
     let known = workers.unwrap_or(&nothing);
+    let route = policy.chains.route(&flow);
+    let case = Case {
+        config,
+        flow,
+        rule,
+        route: route.and_then(|taken| {
+            (1..)
+                .zip(&policy.chains.routes)
+                .find(|(_, route)| *route == taken)
+        }),
+        asked: question.bytes,
+    };
+    let size = case.size(followed);
     api::Explanation {
         destination: question.destination.to_string(),
         client: question.client.map(|client| client.to_string()),
@@ -71,12 +98,12 @@ pub(crate) fn explain(
             action: action_word(rule.action).into(),
         }),
         routes: applied(&policy.chains, &flow),
+        plan: case.plan(followed, size.as_ref().and_then(|size| size.class)),
+        size,
         ways: ways(
-            policy
-                .chains
-                .ways(&flow, rule.and_then(|rule| rule.transfer_bytes))
+            case.ways()
                 .into_iter()
-                .map(|way| candidate(&policy.chains, way, &flow, known)),
+                .map(|way| candidate(config, way, &flow, known)),
         ),
         access: api::Access {
             denied: policy
@@ -90,18 +117,29 @@ pub(crate) fn explain(
     }
 }
 
-fn candidate(chains: &Chains, way: Way, flow: &Flow, workers: &Workers) -> api::Candidate {
+fn candidate(config: &Config, way: Way, flow: &Flow, workers: &Workers) -> api::Candidate {
+    let chains = &config.policy.chains;
     match way {
         Way::Direct => direct(),
         Way::Hop { peer, chain, .. } => {
             let peer = chains.peer(peer).map(|peer| &chains.peers[peer]);
             match (chains.chain(chain), peer) {
-                (Some(chain), Some(peer)) => workers.hop(chain, peer, Some(flow)),
+                (Some(chain), Some(peer)) => api::Candidate {
+                    nodes: nodes_of(config, chain.number),
+                    ..workers.hop(chain, peer, Some(flow))
+                },
                 // Ways are those of the same chains.
                 _ => direct(),
             }
         }
     }
+}
+
+/// The names of a chain's nodes after the first.
+fn nodes_of(config: &Config, number: u32) -> Vec<String> {
+    let place = config.policy.chains.chains.place(number.into());
+    let names = place.and_then(|place| config.spelling.nodes.get(place));
+    names.cloned().unwrap_or_default()
 }
 
 /// The routes for a flow, the narrowest first.

@@ -7,8 +7,12 @@ use std::path::Path;
 use posthaste_relay::control::{ChainState, HopTotals, PeerState};
 use posthaste_wire::header::NodeId;
 
+use posthaste_control::message::Egress;
+
 use super::*;
+use crate::admin::api::follow::Plan;
 use crate::config::invariants::HOST;
+use crate::follow::{Experience, Whose};
 
 const FILE: &str = r#"
 version = 1
@@ -91,7 +95,7 @@ fn workers<const N: usize>(known: [Known; N]) -> Workers {
 fn ask(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> api::Explanation {
     let client: Option<IpAddr> = client.map(|client| client.parse().unwrap());
     let question = Question::new(destination.parse().unwrap(), client).unwrap();
-    explain(&config(), &question, workers)
+    explain(&config(), &question, workers, None)
 }
 
 /// The chains of the candidates; a dash for the direct way.
@@ -197,7 +201,7 @@ fn the_first_way_that_is_not_down_is_taken() {
 fn cold(config: &str, destination: &str, workers: Option<&Workers>) -> [Option<String>; 2] {
     let config = Config::parse(Path::new("node.toml"), config, &HOST).unwrap();
     let question = Question::new(destination.parse().unwrap(), None).unwrap();
-    let candidate = explain(&config, &question, workers).ways.candidates[0].clone();
+    let candidate = explain(&config, &question, workers, None).ways.candidates[0].clone();
     [candidate.carrier, candidate.no_option]
 }
 
@@ -253,4 +257,154 @@ fn no_flow_goes_between_families() {
         plain,
         Question::new("198.51.100.7:80".parse().unwrap(), client).unwrap()
     );
+}
+
+/// A node with a controller, whose plan has ways to node 9 for small transfers, and none for large ones.
+fn followed_config(route: &str) -> Config {
+    let key = "00".repeat(32);
+    let text = format!(
+        "version = 1\n[node]\nid = 7\n[controller]\naddress = \"192.0.2.1:4490\"\nkey = \"{key}\"\n\
+         identity_file = \"/etc/posthaste/identity.key\"\n[[peer]]\nname = \"rome\"\nid = 9\n\
+         address = \"192.0.2.9:4480\"\nkey_file = \"/etc/posthaste/rome.key\"\n{route}"
+    );
+    let mut config = Config::parse(Path::new("node.toml"), &text, &HOST).unwrap();
+    let mut chains = Chains::clone(&config.policy.chains);
+    let between = chain::Chain::between_two(&chains.peers[0], 0);
+    let by_rome = chains.hop(&between, 0).unwrap();
+    chains.chains = vec![between].into();
+    config.spelling.nodes = vec![vec!["rome".into()]];
+    let prefix = |bits| posthaste_relay::policy::Prefix::new([203, 0, 113, 0].into(), bits);
+    chains.planned = Some(chain::Planned {
+        egresses: chain::Prefixes::new([(prefix(24).unwrap(), 0)]),
+        toward: vec![chain::Toward {
+            classes: [0, 1].into(),
+            choices: [[by_rome].into(), [].into()].into(),
+        }],
+        sizes: [15_000, 450_000].into(),
+        learned: chain::Prefixes::default(),
+        usual_bytes: 64 << 10,
+    });
+    config.policy.chains = chains.into();
+    config
+}
+
+/// What is followed, where node 9 has the destination by a table, or measured it.
+fn followed(rtt_us: Option<u32>, experience: Experience) -> Followed {
+    let prefix = crate::destinations::prefix_of([203, 0, 113, 0].into());
+    let egress = Egress {
+        prefix,
+        node: 9,
+        rtt_us,
+    };
+    Followed {
+        plan: Some(Plan {
+            epoch: 3,
+            version: 4,
+            in_force: true,
+            ..Plan::default()
+        }),
+        whose: Some(Whose { egress, classes: 1 }),
+        experience,
+    }
+}
+
+fn ask_followed(
+    config: &Config,
+    followed: &Followed,
+    bytes: Option<u32>,
+) -> (api::Size, api::AppliedPlan, Vec<String>) {
+    let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
+    let asked = explain(config, &question.carrying(bytes), None, Some(followed));
+    let ways = chains_of(&asked.ways).into_iter().map(str::to_owned);
+    let ways = ways.collect();
+    (asked.size.unwrap(), asked.plan.unwrap(), ways)
+}
+
+#[test]
+fn who_says_how_large_a_transfer_is_and_what_class_that_is() {
+    let config = followed_config("");
+    let nothing = followed(None, Experience::default());
+    let (size, _, ways) = ask_followed(&config, &nothing, Some(9_000));
+    assert_eq!(
+        (size.bytes, size.source.as_str(), size.class),
+        (9_000, "asked", Some(0))
+    );
+    assert_eq!(
+        (size.class_bytes, ways),
+        (Some(15_000), vec!["to rome".into(), "-".into()])
+    );
+    let (size, _, ways) = ask_followed(&config, &nothing, None);
+    assert_eq!(
+        (size.bytes, size.source.as_str(), size.class),
+        (64 << 10, "default", Some(1))
+    );
+    assert_eq!(ways, ["-"]);
+    let learned = Experience {
+        size: Some((20_000, 31)),
+        rtt_us: None,
+    };
+    let (size, ..) = ask_followed(&config, &followed(None, learned), None);
+    assert_eq!(
+        (size.source.as_str(), size.transfers),
+        ("learned", Some(31))
+    );
+    assert_eq!(size.prefix.as_deref(), Some("203.0.113.0/24"));
+    let said = followed_config("[[route]]\ntransfer_size = \"10KiB\"\n");
+    let (size, _, ways) = ask_followed(&said, &followed(None, learned), None);
+    assert_eq!((size.bytes, size.source.as_str()), (10 << 10, "route 1"));
+    assert_eq!(ways.len(), 2);
+    let (size, ..) = ask_followed(&said, &nothing, Some(1_000_000));
+    assert_eq!((size.source.as_str(), size.class), ("asked", Some(1)));
+}
+
+#[test]
+fn why_a_plan_says_what_it_says() {
+    let config = followed_config("");
+    let measured = |own: Option<u32>| Experience {
+        size: None,
+        rtt_us: own,
+    };
+    let why = |followed: &Followed, bytes| ask_followed(&config, followed, Some(bytes)).1.why;
+    let table = followed(None, Experience::default());
+    assert_eq!(
+        why(&table, 9_000),
+        "203.0.113.0/24 is rome's, by a table of the controller"
+    );
+    let unknown = followed(Some(2_000), measured(None));
+    assert!(
+        why(&unknown, 9_000)
+            .ends_with("and this node has not: flows go directly, which measures it")
+    );
+    let known = followed(Some(2_000), measured(Some(80_000)));
+    assert!(
+        why(&known, 9_000).ends_with("which measured the least, 2.000 ms, this node 80.000 ms")
+    );
+    assert!(
+        why(&known, 400_000).ends_with("flows of this size go directly, as they gain too little")
+    );
+    let mut old = table.clone();
+    old.plan.as_mut().unwrap().in_force = false;
+    assert!(why(&old, 9_000).contains("too old"));
+    let nobodys = Followed {
+        whose: None,
+        ..table.clone()
+    };
+    assert!(why(&nobodys, 9_000).contains("nobody's"));
+    let early = Followed {
+        plan: None,
+        ..table
+    };
+    assert!(why(&early, 9_000).contains("none yet"));
+}
+
+#[test]
+fn where_a_route_names_chains_no_size_matters() {
+    let config = followed_config(
+        "[[chain]]\nname = \"own\"\nnumber = 5\nnodes = [\"rome\"]\n[[route]]\nchains = [\"own\"]\n",
+    );
+    let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
+    let known = followed(None, Experience::default());
+    let asked = explain(&config, &question.carrying(Some(9_000)), None, Some(&known));
+    assert_eq!(asked.size, None);
+    assert_eq!(asked.plan.unwrap().why, "route 1 goes first");
 }

@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 
 use super::{ask, present, show};
 use crate::admin::api::chains::{
-    AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, Ways,
+    AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, Size, Ways,
 };
 use crate::chains::{Question, explain as explain_config};
 use crate::cli::AdminArgs;
-use crate::config::Config;
+use crate::config::{Config, transfer_size};
 
 /// The port of a destination that is named without one.
 const PORT: u16 = 443;
@@ -41,6 +41,10 @@ struct ExplainArgs {
     /// Address of the client; without it, routes for some clients do not apply
     #[arg(long, value_name = "CLIENT")]
     from: Option<IpAddr>,
+    /// How much the flow carries, such as 500000 or 64KiB; without it, what is taken for granted of
+    /// the destination
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    size: Option<u32>,
     /// Ask this configuration file and no node: how peers are is not known then
     #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
     config: Option<PathBuf>,
@@ -57,6 +61,11 @@ fn destination(text: &str) -> Result<SocketAddr, String> {
     address.ok_or_else(|| form.into())
 }
 
+fn size(text: &str) -> Result<u32, String> {
+    let number = text.parse::<i64>().map(toml::Value::from);
+    transfer_size(&number.unwrap_or_else(|_| text.into()))
+}
+
 /// The `chains` verbs.
 pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
     match &args.verb {
@@ -66,9 +75,9 @@ pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
         }
         Some(ChainsVerb::Explain(args)) => {
             let question = Question::new(args.destination, args.from);
-            let question = question.map_err(anyhow::Error::msg)?;
+            let question = question.map_err(anyhow::Error::msg)?.carrying(args.size);
             let explanation = match &args.config {
-                Some(file) => explain_config(&Config::load(file)?, &question, None),
+                Some(file) => explain_config(&Config::load(file)?, &question, None, None),
                 None => ask(&args.admin.socket, "GET", &target(args))?,
             };
             present(&args.admin, &explanation, explain)
@@ -78,10 +87,12 @@ pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
 
 fn target(args: &ExplainArgs) -> String {
     let from = args.from.map(|from| format!("&from={from}"));
+    let size = args.size.map(|bytes| format!("&bytes={bytes}"));
     let destination = args.destination;
     format!(
-        "/chains/explain?destination={destination}{}",
-        from.unwrap_or_default()
+        "/chains/explain?destination={destination}{}{}",
+        from.unwrap_or_default(),
+        size.unwrap_or_default()
     )
 }
 
@@ -237,6 +248,12 @@ fn explain(explanation: &Explanation) -> String {
             }
         }
     }
+    if let Some(known) = &explanation.size {
+        line("size", &size_words(known));
+    }
+    if let Some(known) = &explanation.plan {
+        line("plan", &plan_words(known));
+    }
     for (index, candidate) in explanation.ways.candidates.iter().enumerate() {
         let title = if index == 0 { "ways" } else { "" };
         let taken = explanation.ways.taken == Some(index);
@@ -283,8 +300,41 @@ fn route(route: &AppliedRoute) -> String {
     format!("{} ({why})", route.number)
 }
 
+/// How much is carried, and who says so.
+fn size_words(size: &Size) -> String {
+    let mut text = format!("{} bytes, ", size.bytes);
+    text += &match (size.source.as_str(), size.transfers, &size.prefix) {
+        ("asked", ..) => "as asked".to_owned(),
+        ("learned", Some(transfers), Some(prefix)) => {
+            format!("the median of {transfers} transfers of late to {prefix}")
+        }
+        ("default", ..) => "as nothing is known: controller.transfer_size".to_owned(),
+        (source, ..) => format!("as {source} says"),
+    };
+    if let (Some(class), Some(bytes)) = (size.class, size.class_bytes) {
+        let _ = write!(
+            text,
+            "; size class {} of the plan, up to {bytes}",
+            class + 1
+        );
+    }
+    text
+}
+
+fn plan_words(plan: &AppliedPlan) -> String {
+    let stamp = plan.epoch.zip(plan.version);
+    let stamp = stamp.map(|(epoch, version)| format!("{epoch}.{version}, "));
+    let age = plan
+        .age_ms
+        .map(|age_ms| format!("{} old, ", show::span(age_ms)));
+    stamp.unwrap_or_default() + &age.unwrap_or_default() + &plan.why
+}
+
 fn way(candidate: &Candidate, taken: bool, asked: bool) -> String {
     let mut text = match (&candidate.chain, &candidate.peer) {
+        (Some(chain), Some(_)) if candidate.nodes.len() > 1 => {
+            format!("chain {chain} by way of {}", candidate.nodes.join(" > "))
+        }
         (Some(chain), Some(peer)) => format!("chain {chain} by way of {peer}"),
         _ => "directly".to_owned(),
     };

@@ -113,7 +113,7 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// How many bytes transfers have.
-pub(super) fn transfer_size(value: &Value) -> Reading<u32> {
+pub(crate) fn transfer_size(value: &Value) -> Reading<u32> {
     size(value, 1..=1 << 31)
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use posthaste_control::follower::Follower;
 use posthaste_control::identity::Identity;
-use posthaste_control::message::{ChainNumber, DIRECT, Egress, Member, NodeNumber};
+use posthaste_control::message::{self, ChainNumber, DIRECT, Egress, Member, NodeNumber};
 use posthaste_control::rows::Held;
 use posthaste_relay::chain::{
     Carrier, Chain, Chains, Peer, Planned, PoolLimits, Prefixes, Toward, Way,
@@ -18,6 +18,7 @@ use posthaste_wire::header::NodeId;
 use posthaste_wire::seal::Key;
 use posthaste_wire::stamp;
 
+use super::Lessons;
 use crate::config::{Config, Follow};
 
 /// Warm hops that a worker keeps open to a member: none before flows ask for some.
@@ -30,7 +31,17 @@ pub(crate) struct Extension {
     peers: Vec<(Peer, Option<SocketAddr>)>,
     plan: Option<Held>,
     egresses: Vec<Egress>,
+    lessons: Lessons,
     transfer_bytes: u32,
+}
+
+/// Whose a destination is, and what follows from that for flows from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Whose {
+    /// As the controller says.
+    pub(crate) egress: Egress,
+    /// The size classes whose flows go by that node, a bit for each, the first is bit 0.
+    pub(crate) classes: u64,
 }
 
 /// The keys that this node shares with others, each computed once.
@@ -51,6 +62,7 @@ impl Extension {
         settings: &Follow,
         identity: &Identity,
         keys: &mut PairKeys,
+        lessons: Lessons,
     ) -> Self {
         let members = follower.members();
         let peers = members.filter_map(|(member, exchange)| {
@@ -62,7 +74,40 @@ impl Extension {
             peers: peers.collect(),
             plan: follower.plan().cloned(),
             egresses: follower.egresses().to_vec(),
+            lessons,
             transfer_bytes: settings.transfer_bytes,
+        }
+    }
+
+    /// Whose an address is; the longest prefix counts.
+    pub(crate) fn whose(&self, ip: IpAddr) -> Option<Whose> {
+        let octets = match ip.to_canonical() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let address = message::Prefix {
+            address: octets,
+            bits: 128,
+        };
+        let holding = self.egresses.iter();
+        let holding = holding.filter(|egress| egress.prefix.covers(&address));
+        let egress = holding.max_by_key(|egress| egress.prefix.bits)?;
+        Some(Whose {
+            egress: *egress,
+            classes: self.classes(egress),
+        })
+    }
+
+    /// Whose flows to a prefix go by the node that has it: of those that it has by a table, all.
+    fn classes(&self, egress: &Egress) -> u64 {
+        match egress.rtt_us {
+            None => u64::MAX,
+            Some(_) => self
+                .lessons
+                .by_egress
+                .get(&egress.prefix)
+                .copied()
+                .unwrap_or(0),
         }
     }
 
@@ -110,19 +155,27 @@ impl Extension {
         chains.chains = all.into();
         let is_own =
             |number: &ChainNumber| numbered.binary_search_by_key(number, |one| one.0).is_ok();
-        let toward = nodes
+        let gained = |egress: &&Egress| self.classes(egress) != 0;
+        let key = |egress: &Egress| (egress.node, self.classes(egress));
+        let mut keys: Vec<(NodeNumber, u64)> =
+            self.egresses.iter().filter(gained).map(key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let toward = keys
             .iter()
-            .map(|node| toward(&chains, plan, *node, is_own));
+            .map(|(node, classes)| toward(&chains, plan, (*node, *classes), is_own));
         let toward = toward.collect();
-        let egresses = self.egresses.iter().filter_map(|egress| {
-            let place = nodes.binary_search(&egress.node).ok()?;
-            Some((prefix(egress)?, u32::try_from(place).ok()?))
+        let egresses = self.egresses.iter().filter(gained).filter_map(|egress| {
+            let place = keys.binary_search(&key(egress)).ok()?;
+            Some((prefix(&egress.prefix)?, u32::try_from(place).ok()?))
         });
+        let learned = self.lessons.sizes.iter();
+        let learned = learned.filter_map(|(known, bytes)| Some((prefix(known)?, *bytes)));
         chains.planned = Some(Planned {
             egresses: Prefixes::new(egresses),
             toward,
             sizes: plan.sizes().into(),
-            learned: Prefixes::default(),
+            learned: Prefixes::new(learned),
             usual_bytes: self.transfer_bytes.into(),
         });
         chains
@@ -180,12 +233,12 @@ fn chain(chains: &Chains, number: ChainNumber, nodes: &[NodeNumber]) -> (Chain, 
     (chain, names)
 }
 
-/// The ways to an egress. Access links count as short: nothing is known of a client before it is
-/// answered.
+/// The ways to an egress for flows of these size classes, of which each has a bit; the others go
+/// directly. Access links count as short: nothing is known of a client before it is answered.
 fn toward(
     chains: &Chains,
     plan: &Held,
-    egress: NodeNumber,
+    (egress, sizes): (NodeNumber, u64),
     is_own: impl Fn(&ChainNumber) -> bool,
 ) -> Toward {
     let way = |number: &ChainNumber| {
@@ -202,9 +255,15 @@ fn toward(
         chains.hop(chain, 0)
     };
     let mut choices: Vec<Box<[Way]>> = Vec::new();
-    let classes = plan.sizes().iter().map(|bytes| {
+    let classes = (0..).zip(plan.sizes()).map(|(size, bytes)| {
         let class = plan.class(*bytes, 0).unwrap_or(0);
-        let ways: Box<[Way]> = plan.ways(egress, class).iter().filter_map(way).collect();
+        let is_for = sizes.checked_shr(size).unwrap_or(0) & 1 == 1;
+        let numbers = if is_for {
+            plan.ways(egress, class)
+        } else {
+            &[]
+        };
+        let ways: Box<[Way]> = numbers.iter().filter_map(way).collect();
         let known = choices.iter().position(|known| *known == ways);
         let choice = known.unwrap_or_else(|| {
             choices.push(ways);
@@ -220,9 +279,9 @@ fn toward(
     }
 }
 
-fn prefix(egress: &Egress) -> Option<Prefix> {
-    let address = Ipv6Addr::from(egress.prefix.address);
-    let bits = egress.prefix.bits;
+fn prefix(prefix: &message::Prefix) -> Option<Prefix> {
+    let address = Ipv6Addr::from(prefix.address);
+    let bits = prefix.bits;
     match address.to_ipv4_mapped() {
         Some(v4) if bits >= 96 => Prefix::new(v4.into(), bits - 96),
         _ => Prefix::new(address.into(), bits),

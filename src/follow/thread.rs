@@ -22,9 +22,10 @@ use rustls::ClientConfig;
 use super::disk::Disk;
 use super::extension::PairKeys;
 use super::stream::Stream;
-use super::{Ask, Extension, Shared, lock};
+use super::{Ask, Extension, Lessons, Shared, lock};
 use crate::admin::api::follow as api;
 use crate::config::{Config, Follow};
+use crate::destinations::Samples;
 use crate::journal::Log;
 use crate::node::Node;
 use crate::privileges;
@@ -40,6 +41,8 @@ const KEPT: [Capability; 3] = [
 const DIAL_WITHIN: Duration = Duration::from_secs(10);
 /// Nothing is waited for longer.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How often what finished relays teach is looked at.
+const LEARN_EVERY: Duration = Duration::from_secs(3);
 
 /// All that the thread works with.
 pub(super) struct Thread {
@@ -52,6 +55,10 @@ pub(super) struct Thread {
     disk: Disk,
     follower: Follower,
     keys: PairKeys,
+    samples: Option<Samples>,
+    /// What flows go by.
+    lessons: Lessons,
+    learn_at: Duration,
     stream: Option<Stream>,
     /// When a stream that is being opened has to be.
     open_by: Option<Duration>,
@@ -87,9 +94,13 @@ impl Thread {
         });
         let hello = hello(config, me, &identity);
         let seed = u64::from_ne_bytes(sys::random());
+        let samples = lock(&shared.samples).take();
         Ok(Self {
             shared,
             node,
+            samples,
+            lessons: Lessons::default(),
+            learn_at: now + LEARN_EVERY,
             tls: Arc::new(tls::client(&identity, settings.key)),
             settings,
             identity,
@@ -136,18 +147,52 @@ impl Thread {
             // Whoever asked may have stopped waiting.
             let _ = answer.send(found);
         }
+        // What they have to be answered with is among the orders.
+        self.tell_events();
+        if now >= self.learn_at {
+            self.learn();
+        }
         while let Some(order) = self.follower.next_order(sys::monotonic()) {
             self.carry_out(order);
         }
+        self.tell_events();
+        *lock(&self.shared.status) = Some(self.status());
+    }
+
+    /// Takes over what finished relays have taught: flows go by it, and the controller is told.
+    fn learn(&mut self) {
+        let now = sys::monotonic();
+        self.learn_at = now + LEARN_EVERY;
+        let mut destinations = lock(&self.shared.destinations);
+        for sample in self.samples.iter().flat_map(Samples::take) {
+            destinations.on_sample(&sample, now);
+        }
+        if self.follower.is_joined() {
+            let news = destinations.news(self.follower.life(), now);
+            self.follower.on_destinations(news);
+        }
+        let lessons = Lessons::of(&mut destinations, &self.follower, now);
+        drop(destinations);
+        if lessons != self.lessons {
+            self.renew();
+        }
+    }
+
+    fn tell_events(&mut self) {
         while let Some(event) = self.follower.next_event() {
             self.tell(&event);
+            if event == Event::Joined {
+                // The controller may have been started since it was told last.
+                lock(&self.shared.destinations).forget_told();
+                self.learn();
+            }
         }
-        *lock(&self.shared.status) = Some(self.status());
     }
 
     /// Waits until something is to be read or done.
     fn wait(&self, woken: &UnixStream) {
-        let deadline = [self.follower.deadline(), self.open_by];
+        let learn_at = self.samples.is_some().then_some(self.learn_at);
+        let deadline = [self.follower.deadline(), self.open_by, learn_at];
         let now = sys::monotonic();
         let wait = deadline.into_iter().flatten().min();
         let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
@@ -240,6 +285,9 @@ impl Thread {
 
     /// Has flows go by what is followed now.
     fn renew(&mut self) {
+        let now = sys::monotonic();
+        self.lessons = Lessons::of(&mut lock(&self.shared.destinations), &self.follower, now);
+        let lessons = self.lessons.clone();
         let Self {
             follower,
             settings,
@@ -247,7 +295,7 @@ impl Thread {
             keys,
             ..
         } = self;
-        let extension = Extension::of(follower, settings, identity, keys);
+        let extension = Extension::of(follower, settings, identity, keys, lessons);
         if let Err(error) = self.node.set_extension(extension) {
             let error = format!("{error:#}");
             self.log
@@ -315,6 +363,19 @@ impl Thread {
             older: counts.older,
             misfits: counts.misfits,
             keys: counts.keys,
+            destinations: self.experience(now),
+        }
+    }
+
+    /// What was learned of destinations, in numbers.
+    fn experience(&self, now: Duration) -> api::Destinations {
+        let counts = lock(&self.shared.destinations).counts(now);
+        api::Destinations {
+            known: counts.known,
+            sized: counts.sized,
+            measured: counts.measured,
+            refused: counts.refused,
+            dropped: self.samples.as_ref().map_or(0, Samples::dropped),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! The controller that is followed, and its plan. Without a controller there is no sample.
 
 use super::Page;
-use crate::admin::api::follow::{Follow, Plan};
+use crate::admin::api::follow::{Destinations, Follow, Plan};
 
 pub(super) fn follow(page: &mut Page, follow: &Follow) {
     let help = "Whether the controller has let the node in.";
@@ -32,6 +32,25 @@ pub(super) fn follow(page: &mut Page, follow: &Follow) {
     page.single("plan_in_force", "gauge", help, u8::from(in_force));
     if let Some(plan) = &follow.plan {
         held(page, plan);
+    }
+    destinations(page, &follow.destinations);
+}
+
+fn destinations(page: &mut Page, known: &Destinations) {
+    let help = "Prefixes of destinations of which relays have taught something.";
+    page.single("destinations_known", "gauge", help, known.known);
+    let help = "Prefixes whose transfers have a size that was learned.";
+    page.single("destinations_sized", "gauge", help, known.sized);
+    let help = "Prefixes whose round trip the controller was told.";
+    page.single("destinations_measured", "gauge", help, known.measured);
+    page.family(
+        "destination_samples_dropped_total",
+        "counter",
+        "Relays of which nothing was learned, by reason.",
+    );
+    for (reason, count) in [("room", known.refused), ("pace", known.dropped)] {
+        let labels = format!("reason=\"{reason}\"");
+        page.sample("destination_samples_dropped_total", &labels, count);
     }
 }
 

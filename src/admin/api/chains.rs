@@ -99,6 +99,9 @@ pub(crate) struct Ways {
 pub(crate) struct Candidate {
     /// The chain; none for the way straight to the destination.
     pub(crate) chain: Option<String>,
+    /// Its nodes after this one, by name, where one flow is asked about.
+    #[serde(default)]
+    pub(crate) nodes: Vec<String>,
     /// The first of its nodes.
     pub(crate) peer: Option<String>,
     pub(crate) usable: bool,
@@ -110,7 +113,7 @@ pub(crate) struct Candidate {
     pub(crate) no_option: Option<String>,
 }
 
-/// `GET /chains/explain?destination=ADDRESS:PORT&from=ADDRESS`
+/// `GET /chains/explain?destination=ADDRESS:PORT&from=ADDRESS&bytes=NUMBER`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Explanation {
     pub(crate) destination: String,
@@ -120,6 +123,10 @@ pub(crate) struct Explanation {
     pub(crate) rule: Option<AppliedRule>,
     /// Every route that is for the flow, the one that it takes first.
     pub(crate) routes: Vec<AppliedRoute>,
+    /// How much it is taken to carry; none where no way depends on that.
+    pub(crate) size: Option<Size>,
+    /// What the controller's plan says of it; none without a controller.
+    pub(crate) plan: Option<AppliedPlan>,
     pub(crate) ways: Ways,
     pub(crate) access: Access,
     /// Whether workers were asked; otherwise nothing is known of how peers and
@@ -154,4 +161,38 @@ pub(crate) struct Access {
     pub(crate) denied: Option<String>,
     /// Whether the client may ask without a key; unknown when none was named.
     pub(crate) client_admitted: Option<bool>,
+}
+
+/// How much a flow is taken to carry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Size {
+    pub(crate) bytes: u64,
+    /// Who says so: `asked`, `route N`, `rule "NAME"`, `learned` or `default`.
+    pub(crate) source: String,
+    /// On how many transfers of late what was learned rests, and of which destinations.
+    pub(crate) transfers: Option<u32>,
+    pub(crate) prefix: Option<String>,
+    /// The size class of the plan, from 0, and the largest transfer in it.
+    pub(crate) class: Option<usize>,
+    pub(crate) class_bytes: Option<u64>,
+}
+
+/// What a controller's plan says of a flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AppliedPlan {
+    /// Which plan; none without one.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) version: Option<u64>,
+    /// Since the controller last said that it stands; none if that cannot be told.
+    pub(crate) age_ms: Option<u64>,
+    /// Whether flows go by it.
+    pub(crate) in_force: bool,
+    /// Whose the destination is, and by which prefix.
+    pub(crate) egress: Option<String>,
+    pub(crate) prefix: Option<String>,
+    /// How far it is from that node, if that has it for being the nearest, and from this one.
+    pub(crate) rtt_us: Option<u32>,
+    pub(crate) own_rtt_us: Option<u32>,
+    /// What follows, in words.
+    pub(crate) why: String,
 }

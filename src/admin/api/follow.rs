@@ -23,6 +23,22 @@ pub(crate) struct Follow {
     pub(crate) misfits: u64,
     /// Keys of nodes that were refused since another was told first.
     pub(crate) keys: u64,
+    pub(crate) destinations: Destinations,
+}
+
+/// What relays that ended have taught of destinations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Destinations {
+    /// Prefixes of which something is known.
+    pub(crate) known: usize,
+    /// Of these, those whose transfers have a size that flows go by.
+    pub(crate) sized: usize,
+    /// Of these, those whose round trip the controller was told.
+    pub(crate) measured: usize,
+    /// Relays of which nothing was learned: others are used more, or a client had its share.
+    pub(crate) refused: u64,
+    /// Relays of which nothing was learned since too many ended at once.
+    pub(crate) dropped: u64,
 }
 
 /// The plan that is held.

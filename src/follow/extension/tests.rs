@@ -101,7 +101,11 @@ fn follower() -> Follower {
     assert_eq!(follower.next_order(now), Some(Order::Dial));
     follower.on_open(now);
     while follower.next_order(now).is_some() {}
-    let egress = |prefix, node| Egress { prefix, node };
+    let egress = |prefix, node| Egress {
+        prefix,
+        node,
+        rtt_us: None,
+    };
     let messages = [
         ToNode::Welcome(Welcome {
             version: VERSION,
@@ -128,8 +132,12 @@ fn follower() -> Follower {
 }
 
 fn extended(follower: &Follower) -> Config {
+    extended_by(follower, Lessons::default()).extend(&file())
+}
+
+fn extended_by(follower: &Follower, lessons: Lessons) -> Extension {
     let mut keys = PairKeys::default();
-    Extension::of(follower, &settings(), &identity(1), &mut keys).extend(&file())
+    Extension::of(follower, &settings(), &identity(1), &mut keys, lessons)
 }
 
 fn ways(chains: &Chains, server: [u8; 4], bytes: Option<u32>) -> Vec<String> {
@@ -210,4 +218,55 @@ fn when_the_life_of_the_plan_is_over_peers_stay_and_flows_go_directly() {
         ["direct"]
     );
     assert_eq!(config.policy.chains.chains.len(), 1);
+}
+
+#[test]
+fn where_nothing_is_said_of_a_size_what_was_learned_counts() {
+    let lessons = Lessons {
+        sizes: vec![(told([203, 0, 113, 0], 24), 400_000)],
+        ..Lessons::default()
+    };
+    let extension = extended_by(&follower(), lessons);
+    let config = extension.extend(&file());
+    let chains = &config.policy.chains;
+    let large = ways(chains, [203, 0, 113, 1], Some(400_000));
+    assert_ne!(large, ways(chains, [203, 0, 113, 1], Some(10_000)));
+    assert_eq!(ways(chains, [203, 0, 113, 1], None), large);
+}
+
+#[test]
+fn whose_being_nearest_is_only_heeded_where_it_was_found_to_gain() {
+    let mut follower = follower();
+    let near = told([198, 51, 100, 0], 24);
+    let egress = Egress {
+        prefix: near,
+        node: 4,
+        rtt_us: Some(2000),
+    };
+    follower.on_message(ToNode::Egresses(vec![egress]), Duration::from_secs(1));
+    let there = [198, 51, 100, 9];
+    let of = |classes: Option<u64>| {
+        let by_egress = classes.map(|classes| (near, classes));
+        let lessons = Lessons {
+            by_egress: by_egress.into_iter().collect(),
+            ..Lessons::default()
+        };
+        let extension = extended_by(&follower, lessons);
+        let chains = &extension.extend(&file()).policy.chains;
+        let whose = extension.whose(IpAddr::from(there)).unwrap();
+        assert_eq!(
+            (whose.egress, whose.classes),
+            (egress, classes.unwrap_or(0))
+        );
+        [10_000, 400_000].map(|bytes| ways(chains, there, Some(bytes)))
+    };
+    let direct = vec!["direct".to_owned()];
+    assert_eq!(of(None), [direct.clone(), direct.clone()]);
+    let [small, large] = of(Some(0b11));
+    assert!(
+        small != direct && large != direct && small != large,
+        "{small:?} {large:?}"
+    );
+    assert_eq!(of(Some(0b10)), [direct.clone(), large]);
+    assert_eq!(of(Some(0b01)), [small, direct]);
 }

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How what finished relays teach gets from the workers to whoever learns: without waiting for
+//! anybody, and within bounds.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use posthaste_control::message::Prefix;
+use posthaste_relay::control::{Denied, Ended, Journal};
+use posthaste_relay::outcome::Outcome;
+
+use super::prefix_of;
+use crate::journal::Log;
+
+/// Samples that may wait: what the busiest node makes in some seconds.
+const WAITING_MAX: usize = 1 << 16;
+
+/// What is learned of one relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Where it went.
+    pub(crate) prefix: Prefix,
+    /// Who it was for: a /24, or a /48.
+    pub(crate) client: u64,
+    /// What it carried in the direction that carried more, if it began here and came to its end.
+    pub(crate) bytes: Option<u64>,
+    /// How long the handshake with the server took, if this node made it, in microseconds.
+    pub(crate) handshake_us: Option<u32>,
+}
+
+impl Sample {
+    /// Nothing if there is nothing to be learned.
+    pub(crate) fn of(ended: &Ended) -> Option<Self> {
+        let bytes = ended.bytes_up.max(ended.bytes_down);
+        let is_whole = ended.outcome == Outcome::Finished && ended.by.is_none() && bytes > 0;
+        let handshake_us = ended.handshake_us;
+        (is_whole || handshake_us.is_some()).then(|| Self {
+            prefix: prefix_of(ended.flow.server().ip()),
+            client: neighbourhood(ended.flow.client().ip()),
+            bytes: is_whole.then_some(bytes),
+            handshake_us,
+        })
+    }
+}
+
+/// A client and those near it.
+fn neighbourhood(client: IpAddr) -> u64 {
+    let octets = prefix_of(client).address;
+    // One half is 0: of IPv4 the first, of IPv6 what is behind the prefix.
+    let [high, low] = [0, 8].map(|at| {
+        let half = octets[at..].first_chunk().copied().unwrap_or_default();
+        u64::from_be_bytes(half)
+    });
+    high | low
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: AtomicUsize,
+    dropped: AtomicU64,
+}
+
+/// Where workers leave samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Feed {
+    queue: Sender<Vec<Sample>>,
+    shared: Arc<Shared>,
+}
+
+/// Where they are taken from.
+#[derive(Debug)]
+pub(crate) struct Samples {
+    queue: Receiver<Vec<Sample>>,
+    shared: Arc<Shared>,
+}
+
+impl Feed {
+    pub(crate) fn new() -> (Self, Samples) {
+        let (queue, samples) = channel();
+        let shared = Arc::new(Shared::default());
+        let feed = Self {
+            queue,
+            shared: Arc::clone(&shared),
+        };
+        let samples = Samples {
+            queue: samples,
+            shared,
+        };
+        (feed, samples)
+    }
+
+    fn push(&self, samples: Vec<Sample>) {
+        let count = samples.len();
+        let waiting = self.shared.waiting.fetch_add(count, Ordering::Relaxed);
+        if waiting + count > WAITING_MAX || self.queue.send(samples).is_err() {
+            self.shared.waiting.fetch_sub(count, Ordering::Relaxed);
+            self.shared
+                .dropped
+                .fetch_add(count as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Samples {
+    /// What has come.
+    pub(crate) fn take(&self) -> impl Iterator<Item = Sample> {
+        let batches = self.queue.try_iter().inspect(|samples| {
+            self.shared
+                .waiting
+                .fetch_sub(samples.len(), Ordering::Relaxed);
+        });
+        batches.flatten()
+    }
+
+    /// Samples for which there was no room.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// What a worker tells of relays that end: to the log, and to who learns from them, if anybody does.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    log: Log,
+    feed: Option<Feed>,
+}
+
+impl Ends {
+    pub(crate) fn new(log: Log, feed: Option<Feed>) -> Self {
+        Self { log, feed }
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+}
+
+impl Journal for Ends {
+    fn record(&mut self, ended: &mut Vec<Ended>) -> u64 {
+        if let Some(feed) = &self.feed {
+            let samples: Vec<Sample> = ended.iter().filter_map(Sample::of).collect();
+            if !samples.is_empty() {
+                feed.push(samples);
+            }
+        }
+        self.log.record(ended)
+    }
+
+    fn deny(&mut self, denied: &Denied) {
+        self.log.deny(denied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use posthaste_relay::control::RelayId;
+    use posthaste_relay::flow::Flow;
+    use posthaste_relay::policy::AcceptMode;
+    use posthaste_wire::header::NodeId;
+
+    use super::*;
+
+    fn ended(client: &str, server: &str) -> Ended {
+        Ended {
+            id: RelayId(1),
+            flow: Flow::new(client.parse().unwrap(), server.parse().unwrap()),
+            rule: "web".into(),
+            accept: AcceptMode::Early,
+            outcome: Outcome::Finished,
+            bytes_up: 700,
+            bytes_down: 90_000,
+            accept_us: None,
+            connect_us: Some(9),
+            first_byte_us: None,
+            by: None,
+            via: None,
+            handshake_us: Some(20_000),
+            total: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn relays_that_began_here_teach_sizes_and_those_that_end_here_round_trips() {
+        let direct = ended("192.0.2.1:4000", "203.0.113.9:443");
+        let sample = Sample::of(&direct).unwrap();
+        assert_eq!(
+            (sample.bytes, sample.handshake_us),
+            (Some(90_000), Some(20_000))
+        );
+        let asked = Ended {
+            by: NodeId::new(3),
+            ..direct.clone()
+        };
+        let sample = Sample::of(&asked).unwrap();
+        assert_eq!((sample.bytes, sample.handshake_us), (None, Some(20_000)));
+        let sent_on = Ended {
+            via: NodeId::new(3),
+            handshake_us: None,
+            ..direct.clone()
+        };
+        assert_eq!(Sample::of(&sent_on).unwrap().handshake_us, None);
+        let upload = Ended {
+            bytes_up: 1 << 40,
+            ..direct.clone()
+        };
+        assert_eq!(Sample::of(&upload).unwrap().bytes, Some(1 << 40));
+        let reset = Ended {
+            outcome: Outcome::DownstreamReset,
+            ..direct.clone()
+        };
+        assert_eq!(Sample::of(&reset).unwrap().bytes, None);
+        let nothing = Ended {
+            outcome: Outcome::UpstreamRefused,
+            ..sent_on
+        };
+        assert_eq!(Sample::of(&nothing), None);
+    }
+
+    #[test]
+    fn neighbours_are_one_client_and_others_are_not() {
+        let client = |text| Sample::of(&ended(text, "203.0.113.9:443")).unwrap().client;
+        assert_eq!(client("192.0.2.1:4000"), client("192.0.2.200:1"));
+        assert_ne!(client("192.0.2.1:4000"), client("192.0.3.1:4000"));
+        let client = |text| {
+            Sample::of(&ended(text, "[2001:db8::1]:443"))
+                .unwrap()
+                .client
+        };
+        assert_eq!(client("[2001:db8:1::1]:1"), client("[2001:db8:1:9::7]:1"));
+        assert_ne!(client("[2001:db8:1::1]:1"), client("[2001:db8:2::1]:1"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted_and_room_comes_back() {
+        let (feed, samples) = Feed::new();
+        let one = Sample::of(&ended("192.0.2.1:4000", "203.0.113.9:443")).unwrap();
+        feed.push(vec![one; WAITING_MAX]);
+        feed.push(vec![one; 2]);
+        assert_eq!(
+            (samples.take().count(), samples.dropped()),
+            (WAITING_MAX, 2)
+        );
+        feed.push(vec![one]);
+        assert_eq!((samples.take().count(), samples.dropped()), (1, 2));
+    }
+}

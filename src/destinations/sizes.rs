@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How large transfers from one destination are: a sketch of their distribution. Pure.
+//!
+//! The median is what a flow is taken to carry. A chain's time grows with the rounds of slow start,
+//! so over many transfers the best chain is that for their mean number of rounds, and rounds are
+//! about the logarithm of the size: of sizes that are spread like most are, evenly on a logarithmic
+//! scale around their middle, the median has the mean logarithm. A few transfers out of all
+//! proportion, which a mean would follow, do not move it.
+
+use std::time::Duration;
+
+/// Sizes below 2 to this are one bucket: they take a single round anyway.
+const LEAST: u32 = 10;
+/// Sizes from 2 to this on are in the last buckets.
+const MOST: u32 = 31;
+/// Two for each doubling.
+const BUCKETS: usize = 2 * (MOST - LEAST + 1) as usize;
+/// What a transfer counts at first; it is halved as others come.
+const WEIGHT: u16 = 16;
+/// Beyond so many transfers all count half: the last of them decide.
+const TRANSFERS_MAX: u32 = 128;
+/// Fewer say nothing.
+const TRANSFERS_MIN: u32 = 8;
+/// After so long all count half, too.
+const HALF_LIFE: Duration = Duration::from_secs(3600);
+
+/// Of the last transfers from one destination, how many had which size.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    weights: [u16; BUCKETS],
+    /// Half-lives since the clock began, when they were last halved for their age.
+    age: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            weights: [0; BUCKETS],
+            age: 0,
+        }
+    }
+}
+
+impl Sizes {
+    /// A transfer had so many bytes.
+    pub(super) fn add(&mut self, bytes: u64, now: Duration) {
+        let halvings = self.halvings(now);
+        self.shift(halvings);
+        self.age += u64::from(halvings);
+        self.weights[bucket(bytes)] += WEIGHT;
+        if self.total(0) > TRANSFERS_MAX * u32::from(WEIGHT) {
+            self.shift(1);
+        }
+    }
+
+    /// The median, in bytes, give or take a fifth, and how many transfers of late it rests on.
+    /// Nothing while these are too few.
+    pub(super) fn usual(&self, now: Duration) -> Option<(u32, u32)> {
+        let halvings = self.halvings(now);
+        let total = self.total(halvings);
+        let transfers = total / u32::from(WEIGHT);
+        if transfers < TRANSFERS_MIN {
+            return None;
+        }
+        let mut below = 0;
+        let median = self.weights.iter().position(|weight| {
+            below += u32::from(aged(*weight, halvings));
+            below * 2 >= total
+        });
+        Some((middle(median?), transfers))
+    }
+
+    fn total(&self, halvings: u32) -> u32 {
+        let weights = self.weights.iter();
+        weights
+            .map(|weight| u32::from(aged(*weight, halvings)))
+            .sum()
+    }
+
+    fn halvings(&self, now: Duration) -> u32 {
+        let age = now.as_secs() / HALF_LIFE.as_secs();
+        u32::try_from(age.saturating_sub(self.age)).unwrap_or(u32::MAX)
+    }
+
+    fn shift(&mut self, halvings: u32) {
+        for weight in &mut self.weights {
+            *weight = aged(*weight, halvings);
+        }
+    }
+}
+
+fn aged(weight: u16, halvings: u32) -> u16 {
+    weight.checked_shr(halvings).unwrap_or(0)
+}
+
+/// The bucket of a size: which power of the square root of two it has reached.
+fn bucket(bytes: u64) -> usize {
+    let power = bytes.max(1).ilog2();
+    if power < LEAST {
+        return 0;
+    }
+    if power > MOST {
+        return BUCKETS - 1;
+    }
+    let is_upper = u128::from(bytes) * u128::from(bytes) >= 1 << (2 * power + 1);
+    2 * (power - LEAST) as usize + usize::from(is_upper)
+}
+
+/// The middle of a bucket on a logarithmic scale, in bytes.
+fn middle(bucket: usize) -> u32 {
+    let octave = bucket / 2;
+    let thousandths: u64 = if bucket.is_multiple_of(2) { 1189 } else { 1682 };
+    let bytes = (thousandths << LEAST << octave) / 1000;
+    u32::try_from(bytes).unwrap_or(u32::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_relay::rng::Rng;
+
+    use super::*;
+
+    const HOUR: Duration = HALF_LIFE;
+
+    fn usual(sizes: impl IntoIterator<Item = u64>) -> Option<(u32, u32)> {
+        let mut sketch = Sizes::default();
+        for bytes in sizes {
+            sketch.add(bytes, HOUR);
+        }
+        sketch.usual(HOUR)
+    }
+
+    #[test]
+    fn few_transfers_say_nothing() {
+        assert_eq!(usual([]), None);
+        assert_eq!(usual([100_000; 7]), None);
+        assert_eq!(usual([100_000; 8]).unwrap().1, 8);
+    }
+
+    #[test]
+    fn the_median_is_right_to_a_fifth() {
+        let mut rng = Rng::new(3);
+        for _ in 0..500 {
+            let count = 8 + rng.below(100);
+            let power = rng.below(20);
+            let spread = 1 + rng.below(1 << power);
+            let least = 1024 + rng.below(1 << 24);
+            let size = |rng: &mut Rng| (least + rng.below(spread)) as u64;
+            let mut all: Vec<u64> = (0..count).map(|_| size(&mut rng)).collect();
+            let (median, transfers) = usual(all.iter().copied()).unwrap();
+            all.sort_unstable();
+            let exact = all[(count - 1) / 2] as f64;
+            let off = f64::from(median) / exact;
+            assert!((0.84..=1.19).contains(&off), "{median} for {exact}");
+            assert_eq!(transfers as usize, count);
+        }
+    }
+
+    #[test]
+    fn extremes_have_a_bucket_and_move_nothing() {
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(1 << 10), 0);
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert!(middle(BUCKETS - 1) < u32::MAX);
+        let most = [20_000; 60]
+            .into_iter()
+            .chain([u64::MAX; 20])
+            .chain([0; 20]);
+        let (median, _) = usual(most).unwrap();
+        assert!((16_000..25_000).contains(&median), "{median}");
+        for bytes in 1024..100_000_u64 {
+            let middle = f64::from(middle(bucket(bytes)));
+            assert!((0.84..1.19).contains(&(middle / bytes as f64)), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn the_last_transfers_decide() {
+        let (median, transfers) = usual([1_000; 1000].into_iter().chain([1_000_000; 100])).unwrap();
+        assert!((840_000..1_190_000).contains(&median), "{median}");
+        assert!(transfers <= TRANSFERS_MAX);
+    }
+
+    #[test]
+    fn what_is_old_counts_less_and_then_nothing() {
+        let mut sketch = Sizes::default();
+        for _ in 0..64 {
+            sketch.add(1_000_000, HOUR);
+        }
+        assert_eq!(sketch.usual(HOUR * 2).unwrap().1, 32);
+        assert_eq!(sketch.usual(HOUR * 4).unwrap().1, 8);
+        assert_eq!(sketch.usual(HOUR * 5), None);
+        assert_eq!(sketch.usual(HOUR * 5000), None);
+        for _ in 0..17 {
+            sketch.add(2_000, HOUR * 3);
+        }
+        assert!(sketch.usual(HOUR * 3).unwrap().0 < 2_500);
+    }
+}
