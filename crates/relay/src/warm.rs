@@ -280,14 +280,24 @@ impl WarmHops {
     }
 
     /// Has a flow begin on a hop to or from a peer. One with a window of more than the
-    /// kernel's is paced, and at no more than the way is taken to bear; whether it was.
-    pub(crate) fn begin(&mut self, peer: usize, socket: &OwnedFd, now: Duration) -> bool {
+    /// kernel's is paced, and at no more than the way is taken to bear; whether it was. Of a
+    /// hop that was opened for the flow the round trip time is news.
+    pub(crate) fn begin(
+        &mut self,
+        peer: usize,
+        socket: &OwnedFd,
+        is_new: bool,
+        now: Duration,
+    ) -> bool {
         let (Some(neighbour), Some((round, window))) =
             (self.neighbours.get_mut(peer), sys::round_and_window(socket))
         else {
             return false;
         };
         neighbour.round = round.or(neighbour.round);
+        if let (true, Some(round)) = (is_new, round) {
+            neighbour.on_round(round, now);
+        }
         if window <= path::WINDOW_KERNEL {
             return false;
         }

@@ -82,10 +82,16 @@ impl Neighbour {
     /// A hop was opened; `min_rtt` is nothing where its kernel does not say.
     pub(super) fn on_opened(&mut self, min_rtt: Option<Duration>, now: Duration) {
         self.totals.dialed += 1;
-        let Some(min_rtt) = min_rtt else { return };
+        if let Some(min_rtt) = min_rtt {
+            self.on_round(min_rtt, now);
+        }
+    }
+
+    /// A hop that was opened of late had this round trip time.
+    pub(super) fn on_round(&mut self, round: Duration, now: Duration) {
         let known = self.opened.filter(|(_, at)| now < *at + LATELY);
-        if known.is_none_or(|(known, _)| min_rtt <= known) {
-            self.opened = Some((min_rtt, now));
+        if known.is_none_or(|(known, _)| round <= known) {
+            self.opened = Some((round, now));
         }
     }
 

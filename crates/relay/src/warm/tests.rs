@@ -462,7 +462,7 @@ fn a_flow_goes_on_at_its_share_for_a_while() {
     let now = sys::monotonic();
     let warm = worker.take().unwrap();
     // Nothing has widened its window.
-    assert!(!worker.hops.begin(0, &warm.socket, now));
+    assert!(!worker.hops.begin(0, &warm.socket, false, now));
     assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
     let (rate, round) = worker.hops.way(0, now);
     assert_eq!(rate, path::RATE_ASSUMED);

@@ -127,6 +127,11 @@ impl Pending {
         (self.ways, self.guard) = (ways, guard);
     }
 
+    /// Whether the hop to the next node was opened for this flow.
+    pub(super) fn has_cold_hop(&self) -> bool {
+        self.hopping.as_ref().is_some_and(Hopping::is_cold)
+    }
+
     /// When the opening has failed.
     pub(super) fn limit(&self) -> Duration {
         if self.opening.proven() || self.opening.held() {

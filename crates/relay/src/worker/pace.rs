@@ -48,13 +48,17 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
+        let is_new = entry
+            .pending()
+            .is_some_and(|pending| pending.has_cold_hop());
         let (Some(prologue), Some(warm)) = (&mut entry.prologue, &mut self.warm) else {
             return;
         };
         for (side, id) in hops_of(prologue) {
             let peer = id.and_then(|id| self.rules.chains().peer(id));
             if let (Some(peer), Some(socket)) = (peer, &entry.sockets[side]) {
-                let is_paced = warm.begin(peer, socket, self.now);
+                let is_new = is_new && side == Side::Upstream;
+                let is_paced = warm.begin(peer, socket, is_new, self.now);
                 prologue.starting[side] = id.filter(|_| is_paced);
             }
         }

@@ -83,6 +83,11 @@ struct Opened {
 }
 
 impl Hopping {
+    /// Whether it was opened for its flow.
+    pub(super) fn is_cold(&self) -> bool {
+        self.warm.is_none()
+    }
+
     /// When it wants to be looked at.
     pub(super) fn deadline(&self) -> Option<Duration> {
         (!self.connected).then_some(self.accept_by)
