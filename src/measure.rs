@@ -7,16 +7,19 @@
 //! data plane nor the control thread. [`links`] decides, free of I/O and
 //! clocks; everything else here carries out.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
 use posthaste_relay::control::Handle;
 use posthaste_relay::sys;
+use posthaste_wire::header::NodeId;
 
 use crate::admin::api::links as api;
 use crate::config::Config;
@@ -39,6 +42,7 @@ mod show;
 mod targets;
 mod thread;
 mod udp;
+mod wanted;
 mod window;
 
 pub(crate) use link::State;
@@ -171,6 +175,16 @@ impl Measure {
             .context("start the thread that measures links")?;
         running.thread = Some((thread, wake));
         Ok(())
+    }
+
+    /// Measures links as often as a controller wants, within bounds; those that it does not name as
+    /// the configuration says.
+    pub(crate) fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
+        lock(&self.shared.links).set_wanted(wanted, sys::monotonic());
+        if let Some((_, wake)) = &mut lock(&self.running).thread {
+            // A full pipe wakes the thread as well.
+            let _ = wake.write(&[0]);
+        }
     }
 
     /// How the links are, with the names of peers.

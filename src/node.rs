@@ -6,6 +6,7 @@
 //! last, when somebody can take what it redirects. At the end interception goes
 //! first. Everything that can fail at start fails before a flow is touched.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
 use posthaste_relay::sys;
 use posthaste_relay::worker::{self, Desk};
+use posthaste_wire::header::NodeId;
 
 use crate::config::Config;
 use crate::destinations::{Ends, Feed, Samples};
@@ -244,6 +246,11 @@ impl Node {
     /// How the links to peers are.
     pub(crate) fn links(&self) -> admin::api::links::Links {
         self.measure.status(&self.config())
+    }
+
+    /// Measures links as often as a controller wants, within bounds.
+    pub(crate) fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
+        self.measure.set_wanted(wanted);
     }
 
     /// Reads the configuration file again and puts its rules, timeouts, socket

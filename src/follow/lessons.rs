@@ -18,10 +18,6 @@ use crate::destinations::Destinations;
 
 /// Flows go by another node when they take so many parts of a hundred less.
 const MARGIN_PERCENT: u64 = 10;
-/// With what hops to other nodes begin, in bytes per second: see `docs/design/0009-warm-hops.md`.
-const WARM_RATE: u64 = 12_500_000;
-/// And in segments, at the most.
-const WARM_WINDOW: u64 = 1024;
 
 /// What flows that begin from now on go by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,11 +54,10 @@ impl Lessons {
 /// one from there, instead of one of `own_us`: a bit for each. All are round trips in microseconds.
 fn gaining(hops_us: (u32, u32), own_us: u32, classes: &[u64]) -> u64 {
     let model = Model::default();
-    let warm = WARM_RATE * u64::from(hops_us.0) / 1_000_000 / u64::from(model.segment_bytes);
-    let warm = warm.clamp(model.initial_window.into(), WARM_WINDOW);
     let to_egress = Link {
-        window: u32::try_from(warm).ok().and_then(NonZeroU32::new),
-        ..Link::of_rtt(hops_us.0)
+        // It is open. With what it begins follows from the rate that it is taken to bear.
+        window: NonZeroU32::new(model.initial_window),
+        ..Link::of_nodes(hops_us.0)
     };
     let hops = [to_egress, Link::of_rtt(hops_us.1)];
     let direct = [Link::of_rtt(own_us)];

@@ -277,8 +277,14 @@ impl Thread {
                 self.complain(why);
             }
             Order::Renew => self.renew(),
-            // Every link is measured as often as the configuration says.
-            Order::Measure => {}
+            Order::Measure => {
+                let wanted = self.follower.intervals().iter();
+                let wanted = wanted.filter_map(|(to, every_ms)| {
+                    let every = Duration::from_millis((*every_ms).into());
+                    Some((NodeId::new(*to)?, every))
+                });
+                self.node.set_wanted(wanted.collect());
+            }
             Order::Save => self.save(),
         }
     }

@@ -94,6 +94,11 @@ pub(crate) struct Link {
     schedule: Schedule,
     pub(super) state: State,
     pub(super) in_use: bool,
+    /// How often the controller wants it measured, if it says.
+    wanted: Option<Duration>,
+    /// For how long a measurement counted before the interval became shorter, and until when that
+    /// holds: those that are now due more often have yet to come.
+    eased: Option<(Duration, Duration)>,
     /// TCP passes and UDP does not.
     pub(super) blocked: bool,
     /// Until UDP is tried again.
@@ -129,6 +134,8 @@ impl Link {
             schedule,
             state: State::Unmeasured,
             in_use: false,
+            wanted: None,
+            eased: None,
             blocked: false,
             blocked_for: BLOCKED_FIRST,
             counts: Counts::default(),
@@ -147,7 +154,7 @@ impl Link {
     /// How long the link is, if that is known and counts.
     pub(super) fn estimate(&self, now: Duration) -> Option<Estimate> {
         (self.state == State::Up)
-            .then(|| self.window.estimate(now, self.ttl()))
+            .then(|| self.window.estimate(now, self.ttl_at(now)))
             .flatten()
     }
 
@@ -163,16 +170,38 @@ impl Link {
 
     /// Flows use the link, or do not any more.
     pub(super) fn set_in_use(&mut self, in_use: bool, now: Duration, rng: &mut Rng) {
-        if in_use && !self.in_use && !self.blocked {
-            self.due = self.due.min(now + part(self.schedule.interval_in_use, rng));
-        }
+        let ttl = self.ttl();
         self.in_use = in_use;
+        self.hurry(ttl, now, rng);
     }
 
     /// Another way of scheduling from now on, with as many ports.
     pub(super) fn set_schedule(&mut self, schedule: Schedule, now: Duration, rng: &mut Rng) {
+        let ttl = self.ttl();
         self.schedule = schedule;
-        self.due = self.due.min(now + part(self.interval(), rng));
+        self.hurry(ttl, now, rng);
+    }
+
+    /// It is to be measured so often, or more often while flows use it; nothing as the schedule says.
+    pub(super) fn set_wanted(&mut self, wanted: Option<Duration>, now: Duration, rng: &mut Rng) {
+        let ttl = self.ttl();
+        self.wanted = wanted;
+        self.hurry(ttl, now, rng);
+    }
+
+    /// Measures soon, if it is to be done more often than it was when a measurement counted for
+    /// `ttl`. What is known counts as long as it did until there is more.
+    fn hurry(&mut self, ttl: Duration, now: Duration, rng: &mut Rng) {
+        if self.ttl() >= ttl {
+            return;
+        }
+        let next = now + part(self.interval(), rng);
+        self.eased = Some((ttl, next + PATIENCE_MAX));
+        if self.blocked {
+            self.handshake.due = self.handshake.due.map(|due| due.min(next));
+        } else {
+            self.due = self.due.min(next);
+        }
     }
 
     /// What is to be done now; call again until it is nothing.
@@ -206,7 +235,7 @@ impl Link {
     pub(super) fn deadline(&self) -> Duration {
         let handshake = self.handshake.due.filter(|_| !self.handshake.pending);
         let stale = (self.state == State::Up)
-            .then(|| self.window.newest().map(|at| at + self.ttl()))
+            .then(|| self.window.newest().map(|at| self.stale_at(at)))
             .flatten();
         let all = [self.flights.deadline(), self.checks.at(), handshake, stale];
         all.into_iter().flatten().fold(self.due, Duration::min)
@@ -313,10 +342,11 @@ impl Link {
 
     /// How often the link is to be measured, by whatever means.
     pub(super) fn interval(&self) -> Duration {
+        let wanted = self.wanted.unwrap_or(self.schedule.interval);
         if self.in_use {
-            self.schedule.interval_in_use
+            self.schedule.interval_in_use.min(wanted)
         } else {
-            self.schedule.interval
+            wanted
         }
     }
 
@@ -332,6 +362,20 @@ impl Link {
     /// How long a measurement counts.
     fn ttl(&self) -> Duration {
         self.interval() * TTL_INTERVALS + PATIENCE_MAX
+    }
+
+    /// The same, at a time.
+    fn ttl_at(&self, now: Duration) -> Duration {
+        let eased = self.eased.filter(|(_, until)| now < *until);
+        let ttl = self.ttl();
+        eased.map_or(ttl, |(before, _)| before.max(ttl))
+    }
+
+    /// When the newest measurement counts no more.
+    fn stale_at(&self, newest: Duration) -> Duration {
+        let usual = newest + self.ttl();
+        let eased = self.eased.map(|(ttl, until)| until.min(newest + ttl));
+        eased.map_or(usual, |eased| usual.max(eased))
     }
 
     fn patience(&self) -> Duration {

@@ -11,6 +11,7 @@ use posthaste_wire::header::NodeId;
 
 use super::link::{Counts, Errand, Link, State};
 use super::report::Report;
+use super::wanted::bounded;
 use crate::config::Schedule;
 
 /// Whoever comes so late was stopped, and so were the answers that it has not
@@ -53,6 +54,8 @@ pub(crate) struct Links {
     /// Links to which something happened since they were looked at for news.
     touched: Vec<usize>,
     places: HashMap<NodeId, usize>,
+    /// How often a controller wants links measured, within this node's bounds.
+    wanted: HashMap<NodeId, Duration>,
     rng: Rng,
     /// When it was to be called next, as it said.
     promised: Option<Duration>,
@@ -73,6 +76,7 @@ impl Links {
             dues: Vec::new(),
             touched: Vec::new(),
             places: HashMap::new(),
+            wanted: HashMap::new(),
             rng: Rng::new(seed),
             promised: None,
         }
@@ -95,7 +99,19 @@ impl Links {
                 (Link::new(*peer, schedule, due), Told::default())
             });
             link.set_schedule(schedule, now, &mut self.rng);
+            link.set_wanted(self.wanted.get(peer).copied(), now, &mut self.rng);
             self.links.push((link, told));
+        }
+        self.sort_out();
+    }
+
+    /// Measures links as often as a controller wants, within [`wanted::bounded`]'s bounds; those
+    /// that are not named as the schedule says.
+    pub(crate) fn set_wanted(&mut self, wanted: HashMap<NodeId, Duration>, now: Duration) {
+        self.wanted = bounded(wanted);
+        for (link, _) in &mut self.links {
+            let wanted = self.wanted.get(&link.peer).copied();
+            link.set_wanted(wanted, now, &mut self.rng);
         }
         self.sort_out();
     }

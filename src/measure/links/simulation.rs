@@ -452,3 +452,60 @@ fn whatever_happens_in_the_end_it_tells_the_truth() {
         assert!(!report.is_news(Some(last)), "{report:?} {last:?}");
     });
 }
+
+#[test]
+fn a_link_that_is_to_be_measured_more_often_does_not_become_unknown() {
+    simulate(60, |seed| {
+        let mut way = Way::of(some_rtt(seed));
+        way.udp = !seed.is_multiple_of(3);
+        let mut world = World::settled(seed, way, false);
+        world.run(secs(120));
+        let before = world.reports.len();
+        let leisurely = secs(100);
+        for _ in 0..6 {
+            let wait = Duration::from_millis(world.rng.below(20_000) as u64);
+            world.run(wait);
+            let now = world.now;
+            world.links.set_in_use(peer(), true, now);
+            world.run(secs(20));
+            let now = world.now;
+            world.links.set_in_use(peer(), false, now);
+            let wait = Duration::from_millis(world.rng.below(200_000) as u64);
+            world.run(wait);
+            let now = world.now;
+            world.links.set_wanted([(peer(), secs(1))].into(), now);
+            world.run(secs(20));
+            let now = world.now;
+            world.links.set_wanted([(peer(), leisurely)].into(), now);
+        }
+        let unknown = |(_, report): &&(Duration, Report)| report.state != State::Up;
+        let reports = &world.reports[before..];
+        assert_eq!(reports.iter().find(unknown), None);
+    });
+}
+
+#[test]
+fn a_link_is_measured_as_often_as_the_controller_wants() {
+    simulate(6, |seed| {
+        let mut world = World::settled(seed, Way::of(20_000), false);
+        for (seconds, in_use, expected) in
+            [(2, false, 1800.0), (100, false, 36.0), (100, true, 3600.0)]
+        {
+            let now = world.now;
+            world.links.set_in_use(peer(), in_use, now);
+            world
+                .links
+                .set_wanted([(peer(), secs(seconds))].into(), now);
+            let peers = [peer()];
+            // Other nodes may come at any time.
+            world.links.set_peers(SCHEDULE, &peers, now);
+            let before = world.probes;
+            world.run(secs(3_600));
+            let ratio = (world.probes - before) as f64 / expected;
+            assert!((0.8..1.2).contains(&ratio), "{seconds}: {ratio}");
+        }
+        let now = world.now;
+        world.links.set_wanted(HashMap::new(), now);
+        assert_eq!(world.status().interval, SCHEDULE.interval_in_use);
+    });
+}
