@@ -350,14 +350,16 @@ impl Desk {
     }
 }
 
-/// How often a node is to measure whom: those that its chains use more often than the others.
+/// How often a node is to measure whom: those that are beside it in chains more often than the others.
+/// Links that flows use without a node between are found by the flows: nearly all may be, and then no
+/// link would be measured less often than another.
 fn intervals(
     node: NodeNumber,
     roster: &Roster,
     book: &Book,
     (interval, in_use): (Duration, Duration),
 ) -> Vec<Interval> {
-    let near = book.neighbours(node);
+    let near = book.beside_in_chains(node);
     let others = roster.numbers().filter(|other| *other != node);
     let count = u32::try_from(others.clone().count()).unwrap_or(u32::MAX);
     let stretched = interval * count.div_ceil(LINKS_AT_INTERVAL).max(1);

@@ -240,7 +240,7 @@ fn a_link_in_use_that_becomes_much_worse_is_planned_with_soon_though_plans_take_
 }
 
 #[test]
-fn links_in_use_are_measured_more_often_and_many_less_often() {
+fn links_of_chains_are_measured_more_often_and_many_less_often() {
     let mut office = three();
     office.plan();
     let (others, _) = office.told(1);
@@ -253,8 +253,8 @@ fn links_in_use_are_measured_more_often_and_many_less_often() {
         .iter()
         .map(|interval| (interval.to, interval.every_ms))
         .collect();
-    // Both: the chain by 2, and the direct hop that it falls back on.
-    assert_eq!(every, [(2, 1000), (3, 1000)]);
+    // The chain is by 2; the hop to 3 is fallen back on.
+    assert_eq!(every, [(2, 1000), (3, 10_000)]);
     let numbers: Vec<NodeNumber> = (1..=250).collect();
     let mut many = Office::new(&numbers);
     numbers.iter().for_each(|number| many.enter(*number, None));

@@ -97,8 +97,8 @@ impl Book {
         }
     }
 
-    /// The nodes to which a node has hops by chains that it is in and that are in use.
-    pub fn neighbours(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
+    /// The nodes before and behind a node in the chains that are used.
+    pub fn beside_in_chains(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
         let mut near = BTreeSet::new();
         let part = self.nodes.get(&node);
         let chains = part.map_or(&[][..], |part| &part.chains);
@@ -109,6 +109,12 @@ impl Book {
             near.extend(place.checked_sub(1).map(|before| chain.nodes[before]));
             near.extend(chain.nodes.get(place + 1));
         }
+        near
+    }
+
+    /// The same, and those to which flows may go without a node between.
+    pub fn neighbours(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
+        let mut near = self.beside_in_chains(node);
         for (egress, pair) in self.pairs.get(&node).into_iter().flatten() {
             let choices = pair.ways.iter().flat_map(|ways| &ways.choices);
             if choices.flatten().any(|number| *number == DIRECT) {

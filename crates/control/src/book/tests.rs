@@ -99,6 +99,8 @@ fn every_node_of_a_chain_has_it_by_its_number() {
     assert_eq!(held.ways(30, 2), [FIRST, DIRECT]);
     assert_eq!(held.ways(20, 2), [DIRECT]);
     assert_eq!(book.neighbours(10), [20, 30].into());
+    assert_eq!(book.beside_in_chains(10), [20].into());
+    assert_eq!(book.beside_in_chains(20), [10, 30].into());
     assert!(!book.plan(&line(50), at(10)));
     assert_eq!(book.stamp().version, 1);
 }
