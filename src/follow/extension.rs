@@ -2,7 +2,7 @@
 //! What a controller adds to the configuration: peers, chains, and whose destinations are whose.
 //! Pure. What the configuration says goes first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -30,6 +30,10 @@ pub(crate) struct Extension {
     /// The other nodes, and where they answer probes.
     peers: Vec<(Peer, Option<SocketAddr>)>,
     plan: Option<Held>,
+    /// All that labels may name.
+    chains: Vec<(ChainNumber, Vec<NodeNumber>)>,
+    /// Those of them that flows from here do not take yet.
+    fresh: HashSet<ChainNumber>,
     egresses: Vec<Egress>,
     lessons: Lessons,
     transfer_bytes: u32,
@@ -70,9 +74,19 @@ impl Extension {
             let key_id = key_id(&identity.exchange_public(), exchange);
             peer(member, (key, key_id), settings)
         });
+        let chains = follower.chains();
+        let chains: Vec<_> = chains
+            .map(|(number, nodes)| (number, nodes.to_vec()))
+            .collect();
         Self {
             peers: peers.collect(),
             plan: follower.plan().cloned(),
+            fresh: chains
+                .iter()
+                .map(|(number, _)| *number)
+                .filter(|number| follower.is_fresh(*number))
+                .collect(),
+            chains,
             egresses: follower.egresses().to_vec(),
             lessons,
             transfer_bytes: settings.transfer_bytes,
@@ -126,16 +140,16 @@ impl Extension {
             peers: peers.into(),
             ..Chains::clone(chains)
         };
-        let extended = match &self.plan {
-            Some(plan) => self.plan(extended, plan, &mut config.spelling.nodes),
-            None => extended,
-        };
+        let extended = self.plan(extended, &mut config.spelling.nodes);
         config.policy.chains = Arc::new(extended);
         config
     }
 
-    fn plan(&self, mut chains: Chains, plan: &Held, spelling: &mut Vec<Vec<String>>) -> Chains {
-        let mut numbered: Vec<(ChainNumber, &[NodeNumber])> = plan.chains().collect();
+    fn plan(&self, mut chains: Chains, spelling: &mut Vec<Vec<String>>) -> Chains {
+        let numbered = self.chains.iter();
+        let mut numbered: Vec<(ChainNumber, &[NodeNumber])> = numbered
+            .map(|(number, nodes)| (*number, nodes.as_slice()))
+            .collect();
         numbered.retain(|(number, _)| chains.chain(*number).is_none());
         numbered.sort_unstable();
         let mut all = chains.chains.to_vec();
@@ -144,6 +158,10 @@ impl Extension {
             all.push(chain);
             spelling.push(names);
         }
+        let Some(plan) = &self.plan else {
+            chains.chains = all.into();
+            return chains;
+        };
         let mut nodes: Vec<NodeNumber> = self.egresses.iter().map(|egress| egress.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
@@ -153,8 +171,10 @@ impl Extension {
             spelling.push(vec![peer.name.to_string()]);
         }
         chains.chains = all.into();
-        let is_own =
-            |number: &ChainNumber| numbered.binary_search_by_key(number, |one| one.0).is_ok();
+        let is_own = |number: &ChainNumber| {
+            let found = numbered.binary_search_by_key(number, |one| one.0);
+            found.is_ok() && !self.fresh.contains(number)
+        };
         let gained = |egress: &&Egress| self.classes(egress) != 0;
         let key = |egress: &Egress| (egress.node, self.classes(egress));
         let mut keys: Vec<(NodeNumber, u64)> =

@@ -10,15 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::{
-    Destination, Egress, Hello, Interval, Link, LinkState, Member, NodeNumber, Stamp, ToController,
-    ToNode, VERSION, Welcome,
+    ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, Member, NodeNumber, Stamp,
+    ToController, ToNode, VERSION, Welcome,
 };
 use crate::rows::{Held, Refusal};
 
+mod labels;
 mod members;
 mod saved;
 mod stage;
 
+use labels::{Labels, Prospect};
 use members::Members;
 pub use members::{MEMBERS_MAX, Unwanted};
 pub use saved::{Saved, Unfit};
@@ -99,6 +101,7 @@ pub struct Follower {
     stood: Option<Duration>,
     /// Whether flows go by the plan, as far as they were told.
     in_force: bool,
+    labels: Labels,
     stage: Stage,
     links: BTreeMap<NodeNumber, LinkState>,
     /// Links that the controller is to be told of.
@@ -135,6 +138,7 @@ impl Follower {
             life: LIFE,
             stood: None,
             in_force: false,
+            labels: Labels::default(),
             stage: Stage::new(seed, now),
             links: BTreeMap::new(),
             news: BTreeSet::new(),
@@ -157,6 +161,7 @@ impl Follower {
     /// Something to do now; call again until there is nothing.
     pub fn next_order(&mut self, now: Duration) -> Option<Order> {
         self.check_life(now);
+        self.renew |= self.labels.expire(now);
         if std::mem::take(&mut self.renew) {
             return Some(Order::Renew);
         }
@@ -184,7 +189,8 @@ impl Follower {
     pub fn deadline(&self) -> Option<Duration> {
         let over = self.stood.map(|stood| stood + self.life);
         let over = over.filter(|_| self.in_force);
-        [over, self.save_at, self.stage.deadline()]
+        let labels = self.labels.deadline();
+        [over, labels, self.save_at, self.stage.deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -277,6 +283,18 @@ impl Follower {
         self.in_force.then_some(&self.held)
     }
 
+    /// The chains that a label may name: those of the plan that is held, in force or not, and of the one
+    /// before for a while. Other nodes may have heard before or after this one that it stands; and new
+    /// chains have this node in them only when it has told the controller that it is there.
+    pub fn chains(&self) -> impl Iterator<Item = (ChainNumber, &[NodeNumber])> {
+        self.held.chains().chain(self.labels.former())
+    }
+
+    /// Whether a chain is so new that others may not know it yet: flows that begin here are not to take it.
+    pub fn is_fresh(&self, number: ChainNumber) -> bool {
+        self.labels.is_fresh(number)
+    }
+
     /// The plan that is held, in force or not, and for how long it is known to have stood.
     pub fn held(&self, now: Duration) -> Option<(Stamp, Option<Duration>)> {
         let age = self.stood.map(|stood| now.saturating_sub(stood));
@@ -352,8 +370,10 @@ impl Follower {
     }
 
     fn on_rows(&mut self, rows: &crate::message::Rows, now: Duration) {
+        let prospect = Prospect::of(&self.held, rows);
         let refusal = match self.held.apply(rows) {
             Ok(()) => {
+                self.labels.take(prospect, now);
                 self.counts.plans += 1;
                 self.events.push(Event::Follows(rows.stamp));
                 self.answer = Some(ToController::Holds(rows.stamp));

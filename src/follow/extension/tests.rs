@@ -85,8 +85,16 @@ fn told(address: [u8; 4], bits: u8) -> Told {
     }
 }
 
-/// A node that was told of three others, a plan, and whose 203.0.113.0/24 is.
+/// A node that was told of three others, a plan, and whose 203.0.113.0/24 is, a second ago.
 fn follower() -> Follower {
+    let mut follower = told_just_now();
+    let later = Duration::from_secs(2);
+    assert_eq!(follower.next_order(later), Some(Order::Renew));
+    while follower.next_order(later).is_some() {}
+    follower
+}
+
+fn told_just_now() -> Follower {
     let hello = Hello {
         version: VERSION,
         number: 1,
@@ -217,7 +225,22 @@ fn when_the_life_of_the_plan_is_over_peers_stay_and_flows_go_directly() {
         ways(&config.policy.chains, [203, 0, 113, 1], None),
         ["direct"]
     );
-    assert_eq!(config.policy.chains.chains.len(), 1);
+    // Nodes that heard later that it stands may still send some of its labels.
+    let chains = config.policy.chains.chains.iter();
+    let numbers: Vec<_> = chains.map(|chain| chain.number).collect();
+    assert_eq!(numbers, [7, 8]);
+}
+
+#[test]
+fn flows_from_here_take_a_new_chain_when_others_have_heard_of_it() {
+    let config = extended(&told_just_now());
+    let chains = &config.policy.chains;
+    assert!(chains.chain(8).is_some(), "those of others may");
+    let at = [203, 0, 113, 1];
+    assert_eq!(
+        ways(chains, at, Some(20_000)),
+        ["node-4 by to node-4", "direct"]
+    );
 }
 
 #[test]

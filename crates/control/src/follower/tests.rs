@@ -303,3 +303,38 @@ fn streams_are_tried_again_later_and_later_and_not_by_all_at_once() {
     assert!(one[0] >= S / 2 && one[0] <= S, "{one:?}");
     assert!(one[9] >= S * 15 && one[9] <= S * 30, "{one:?}");
 }
+
+#[test]
+fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
+    let mut follower = joined();
+    let numbers = |follower: &Follower| {
+        let mut numbers: Vec<_> = follower.chains().map(|(number, _)| number).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    follower.on_message(ToNode::Rows(whole(stamp(4))), S);
+    orders(&mut follower, S);
+    let before = numbers(&follower);
+    assert!(!before.is_empty() && before.iter().all(|number| follower.is_fresh(*number)));
+    let soon = S + labels::FRESH;
+    assert_eq!(follower.deadline().map(|at| at <= soon), Some(true));
+    assert_eq!(orders(&mut follower, soon)[0], Order::Renew);
+    assert!(!before.iter().any(|number| follower.is_fresh(*number)));
+    // Another store, and so other numbers.
+    let mut other = whole(Stamp {
+        epoch: 2,
+        version: 1,
+    });
+    for chain in &mut other.chains {
+        chain.number += 5000;
+    }
+    other.ways.clear();
+    other.checksum = crate::rows::checksum_of(&other);
+    let new: Vec<_> = other.chains.iter().map(|chain| chain.number).collect();
+    follower.on_message(ToNode::Rows(other), S * 2);
+    orders(&mut follower, S * 2);
+    assert_eq!(numbers(&follower), [before, new.clone()].concat());
+    let over = S * 2 + labels::FORMER;
+    orders(&mut follower, over);
+    assert_eq!(numbers(&follower), new);
+}
