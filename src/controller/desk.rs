@@ -60,6 +60,11 @@ pub(super) struct Desk {
     outrun: Option<Stamp>,
     list: Vec<Egress>,
     list_version: u64,
+    /// Nodes that are away for so long that they are not planned with, and when the others are told. Until
+    /// then those follow requests of theirs, as they may follow the last plan.
+    away: BTreeMap<NodeNumber, Duration>,
+    /// From when on all members are known: nodes that have not come by then have no plan that stands.
+    complete_at: Option<Duration>,
     /// When nodes are to be told of others.
     tell_at: Option<Duration>,
     /// When what nodes said of destinations is to be looked at.
@@ -95,6 +100,8 @@ impl Desk {
             outrun: None,
             list: Vec::new(),
             list_version: 0,
+            away: BTreeMap::new(),
+            complete_at: Some(now + terms.life),
             tell_at: None,
             list_at: None,
             seated: BTreeMap::new(),
@@ -133,6 +140,7 @@ impl Desk {
         {
             self.tell_at.get_or_insert(now + TELL_AFTER);
         }
+        self.away.remove(&number);
         self.seated.insert(number, Due::new(holds));
         self.note_outrun(holds, now);
         self.list_egresses(now);
@@ -212,14 +220,25 @@ impl Desk {
     /// planned with.
     pub(super) fn deadline(&self) -> Duration {
         let plan = self.timing.due(self.registry.is_complete());
-        let others = [self.registry.deadline(), self.tell_at, self.list_at];
+        let away = self.away.values().min().copied();
+        let registry = self.registry.deadline();
+        let others = [registry, self.tell_at, self.list_at, away, self.complete_at];
         others.into_iter().flatten().fold(plan, Duration::min)
     }
 
     /// Does what is due at a time. Returns whether nodes are to look what they have to be told.
     pub(super) fn tick(&mut self, now: Duration) -> bool {
         for node in self.registry.expire(now) {
-            self.lose(node, now);
+            self.away.insert(node, now + self.terms.life);
+            self.plan_without(node, now);
+        }
+        for node in self.away.extract_if(.., |_, until| *until <= now) {
+            self.roster.remove(node.0);
+            self.tell_at = Some(now);
+        }
+        if self.complete_at.take_if(|at| *at <= now).is_some() {
+            self.seated.values_mut().for_each(|due| due.members = None);
+            self.tell_at = Some(now);
         }
         let lists = self.list_at.take_if(|at| *at <= now).is_some();
         if lists {
@@ -254,7 +273,8 @@ impl Desk {
     /// What a node has to be told now.
     pub(super) fn due(&mut self, number: NodeNumber) -> Option<ToNode> {
         let due = self.seated.get_mut(&number)?;
-        if let Some(members) = self.roster.since(number, due.members) {
+        let is_all = self.complete_at.is_none();
+        if let Some(members) = self.roster.since(number, due.members, is_all) {
             due.members = Some(self.roster.version());
             return Some(members);
         }
@@ -312,13 +332,18 @@ impl Desk {
         self.seated.get(&number).map(|due| due.holds)
     }
 
-    /// A node is not there any more.
+    /// A node may not be here any more: nobody is to deal with it.
     pub(super) fn lose(&mut self, node: NodeNumber, now: Duration) {
+        self.away.remove(&node);
+        self.roster.remove(node);
+        self.tell_at.get_or_insert(now);
+        self.plan_without(node, now);
+    }
+
+    fn plan_without(&mut self, node: NodeNumber, now: Duration) {
         self.registry.forget(node);
         self.seated.remove(&node);
         self.egresses.forget(node);
-        self.roster.remove(node);
-        self.tell_at.get_or_insert(now);
         self.list_egresses(now);
         self.timing.death(now);
     }

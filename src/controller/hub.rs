@@ -79,11 +79,14 @@ impl Hub {
             .iter()
             .map(|node| (node.id, node.key))
             .collect();
-        let revoked: BTreeSet<NodeNumber> = before
+        let changed = before
             .into_iter()
-            .filter(|(number, key)| after.get(number) != Some(key))
-            .map(|(number, _)| number)
-            .collect();
+            .filter(|(number, key)| after.get(number) != Some(key));
+        // Those that were taken off the list while the controller did not run, too.
+        let known = inner.exchange.keys().copied();
+        let unlisted = known.filter(|number| !after.contains_key(number));
+        let revoked: BTreeSet<NodeNumber> =
+            changed.map(|(number, _)| number).chain(unlisted).collect();
         let intervals = (config.interval, config.interval_in_use);
         inner.desk.configure(
             meaning::listed(&config),

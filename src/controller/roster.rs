@@ -36,9 +36,9 @@ impl Roster {
         true
     }
 
-    /// A node is not there any more.
+    /// A node is not to be dealt with any more, whether or not it was there since the controller started.
     pub(super) fn remove(&mut self, number: NodeNumber) {
-        if self.members.remove(&number).is_some() {
+        if self.members.remove(&number).is_some() || !self.gone.contains_key(&number) {
             self.version += 1;
             self.gone.insert(number, self.version);
         }
@@ -49,9 +49,14 @@ impl Roster {
         self.members.keys().copied()
     }
 
-    /// What `node` has to be told, who was told all up to a version, or nothing yet. Of itself a node is
-    /// told nothing.
-    pub(super) fn since(&self, node: NodeNumber, told: Option<u64>) -> Option<ToNode> {
+    /// What `node` has to be told, who was told all up to a version, or nothing yet: then, whether those
+    /// that are here are all that there are. Of itself a node is told nothing.
+    pub(super) fn since(
+        &self,
+        node: NodeNumber,
+        told: Option<u64>,
+        is_all: bool,
+    ) -> Option<ToNode> {
         if told == Some(self.version) {
             return None;
         }
@@ -59,12 +64,13 @@ impl Roster {
         let members = self.members.values();
         let members = members.filter(|(since, member)| *since > after && member.number != node);
         let gone = self.gone.iter().filter(|(_, since)| **since > after);
+        let all = told.is_none() && is_all;
         Some(ToNode::Members {
-            all: told.is_none(),
+            all,
             members: members.map(|(_, member)| member.clone()).collect(),
-            gone: match told {
-                None => Vec::new(),
-                Some(_) => gone.map(|(number, _)| *number).collect(),
+            gone: match all {
+                true => Vec::new(),
+                false => gone.map(|(number, _)| *number).collect(),
             },
         })
     }
@@ -105,7 +111,7 @@ mod tests {
                 "" => roster.remove(number),
                 name => drop(roster.set(member(number, name))),
             }
-            let Some(ToNode::Members { all, members, gone }) = roster.since(9, told) else {
+            let Some(ToNode::Members { all, members, gone }) = roster.since(9, told, true) else {
                 assert_eq!(told, Some(roster.version()));
                 continue;
             };
@@ -118,7 +124,7 @@ mod tests {
         }
         let names: Vec<&str> = known.values().map(|member| member.name.as_str()).collect();
         assert_eq!(names, ["a", "b2"]);
-        let Some(ToNode::Members { all, members, gone }) = roster.since(1, None) else {
+        let Some(ToNode::Members { all, members, gone }) = roster.since(1, None, true) else {
             panic!("who knows nothing is told all");
         };
         assert!(all && gone.is_empty());

@@ -113,7 +113,7 @@ fn a_node_is_told_all_once_and_then_what_changes() {
     let mut office = three();
     let (first, rows) = office.told(1);
     assert!(rows.is_empty() && first.len() == 1, "{first:?}");
-    assert!(matches!(&first[0], ToNode::Members { all: true, members, .. } if members.len() == 2));
+    assert!(matches!(&first[0], ToNode::Members { all: false, members, .. } if members.len() == 2));
     assert!(matches!(
         office.desk.idle(1),
         ToNode::Members { all: false, .. }
@@ -204,7 +204,7 @@ fn a_node_that_holds_a_newer_plan_is_outrun_also_while_a_plan_is_made() {
 }
 
 #[test]
-fn a_node_that_went_is_told_of_after_a_while_and_planned_without_at_once() {
+fn a_node_that_went_is_planned_without_and_told_of_when_no_plan_of_its_stands() {
     let mut office = three();
     office.plan();
     office.told(1);
@@ -212,10 +212,32 @@ fn a_node_that_went_is_told_of_after_a_while_and_planned_without_at_once() {
     let before = office.now;
     office.plan();
     assert!(office.now >= before + posthaste_control::registry::AWAY);
-    let (others, _) = office.told(1);
     let gone = |told: &ToNode| matches!(told, ToNode::Members { gone, .. } if *gone == [2]);
-    assert!(others.iter().any(gone), "{others:?}");
+    let (others, rows) = office.told(1);
+    assert!(!others.iter().any(gone) && rows.is_empty(), "{others:?}");
     assert_eq!(office.desk.due(2), None);
+    let went = office.now;
+    office.now += SECOND * 899;
+    assert!(!office.desk.tick(office.now) || !office.told(1).0.iter().any(gone));
+    office.now = went + SECOND * 900;
+    assert!(office.desk.tick(office.now));
+    assert!(office.told(1).0.iter().any(gone));
+    // One whose key was taken off the list is told of at once.
+    office.desk.lose(3, office.now);
+    let gone = |told: &ToNode| matches!(told, ToNode::Members { gone, .. } if *gone == [3]);
+    assert!(office.told(1).0.iter().any(gone));
+}
+
+#[test]
+fn that_members_are_all_is_said_when_a_life_has_passed_since_the_start() {
+    let mut office = three();
+    let all = |told: &ToNode| matches!(told, ToNode::Members { all: true, members, .. } if members.len() == 2);
+    assert!(!office.told(1).0.iter().any(all), "others may come yet");
+    office.now = SECOND * 900;
+    assert!(office.desk.tick(office.now));
+    assert!(office.told(1).0.iter().any(all));
+    assert!(!office.desk.tick(office.now));
+    assert!(!office.told(1).0.iter().any(all), "once");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Nodes come, tell their links, and are told what follows from them.
 
+use nix::sys::signal::Signal;
 use posthaste_control::message::{Link, LinkState, ToController, ToNode};
 
 use super::site::{FAMILIES, Node, Site, up};
@@ -81,7 +82,12 @@ fn a_link_that_dies_is_in_no_chain_any_more() {
 
 #[test]
 fn a_node_that_goes_leaves_the_plan_and_the_others_are_told() {
-    let site = Site::new(&[1, 2, 3]);
+    let mut site = Site::new(&[1, 2, 3]);
+    site.end(Signal::SIGTERM);
+    // The others are told when no plan that it follows stands any more.
+    site.more = "[plan]\nlife = \"2s\"\n".into();
+    site.write_config();
+    site.start();
     let mut nodes = [1, 2, 3].map(|number| site.node(number, FAMILIES[1]));
     tell(&mut nodes);
     nodes[0].until("a chain by node 2", |node| {
