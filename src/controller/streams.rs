@@ -16,7 +16,7 @@ use posthaste_control::tls;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -203,15 +203,18 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     hub: &Hub,
 ) -> End {
     let mut next = Some(hub.welcome());
+    let mut said = Instant::now();
     loop {
         while let Some(message) = next.take().or_else(|| hub.due(number, ticket)) {
             if let Err(end) = wire::write(writing, &message).await {
                 return end;
             }
+            said = Instant::now();
         }
+        // Whoever is woken often may have nothing to say each time.
         tokio::select! {
             () = wake.notified() => {}
-            () = sleep(hub.alive()) => next = Some(hub.idle(number)),
+            () = sleep_until(said + hub.alive()) => next = Some(hub.idle(number)),
         }
     }
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Nodes come, tell their links, and are told what follows from them.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 use posthaste_control::message::{Link, LinkState, ToController, ToNode};
 
 use super::site::{FAMILIES, Node, Site, up};
-use crate::support::until;
+use crate::support::{SOON, until};
 
 /// 1 and 3 are far apart, and 2 is between them.
 fn tell(nodes: &mut [Node; 3]) {
@@ -133,4 +135,31 @@ fn both_ends_say_something_all_the_time() {
     }
     assert!(node.told.len() >= told + 5);
     site.until_metric("posthaste_controller_messages_total", 5.0);
+}
+
+#[test]
+fn a_controller_that_always_has_something_to_think_of_says_something_all_the_same() {
+    let site = Site::hurried(&[1, 2], 2);
+    let mut nodes = [1, 2].map(|number| site.node(number, FAMILIES[0]));
+    let [one, two] = &mut nodes;
+    one.say_links(&[up(2, 50)]);
+    two.say_links(&[up(1, 50)]);
+    one.until("that it stands", |node| {
+        node.told
+            .iter()
+            .any(|told| matches!(told, ToNode::Stands(_)))
+    });
+    let begin = Instant::now();
+    let mut words = 0;
+    // Each makes a plan, and all plans are the same.
+    for step in 0.. {
+        two.say_links(&[up(1, 50 + step % 2)]);
+        let heard = one.stream.receive(Duration::from_millis(500)).unwrap();
+        words += u32::from(heard.is_some());
+        one.stream.send(&ToController::Alive).unwrap();
+        if words == 2 {
+            break;
+        }
+        assert!(begin.elapsed() < SOON, "the controller says nothing");
+    }
 }
