@@ -8,4 +8,4 @@ mod api;
 mod hostile;
 mod life;
 mod plans;
-mod site;
+pub(crate) mod site;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use posthaste_control::identity::Identity;
+use posthaste_control::identity::{Identity, PublicKey};
 use posthaste_control::message::{
     Hello, Link, LinkState, NodeNumber, Rows, ToController, ToNode, VERSION,
 };
@@ -26,36 +26,36 @@ use serde_json::Value;
 use crate::support::{SOON, binary, until};
 
 /// Where nodes come to, and the API.
-const STREAMS: u16 = 4490;
+pub(crate) const STREAMS: u16 = 4490;
 const API: u16 = 9465;
 
 /// Both addresses of a host's own.
-pub(super) const FAMILIES: [IpAddr; 2] = [
+pub(crate) const FAMILIES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
 /// A controller and what it is run with.
-pub(super) struct Site {
-    pub(super) host: Namespace,
+pub(crate) struct Site {
+    pub(crate) host: Namespace,
     directory: Scratch,
     process: Option<Process>,
     /// Nodes of the configuration: their numbers, from which all else follows.
-    pub(super) nodes: Vec<NodeNumber>,
+    pub(crate) nodes: Vec<NodeNumber>,
     /// How often something is said. Nodes of a test that does not look at them say nothing for long.
-    pub(super) alive_s: u32,
+    pub(crate) alive_s: u32,
     /// What the configuration has besides.
-    pub(super) more: String,
+    pub(crate) more: String,
 }
 
 impl Site {
     /// A controller that knows nodes of these numbers.
-    pub(super) fn new(nodes: &[NodeNumber]) -> Self {
+    pub(crate) fn new(nodes: &[NodeNumber]) -> Self {
         Self::hurried(nodes, 60)
     }
 
     /// The same, with streams on which something is said so often.
-    pub(super) fn hurried(nodes: &[NodeNumber], alive_s: u32) -> Self {
+    pub(crate) fn hurried(nodes: &[NodeNumber], alive_s: u32) -> Self {
         let host = Namespace::new().unwrap();
         let mut site = Self {
             host,
@@ -73,12 +73,12 @@ impl Site {
         site
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Writes the configuration as it is to be from the next start or reload on.
-    pub(super) fn write_config(&self) {
+    pub(crate) fn write_config(&self) {
         let mut text = format!(
             "version = 1\n[server]\nlisten = [\"0.0.0.0:{STREAMS}\", \"[::]:{STREAMS}\"]\n\
              identity_file = {:?}\nstore = {:?}\nalive = \"{}s\"\n{}\n",
@@ -98,7 +98,7 @@ impl Site {
     }
 
     /// Starts the controller, and waits until it is ready.
-    pub(super) fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let mut command = self.host.command(binary()).unwrap();
         let file = self.path("controller.toml");
         command.args(["controller", "-c"]).arg(file);
@@ -112,7 +112,7 @@ impl Site {
     }
 
     /// Ends the controller by a signal, and waits for its end.
-    pub(super) fn end(&mut self, signal: Signal) {
+    pub(crate) fn end(&mut self, signal: Signal) {
         let mut process = self.process.take().unwrap();
         process.signal(signal).unwrap();
         let status = process.wait(SOON).unwrap();
@@ -120,7 +120,7 @@ impl Site {
     }
 
     /// Has the controller read its configuration again.
-    pub(super) fn reload(&self) {
+    pub(crate) fn reload(&self) {
         self.write_config();
         let process = self.process.as_ref().unwrap();
         let before = process.stdout().matches("msg=reloaded").count();
@@ -131,39 +131,43 @@ impl Site {
     }
 
     /// Asks the controller to read its configuration, and does not wait.
-    pub(super) fn signal_reload(&self) {
+    pub(crate) fn signal_reload(&self) {
         let process = self.process.as_ref().unwrap();
         process.signal(Signal::SIGHUP).unwrap();
     }
 
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.process.as_ref().unwrap().stdout()
     }
 
     /// A connection to where nodes come to.
-    pub(super) fn connect(&self, at: IpAddr) -> TcpStream {
+    pub(crate) fn connect(&self, at: IpAddr) -> TcpStream {
         let connect = || TcpStream::connect_timeout(&(at, STREAMS).into(), SOON);
         let stream = self.host.run_in(connect).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         stream
     }
 
-    /// A stream of somebody, who need not be a node.
-    pub(super) fn stream(&self, who: &Identity, at: IpAddr) -> std::io::Result<Stream> {
+    /// The controller's public key.
+    pub(crate) fn key(&self) -> PublicKey {
         let text = fs::read_to_string(self.path("controller.key")).unwrap();
-        let controller = Identity::from_hex(text.trim()).unwrap().public();
-        let config = Arc::new(tls::client(who, controller));
+        Identity::from_hex(text.trim()).unwrap().public()
+    }
+
+    /// A stream of somebody, who need not be a node.
+    pub(crate) fn stream(&self, who: &Identity, at: IpAddr) -> std::io::Result<Stream> {
+        let config = Arc::new(tls::client(who, self.key()));
         let address = SocketAddr::new(at, STREAMS);
         self.host.run_in(|| Stream::connect(address, config, SOON))
     }
 
     /// A node that comes, and is welcome.
-    pub(super) fn node(&self, number: NodeNumber, at: IpAddr) -> Node {
+    pub(crate) fn node(&self, number: NodeNumber, at: IpAddr) -> Node {
         Node::come(self, number, at, Held::new(number))
     }
 
     /// Code and body of an answer of the API.
-    pub(super) fn ask(&self, request: &str, token: Option<&str>, body: &str) -> (u16, String) {
+    pub(crate) fn ask(&self, request: &str, token: Option<&str>, body: &str) -> (u16, String) {
         let address = (Ipv4Addr::LOCALHOST, API).into();
         let connect = || TcpStream::connect_timeout(&address, SOON);
         let mut stream = self.host.run_in(connect).unwrap();
@@ -185,14 +189,14 @@ impl Site {
     }
 
     /// A document of the API.
-    pub(super) fn document(&self, target: &str) -> Value {
+    pub(crate) fn document(&self, target: &str) -> Value {
         let (code, body) = self.ask(&format!("GET {target}"), None, "");
         assert_eq!(code, 200, "{target}: {body}");
         serde_json::from_str(&body).unwrap()
     }
 
     /// Waits until a metric has a value of at least so much.
-    pub(super) fn until_metric(&self, name: &str, least: f64) {
+    pub(crate) fn until_metric(&self, name: &str, least: f64) {
         let mut page = String::new();
         until(name, || {
             page = self.ask("GET /metrics", None, "").1;
@@ -204,19 +208,22 @@ impl Site {
 }
 
 /// Runs the program to its end.
-pub(super) fn posthaste(words: &[&str]) -> Output {
+pub(crate) fn posthaste(words: &[&str]) -> Output {
     Command::new(binary()).args(words).output().unwrap()
 }
 
+/// The secret of a node of this number, in hexadecimal digits.
+pub(crate) fn secret(number: NodeNumber) -> String {
+    format!("{number:016x}{}", "07".repeat(24))
+}
+
 /// Who a node of this number is.
-pub(super) fn identity(number: NodeNumber) -> Identity {
-    let mut secret = [7; 32];
-    secret[..8].copy_from_slice(&number.to_be_bytes());
-    Identity::new(&secret)
+pub(crate) fn identity(number: NodeNumber) -> Identity {
+    Identity::from_hex(&secret(number)).unwrap()
 }
 
 /// What a node of this number says first.
-pub(super) fn hello(number: NodeNumber) -> Hello {
+pub(crate) fn hello(number: NodeNumber) -> Hello {
     Hello {
         version: VERSION,
         number,
@@ -229,7 +236,7 @@ pub(super) fn hello(number: NodeNumber) -> Hello {
 }
 
 /// A link that is there.
-pub(super) fn up(to: NodeNumber, rtt_ms: u32) -> Link {
+pub(crate) fn up(to: NodeNumber, rtt_ms: u32) -> Link {
     let state = LinkState::Up {
         rtt_us: rtt_ms * 1000,
         loss_ppm: None,
@@ -239,16 +246,16 @@ pub(super) fn up(to: NodeNumber, rtt_ms: u32) -> Link {
 }
 
 /// A node that a test plays.
-pub(super) struct Node {
-    pub(super) stream: Stream,
-    pub(super) held: Held,
+pub(crate) struct Node {
+    pub(crate) stream: Stream,
+    pub(crate) held: Held,
     /// What it was told, but for rows and welcomes.
-    pub(super) told: Vec<ToNode>,
+    pub(crate) told: Vec<ToNode>,
 }
 
 impl Node {
     /// Comes with what it holds already.
-    pub(super) fn come(site: &Site, number: NodeNumber, at: IpAddr, held: Held) -> Self {
+    pub(crate) fn come(site: &Site, number: NodeNumber, at: IpAddr, held: Held) -> Self {
         let mut stream = site.stream(&identity(number), at).unwrap();
         let mut hello = hello(number);
         hello.holds = held.stamp();
@@ -265,14 +272,14 @@ impl Node {
         }
     }
 
-    pub(super) fn say_links(&mut self, links: &[Link]) {
+    pub(crate) fn say_links(&mut self, links: &[Link]) {
         self.stream
             .send(&ToController::Links(links.to_vec()))
             .unwrap();
     }
 
     /// Hears the controller, as a node does, until something has been heard.
-    pub(super) fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + SOON;
         while !is_so(self) {
             assert!(
@@ -299,14 +306,14 @@ impl Node {
     }
 
     /// The nodes of the best chain to an egress for large transfers; nothing without rows or ways.
-    pub(super) fn best(&self, egress: NodeNumber) -> Option<Vec<NodeNumber>> {
+    pub(crate) fn best(&self, egress: NodeNumber) -> Option<Vec<NodeNumber>> {
         let class = self.held.class(1 << 20, 0)?;
         let first = *self.held.ways(egress, class).first()?;
         Some(self.held.chain(first).unwrap_or(&[]).to_vec())
     }
 
     /// Waits for the farewell and the end, and returns the reason.
-    pub(super) fn farewell(&mut self) -> String {
+    pub(crate) fn farewell(&mut self) -> String {
         let deadline = Instant::now() + SOON;
         let mut reason = None;
         loop {
