@@ -14,11 +14,13 @@ use crate::cli;
 use crate::config::Config;
 
 mod checks;
+mod cores;
 mod host;
 mod offload;
 mod others;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use host::Host;
 
@@ -63,6 +65,7 @@ impl Diagnosis {
         let findings: Vec<Finding> = checks::ALL
             .iter()
             .chain(interception)
+            .chain(&cores::ALL)
             .flat_map(|check| check(host, config))
             .collect();
         let count = |level| {

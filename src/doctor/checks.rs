@@ -98,7 +98,10 @@ pub(super) fn or_ok(findings: Vec<Finding>, check: &'static str, what: &str) -> 
 }
 
 /// The interfaces a node would intercept on.
-fn wanted<'a>(host: &'a Host, config: &'a Config) -> impl Iterator<Item = &'a Interface> {
+pub(super) fn wanted<'a>(
+    host: &'a Host,
+    config: &'a Config,
+) -> impl Iterator<Item = &'a Interface> {
     let fits = |interface: &&Interface| {
         config.transparent.wants(&interface.link.name) && !interface.link.is_port()
     };

@@ -6,9 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use caps::{CapSet, Capability};
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::Pid;
 
 use super::offload;
+use super::topology::{Cpus, Topology};
 use crate::config::Config;
 use crate::host::{self, Link, Rule};
 
@@ -59,6 +62,8 @@ pub(super) struct Host {
     pub(super) congestion_modules: Vec<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
+    /// CPUs, and on which of them packets arrive.
+    pub(super) topology: Topology,
 }
 
 /// One interface and its settings.
@@ -97,6 +102,7 @@ impl Host {
             node_runs: std::os::unix::net::UnixStream::connect(&config.admin_socket).is_ok(),
             congestion_modules: (crate::config::Capacity::of_host().congestion)(),
             firewalls: firewalls(),
+            topology: Topology::read(Path::new("/proc"), Path::new("/sys"), allowed()),
         }
     }
 
@@ -141,6 +147,13 @@ fn setting(path: &str) -> Option<String> {
     // A dot in an interface name is a character like any other here.
     let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(value.trim().to_owned())
+}
+
+/// The CPUs that this process, and what it starts, may use.
+fn allowed() -> Cpus {
+    let mask = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    let is_set = |cpu: &usize| mask.is_set(*cpu).unwrap_or(false);
+    (0..CpuSet::count()).filter(is_set).collect()
 }
 
 /// `6.18.44-arch` is 6.18.

@@ -10,7 +10,7 @@ use super::*;
 use crate::config::invariants::HOST;
 use crate::host::{Family, Framing, Link, Rule};
 
-fn interface(name: &str) -> Interface {
+pub(super) fn interface(name: &str) -> Interface {
     Interface {
         link: Link {
             index: 2,
@@ -83,7 +83,7 @@ const OTHERS: &str = "version = 1\n[node]\nid = 7\n[[listener]]\n[[peer]]\nname 
 fn diagnose_others(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
     diagnose(|host, config| {
         *config = Config::parse("node.toml".as_ref(), OTHERS, &HOST).unwrap();
-        config.node.relays_max = 1;
+        (config.node.relays_max, config.node.workers) = (1, 1);
         ailment(host, config);
     })
 }
@@ -170,7 +170,7 @@ fn where_nothing_is_intercepted_nothing_is_said_of_it() {
     assert_eq!(found, []);
 }
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     let capacity = crate::config::Capacity {
         key_file: |_| Err(std::io::ErrorKind::NotFound.into()),
         cpus: 1,
@@ -201,7 +201,7 @@ fn a_sound_host_passes_every_check() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
     // One finding each; what concerns other nodes has none.
-    let checks = checks::ALL.len() + checks::INTERCEPTION.len();
+    let checks = checks::ALL.len() + checks::INTERCEPTION.len() + cores::ALL.len();
     assert_eq!(diagnosis.findings.len(), checks - 1);
     assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
 }

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which CPUs there are, and on which of them the packets of network cards arrive: read from
+//! `/proc` and `/sys`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::offload;
+
+#[cfg(test)]
+mod tests;
+
+/// CPUs by their numbers.
+pub(super) type Cpus = BTreeSet<usize>;
+
+/// The CPUs of a host, and its network cards.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Topology {
+    /// Those that this process may use.
+    pub(super) allowed: Cpus,
+    /// Those of each NUMA node.
+    pub(super) nodes: BTreeMap<usize, Cpus>,
+    /// `irqbalance` runs.
+    pub(super) balanced: bool,
+    /// Interfaces with a device behind them.
+    pub(super) cards: Vec<Card>,
+}
+
+/// How the packets of one interface are spread over CPUs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Card {
+    pub(super) interface: String,
+    /// The NUMA node that its device hangs on, if the host says.
+    pub(super) node: Option<usize>,
+    /// For each receive queue, the CPUs that its packets are handed to (RPS); none if that is off.
+    pub(super) steered: Vec<Cpus>,
+    /// Interrupts that tell of received packets, and the CPUs where they are handled.
+    pub(super) interrupts: Vec<(u32, Cpus)>,
+    /// Whether both directions of a flow have the same hash, and so the same queue.
+    pub(super) symmetric: Option<bool>,
+}
+
+impl Topology {
+    /// Reads what there is below `proc` and `sys`. What cannot be read stays empty.
+    pub(super) fn read(proc: &Path, sys: &Path, allowed: Cpus) -> Self {
+        let mut cards: Vec<Card> = numbered(&sys.join("class/net"), Some)
+            .into_iter()
+            .filter_map(|(name, path)| Card::read(name, &path, proc))
+            .collect();
+        cards.sort_by(|a, b| a.interface.cmp(&b.interface));
+        let nodes = numbered(&sys.join("devices/system/node"), |name| {
+            name.strip_prefix("node")?.parse().ok()
+        });
+        let cpus = |path: PathBuf| list(&text(&path.join("cpulist")));
+        let is_number = |name: String| name.parse::<u32>().ok();
+        let balances = |path: &Path| text(&path.join("comm")) == "irqbalance";
+        Self {
+            allowed,
+            nodes: nodes
+                .into_iter()
+                .map(|(number, path)| (number, cpus(path)))
+                .filter(|(_, cpus)| !cpus.is_empty())
+                .collect(),
+            balanced: numbered(proc, is_number)
+                .iter()
+                .any(|(_, path)| balances(path)),
+            cards,
+        }
+    }
+}
+
+impl Card {
+    fn read(interface: String, path: &Path, proc: &Path) -> Option<Self> {
+        // What virtio shows is a device on a PCI device, to which the rest belongs.
+        let device = path.join("device").canonicalize().ok()?;
+        let places = [device.as_path(), device.parent()?];
+        let node = places
+            .iter()
+            .find_map(|place| text(&place.join("numa_node")).parse::<i32>().ok());
+        let vectors = places
+            .iter()
+            .map(|place| numbered(&place.join("msi_irqs"), |name| name.parse().ok()))
+            .find(|found| !found.is_empty());
+        let vectors = vectors.into_iter().flatten().map(|(number, _)| number);
+        let mut queues = numbered(&path.join("queues"), |name| {
+            name.strip_prefix("rx-")?.parse::<usize>().ok()
+        });
+        queues.sort();
+        Some(Self {
+            node: node.and_then(|node| usize::try_from(node).ok()),
+            steered: queues
+                .into_iter()
+                .map(|(_, path)| mask(&text(&path.join("rps_cpus"))))
+                .collect(),
+            interrupts: receiving(vectors, &interface, &proc.join("irq")),
+            symmetric: offload::symmetric(&interface),
+            interface,
+        })
+    }
+
+    /// The CPUs where its packets are first handled as such; none if that is not known.
+    pub(super) fn arrivals(&self) -> Cpus {
+        let steered = self.steered.iter().flatten();
+        let all_steered = !self.steered.is_empty() && self.steered.iter().all(|to| !to.is_empty());
+        let interrupted = self.interrupts.iter().flat_map(|(_, cpus)| cpus);
+        steered
+            .chain(interrupted.filter(|_| !all_steered))
+            .copied()
+            .collect()
+    }
+}
+
+/// Of the interrupts of a device those that tell of packets received by an interface. Their names
+/// are the drivers' own: most have `rx` in them, virtio has `input`, mlx5 `comp`, gve `ntfy`.
+fn receiving(vectors: impl Iterator<Item = u32>, interface: &str, irq: &Path) -> Vec<(u32, Cpus)> {
+    let mut named: Vec<(u32, String)> = vectors
+        .filter_map(|number| {
+            let actions = numbered(&irq.join(number.to_string()), Some);
+            let action = actions.into_iter().find(|(_, path)| path.is_dir());
+            Some((number, action?.0))
+        })
+        .collect();
+    named.sort();
+    // A device may have several interfaces.
+    keep_if_any(&mut named, |name| name.contains(interface));
+    keep_if_any(&mut named, |name| {
+        let name = name.to_lowercase();
+        ["rx", "input", "comp", "ntfy"]
+            .iter()
+            .any(|word| name.contains(word))
+    });
+    let handled = |number: u32| {
+        let read = |file| list(&text(&irq.join(number.to_string()).join(file)));
+        // Of those that are allowed hardware takes one, or a few.
+        let effective = read("effective_affinity_list");
+        match effective.is_empty() {
+            true => read("smp_affinity_list"),
+            false => effective,
+        }
+    };
+    let each = named.into_iter();
+    each.map(|(number, _)| (number, handled(number))).collect()
+}
+
+/// Keeps those whose name fits, unless none does.
+fn keep_if_any(named: &mut Vec<(u32, String)>, fits: impl Fn(&str) -> bool) {
+    if named.iter().any(|(_, name)| fits(name)) {
+        named.retain(|(_, name)| fits(name));
+    }
+}
+
+/// What a directory holds that has a name of a kind, and what the name says.
+fn numbered<T>(directory: &Path, kind: impl Fn(String) -> Option<T>) -> Vec<(T, PathBuf)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let name = kind(entry.file_name().into_string().ok()?)?;
+        Some((name, entry.path()))
+    });
+    named.collect()
+}
+
+/// A small file without white space around; empty if it cannot be read.
+fn text(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// `0-2,8`
+fn list(text: &str) -> Cpus {
+    let ranges = text.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// `00000001,00000003`: words of 32 bits in hexadecimal, the highest first.
+fn mask(text: &str) -> Cpus {
+    let words = text.rsplit(',').enumerate();
+    let each = words.flat_map(|(word, digits)| {
+        let bits = u32::from_str_radix(digits, 16).unwrap_or(0);
+        let set = (0..32).filter(move |bit| bits >> bit & 1 != 0);
+        set.map(move |bit| word * 32 + bit)
+    });
+    each.collect()
+}
+
+/// As the kernel writes and reads lists: `0-2,8`.
+pub(super) fn as_list(cpus: &Cpus) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let texts: Vec<String> = ranges
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    texts.join(",")
+}
+
+/// As the kernel reads masks.
+pub(super) fn as_mask(cpus: &Cpus) -> String {
+    let words = cpus.last().map_or(1, |last| last / 32 + 1);
+    let mut bits = vec![0_u32; words];
+    for cpu in cpus {
+        bits[cpu / 32] |= 1 << (cpu % 32);
+    }
+    let (highest, others) = (bits[words - 1], bits[..words - 1].iter().rev());
+    others.fold(format!("{highest:x}"), |text, word| {
+        format!("{text},{word:08x}")
+    })
+}
