@@ -3,14 +3,18 @@
 //! the planning itself, of which `cargo bench -p posthaste-plan` tells; and how long a node takes to
 //! follow, and to look ways up.
 //!
+//! Before its own figures it prints, for each number of nodes, how long a thread's processor worked: other
+//! work of the machine counts less there.
+//!
 //! The matrix is that of `detours` there: random places, each link stretched by chance.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use posthaste_control::book::{Book, Network, Saved, Settings};
-use posthaste_control::message::NodeNumber;
+use posthaste_control::frame;
+use posthaste_control::message::{NodeNumber, ToNode};
 use posthaste_control::rows::Held;
 use posthaste_plan::table::Table;
 use posthaste_plan::{Link, Matrix};
@@ -42,7 +46,7 @@ fn network(nodes: usize, noise: f64) -> Network {
             let (across, along) = (places[one].0 - places[two].0, places[one].1 - places[two].1);
             let stretch = 1.0 + 0.5 * rng.next() + noise * other.next();
             let rtt_us = 300.0 + 100_000.0 * across.hypot(along) * stretch;
-            let link = Some(Link::of_rtt(whole(rtt_us)));
+            let link = Some(Link::of_nodes(whole(rtt_us)));
             matrix.set_both(one, two, link).expect("a short time");
         }
     }
@@ -91,7 +95,9 @@ fn book(criterion: &mut Criterion) {
             bencher.iter_batched(empty, plan, BatchSize::PerIteration);
         });
         let mut book = empty();
-        book.adopt(&first.network, &first.tables, Duration::ZERO);
+        let first_plan = worked(|| {
+            book.adopt(&first.network, &first.tables, Duration::ZERO);
+        });
         let held = book.stamp();
         let numbers = first.network.nodes.clone();
         let all = |book: &Book, holds| {
@@ -102,17 +108,69 @@ fn book(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("all rows, whole", nodes), |bencher| {
             bencher.iter(|| all(&book, None));
         });
+        let whole = worked(|| {
+            black_box(all(&book, None));
+        });
+        let mut bytes = 0;
+        let encode = worked(|| bytes = encoded(&book, &numbers));
+        let near = worked(|| {
+            let near = numbers.iter().map(|node| book.neighbours(*node).len());
+            black_box(near.sum::<usize>());
+        });
         let (before, _) = book.chain_count();
-        let start = Instant::now();
-        book.adopt(&next.network, &next.tables, Duration::from_secs(10));
-        let (took, (after, _)) = (start.elapsed(), book.chain_count());
-        println!("{nodes} nodes: another plan took {took:?}; {before} chains, {after} with it");
+        let another = worked(|| {
+            book.adopt(&next.network, &next.tables, Duration::from_secs(10));
+        });
+        let changes = worked(|| {
+            black_box(all(&book, Some(held)));
+        });
+        let (after, _) = book.chain_count();
+        println!(
+            "{nodes} nodes, of the processor: first plan took {first_plan:?}, all rows {whole:?}, with \
+             encoding {encode:?}, all neighbours {near:?}, another plan {another:?}, all changes {changes:?}; \
+             {before} chains, {after} with another plan; {} MB of rows, {} MB of memory at most",
+            bytes / 1_000_000,
+            peak_mb()
+        );
         group.bench_function(BenchmarkId::new("all rows, changes", nodes), |bencher| {
             bencher.iter(|| all(&book, Some(held)));
         });
         look_up(&mut group, &book, nodes);
     }
     group.finish();
+}
+
+/// How long this thread's processor works on something.
+fn worked(what: impl FnOnce()) -> Duration {
+    let ran = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+        let first = text.split(' ').next().expect("three numbers");
+        Duration::from_nanos(first.parse().expect("nanoseconds"))
+    };
+    let before = ran();
+    what();
+    ran() - before
+}
+
+/// The most memory that this process had, in megabytes.
+fn peak_mb() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kilobytes.map_or(0, |number| number.parse().unwrap_or(0)) / 1024
+}
+
+/// How many bytes the rows of all nodes have on their streams.
+fn encoded(book: &Book, nodes: &[NodeNumber]) -> usize {
+    let rows = nodes.iter().filter_map(|node| book.rows(*node, None));
+    let mut frame = Vec::new();
+    let mut bytes = 0;
+    for rows in rows {
+        frame.clear();
+        frame::write(&ToNode::Rows(rows), &mut frame).expect("they are bounded");
+        bytes += frame.len();
+    }
+    bytes
 }
 
 type Group<'a> = criterion::BenchmarkGroup<'a, criterion::measurement::WallTime>;

@@ -17,13 +17,17 @@
 //!
 //! A chain that is wanted again before its number is free comes back with its number.
 
+mod chains;
 mod choose;
 mod numbers;
+mod pairs;
 mod place;
 mod rows;
+mod rules;
+mod slots;
 mod times;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -31,13 +35,15 @@ use posthaste_plan::fronts::Limits;
 use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Matrix, Model, Planner};
 
-pub use choose::Rules;
 pub use numbers::NUMBERS;
+pub use rules::Rules;
 
-use crate::message::{ChainNumber, NodeNumber, NumberedChain, Stamp, Ways};
-use crate::numbered::Numbered;
-use choose::{Chooser, Promise};
+use crate::message::{ChainNumber, NodeNumber, NumberedChain, Stamp};
+use chains::Chains;
+use choose::Chooser;
 use numbers::Numbers;
+use pairs::Pair;
+use slots::Slots;
 use times::Times;
 
 /// How much a node may make the epoch grow by what it says it holds. Nobody can use the epochs up.
@@ -124,11 +130,12 @@ pub struct Book {
     is_planned: bool,
     /// Changes to plans before this version cannot be told any more.
     horizon: u64,
-    chains: Vec<Option<Chain>>,
-    free: Vec<u32>,
-    pairs: BTreeMap<NodeNumber, BTreeMap<NodeNumber, Pair>>,
-    /// By node, the chains that it is part of, and the sums of what is in its rows.
-    nodes: Numbered<NodeNumber, Part>,
+    chains: Chains,
+    slots: Slots,
+    /// By the slot of the first node, then by that of the last.
+    pairs: Vec<Vec<Pair>>,
+    /// By slot, what concerns the node.
+    parts: Vec<Part>,
     numbers: Numbers,
     /// Chains that left use, and those that left rows, with the second in which they did.
     leaving: VecDeque<(u32, u32)>,
@@ -136,37 +143,6 @@ pub struct Book {
     changes: Changes,
     /// Chains that were not used for want of a number, in the last plan.
     unnumbered: usize,
-}
-
-/// A chain that has a number.
-#[derive(Debug)]
-struct Chain {
-    number: ChainNumber,
-    nodes: Box<[NodeNumber]>,
-    /// The version with which it came into rows.
-    since: u64,
-    state: State,
-    promise: Option<Promise>,
-}
-
-/// Where a chain is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    InUse,
-    /// In rows, and not used since that second.
-    Leaving(u32),
-    /// Not in rows since that second and version.
-    Gone(u32, u64),
-}
-
-/// An ordered pair of nodes.
-#[derive(Debug, Default)]
-struct Pair {
-    /// Places of its chains.
-    chains: Vec<u32>,
-    ways: Option<Ways>,
-    /// The version with which the ways became what they are.
-    changed: u64,
 }
 
 /// What concerns one node.
@@ -177,23 +153,29 @@ struct Part {
     struck: usize,
     /// Chains that came into rows or went, with the version, ascending.
     recent: Vec<(u64, u32)>,
+    /// The sums of what is in its rows.
     sum: u64,
+    /// By slot, in how many chains in use that node is beside this one.
+    near: Vec<u32>,
 }
 
 impl Book {
     /// An empty book, or what a store kept. Every chain of the latter is in rows for a life still: nodes
     /// may follow the last plan. Panics if `settings` have no numbers for chains, or beyond 24 bits.
     pub fn new(settings: Settings, saved: &Saved, now: Duration) -> Self {
+        // What is left of a plan with longer chains has room, too.
+        let saved_max = saved.chains.iter().map(|chain| chain.nodes.len()).max();
+        let room = (usize::from(settings.hops_max) + 1).max(saved_max.unwrap_or(0));
         let mut book = Self {
             numbers: Numbers::new(settings.numbers.clone(), saved.next_number),
             settings,
             stamp: saved.stamp,
             is_planned: false,
             horizon: saved.stamp.version + 1,
-            chains: Vec::new(),
-            free: Vec::new(),
-            pairs: BTreeMap::new(),
-            nodes: Numbered::default(),
+            chains: Chains::new(room),
+            slots: Slots::default(),
+            pairs: Vec::new(),
+            parts: Vec::new(),
             leaving: VecDeque::new(),
             gone: VecDeque::new(),
             changes: Changes::default(),
@@ -229,7 +211,7 @@ impl Book {
 
     /// How many chains have numbers, and how many were not used for want of one.
     pub fn chain_count(&self) -> (usize, usize) {
-        (self.chains.len() - self.free.len(), self.unnumbered)
+        (self.chains.count(), self.unnumbered)
     }
 
     /// What changed since this was last asked, to be saved before any node hears of it.
@@ -239,8 +221,8 @@ impl Book {
 
     /// All that must survive.
     pub fn saved(&self) -> Saved {
-        let chains = self.chains.iter().flatten();
-        let chains = chains.map(numbered);
+        let chains = self.chains.iter();
+        let chains = chains.map(|(id, _)| self.numbered(id));
         Saved {
             stamp: self.stamp,
             chains: chains.collect(),
@@ -276,19 +258,14 @@ impl Book {
         let (settings, version) = (self.settings.clone(), self.stamp.version + 1);
         let times = Times::new(&network.matrix, &settings.model, &settings.classes);
         let mut chooser = Chooser::new(times, settings.rules);
-        let mut turn = place::Turn {
-            version,
-            second: whole_seconds(now),
-            changed: !self.is_planned,
-            numbers: Vec::new(),
-            used: Vec::new(),
-            in_use: Vec::new(),
-        };
+        let slots = network.nodes.iter().map(|node| self.slot(*node));
+        let mut turn = place::Turn::new(version, whole_seconds(now), slots.collect());
+        turn.changed = !self.is_planned;
         self.unnumbered = 0;
         for (from, table) in tables.iter().enumerate() {
-            self.plan_from(network, from, table, &mut chooser, &mut turn);
+            self.plan_from(from, table, &mut chooser, &mut turn);
         }
-        self.leave_out(&network.nodes, &mut turn);
+        self.leave_out(&mut turn);
         self.expire(&mut turn);
         self.is_planned = true;
         if turn.changed {
@@ -300,38 +277,57 @@ impl Book {
     /// Plans the ways from one node.
     fn plan_from(
         &mut self,
-        network: &Network,
         from: usize,
         table: &Table,
         chooser: &mut Chooser<'_>,
         turn: &mut place::Turn,
     ) {
-        let first = network.nodes[from];
-        let mut pairs = self.pairs.remove(&first).unwrap_or_default();
-        for (to, &last) in network
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(to, _)| *to != from)
-        {
+        let first = turn.slots[from];
+        let mut pairs = std::mem::take(&mut self.pairs[usize::from(first)]);
+        for to in (0..turn.slots.len()).filter(|to| *to != from) {
+            let last = turn.slots[to];
             let egress = table.egress(to);
-            let pair = pairs.entry(last).or_default();
+            let pair = &mut pairs[usize::from(last)];
             chooser.start(from, to, egress);
-            self.offer(pair, &network.nodes, chooser, &mut turn.in_use);
+            self.offer(pair, chooser, turn);
             let in_use = &turn.in_use;
             chooser.choose(egress, |class| {
                 in_use.get(class).copied().unwrap_or_default()
             });
-            self.set_pair((first, last), pair, &network.nodes, chooser, turn);
+            self.set_pair((first, last), pair, chooser, turn);
         }
-        self.pairs.insert(first, pairs);
+        self.pairs[usize::from(first)] = pairs;
     }
-}
 
-fn numbered(chain: &Chain) -> NumberedChain {
-    NumberedChain {
-        number: chain.number,
-        nodes: chain.nodes.to_vec(),
+    /// The slot of a node, a new one if it has none.
+    fn slot(&mut self, node: NodeNumber) -> u16 {
+        let slot = self.slots.give(node);
+        let count = self.slots.len();
+        if self.parts.len() < count {
+            self.parts.resize_with(count, Part::default);
+            self.pairs.resize_with(count, Vec::new);
+            for pairs in &mut self.pairs {
+                pairs.resize_with(count, Pair::default);
+            }
+            for part in &mut self.parts {
+                part.near.resize(count, 0);
+            }
+        }
+        slot
+    }
+
+    /// The nodes of a chain.
+    fn nodes(&self, id: u32) -> impl Iterator<Item = NodeNumber> {
+        let slots = self.chains.nodes(id).iter();
+        slots.map(|slot| self.slots.node(*slot))
+    }
+
+    /// A chain as nodes are sent it.
+    fn numbered(&self, id: u32) -> NumberedChain {
+        NumberedChain {
+            number: self.chains.get(id).map_or(0, |chain| chain.number),
+            nodes: self.nodes(id).collect(),
+        }
     }
 }
 

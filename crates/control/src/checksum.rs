@@ -13,21 +13,30 @@ const WAYS: u64 = 2;
 const WHOLE: u64 = 3;
 
 /// The sum of a chain.
-pub(crate) fn chain(number: u32, nodes: &[NodeNumber]) -> u64 {
-    let start = over(CHAIN, [number.into()]);
-    over(start, nodes.iter().copied())
+pub(crate) fn chain(number: u32, nodes: impl IntoIterator<Item = NodeNumber>) -> u64 {
+    over(over(CHAIN, [number.into()]), nodes)
 }
 
 /// The same, of one as it is sent.
 pub(crate) fn numbered(numbered: &NumberedChain) -> u64 {
-    chain(numbered.number, &numbered.nodes)
+    chain(numbered.number, numbered.nodes.iter().copied())
 }
 
 /// The sum of the ways to an egress.
 pub(crate) fn ways(ways: &Ways) -> u64 {
-    let mut sum = over(WAYS, [ways.egress, length(ways.classes.len())]);
-    sum = over(sum, ways.classes.iter().map(|&class| class.into()));
-    for choice in &ways.choices {
+    let choices = ways.choices.iter().map(Vec::as_slice);
+    ways_by(ways.egress, &ways.classes, choices)
+}
+
+/// The same, of their parts.
+pub(crate) fn ways_by<'a>(
+    egress: NodeNumber,
+    classes: &[u8],
+    choices: impl Iterator<Item = &'a [u32]>,
+) -> u64 {
+    let mut sum = over(WAYS, [egress, length(classes.len())]);
+    sum = over(sum, classes.iter().map(|&class| class.into()));
+    for choice in choices {
         sum = over(sum, [length(choice.len())]);
         sum = over(sum, choice.iter().map(|&number| number.into()));
     }
@@ -65,7 +74,7 @@ mod tests {
     /// The example of `docs/protocol.md`.
     #[test]
     fn sums_are_what_the_document_says() {
-        let chain = chain(70_000, &[1, 2, 3]);
+        let chain = chain(70_000, [1, 2, 3]);
         assert_eq!(chain, 0x88ef_2bcf_a1cf_23c1);
         let ways = ways(&Ways {
             egress: 3,
@@ -84,9 +93,9 @@ mod tests {
     #[test]
     fn what_differs_has_another_sum() {
         let nodes = [1, 2, 3];
-        assert_ne!(chain(1, &nodes), chain(2, &nodes));
-        assert_ne!(chain(1, &nodes), chain(1, &[1, 3, 2]));
-        assert_ne!(chain(1, &[1, 2]), chain(1, &[1, 2, 0]));
+        assert_ne!(chain(1, nodes), chain(2, nodes));
+        assert_ne!(chain(1, nodes), chain(1, [1, 3, 2]));
+        assert_ne!(chain(1, [1, 2]), chain(1, [1, 2, 0]));
         let one = Ways {
             egress: 2,
             classes: vec![0, 1],

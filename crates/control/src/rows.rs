@@ -235,7 +235,12 @@ impl Held {
     /// The sums of all chains and ways when the changes are made.
     fn parts_after(&self, rows: &Rows) -> u64 {
         let gone = rows.chains_gone.iter();
-        let gone = gone.filter_map(|number| Some(checksum::chain(*number, self.chain(*number)?)));
+        let gone = gone.filter_map(|number| {
+            Some(checksum::chain(
+                *number,
+                self.chain(*number)?.iter().copied(),
+            ))
+        });
         let come = rows.chains.iter();
         let come = come.filter(|chain| !self.chains.contains_key(&chain.number));
         let ways_gone = rows.ways_gone.iter();

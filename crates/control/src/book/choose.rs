@@ -6,57 +6,16 @@ use std::ops::Range;
 
 use posthaste_plan::table::Egress;
 
+use super::rules::{Promise, Rules};
 use super::times::{Cost, Times};
+use crate::message::ChainNumber;
 use crate::rows::CHOICES_MAX;
 
-/// When chains give way, in parts of a hundred and in microseconds.
+/// A chain of the book, as choosing sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// A chain must be so much faster than the hop without nodes between.
-    pub margin_percent: u32,
-    /// What is in use gives way to what is so much faster,
-    pub better_percent: u32,
-    /// and by so much,
-    pub better_us: u32,
-    /// or when it has become slower than it promised by more than that.
-    pub worse_percent: u32,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            margin_percent: 10,
-            better_percent: 5,
-            better_us: 2000,
-            worse_percent: 10,
-        }
-    }
-}
-
-impl Rules {
-    /// Whether a chain is worth its nodes.
-    fn beats_direct(&self, time_us: u64, direct_us: u64) -> bool {
-        let keep = 100 - u64::from(self.margin_percent.min(100));
-        time_us * 100 <= direct_us * keep
-    }
-
-    /// Whether what is in use is to give way.
-    fn gives_way(&self, in_use_us: u64, other_us: u64) -> bool {
-        let keep = 100 - u64::from(self.better_percent.min(100));
-        other_us * 100 <= in_use_us * keep && other_us + u64::from(self.better_us) <= in_use_us
-    }
-
-    /// Whether a promise is broken.
-    fn is_broken(&self, promise_us: u64, time_us: u64) -> bool {
-        time_us * 100 > promise_us * (100 + u64::from(self.worse_percent))
-    }
-}
-
-/// What a chain was chosen for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Promise {
-    pub(crate) class: u8,
-    pub(crate) time_us: u32,
+pub(crate) struct Known {
+    pub(crate) id: u32,
+    pub(crate) number: ChainNumber,
 }
 
 /// A chain that may be chosen for a pair.
@@ -64,18 +23,23 @@ pub(crate) struct Promise {
 pub(crate) struct Candidate {
     /// Where among [`Chooser::nodes`] those between the ends are.
     inner: Range<usize>,
-    /// Its place in the book, if it has one.
-    pub(crate) id: Option<u32>,
+    /// Its place in the book and its number, if it has one.
+    pub(crate) known: Option<Known>,
     /// What it promised when it was chosen for its own sake.
     pub(crate) promise: Option<Promise>,
+    /// It is the first of some class.
+    is_first: bool,
+    /// What it promises from now on.
+    promised: Option<Promise>,
     cost: Asked,
 }
 
 /// Costs are computed when they are first asked for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Asked {
     Not,
-    Known(Option<Cost>),
+    /// And where among [`Chooser::slowest_us`] the times by size are.
+    Known(Option<(Cost, usize)>),
 }
 
 /// Candidates in order.
@@ -111,6 +75,9 @@ pub(crate) struct Chosen {
     pub(crate) choices: Vec<Choice>,
 }
 
+/// No time.
+const UNKNOWN: u64 = u64::MAX;
+
 /// Chooses for one pair after the other. Its memory is used again: there are a million pairs.
 #[derive(Debug)]
 pub(crate) struct Chooser<'a> {
@@ -121,7 +88,12 @@ pub(crate) struct Chooser<'a> {
     /// Of all candidates, as the matrix counts them.
     nodes: Vec<u16>,
     direct: Option<usize>,
-    promises: Vec<(usize, Promise)>,
+    /// By candidate that was asked for, and by size: how long the slowest hop takes, or [`UNKNOWN`].
+    slowest_us: Vec<u64>,
+    /// By class, what is used.
+    firsts: Vec<Option<usize>>,
+    /// The same, each once.
+    shared: Vec<usize>,
     /// What was chosen last.
     pub(crate) chosen: Chosen,
 }
@@ -135,7 +107,9 @@ impl<'a> Chooser<'a> {
             candidates: Vec::new(),
             nodes: Vec::new(),
             direct: None,
-            promises: Vec::new(),
+            slowest_us: Vec::new(),
+            firsts: Vec::new(),
+            shared: Vec::new(),
             chosen: Chosen::default(),
         }
     }
@@ -145,6 +119,7 @@ impl<'a> Chooser<'a> {
         self.ends = (from, to);
         self.candidates.clear();
         self.nodes.clear();
+        self.slowest_us.clear();
         for inner in egress.chains() {
             self.add(inner.iter().copied(), None, None);
         }
@@ -160,15 +135,17 @@ impl<'a> Chooser<'a> {
     pub(crate) fn add(
         &mut self,
         inner: impl IntoIterator<Item = u16>,
-        id: Option<u32>,
+        known: Option<Known>,
         promise: Option<Promise>,
     ) -> usize {
         let start = self.nodes.len();
         self.nodes.extend(inner);
         self.candidates.push(Candidate {
             inner: start..self.nodes.len(),
-            id,
+            known,
             promise,
+            is_first: false,
+            promised: None,
             cost: Asked::Not,
         });
         self.candidates.len() - 1
@@ -188,22 +165,46 @@ impl<'a> Chooser<'a> {
     ///
     /// A candidate that is first for its own sake makes a new promise.
     pub(crate) fn choose(&mut self, egress: Egress<'_>, in_use: impl Fn(usize) -> Choice) {
-        self.promises.clear();
+        self.firsts.clear();
+        self.shared.clear();
         self.chosen.classes.clear();
         self.chosen.choices.clear();
         for (class, places) in egress.choices().enumerate() {
-            let in_use = in_use(class);
             let best = self.worth(places.first().map(|&place| place.into()), class);
-            let first = self.kept(in_use.first(), best, class).or(best);
+            let kept = self.kept(in_use(class).first(), best, class);
+            let first = kept.or_else(|| self.nearly(best, class));
             if first == best {
                 self.promise(first, class);
             }
-            let list = self.list(first, &in_use, places, class);
-            let number = self.number(list);
+            self.use_first(first);
+        }
+        for candidate in &mut self.candidates {
+            candidate.promise = candidate.promised.or(candidate.promise);
+        }
+        let mut last = None;
+        for (class, places) in egress.choices().enumerate() {
+            let in_use = in_use(class);
+            let asked = (self.firsts[class], places, in_use);
+            // Classes beside each other mostly have the same. What was in use may be too slow for one.
+            let number = match last {
+                Some((known, number)) if known == asked && in_use == Choice::default() => number,
+                _ => {
+                    let list = self.list(&in_use, places, class);
+                    self.number(list)
+                }
+            };
+            last = Some((asked, number));
             self.chosen.classes.push(number);
         }
-        for (place, promise) in &self.promises {
-            self.candidates[*place].promise = Some(*promise);
+    }
+
+    /// Notes what the next class uses.
+    fn use_first(&mut self, first: Option<usize>) {
+        self.firsts.push(first);
+        let Some(place) = first else { return };
+        let was = std::mem::replace(&mut self.candidates[place].is_first, true);
+        if !was {
+            self.shared.push(place);
         }
     }
 
@@ -245,29 +246,44 @@ impl<'a> Chooser<'a> {
         (!self.rules.gives_way(now, other)).then_some(in_use)
     }
 
+    /// The best, or what classes before use if that is nearly as good: not every class is worth a number.
+    fn nearly(&mut self, best: Option<usize>, class: usize) -> Option<usize> {
+        let own = best?;
+        let is_known = self.candidates[own].is_first || self.inner(own).is_empty();
+        if is_known || self.shared.is_empty() {
+            return best;
+        }
+        let own_us = self.time_us(own, class)?;
+        let mut nearest = (u64::MAX, own);
+        for known in 0..self.shared.len() {
+            let place = self.shared[known];
+            if let Some(time) = self.time_us(place, class) {
+                nearest = nearest.min((time, place));
+            }
+        }
+        let is_apart = self.rules.is_apart(nearest.0, own_us);
+        Some(if is_apart { own } else { nearest.1 })
+    }
+
     /// Notes what a candidate promises, if it did not in another class.
     fn promise(&mut self, first: Option<usize>, class: usize) {
         let Some(place) = first else { return };
-        if self.promises.iter().any(|(made, _)| *made == place) {
+        if self.candidates[place].promised.is_some() {
             return;
         }
         let time = self.time_us(place, class);
         if let Some((class, time)) = u8::try_from(class).ok().zip(time) {
             let time_us = u32::try_from(time).unwrap_or(u32::MAX);
-            self.promises.push((place, Promise { class, time_us }));
+            self.candidates[place].promised = Some(Promise { class, time_us });
         }
     }
 
     /// The first, and what to fall back on: what that was until now, while it is no slower than the direct
-    /// hop, as a chain that is rarely used is not worth a new number; then what the table has; at last the
-    /// direct hop, if there is room.
-    fn list(
-        &mut self,
-        first: Option<usize>,
-        in_use: &Choice,
-        places: &[u8],
-        class: usize,
-    ) -> Choice {
+    /// hop; then what the table has, of chains that are the first of another class; then the direct hop.
+    /// What is rarely used, and never for long, is not worth a number of its own, unless there is nothing
+    /// else.
+    fn list(&mut self, in_use: &Choice, places: &[u8], class: usize) -> Choice {
+        let first = self.firsts[class];
         let mut list = Choice::default();
         first.into_iter().for_each(|place| list.add(place));
         if first == in_use.first() {
@@ -280,29 +296,42 @@ impl<'a> Chooser<'a> {
             }
         }
         let others = places.iter().map(|&place| usize::from(place));
-        others.chain(self.direct).for_each(|place| list.add(place));
+        let firsts = others.clone();
+        let firsts = firsts.filter(|place| self.candidates[*place].is_first);
+        firsts.chain(self.direct).for_each(|place| list.add(place));
+        if list.count < 2 {
+            others.for_each(|place| list.add(place));
+        }
         list
     }
 
     /// How long a transfer of a class takes now, in microseconds, if every link is there.
     fn time_us(&mut self, place: usize, class: usize) -> Option<u64> {
-        self.cost(place)?;
-        match &self.candidates[place].cost {
-            Asked::Known(Some(cost)) => Some(self.times.time_us(cost, class)),
-            _ => None,
+        let (cost, start) = self.cost(place)?;
+        let size = self.times.size_of(class);
+        let known = &mut self.slowest_us[start + size];
+        if *known == UNKNOWN {
+            let candidate = &self.candidates[place];
+            let inner = &self.nodes[candidate.inner.clone()];
+            *known = self.times.slowest_us(&cost, (self.ends, inner), size);
         }
+        Some(cost.length_us + (*known).max(self.times.floor_us(class)))
     }
 
-    fn cost(&mut self, place: usize) -> Option<&Cost> {
+    fn cost(&mut self, place: usize) -> Option<(Cost, usize)> {
         let candidate = &mut self.candidates[place];
-        if matches!(candidate.cost, Asked::Not) {
-            let ((from, to), inner) = (self.ends, &self.nodes[candidate.inner.clone()]);
-            candidate.cost = Asked::Known(self.times.cost(from, inner, to));
+        if let Asked::Known(known) = candidate.cost {
+            return known;
         }
-        match &candidate.cost {
-            Asked::Known(cost) => cost.as_ref(),
-            Asked::Not => None,
+        let ((from, to), inner) = (self.ends, &self.nodes[candidate.inner.clone()]);
+        let start = self.slowest_us.len();
+        let cost = self.times.cost(from, inner, to).map(|cost| (cost, start));
+        if cost.is_some() {
+            let sizes = self.times.sizes();
+            self.slowest_us.resize(start + sizes, UNKNOWN);
         }
+        candidate.cost = Asked::Known(cost);
+        cost
     }
 }
 
@@ -429,7 +458,8 @@ mod tests {
         };
         assert_eq!(choose(&network([40, 50, 60, 70]), &[]), [1]);
         assert_eq!(choose(&network([40, 50, 60, 70]), &[1, 3, 4]), [1, 3, 4]);
-        assert_eq!(choose(&network([41, 40, 60, 70]), &[1, 3]), [1, 3, 2]);
+        assert_eq!(choose(&network([41, 40, 60, 70]), &[1, 3]), [1, 3]);
+        assert_eq!(choose(&network([41, 40, 60, 70]), &[1]), [1, 2]);
         assert_eq!(choose(&network([60, 40, 60, 70]), &[1, 3]), [2]);
         let mut direct = network([40, 50, 60, 70]);
         direct.set_both(0, 5, Some(Link::of_rtt(70 * MS))).unwrap();
@@ -443,14 +473,5 @@ mod tests {
         assert_eq!(promise, Some(320));
         let (chosen, promise) = choose(&triangle(80, 68), Some((by_one, Some(560))));
         assert_eq!((chosen[0].as_slice(), promise), (by_one, Some(560)));
-    }
-
-    #[test]
-    fn little_is_not_worth_a_change() {
-        let rules = Rules::default();
-        assert!(rules.gives_way(100_000, 95_000));
-        assert!(!rules.gives_way(100_000, 95_001));
-        assert!(!rules.gives_way(10_000, 8_001) && rules.gives_way(10_000, 8_000));
-        assert!(rules.is_broken(100, 111) && !rules.is_broken(100, 110));
     }
 }

@@ -3,13 +3,18 @@
 
 use std::time::Duration;
 
-use super::choose::{Choice, Chooser, Chosen};
-use super::{Book, Chain, Network, Pair, Part, State, numbered, whole_seconds};
+use super::chains::{Chain, State};
+use super::choose::{Choice, Chooser, Known};
+use super::pairs::{Kept, Pair};
+use super::{Book, Network, Part, whole_seconds};
 use crate::checksum;
-use crate::message::{ChainNumber, DIRECT, NodeNumber, NumberedChain, Ways};
+use crate::message::{ChainNumber, DIRECT, NumberedChain};
 
 /// For so many versions it can be told that there are no ways any more between two nodes.
 const VERSIONS_KEPT: u64 = 1000;
+
+/// No node of the matrix.
+const ABSENT: u16 = u16::MAX;
 
 /// The plan that is being made.
 #[derive(Debug)]
@@ -18,101 +23,136 @@ pub(super) struct Turn {
     pub(super) second: u32,
     /// Something is another than in the plan before.
     pub(super) changed: bool,
+    /// By place in the matrix.
+    pub(super) slots: Vec<u16>,
+    /// By slot, the place in the matrix, or [`ABSENT`].
+    places: Vec<u16>,
     /// Of the pair at hand, by candidate; memory that is used again.
-    pub(super) numbers: Vec<Option<ChainNumber>>,
+    numbers: Vec<Option<ChainNumber>>,
+    /// Likewise, whether any class uses it.
+    is_chosen: Vec<bool>,
     /// Likewise, places of chains.
-    pub(super) used: Vec<u32>,
+    used: Vec<u32>,
     /// Likewise, by class which candidates there were.
     pub(super) in_use: Vec<Choice>,
+}
+
+impl Turn {
+    pub(super) fn new(version: u64, second: u32, slots: Vec<u16>) -> Self {
+        let count = slots.iter().max().map_or(0, |slot| usize::from(*slot) + 1);
+        let mut places = vec![ABSENT; count];
+        for (place, slot) in (0..).zip(&slots) {
+            places[usize::from(*slot)] = place;
+        }
+        Self {
+            version,
+            second,
+            changed: false,
+            slots,
+            places,
+            numbers: Vec::new(),
+            is_chosen: Vec::new(),
+            used: Vec::new(),
+            in_use: Vec::new(),
+        }
+    }
+
+    /// Where in the matrix the node of a slot is, if it is there.
+    fn place(&self, slot: u16) -> Option<u16> {
+        let place = self.places.get(usize::from(slot)).copied();
+        place.filter(|place| *place != ABSENT)
+    }
 }
 
 impl Book {
     /// Tells the chooser which candidates have numbers, and what they promised; adds those in use that
     /// the table does not have. Notes by class which there were.
-    pub(super) fn offer(
-        &self,
-        pair: &Pair,
-        nodes: &[NodeNumber],
-        chooser: &mut Chooser<'_>,
-        in_use: &mut Vec<Choice>,
-    ) {
-        in_use.clear();
+    pub(super) fn offer(&self, pair: &Pair, chooser: &mut Chooser<'_>, turn: &mut Turn) {
         for &id in &pair.chains {
-            let Some(chain) = self.chain(id) else {
+            let Some(chain) = self.chains.get(id) else {
                 continue;
             };
+            let nodes = self.chains.nodes(id);
+            let inner = nodes[1..nodes.len() - 1].iter();
+            let places = || inner.clone().map(|slot| turn.place(*slot));
+            let known = Some(Known {
+                id,
+                number: chain.number,
+            });
             let mut all = 0..chooser.candidates.len();
-            if let Some(known) = all.find(|place| is_same(chain, chooser.inner(*place), nodes)) {
-                chooser.candidates[known].id = Some(id);
-                chooser.candidates[known].promise = chain.promise;
-            } else if chain.state == State::InUse
-                && let Some(inner) = inner(chain, nodes)
-            {
-                chooser.add(inner, Some(id), chain.promise);
+            let same = all.find(|&place| {
+                let candidate = chooser.inner(place);
+                candidate.len() + 2 == nodes.len()
+                    && places().eq(candidate.iter().map(|place| Some(*place)))
+            });
+            if let Some(same) = same {
+                chooser.candidates[same].known = known;
+                chooser.candidates[same].promise = chain.promise;
+            } else if chain.state == State::InUse && places().all(|place| place.is_some()) {
+                chooser.add(places().flatten(), known, chain.promise);
             }
         }
+        turn.in_use.clear();
         let Some(ways) = &pair.ways else { return };
         let place = |number: &ChainNumber| match *number {
             DIRECT => chooser.direct(),
             number => chooser.candidates.iter().position(|candidate| {
-                let chain = candidate.id.and_then(|id| self.chain(id));
-                chain.is_some_and(|chain| chain.number == number)
+                let known = candidate.known;
+                known.is_some_and(|known| known.number == number)
             }),
         };
-        for numbers in &ways.choices {
+        for numbers in ways.choices() {
             let mut choice = Choice::default();
             // Without its first, nothing is left to be kept together.
             if numbers.first().is_some_and(|first| place(first).is_some()) {
-                numbers
-                    .iter()
-                    .filter_map(place)
-                    .for_each(|place| choice.add(place));
+                let places = numbers.iter().filter_map(place);
+                places.for_each(|place| choice.add(place));
             }
-            in_use.push(choice);
+            turn.in_use.push(choice);
         }
-        let choices = in_use.len();
+        let choices = turn.in_use.len();
         for &class in &ways.classes {
-            in_use.push(in_use[usize::from(class)]);
+            turn.in_use.push(turn.in_use[usize::from(class)]);
         }
-        in_use.drain(..choices);
+        turn.in_use.drain(..choices);
     }
 
     /// Writes down what was chosen for a pair.
     pub(super) fn set_pair(
         &mut self,
-        ends: (NodeNumber, NodeNumber),
+        ends: (u16, u16),
         pair: &mut Pair,
-        nodes: &[NodeNumber],
         chooser: &Chooser<'_>,
         turn: &mut Turn,
     ) {
-        let Chosen { classes, choices } = &chooser.chosen;
         let mut numbers = std::mem::take(&mut turn.numbers);
         let mut used = std::mem::take(&mut turn.used);
         numbers.clear();
         used.clear();
+        turn.is_chosen.clear();
+        turn.is_chosen.resize(chooser.candidates.len(), false);
+        for place in chooser.chosen.choices.iter().flat_map(Choice::places) {
+            turn.is_chosen[*place] = true;
+        }
         for place in 0..chooser.candidates.len() {
-            let is_chosen = choices
-                .iter()
-                .any(|choice| choice.places().contains(&place));
-            if !is_chosen {
+            if !turn.is_chosen[place] {
                 numbers.push(None);
             } else if chooser.inner(place).is_empty() {
                 numbers.push(Some(DIRECT));
             } else {
-                let id = self.use_chain(ends, (chooser, place), nodes, turn);
-                used.extend(id);
-                numbers.push(id.and_then(|id| Some(self.chain(id)?.number)));
-                self.unnumbered += usize::from(id.is_none());
+                let known = self.use_chain(ends, (chooser, place), turn);
+                used.extend(known.map(|known| known.id));
+                numbers.push(known.map(|known| known.number));
+                self.unnumbered += usize::from(known.is_none());
             }
         }
-        let wanted = Wanted {
-            classes,
-            choices,
-            numbers: &numbers,
+        let chosen = &chooser.chosen;
+        let is_same = match &pair.ways {
+            Some(ways) => ways.is_of(chosen, &numbers),
+            None => Kept::of(chosen, &numbers).is_none(),
         };
-        if !wanted.is_same(pair.ways.as_ref()) {
-            self.set_ways(ends.0, pair, wanted.ways(ends.1), turn);
+        if !is_same {
+            self.set_ways(ends, pair, Kept::of(chosen, &numbers), turn);
         }
         self.leave(pair, &used, turn);
         for &id in &used {
@@ -126,76 +166,88 @@ impl Book {
     /// The chain of a candidate, with a number, in use from now on; nothing if no number is free.
     fn use_chain(
         &mut self,
-        (first, last): (NodeNumber, NodeNumber),
+        (first, last): (u16, u16),
         (chooser, place): (&Chooser<'_>, usize),
-        nodes: &[NodeNumber],
         turn: &mut Turn,
-    ) -> Option<u32> {
+    ) -> Option<Known> {
         let candidate = &chooser.candidates[place];
-        if let Some(id) = candidate.id {
-            let chain = self.chains[id as usize].as_mut()?;
+        if let Some(known) = candidate.known {
+            let chain = self.chains.get_mut(known.id)?;
             chain.promise = candidate.promise;
             let before = std::mem::replace(&mut chain.state, State::InUse);
-            if matches!(before, State::Gone(..)) {
-                chain.since = turn.version;
+            if before == State::Gone {
+                chain.version = turn.version;
                 turn.changed = true;
-                self.count(id, turn.version, true);
+                self.count(known.id, turn.version, true);
             }
-            return Some(id);
+            if before != State::InUse {
+                self.count_near(known.id, true);
+            }
+            return Some(known);
         }
-        let inner = chooser.inner(place).iter();
-        let inner = inner.map(|&node| nodes[usize::from(node)]);
         let chain = Chain {
             number: self.numbers.give()?,
-            nodes: [first].into_iter().chain(inner).chain([last]).collect(),
-            since: turn.version,
             state: State::InUse,
+            second: 0,
+            version: turn.version,
             promise: candidate.promise,
         };
         turn.changed = true;
-        self.changes.given.push(numbered(&chain));
-        Some(self.insert(chain, turn.version))
+        let inner = chooser.inner(place).iter();
+        let inner = inner.map(|&node| turn.slots[usize::from(node)]);
+        let nodes = [first].into_iter().chain(inner).chain([last]);
+        let id = self.insert(chain, nodes);
+        self.changes.given.push(self.numbered(id));
+        self.count_near(id, true);
+        let number = chain.number;
+        Some(Known { id, number })
     }
 
     /// Gives a chain its place, and enters it with all its nodes.
-    fn insert(&mut self, chain: Chain, version: u64) -> u32 {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.chains.push(None);
-            u32::try_from(self.chains.len() - 1).expect("there are fewer numbers")
-        });
-        let sum = checksum::chain(chain.number, &chain.nodes);
-        for &node in &chain.nodes {
-            let part = self.nodes.entry(node).or_default();
-            part.chains.push(id);
-            part.add(sum, (version, id), self.horizon);
+    fn insert(&mut self, chain: Chain, nodes: impl Iterator<Item = u16>) -> u32 {
+        let id = self.chains.add(chain, nodes);
+        for slot in self.chains.nodes(id) {
+            self.parts[usize::from(*slot)].chains.push(id);
         }
-        self.chains[id as usize] = Some(chain);
+        self.count(id, chain.version, true);
         id
     }
 
     /// Puts a chain that a store kept among those that leave.
     pub(super) fn restore(&mut self, chain: &NumberedChain, now: Duration) {
-        let ends = chain.nodes.first().zip(chain.nodes.last());
-        let Some((&first, &last)) = ends.filter(|_| self.numbers.take(chain.number)) else {
+        let slots: Vec<u16> = chain.nodes.iter().map(|node| self.slot(*node)).collect();
+        let ends = slots.first().zip(slots.last());
+        let Some((&first, &last)) = ends.filter(|_| slots.len() > 1) else {
             return;
         };
+        if !self.numbers.take(chain.number) {
+            return;
+        }
         let second = whole_seconds(now);
         let chain = Chain {
             number: chain.number,
-            nodes: chain.nodes.clone().into(),
-            since: 0,
-            state: State::Leaving(second),
+            state: State::Leaving,
+            second,
+            version: 0,
             promise: None,
         };
-        let id = self.insert(chain, 0);
-        let pairs = self.pairs.entry(first).or_default();
-        pairs.entry(last).or_default().chains.push(id);
+        let id = self.insert(chain, slots.iter().copied());
+        self.pairs[usize::from(first)][usize::from(last)]
+            .chains
+            .push(id);
         self.leaving.push_back((second, id));
     }
 
-    fn set_ways(&mut self, from: NodeNumber, pair: &mut Pair, ways: Option<Ways>, turn: &mut Turn) {
-        let sum = |ways: &Option<Ways>| ways.as_ref().map_or(0, checksum::ways);
-        let part = self.nodes.entry(from).or_default();
+    fn set_ways(
+        &mut self,
+        (from, to): (u16, u16),
+        pair: &mut Pair,
+        ways: Option<Kept>,
+        turn: &mut Turn,
+    ) {
+        let egress = self.slots.node(to);
+        let sum = |ways: &Option<Kept>| ways.as_ref().map_or(0, |ways| ways.sum(egress));
+        let part = &mut self.parts[usize::from(from)];
         part.sum = part.sum.wrapping_sub(sum(&pair.ways));
         part.sum = part.sum.wrapping_add(sum(&ways));
         pair.ways = ways;
@@ -206,38 +258,60 @@ impl Book {
     /// Chains of a pair that are not used any more begin to leave.
     fn leave(&mut self, pair: &Pair, used: &[u32], turn: &Turn) {
         for &id in pair.chains.iter().filter(|id| !used.contains(id)) {
-            if let Some(chain) = self.chains[id as usize].as_mut()
+            if let Some(chain) = self.chains.get_mut(id)
                 && chain.state == State::InUse
             {
-                chain.state = State::Leaving(turn.second);
+                chain.state = State::Leaving;
+                chain.second = turn.second;
                 self.leaving.push_back((turn.second, id));
+                self.count_near(id, false);
             }
         }
     }
 
-    /// Nodes that are not in `nodes`, ascending, have no ways, and none lead to them.
-    pub(super) fn leave_out(&mut self, nodes: &[NodeNumber], turn: &mut Turn) {
-        let mut all = std::mem::take(&mut self.pairs);
-        for (from, pairs) in &mut all {
-            let is_in = nodes.binary_search(from).is_ok();
-            pairs.retain(|to, pair| {
-                if is_in && nodes.binary_search(to).is_ok() {
-                    return true;
-                }
-                if pair.ways.is_some() {
-                    self.set_ways(*from, pair, None, turn);
-                }
-                self.leave(pair, &[], turn);
-                let is_old = pair.changed + VERSIONS_KEPT <= turn.version;
-                let is_over = pair.chains.is_empty() && is_old;
-                if is_over {
-                    self.horizon = self.horizon.max(pair.changed);
-                }
-                !is_over
-            });
+    /// Nodes that are not planned with have no ways, and none lead to them.
+    pub(super) fn leave_out(&mut self, turn: &mut Turn) {
+        let absent = self.slots.order().iter();
+        let absent = absent.filter(|slot| turn.place(**slot).is_none());
+        for slot in absent.copied().collect::<Vec<u16>>() {
+            let all = self.slots.order().to_vec();
+            let mut is_over = true;
+            for other in all {
+                is_over &= self.leave_pair((slot, other), turn);
+                is_over &= self.leave_pair((other, slot), turn);
+            }
+            if is_over {
+                self.forget(slot);
+            }
         }
-        all.retain(|_, pairs| !pairs.is_empty());
-        self.pairs = all;
+    }
+
+    /// Takes the ways of a pair away; returns whether nobody can ask for what became of them.
+    fn leave_pair(&mut self, (from, to): (u16, u16), turn: &mut Turn) -> bool {
+        let place =
+            |book: &mut Self| std::mem::take(&mut book.pairs[usize::from(from)][usize::from(to)]);
+        let mut pair = place(self);
+        if pair.ways.is_some() {
+            self.set_ways((from, to), &mut pair, None, turn);
+        }
+        self.leave(&pair, &[], turn);
+        let is_old = pair.changed == 0 || pair.changed + VERSIONS_KEPT <= turn.version;
+        let is_over = pair.chains.is_empty() && is_old;
+        if is_over {
+            self.horizon = self.horizon.max(pair.changed);
+            pair.changed = 0;
+        }
+        self.pairs[usize::from(from)][usize::from(to)] = pair;
+        is_over
+    }
+
+    /// Gives the slot of a node back that is in no pair, if no chain passes it.
+    fn forget(&mut self, slot: u16) {
+        self.tidy(slot);
+        let part = &self.parts[usize::from(slot)];
+        if part.chains.is_empty() && part.sum == 0 {
+            self.slots.take_back(slot);
+        }
     }
 
     /// What left long enough ago leaves rows, and what left these gives its number back.
@@ -245,22 +319,24 @@ impl Book {
         let life = whole_seconds(self.settings.life);
         let is_over = |since: u32| since.saturating_add(life) <= turn.second;
         while let Some((since, id)) = self.leaving.pop_front_if(|(since, _)| is_over(*since)) {
-            let chain = self.chains[id as usize].as_mut();
-            let Some(chain) = chain.filter(|chain| chain.state == State::Leaving(since)) else {
+            let chain = self.chains.get_mut(id);
+            let is_leaving =
+                |chain: &&mut Chain| chain.state == State::Leaving && chain.second == since;
+            let Some(chain) = chain.filter(is_leaving) else {
                 continue;
             };
-            chain.state = State::Gone(turn.second, turn.version);
+            chain.state = State::Gone;
+            (chain.second, chain.version) = (turn.second, turn.version);
             self.count(id, turn.version, false);
             self.gone.push_back((turn.second, id));
             turn.changed = true;
         }
         let mut freed = Vec::new();
         while let Some((since, id)) = self.gone.pop_front_if(|(since, _)| is_over(*since)) {
-            let state = self.chain(id).map(|chain| chain.state);
-            if let Some(State::Gone(second, version)) = state
-                && second == since
-            {
-                self.horizon = self.horizon.max(version);
+            let chain = self.chains.get(id);
+            let gone = chain.filter(|chain| chain.state == State::Gone && chain.second == since);
+            if let Some(chain) = gone {
+                self.horizon = self.horizon.max(chain.version);
                 freed.push(id);
             }
         }
@@ -269,77 +345,72 @@ impl Book {
 
     /// Strikes chains out.
     fn free_chains(&mut self, freed: &[u32]) {
-        let mut nodes = Vec::new();
+        let mut touched = Vec::new();
         for &id in freed {
-            let Some(chain) = self.chains[id as usize].take() else {
+            let Some(chain) = self.chains.get(id) else {
                 continue;
             };
             self.numbers.take_back(chain.number);
             self.changes.freed.push(chain.number);
-            self.strike(&chain, id);
-            for node in &chain.nodes {
-                let part = self.nodes.entry(*node).or_default();
-                part.struck += 1;
-                nodes.push(*node);
+            self.strike(id);
+            for slot in self.chains.nodes(id) {
+                self.parts[usize::from(*slot)].struck += 1;
+                touched.push(*slot);
+            }
+            self.chains.remove(id);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for slot in touched {
+            let part = &mut self.parts[usize::from(slot)];
+            let horizon = self.horizon;
+            part.recent.retain(|(version, _)| *version > horizon);
+            if part.struck * 4 >= part.chains.len() {
+                self.tidy(slot);
             }
         }
-        nodes.sort_unstable();
-        nodes.dedup();
-        for node in nodes {
-            self.tidy(node);
-        }
-        self.free.extend_from_slice(freed);
     }
 
-    /// Forgets what was struck out of a node's chains, when it is many, and what nobody can ask for.
-    fn tidy(&mut self, node: NodeNumber) {
-        let Some(part) = self.nodes.get_mut(&node) else {
-            return;
-        };
-        let horizon = self.horizon;
-        part.recent.retain(|(version, _)| *version > horizon);
-        if part.struck * 4 < part.chains.len() {
-            return;
-        }
-        let chains = &self.chains;
-        let is_there = |id: &u32| {
-            let chain = chains[*id as usize].as_ref();
-            chain.is_some_and(|chain| chain.nodes.contains(&node))
-        };
-        part.chains.retain(is_there);
+    /// Forgets what was struck out of a node's chains.
+    fn tidy(&mut self, slot: u16) {
+        let place = usize::from(slot);
+        let mut all = std::mem::take(&mut self.parts[place].chains);
+        all.retain(|&id| self.chains.get(id).is_some() && self.passes(id, place));
         // Its place may have been given to another of this node's chains since.
-        part.chains.sort_unstable();
-        part.chains.dedup();
-        part.struck = 0;
-        if part.chains.is_empty() && part.sum == 0 {
-            self.nodes.remove(&node);
-        }
+        all.sort_unstable();
+        all.dedup();
+        self.parts[place].chains = all;
+        self.parts[place].struck = 0;
     }
 
     /// Takes a chain from its pair.
-    fn strike(&mut self, chain: &Chain, id: u32) {
-        let (first, last) = (chain.nodes[0], chain.nodes[chain.nodes.len() - 1]);
-        let pairs = self.pairs.get_mut(&first);
-        if let Some(pair) = pairs.and_then(|pairs| pairs.get_mut(&last)) {
-            pair.chains.retain(|other| *other != id);
-        }
+    fn strike(&mut self, id: u32) {
+        let nodes = self.chains.nodes(id);
+        let (first, last) = (nodes[0], nodes[nodes.len() - 1]);
+        let pair = &mut self.pairs[usize::from(first)][usize::from(last)];
+        pair.chains.retain(|other| *other != id);
     }
 
     /// Adds a chain to the sums of its nodes with a version, or takes it off.
     fn count(&mut self, id: u32, version: u64, is_in: bool) {
-        let Some(chain) = self.chains[id as usize].as_ref() else {
+        let Some(chain) = self.chains.get(id) else {
             return;
         };
-        let sum = checksum::chain(chain.number, &chain.nodes);
+        let sum = checksum::chain(chain.number, self.nodes(id));
         let sum = if is_in { sum } else { sum.wrapping_neg() };
-        for node in &chain.nodes {
-            let part = self.nodes.entry(*node).or_default();
-            part.add(sum, (version, id), self.horizon);
+        for slot in self.chains.nodes(id) {
+            self.parts[usize::from(*slot)].add(sum, (version, id), self.horizon);
         }
     }
 
-    pub(super) fn chain(&self, id: u32) -> Option<&Chain> {
-        self.chains.get(id as usize)?.as_ref()
+    /// Adds a chain to those in use between nodes that are beside each other, or takes it off.
+    fn count_near(&mut self, id: u32, is_in: bool) {
+        for ends in self.chains.nodes(id).windows(2) {
+            for (one, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+                let near = &mut self.parts[usize::from(one)].near[usize::from(other)];
+                *near = near.wrapping_add_signed(if is_in { 1 } else { -1 });
+            }
+        }
     }
 }
 
@@ -352,64 +423,6 @@ impl Part {
             self.recent.push(change);
         }
     }
-}
-
-/// What was chosen, in numbers.
-#[derive(Debug)]
-struct Wanted<'a> {
-    classes: &'a [u8],
-    choices: &'a [Choice],
-    /// By candidate.
-    numbers: &'a [Option<ChainNumber>],
-}
-
-impl Wanted<'_> {
-    fn numbers(&self, choice: &Choice) -> impl Iterator<Item = ChainNumber> {
-        let places = choice.places().iter();
-        places.filter_map(|&place| self.numbers[place])
-    }
-
-    /// Whether these are the ways that there are.
-    fn is_same(&self, ways: Option<&Ways>) -> bool {
-        let Some(ways) = ways else {
-            let mut all = self.choices.iter().flat_map(|choice| self.numbers(choice));
-            return all.next().is_none();
-        };
-        let mut pairs = self.choices.iter().zip(&ways.choices);
-        self.choices.len() == ways.choices.len()
-            && self.classes == ways.classes
-            && pairs.all(|(choice, numbers)| self.numbers(choice).eq(numbers.iter().copied()))
-            && ways.choices.iter().any(|choice| !choice.is_empty())
-    }
-
-    /// The ways, unless there are none in any class.
-    fn ways(&self, egress: NodeNumber) -> Option<Ways> {
-        let choices = self.choices.iter();
-        let choices = choices.map(|choice| self.numbers(choice).collect());
-        let choices: Vec<Vec<ChainNumber>> = choices.collect();
-        if choices.iter().all(Vec::is_empty) {
-            return None;
-        }
-        Some(Ways {
-            egress,
-            classes: self.classes.to_vec(),
-            choices,
-        })
-    }
-}
-
-/// Whether a candidate is that chain.
-fn is_same(chain: &Chain, candidate: &[u16], nodes: &[NodeNumber]) -> bool {
-    let inner = &chain.nodes[1..chain.nodes.len() - 1];
-    let others = candidate.iter().map(|&node| nodes[usize::from(node)]);
-    inner.len() == candidate.len() && others.eq(inner.iter().copied())
-}
-
-/// The nodes between, by their places among `nodes`, if all are there.
-fn inner(chain: &Chain, nodes: &[NodeNumber]) -> Option<Vec<u16>> {
-    let inner = chain.nodes[1..chain.nodes.len() - 1].iter();
-    let place = |node| u16::try_from(nodes.binary_search(node).ok()?).ok();
-    inner.map(place).collect()
 }
 
 impl Network {

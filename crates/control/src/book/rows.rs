@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Book, Chain, State, numbered};
+use super::chains::State;
+use super::pairs::{Kept, Pair};
+use super::{Book, Part};
 use crate::checksum;
-use crate::message::{DIRECT, NodeNumber, Rows, Stamp};
+use crate::message::{NodeNumber, Rows, Stamp};
 
 impl Book {
     /// The rows of a node: as changes to the plan that it holds, if they can be told, else all. Nothing
@@ -16,7 +18,8 @@ impl Book {
         }
         let base = holds.filter(|holds| self.knows(*holds));
         let classes = &self.settings.classes;
-        let sum = self.nodes.get(&node).map_or(0, |part| part.sum);
+        let slot = self.slots.of(node).map(usize::from);
+        let sum = slot.map_or(0, |slot| self.parts[slot].sum);
         let (sizes, access_us) = (classes.sizes(), classes.access_us());
         let mut rows = Rows {
             stamp: self.stamp,
@@ -29,8 +32,13 @@ impl Book {
             ways_gone: Vec::new(),
             checksum: checksum::whole(self.stamp, sizes, access_us, sum),
         };
-        self.add_chains(node, &mut rows);
-        self.add_ways(node, &mut rows);
+        if let Some(slot) = slot {
+            match base {
+                None => self.add_all_chains(slot, &mut rows),
+                Some(base) => self.add_changed_chains(&self.parts[slot], base.version, &mut rows),
+            }
+            self.add_ways(slot, &mut rows);
+        }
         Some(rows)
     }
 
@@ -40,31 +48,26 @@ impl Book {
             && (self.horizon..=self.stamp.version).contains(&plan.version)
     }
 
-    fn add_chains(&self, node: NodeNumber, rows: &mut Rows) {
-        let Some(part) = self.nodes.get(&node) else {
-            return;
-        };
-        match rows.base {
-            None => {
-                let chains = self.chains_of(node, &part.chains);
-                let chains = chains.filter(|chain| !matches!(chain.state, State::Gone(..)));
-                rows.chains.extend(chains.map(numbered));
-            }
-            Some(base) => {
-                let known = part
-                    .recent
-                    .partition_point(|(version, _)| *version <= base.version);
-                for (_, id) in &part.recent[known..] {
-                    match self.chain(*id) {
-                        Some(chain) if matches!(chain.state, State::Gone(..)) => {
-                            rows.chains_gone.push(chain.number);
-                        }
-                        Some(chain) if chain.since > base.version => {
-                            rows.chains.push(numbered(chain));
-                        }
-                        _ => {}
-                    }
-                }
+    fn add_all_chains(&self, slot: usize, rows: &mut Rows) {
+        let known = self.parts[slot].chains.iter().filter_map(|&id| {
+            let chain = self.chains.get(id)?;
+            let is_in = chain.state != State::Gone && self.passes(id, slot);
+            is_in.then_some((chain.number, id))
+        });
+        let mut known: Vec<(u32, u32)> = known.collect();
+        known.sort_unstable();
+        known.dedup();
+        rows.chains
+            .extend(known.into_iter().map(|(_, id)| self.numbered(id)));
+    }
+
+    fn add_changed_chains(&self, part: &Part, base: u64, rows: &mut Rows) {
+        let known = part.recent.partition_point(|(version, _)| *version <= base);
+        for (_, id) in &part.recent[known..] {
+            match self.chains.get(*id) {
+                Some(chain) if chain.state == State::Gone => rows.chains_gone.push(chain.number),
+                Some(chain) if chain.version > base => rows.chains.push(self.numbered(*id)),
+                _ => {}
             }
         }
         rows.chains.sort_unstable_by_key(|chain| chain.number);
@@ -73,25 +76,25 @@ impl Book {
         rows.chains_gone.dedup();
     }
 
-    /// Chains that a node is part of, by their places, of which some may have been struck out.
-    fn chains_of<'a>(
-        &'a self,
-        node: NodeNumber,
-        places: &'a [u32],
-    ) -> impl Iterator<Item = &'a Chain> {
-        let chains = places.iter().filter_map(|&id| self.chain(id));
-        chains.filter(move |chain| chain.nodes.contains(&node))
+    /// Whether a chain passes a node.
+    pub(super) fn passes(&self, id: u32, slot: usize) -> bool {
+        let mut nodes = self.chains.nodes(id).iter();
+        nodes.any(|other| usize::from(*other) == slot)
     }
 
-    fn add_ways(&self, node: NodeNumber, rows: &mut Rows) {
+    fn add_ways(&self, slot: usize, rows: &mut Rows) {
         let after = rows.base.map(|base| base.version);
-        for (egress, pair) in self.pairs.get(&node).into_iter().flatten() {
+        for &other in self.slots.order() {
+            let (egress, pair) = (
+                self.slots.node(other),
+                &self.pairs[slot][usize::from(other)],
+            );
             if after.is_some_and(|after| pair.changed <= after) {
                 continue;
             }
             match &pair.ways {
-                Some(ways) => rows.ways.push(ways.clone()),
-                None if after.is_some() => rows.ways_gone.push(*egress),
+                Some(ways) => rows.ways.push(ways.toward(egress)),
+                None if after.is_some() => rows.ways_gone.push(egress),
                 None => {}
             }
         }
@@ -99,28 +102,27 @@ impl Book {
 
     /// The nodes before and behind a node in the chains that are used.
     pub fn beside_in_chains(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
-        let mut near = BTreeSet::new();
-        let part = self.nodes.get(&node);
-        let chains = part.map_or(&[][..], |part| &part.chains);
-        let chains = self.chains_of(node, chains);
-        for chain in chains.filter(|chain| chain.state == State::InUse) {
-            let place = chain.nodes.iter().position(|other| *other == node);
-            let Some(place) = place else { continue };
-            near.extend(place.checked_sub(1).map(|before| chain.nodes[before]));
-            near.extend(chain.nodes.get(place + 1));
-        }
-        near
+        self.near(node, |_| false)
     }
 
     /// The same, and those to which flows may go without a node between.
     pub fn neighbours(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
-        let mut near = self.beside_in_chains(node);
-        for (egress, pair) in self.pairs.get(&node).into_iter().flatten() {
-            let choices = pair.ways.iter().flat_map(|ways| &ways.choices);
-            if choices.flatten().any(|number| *number == DIRECT) {
-                near.insert(*egress);
-            }
-        }
-        near
+        self.near(node, |pair| {
+            pair.ways.as_ref().is_some_and(Kept::uses_direct)
+        })
+    }
+
+    /// The nodes beside one in the chains that are used, and those of the pairs that are picked.
+    fn near(&self, node: NodeNumber, picks: impl Fn(&Pair) -> bool) -> BTreeSet<NodeNumber> {
+        let Some(slot) = self.slots.of(node).map(usize::from) else {
+            return BTreeSet::new();
+        };
+        let (near, pairs) = (&self.parts[slot].near, &self.pairs[slot]);
+        let is_near = |other: &&u16| {
+            let other = usize::from(**other);
+            near[other] > 0 || picks(&pairs[other])
+        };
+        let near = self.slots.order().iter().filter(is_near);
+        near.map(|other| self.slots.node(*other)).collect()
     }
 }

@@ -11,23 +11,30 @@ pub(crate) struct Times<'a> {
     matrix: &'a Matrix,
     model: &'a Model,
     sizes: &'a [u64],
+    /// Round trips by first node, then by last, in microseconds; [`ABSENT`] where there is no link. They are
+    /// looked up millions of times: a sixth of the matrix stays in caches.
+    rtts_us: Vec<u32>,
+    /// What links have in common.
+    common: Link,
     /// By size, how long the longest hop takes, where nothing but round trips tells links apart.
     curves: Option<Vec<Curve>>,
     /// By class, how long a transfer waits for the access link.
     floors_us: Vec<u64>,
-    access: usize,
+    /// By class.
+    size_of: Vec<usize>,
 }
 
 /// What decides how long transfers take over a chain.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// Lengths of hops, and costs of nodes, in microseconds.
-    length_us: u64,
+    pub(crate) length_us: u64,
     /// The longest round trip, in microseconds.
     longest_us: u32,
-    /// By size, how long the slowest hop takes, in microseconds; empty where round trips tell.
-    slowest_us: Vec<u64>,
 }
+
+/// No round trip is as long.
+const ABSENT: u32 = u32::MAX;
 
 impl<'a> Times<'a> {
     pub(crate) fn new(matrix: &'a Matrix, model: &'a Model, classes: &'a Classes) -> Self {
@@ -37,13 +44,24 @@ impl<'a> Times<'a> {
             let access_us = access_us.iter();
             access_us.map(move |&access_us| floor(bytes, access_us))
         });
+        let mut rtts_us = vec![ABSENT; matrix.nodes() * matrix.nodes()];
+        for (from, to, link) in matrix.links() {
+            rtts_us[from * matrix.nodes() + to] = link.rtt_us;
+        }
         Self {
             matrix,
             model,
             sizes,
+            rtts_us,
+            common: matrix
+                .links()
+                .next()
+                .map_or_else(Link::default, |found| *found.2),
             curves: curves(matrix, model, sizes),
             floors_us: floors.collect(),
-            access: access_us.len(),
+            size_of: (0..sizes.len() * access_us.len())
+                .map(|class| class / access_us.len())
+                .collect(),
         }
     }
 
@@ -52,19 +70,19 @@ impl<'a> Times<'a> {
         let mut cost = Cost {
             length_us: 0,
             longest_us: 0,
-            slowest_us: Vec::new(),
         };
-        if self.curves.is_none() {
-            cost.slowest_us = vec![0; self.sizes.len()];
-        }
         let mut before = from;
         for node in inner.iter().map(|&node| usize::from(node)).chain([to]) {
-            let link = self.matrix.link(before, node)?;
-            cost.length_us += self.model.length_us(link);
-            cost.longest_us = cost.longest_us.max(link.rtt_us);
-            for (slowest, &bytes) in cost.slowest_us.iter_mut().zip(self.sizes) {
-                *slowest = (*slowest).max(self.model.time_us(link, bytes));
+            let rtt_us = self.rtts_us[before * self.matrix.nodes() + node];
+            if rtt_us == ABSENT {
+                return None;
             }
+            let link = Link {
+                rtt_us,
+                ..self.common
+            };
+            cost.length_us += self.model.length_us(&link);
+            cost.longest_us = cost.longest_us.max(rtt_us);
             if node != to {
                 cost.length_us += u64::from(self.matrix.cost_us(node));
             }
@@ -73,14 +91,40 @@ impl<'a> Times<'a> {
         Some(cost)
     }
 
-    /// How long a transfer of a class takes, in microseconds.
-    pub(crate) fn time_us(&self, cost: &Cost, class: usize) -> u64 {
-        let size = class / self.access;
-        let slowest = match &self.curves {
-            Some(curves) => curves[size].of(cost.longest_us),
-            None => cost.slowest_us[size],
-        };
-        cost.length_us + slowest.max(self.floors_us[class])
+    /// How many sizes there are.
+    pub(crate) fn sizes(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Of which size a class is.
+    pub(crate) fn size_of(&self, class: usize) -> usize {
+        self.size_of[class]
+    }
+
+    /// How long a transfer of a class waits for the access link, in microseconds.
+    pub(crate) fn floor_us(&self, class: usize) -> u64 {
+        self.floors_us[class]
+    }
+
+    /// How long a transfer of a size waits for the slowest hop of a chain between ends, in microseconds.
+    pub(crate) fn slowest_us(
+        &self,
+        cost: &Cost,
+        ((from, to), inner): ((usize, usize), &[u16]),
+        size: usize,
+    ) -> u64 {
+        if let Some(curves) = &self.curves {
+            return curves[size].of(cost.longest_us);
+        }
+        let nodes = inner.iter().map(|&node| usize::from(node)).chain([to]);
+        let mut before = from;
+        let hops = nodes.filter_map(|node| {
+            let link = self.matrix.link(before, node);
+            before = node;
+            link
+        });
+        let times = hops.map(|link| self.model.time_us(link, self.sizes[size]));
+        times.max().unwrap_or(0)
     }
 }
 
@@ -133,13 +177,17 @@ mod tests {
             let times = Times::new(&matrix, &model, &classes);
             let planner = Planner::new(&matrix, model, Limits::default());
             for chain in chains {
-                let cost = times.cost(0, &chain[1..chain.len() - 1], 4);
+                let inner = &chain[1..chain.len() - 1];
+                let cost = times.cost(0, inner, 4);
                 for class in 0..6 {
                     let transfer = Transfer {
                         bytes: classes.sizes()[class / 2],
                         access_us: classes.access_us()[class % 2],
                     };
-                    let time = cost.as_ref().map(|cost| times.time_us(cost, class));
+                    let time = cost.as_ref().map(|cost| {
+                        let slowest = times.slowest_us(cost, ((0, 4), inner), times.size_of(class));
+                        cost.length_us + slowest.max(times.floor_us(class))
+                    });
                     assert_eq!(time, planner.time_us(chain, transfer));
                     compared += usize::from(time.is_some());
                 }
