@@ -223,6 +223,7 @@ impl Reader {
         }
         let (chains, spelling) = self.chains(file);
         let mut policy = self.policy(file, &node);
+        policy.access.look_up = self.look_up(&file.access, &chains.peers);
         policy.chains = Arc::new(chains);
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);

@@ -144,6 +144,7 @@ pub(super) struct Access {
     pub(super) clients: List,
     pub(super) destinations: List,
     pub(super) cookies: Scalar,
+    pub(super) look_up: List,
 }
 
 /// `[measure]`
@@ -167,6 +168,7 @@ pub(super) struct Controller {
     pub(super) identity_file: Scalar,
     pub(super) state: Scalar,
     pub(super) transfer_size: Scalar,
+    pub(super) lookup: Scalar,
 }
 
 /// One `[[listener]]`.

@@ -173,9 +173,9 @@ impl Effective {
             defaults: Defaults {
                 suspect_for: show_duration(config.policy.suspect_for),
             },
-            access: Access::of(&config.policy.access),
+            access: Access::of(config),
             measure: Measure::of(&config.measure),
-            controller: config.follow.as_ref().map(Controller::of),
+            controller: Controller::of(config),
             listener: config.explicit.iter().map(Listener::of).collect(),
             peer: chains::peers(config),
             chain: chains::chains(config),

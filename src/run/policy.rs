@@ -61,6 +61,7 @@ pub(super) fn toward(via: &Via) -> Policy {
             chains: vec![chain].into(),
             routes: vec![route],
             planned: None,
+            look_up: None,
         }
         .into(),
         access: posthaste_relay::access::Access::default(),

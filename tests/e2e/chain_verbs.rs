@@ -192,7 +192,7 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "KEY\n[[chain]]\nname = \"c\"\nnumber = 0\nnodes = [\"a\"]",
         ":11:10",
-        &["number = 0", "1 to 16777215"],
+        &["number = 0", "1 to 16777214"],
     ),
     (
         "KEY\n[[chain]]\nname = \"c\"\nnumber = 1\nnodes = []",

@@ -3,6 +3,7 @@
 
 mod churn;
 mod failures;
+mod lookup;
 mod refusals;
 mod streams;
 

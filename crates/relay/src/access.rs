@@ -8,6 +8,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use posthaste_wire::header::NodeId;
+
 use crate::flow::Flow;
 use crate::policy::Prefix;
 
@@ -21,6 +23,8 @@ pub struct Access {
     /// Clients without a key have to show first that they receive what is sent
     /// to their address, by a cookie (RFC 8803 §6.2.7).
     pub cookies: bool,
+    /// Peers that may have the way of a flow looked up here.
+    pub look_up: Vec<NodeId>,
 }
 
 /// What keeps a destination from being relayed to.

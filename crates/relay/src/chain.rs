@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_wire::header::{Label, NodeId};
+use posthaste_wire::header::{LOOK_UP, Label, NodeId};
 use posthaste_wire::seal::Key;
 
 use crate::flow::Flow;
@@ -145,6 +145,15 @@ impl Chain {
             nodes: vec![Some(index)],
         }
     }
+
+    /// The chain by a peer that looks up the rest of the way.
+    pub fn by_look_up(peer: &Peer, index: usize) -> Self {
+        Self {
+            name: format!("looked up by {}", peer.name).into(),
+            number: LOOK_UP,
+            nodes: vec![Some(index), None],
+        }
+    }
 }
 
 impl Numbering for Chain {
@@ -189,6 +198,8 @@ pub struct Chains {
     pub routes: Vec<Route>,
     /// For flows that no route is for.
     pub planned: Option<Planned>,
+    /// Which chain is for flows that none of these has a way for: one of [`Chain::by_look_up`].
+    pub look_up: Option<usize>,
 }
 
 /// Where a flow goes from here.
@@ -230,14 +241,18 @@ impl Chains {
     /// to be refused. The route with the longest destination prefix is taken,
     /// then that with the longest source prefix, then the one with the
     /// narrowest ports, then the first. Without a route the plan is asked, for
-    /// transfers of so many `bytes` if the configuration says how many.
+    /// transfers of so many `bytes` if the configuration says how many, and then
+    /// the node that looks ways up.
     pub fn ways(&self, flow: &Flow, bytes: Option<u32>) -> Vec<Way> {
         let route = self.route(flow);
         let said = route.and_then(|route| route.transfer_bytes);
         let Some(route) = route.filter(|_| said.is_none()) else {
             let planned = self.planned.as_ref();
             let ways = planned.map_or(&[][..], |planned| planned.ways(flow, said.or(bytes)));
-            return ways.iter().copied().chain([Way::Direct]).collect();
+            let looked_up = self.look_up.and_then(|chain| self.chains.get(chain));
+            let looked_up = looked_up.and_then(|chain| self.hop(chain, 0));
+            let ways = ways.iter().copied().chain(looked_up);
+            return ways.chain([Way::Direct]).collect();
         };
         let chains = route.chains.iter();
         let hops = chains.filter_map(|chain| self.hop(self.chains.get(*chain)?, 0));

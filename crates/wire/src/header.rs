@@ -11,6 +11,9 @@ pub const HOP_LIMIT_INITIAL: u8 = 16;
 /// Chains are numbered below this.
 const CHAINS: u32 = 1 << 24;
 
+/// The number that no chain has: whoever gets it in a label is to look up the way.
+pub const LOOK_UP: u32 = CHAINS - 1;
+
 /// What a node tells the next: where to, from whom, and by which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChainHeader {
@@ -157,6 +160,11 @@ impl Label {
         self.0 >> 8
     }
 
+    /// Whether the node that gets it is to look up the way, as if the flow began there.
+    pub fn is_look_up(self) -> bool {
+        self.chain() == LOOK_UP
+    }
+
     /// Where in the chain the node is that this label is sent to.
     pub fn position(self) -> u8 {
         self.0.to_be_bytes()[3]
@@ -271,6 +279,8 @@ mod tests {
         assert_eq!(Label::new(0, 1), None);
         assert_eq!(Label::new(CHAINS, 0), None);
         assert_eq!(Label::from_bits(0xff), None);
+        assert!(!label.is_look_up());
+        assert!(Label::new(LOOK_UP, 1).unwrap().is_look_up());
     }
 
     #[test]

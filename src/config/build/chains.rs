@@ -2,7 +2,7 @@
 //! `[[chain]]` and `[[route]]`: which nodes carry a flow, and which flows.
 
 use posthaste_relay::chain::{Chain, Chains, Peer, Route};
-use posthaste_wire::header::HOP_LIMIT_INITIAL;
+use posthaste_wire::header::{HOP_LIMIT_INITIAL, LOOK_UP};
 use toml::Spanned;
 
 use super::super::{Spelling, file, value};
@@ -14,8 +14,8 @@ const CHAINS_MAX: usize = 4096;
 const ROUTES_MAX: usize = 1024;
 /// Nodes of a chain after the first: their positions have 8 bits.
 const NODES_MAX: usize = 254;
-/// The numbers of chains have 24 bits.
-const NUMBER_MAX: u32 = (1 << 24) - 1;
+/// The numbers of chains have 24 bits, and the last is no chain's.
+const NUMBER_MAX: u32 = LOOK_UP - 1;
 
 impl Reader {
     /// All that is said of other nodes.
@@ -28,11 +28,17 @@ impl Reader {
         let number = |v: &toml::Value| value::number(v, 1..=NUMBER_MAX);
         self.unique("chain", "number", all().map(|chain| &chain.number), number);
         let chains = file.chain.iter().map(|section| self.chain(section, &peers));
-        let (chains, nodes): (Vec<Chain>, _) = chains.unzip();
-        let spelling = Spelling { key_files, nodes };
+        let (mut chains, nodes): (Vec<Chain>, _) = chains.unzip();
+        let mut spelling = Spelling { key_files, nodes };
         let routes = self.routes(&file.route, &chains, &spelling);
+        let look_up = self.looked_up_by(file, &peers).map(|peer| {
+            chains.push(Chain::by_look_up(&peers[peer], peer));
+            spelling.nodes.push(vec![peers[peer].name.to_string()]);
+            chains.len() - 1
+        });
         let chains = Chains {
             is_client: false,
+            look_up,
             me,
             peers: peers.into(),
             chains: chains.into(),
@@ -40,6 +46,21 @@ impl Reader {
             planned: None,
         };
         (chains, spelling)
+    }
+
+    /// The place of the peer that looks ways up for this node, which then holds no plan.
+    fn looked_up_by(&mut self, file: &file::File, peers: &[Peer]) -> Option<usize> {
+        let section = file.controller.as_ref()?.get_ref();
+        let (key, field) = ("controller.lookup", &section.lookup);
+        let given = field.as_ref()?;
+        let name = self.get(key, field, String::new(), value::name);
+        let place = peers.iter().position(|peer| *peer.name == *name);
+        if place.is_none_or(|place| peers[place].key.is_none()) {
+            let form = "expected the name of a [[peer]] with a key";
+            self.reject(key, given, form);
+            return None;
+        }
+        place
     }
 
     /// A chain, and the names of its nodes.

@@ -5,7 +5,9 @@
 use std::net::SocketAddr;
 
 use posthaste_relay::access::Access;
+use posthaste_relay::chain::Peer;
 use posthaste_relay::policy::{Policy, Rule, SourceAddress};
+use posthaste_wire::header::NodeId;
 use toml::Spanned;
 
 use super::super::{file, value};
@@ -50,7 +52,29 @@ impl Reader {
             clients: self.list("access.clients", &section.clients, value::prefix),
             destinations: self.list("access.destinations", &section.destinations, value::prefix),
             cookies: self.get("access.cookies", &section.cookies, false, value::switch),
+            look_up: Vec::new(),
         }
+    }
+
+    /// The peers that may have ways looked up here.
+    pub(super) fn look_up(&mut self, section: &file::Access, peers: &[Peer]) -> Vec<NodeId> {
+        let key = "access.look_up";
+        self.named_once(key, &section.look_up);
+        let mut found = Vec::new();
+        for item in section.look_up.iter().flatten() {
+            let name = match value::name(item.get_ref()) {
+                Ok(name) => name,
+                Err(form) => {
+                    self.reject(key, item, &form);
+                    continue;
+                }
+            };
+            match peers.iter().find(|peer| *peer.name == *name) {
+                Some(peer) => found.push(peer.id),
+                None => self.reject(key, item, "expected names of [[peer]] sections"),
+            }
+        }
+        found
     }
 
     /// Warns of rules whose flows cannot open where nothing is intercepted.

@@ -21,6 +21,10 @@ impl Reader {
     pub(super) fn follow(&mut self, file: &file::File, me: Option<NodeId>) -> Option<Follow> {
         let spanned = file.controller.as_ref()?;
         let (section, place) = (spanned.get_ref(), spanned.span());
+        if section.lookup.is_some() {
+            self.lonely_lookup(section);
+            return None;
+        }
         if me.is_none() && file.node.id.is_none() {
             let what = "node.id is missing: a node with a controller needs a number of its own, such as id = 7 in [node]";
             self.note(Some(place.start), what.to_owned());
@@ -60,6 +64,33 @@ impl Reader {
             ),
             socket: self.hop_defaults(),
         })
+    }
+
+    /// A node that asks another for each way has no controller.
+    fn lonely_lookup(&mut self, section: &file::Controller) {
+        let file::Controller {
+            address,
+            key,
+            identity_file,
+            state,
+            transfer_size,
+            lookup: _,
+        } = section;
+        let others = [
+            ("address", address),
+            ("key", key),
+            ("identity_file", identity_file),
+            ("state", state),
+            ("transfer_size", transfer_size),
+        ];
+        for (name, field) in others {
+            if let Some(field) = field {
+                let what = format!(
+                    "controller.{name} is beside controller.lookup: expected one of them, as a node with a lookup node holds no plan"
+                );
+                self.note(Some(field.span().start), what);
+            }
+        }
     }
 
     /// The file of the secret, and the secret in it. What is said of it never has it in it.

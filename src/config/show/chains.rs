@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 
-use posthaste_relay::access;
 use posthaste_relay::chain;
+use posthaste_wire::header::LOOK_UP;
 use serde::Serialize;
 
 use super::super::value::{HIDDEN, show_duration, show_size};
@@ -17,6 +17,7 @@ pub(super) struct Access {
     clients: Vec<String>,
     destinations: Vec<String>,
     cookies: bool,
+    look_up: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -55,23 +56,34 @@ pub(super) struct Peer {
 
 /// `[controller]`, as it is written.
 #[derive(Debug, Serialize)]
-pub(super) struct Controller {
-    address: String,
-    key: String,
-    identity_file: String,
-    state: String,
-    transfer_size: String,
+#[serde(untagged)]
+pub(super) enum Controller {
+    Followed {
+        address: String,
+        key: String,
+        identity_file: String,
+        state: String,
+        transfer_size: String,
+    },
+    Asked {
+        lookup: String,
+    },
 }
 
 impl Controller {
-    pub(super) fn of(follow: &config::Follow) -> Self {
-        Self {
+    pub(super) fn of(config: &Config) -> Option<Self> {
+        if let Some(chain) = config.policy.chains.look_up {
+            let lookup = config.spelling.nodes.get(chain)?.concat();
+            return Some(Self::Asked { lookup });
+        }
+        let follow = config.follow.as_ref()?;
+        Some(Self::Followed {
             address: follow.address.to_string(),
             key: follow.key.to_string(),
             identity_file: follow.identity_file.display().to_string(),
             state: follow.state.display().to_string(),
             transfer_size: show_size(follow.transfer_bytes),
-        }
+        })
     }
 }
 
@@ -95,7 +107,12 @@ pub(super) struct Route {
 }
 
 impl Access {
-    pub(super) fn of(access: &access::Access) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
+        let access = &config.policy.access;
+        let peers = &config.policy.chains.peers;
+        let named = peers
+            .iter()
+            .filter(|peer| access.look_up.contains(&peer.id));
         Self {
             clients: access.clients.iter().map(ToString::to_string).collect(),
             destinations: access
@@ -104,6 +121,7 @@ impl Access {
                 .map(ToString::to_string)
                 .collect(),
             cookies: access.cookies,
+            look_up: named.map(|peer| peer.name.to_string()).collect(),
         }
     }
 }
@@ -155,6 +173,7 @@ pub(super) fn chains(config: &Config) -> Vec<Chain> {
     let chains = config.policy.chains.chains.iter();
     let shown = chains
         .zip(&config.spelling.nodes)
+        .filter(|(chain, _)| chain.number != LOOK_UP)
         .map(|(chain, nodes)| Chain {
             name: chain.name.to_string(),
             number: chain.number,

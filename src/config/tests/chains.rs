@@ -2,7 +2,7 @@
 //! Peers, chains, routes, listeners and access.
 
 use posthaste_relay::chain::{Carrier, PoolLimits};
-use posthaste_wire::header::NodeId;
+use posthaste_wire::header::{LOOK_UP, NodeId};
 use posthaste_wire::seal::Key;
 
 use super::super::host::KeyFile;
@@ -59,6 +59,26 @@ fn what_is_said_of_other_nodes_is_read() {
     assert_eq!(chains.routes[2].transfer_bytes, Some(450 << 10));
     let sizes = config.policy.rules.iter().map(|rule| rule.transfer_bytes);
     assert_eq!(sizes.collect::<Vec<_>>(), [Some(15_000), None]);
+}
+
+#[test]
+fn a_peer_may_look_ways_up_and_have_them_looked_up() {
+    let text = format!(
+        "version = 1\n{NODE}{PEER}[controller]\nlookup = \"a\"\n[access]\nlook_up = [\"a\"]\n"
+    );
+    let config = parse(&text).unwrap();
+    let chains = &config.policy.chains;
+    let chain = &chains.chains[chains.look_up.unwrap()];
+    assert_eq!(
+        (chain.number, &chain.nodes[..]),
+        (LOOK_UP, &[Some(0), None][..])
+    );
+    assert_eq!(config.policy.access.look_up, [chains.peers[0].id]);
+    assert_eq!(config.follow, None);
+    let shown = config.to_string();
+    assert!(shown.contains("[controller]\nlookup = \"a\"\n"), "{shown}");
+    assert!(shown.contains("look_up = [\"a\"]"), "{shown}");
+    assert!(!shown.contains("[[chain]]"), "{shown}");
 }
 
 #[test]
@@ -213,7 +233,7 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
     (
         "[[chain]]\nnumber = 16777216\nnodes = [\"a\"]",
         ":9:1",
-        &["chain.name is missing", "from 1 to 16777215"],
+        &["chain.name is missing", "from 1 to 16777214"],
     ),
     (
         "[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\", \"b\", \"a\"]",
@@ -301,6 +321,19 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         "[transparent]\nenabled = false",
         ":10:11",
         &["transparent.enabled = false: expected a [[listener]] as well"],
+    ),
+    (
+        "[access]\nlook_up = [\"nobody\"]",
+        ":10:12",
+        &["access.look_up = \"nobody\": expected names of [[peer]] sections"],
+    ),
+    (
+        "[controller]\nlookup = \"nobody\"\nkey = \"x\"",
+        ":10:10",
+        &[
+            "controller.lookup = \"nobody\": expected the name of a [[peer]] with a key",
+            "controller.key is beside controller.lookup",
+        ],
     ),
     (
         "[access]\nclient = []",

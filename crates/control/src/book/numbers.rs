@@ -6,10 +6,13 @@
 
 use std::ops::Range;
 
+use posthaste_wire::header::LOOK_UP;
+
 use crate::message::ChainNumber;
 
-/// The numbers of planned chains. Those below are left to the chains of configurations.
-pub const NUMBERS: Range<ChainNumber> = 1 << 16..1 << 24;
+/// The numbers of planned chains. Those below are left to the chains of configurations, and the last of
+/// 24 bits is no chain's.
+pub const NUMBERS: Range<ChainNumber> = 1 << 16..LOOK_UP;
 
 /// Which numbers are taken.
 #[derive(Debug)]

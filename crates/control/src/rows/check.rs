@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What holds of rows whatever a node has: bounds, order, and that numbers make sense.
 
+use posthaste_wire::header::LOOK_UP;
+
 use super::CHOICES_MAX;
 use crate::message::{ChainNumber, NodeNumber, NumberedChain, Rows, Ways};
 
-/// The largest number that a label has room for.
-pub(crate) const CHAIN_MAX: ChainNumber = (1 << 24) - 1;
+/// The largest number that a label has room for, but one, which is no chain's.
+pub(crate) const CHAIN_MAX: ChainNumber = LOOK_UP - 1;
 
 /// The most nodes of a chain: a label tells the position in eight bits.
 pub(crate) const NODES_MAX: usize = 255;

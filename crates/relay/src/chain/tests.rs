@@ -57,6 +57,7 @@ fn chains(chains: Vec<Chain>, routes: Vec<Route>) -> Chains {
         chains: chains.into(),
         routes,
         planned: None,
+        look_up: None,
     }
 }
 
@@ -231,4 +232,27 @@ fn a_route_comes_before_the_plan_or_says_a_size_for_it() {
     );
     let ways = chains.ways(&flow("203.0.113.7:80"), Some(1));
     assert_eq!(first_chain(&ways), Some(258));
+}
+
+#[test]
+fn what_nothing_is_known_of_is_looked_up_elsewhere() {
+    let mut chains = with_plan(vec![to(&["192.0.2.0/24"], &[], true)]);
+    let look_up = Chain::by_look_up(&chains.peers[1], 1);
+    chains.chains = vec![chain(258, &[Some(0), Some(1)]), look_up].into();
+    chains.planned = Some(planned(&chains));
+    chains.look_up = chains.chains.place(LOOK_UP.into());
+    let hop = Way::Hop {
+        peer: node(3),
+        chain: LOOK_UP,
+        label: label(LOOK_UP, 1),
+    };
+    let ways = |server| chains.ways(&flow(server), None);
+    assert_eq!(ways("198.51.100.7:80"), [hop, Way::Direct]);
+    assert_eq!(ways("192.0.2.7:80"), [Way::Direct]);
+    let planned = ways("203.0.113.70:80");
+    assert_eq!(first_chain(&planned), Some(258));
+    assert_eq!(planned[planned.len() - 2..], [hop, Way::Direct]);
+    // Who asks for others is no chain that leads on here.
+    let asked = chains.onward(label(LOOK_UP, 1));
+    assert_eq!(asked, Err(NoWay::NotHere(LOOK_UP, 1)));
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cookie, is_cookie_of};
-use posthaste_wire::header::{Endpoint, LoopGuard, NodeId};
+use posthaste_wire::header::{Endpoint, LOOK_UP, Label, LoopGuard, NodeId};
 use posthaste_wire::replay::ReplayWindow;
 use posthaste_wire::seal::Key;
 
@@ -359,6 +359,9 @@ impl<I: Intercept> Worker<I> {
             .access()
             .permits(flow)
             .map_err(|_| Denial::Destination)?;
+        if header.label.is_some_and(Label::is_look_up) {
+            return self.look_up(asked, flow);
+        }
         let begins_here = header.label.is_none() && header.guard.is_none();
         if begins_here {
             let rule = self.rules.for_flow(flow);
@@ -382,6 +385,34 @@ impl<I: Intercept> Worker<I> {
             ways: vec![way],
             guard: passed,
         })
+    }
+
+    /// Where a flow may go of which a peer that holds no plan does not know it: as if it began here. It
+    /// does not go back, nor to a third that looks ways up.
+    fn look_up(&self, asked: &Asked, flow: &Flow) -> Result<Onward, Denial> {
+        let chains = self.rules.chains();
+        let may = &self.rules.access().look_up;
+        let peer = asked.peer.filter(|peer| may.contains(peer));
+        let (peer, me) = peer.zip(chains.me).ok_or(Denial::Label)?;
+        let guard = match asked.connect.header.guard {
+            Some(guard) => guard.passed_on(me),
+            None => Some(LoopGuard::new(me)),
+        };
+        let rule = self.rules.for_flow(flow);
+        let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
+        let mut ways = chains.ways(flow, bytes);
+        let refused = ways.is_empty();
+        ways.retain(|way| match *way {
+            Way::Direct => true,
+            Way::Hop {
+                peer: next, chain, ..
+            } => guard.is_some() && next != peer && chain != LOOK_UP,
+        });
+        match ways.is_empty() {
+            true if refused => Err(Denial::Rule),
+            true => Err(Denial::Loop),
+            false => Ok(Onward { ways, guard }),
+        }
     }
 
     /// Lets somebody go who asked for what it may not have.
