@@ -50,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) transparent: Transparent,
     /// Where clients and peers ask for a relay (RFC 8803), besides.
     pub(crate) explicit: Vec<SocketAddr>,
+    /// The listeners that have a destination of their own.
+    pub(crate) fixed: Vec<Fixed>,
     /// What is done with flows.
     pub(crate) policy: Policy,
     /// How links to peers are measured.
@@ -73,6 +75,15 @@ pub(crate) struct Node {
     pub(crate) drain_timeout: Duration,
     /// Whether each ended relay becomes a line on stdout.
     pub(crate) log_connections: bool,
+}
+
+/// A `[[listener]]` whose connections all go to one destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Where they go.
+    pub(crate) destination: SocketAddr,
 }
 
 /// What the file says of other nodes and the policy has no need of.
@@ -174,7 +185,10 @@ impl Config {
         keep("node.id", same_node);
         keep("admin.socket", self.admin_socket == next.admin_socket);
         keep("metrics.listen", self.metrics == next.metrics);
-        keep("listener", self.explicit == next.explicit);
+        keep(
+            "listener",
+            self.explicit == next.explicit && self.fixed == next.fixed,
+        );
         let (measure, measured) = (&self.measure, &next.measure);
         keep("measure.enabled", measure.enabled == measured.enabled);
         keep("controller", self.follow == next.follow);
@@ -197,6 +211,7 @@ impl Config {
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
         next.explicit.clone_from(&self.explicit);
+        next.fixed.clone_from(&self.fixed);
         next.follow.clone_from(&self.follow);
         next.measure.enabled = self.measure.enabled;
         next.measure.reflectors.clone_from(&self.measure.reflectors);

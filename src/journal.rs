@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use posthaste_relay::chain::Carrier;
 use posthaste_relay::control::{Denied, Ended, Journal};
 
 use crate::config::accept_word;
@@ -230,7 +231,7 @@ impl Journal for Log {
             &[
                 ("from", &denied.from),
                 ("destination", &asked.as_deref().unwrap_or("-")),
-                ("carrier", &denied.carrier.name()),
+                ("carrier", &denied.carrier.map_or("-", Carrier::name)),
                 ("reason", &denied.denial.label()),
             ],
         );
@@ -452,7 +453,7 @@ mod tests {
         let denied = Denied {
             from: "192.0.2.1:4000".parse().unwrap(),
             flow: None,
-            carrier: posthaste_relay::chain::Carrier::Option,
+            carrier: Some(Carrier::Option),
             denial: posthaste_relay::control::Denial::Stranger,
         };
         for _ in 0..1000 {

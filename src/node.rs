@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -33,6 +33,7 @@ use crate::measure::{Measure, Reflectors};
 use crate::{admin, affinity, host, journal, notify, privileges};
 
 mod interfaces;
+mod listeners;
 
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
@@ -405,19 +406,12 @@ fn start_worker(
             Err(error) => return Err(error).context("open a transparent listener"),
         }
     }
-    let listen = |address: &SocketAddr| {
-        sys::explicit_listener(*address, settings)
-            .with_context(|| format!("open the explicit listener {address}"))
-    };
-    let explicit = config
-        .explicit
-        .iter()
-        .map(listen)
-        .collect::<Result<_, _>>()?;
+    let (explicit, fixed) = listeners::open(config, settings)?;
     let settings = worker::Settings {
         index,
         listeners,
         explicit,
+        fixed,
         desk: Arc::clone(desk),
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),

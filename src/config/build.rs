@@ -215,8 +215,8 @@ impl Reader {
         );
         let metrics = self.metrics(&file.metrics);
         let transparent = self.transparent(&file.transparent);
-        let explicit = self.listeners(&file.listener);
-        if !transparent.enabled && explicit.is_empty() {
+        let (explicit, fixed) = self.listeners(&file.listener);
+        if !transparent.enabled && explicit.is_empty() && fixed.is_empty() {
             let at = file.transparent.enabled.as_ref();
             let what = "transparent.enabled = false: expected a [[listener]] as well, or the node has nothing to relay";
             self.note(at.map(|value| value.span().start), what.into());
@@ -239,6 +239,7 @@ impl Reader {
             metrics,
             transparent,
             explicit,
+            fixed,
             policy,
             measure,
             follow,

@@ -177,6 +177,7 @@ pub(super) struct Controller {
 pub(super) struct Listener {
     pub(super) mode: Scalar,
     pub(super) address: Scalar,
+    pub(super) destination: Scalar,
 }
 
 /// One `[[peer]]`. Not to be shown: it may have a key in it.

@@ -176,7 +176,7 @@ impl Effective {
             access: Access::of(config),
             measure: Measure::of(&config.measure),
             controller: Controller::of(config),
-            listener: config.explicit.iter().map(Listener::of).collect(),
+            listener: Listener::all(config),
             peer: chains::peers(config),
             chain: chains::chains(config),
             route: chains::routes(config),

@@ -56,6 +56,7 @@ impl Carrier {
             listeners: Vec::new(),
             socket_mark: 0,
             explicit: Vec::new(),
+            fixed: Vec::new(),
             desk: Arc::default(),
             policy: Arc::new(policy::toward(&via)),
         };

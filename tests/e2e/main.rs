@@ -17,6 +17,7 @@ mod configuration;
 mod controller;
 mod convert;
 mod cost;
+mod fixed;
 mod following;
 mod fragments;
 mod heralds;

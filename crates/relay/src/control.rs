@@ -312,7 +312,7 @@ pub struct Denied {
     /// What it asked for, if that was read.
     pub flow: Option<Flow>,
     /// By what it asked.
-    pub carrier: Carrier,
+    pub carrier: Option<Carrier>,
     /// Why not.
     pub denial: Denial,
 }

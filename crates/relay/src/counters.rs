@@ -97,6 +97,8 @@ counters! {
     frames_lost: total,
     #[doc = "Connections to explicit listeners."]
     explicit_connections: total,
+    #[doc = "Connections to listeners that have a destination of their own."]
+    fixed_connections: total,
     #[doc = "Flows that left for another node over a connection that was open."]
     hops_warm: total,
     #[doc = "Flows that left for another node over a connection of their own."]

@@ -99,15 +99,7 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
 pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_tcp_nodelay(true)?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.bind(&address.into())?;
+    let socket = bound_listener(address, settings)?;
     // Without it requests come one round trip later.
     let _ = set_option(&socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1);
     let _ = set_option(
@@ -120,6 +112,30 @@ pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::R
     Ok(socket)
 }
 
+/// Opens a listener on `address` for clients whose handshake is complete. Several may
+/// share the address, as those of [`explicit_listener`].
+///
+/// # Errors
+/// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
+pub fn fixed_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = bound_listener(address, settings)?;
+    socket.listen(settings.backlog)?;
+    Ok(socket)
+}
+
+fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
 /// Sends the SYN of a connection to `address`.
 pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     match socket.connect(&address.into()) {
@@ -129,7 +145,7 @@ pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 }
 
 /// Whether an address is one of this host's.
-pub(crate) fn is_own_address(ip: IpAddr) -> bool {
+pub fn is_own_address(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }
 

@@ -19,6 +19,7 @@ mod halves;
 mod herald;
 mod hop;
 mod inspect;
+mod listeners;
 mod pace;
 mod prologue;
 mod wait;
@@ -55,6 +56,7 @@ use entry::Entry;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
+use listeners::Listeners;
 use pace::Paces;
 use ways::Fault;
 
@@ -88,6 +90,8 @@ pub struct Settings {
     pub socket_mark: u32,
     /// Its listeners for those who name the destination themselves.
     pub explicit: Vec<Socket>,
+    /// Its listeners whose connections all go to one destination, which.
+    pub fixed: Vec<(Socket, SocketAddr)>,
     /// What it shares with the node's other workers about them.
     pub desk: Arc<Desk>,
     /// The policy to start with.
@@ -98,12 +102,7 @@ pub struct Settings {
 pub(crate) struct Worker<I> {
     index: u16,
     epoll: Epoll,
-    /// The transparent ones, then the explicit ones.
-    listeners: Vec<Socket>,
-    /// How many are transparent.
-    transparent: usize,
-    /// The addresses of the explicit ones.
-    asked_at: Vec<SocketAddr>,
+    listeners: Listeners,
     desk: Arc<Desk>,
     socket_mark: u32,
     intercept: I,
@@ -241,18 +240,10 @@ impl<I: Intercept> Worker<I> {
         let input = EpollFlags::EPOLLIN;
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
-        let transparent = settings.listeners.len();
-        let addresses = settings.explicit.iter().map(Socket::local_addr);
-        let asked_at = addresses
-            .map(|address| Ok(address?.as_socket()))
-            .collect::<io::Result<Vec<_>>>()?;
-        let mut listeners = settings.listeners;
-        listeners.extend(settings.explicit);
-        for (number, listener) in (0..).zip(&listeners) {
-            epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
-        }
+        let listeners = Listeners::new(settings.listeners, settings.explicit, settings.fixed)?;
         let rules = Rules::new(&settings.policy, generation);
-        for listener in &listeners {
+        for (number, listener) in (0..).zip(listeners.sockets()) {
+            epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             sys::apply(listener, rules.inherited())?;
         }
         intercept.offer(true)?;
@@ -270,8 +261,6 @@ impl<I: Intercept> Worker<I> {
             index: settings.index,
             epoll,
             listeners,
-            transparent,
-            asked_at: asked_at.into_iter().flatten().collect(),
             desk: settings.desk,
             socket_mark: settings.socket_mark,
             intercept,
@@ -343,7 +332,8 @@ impl<I: Intercept> Worker<I> {
         // SYN events first: an accepted socket looks for what they begin.
         self.take_events();
         for event in events.iter().filter(|event| is_listener(event.data())) {
-            self.accept(event.data() & !TOKEN_LISTENER);
+            let number = usize::try_from(event.data() & !TOKEN_LISTENER);
+            self.accept(number.unwrap_or(usize::MAX));
         }
         self.ask_servers();
         for event in events {
@@ -514,7 +504,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn listen_for(&self, interest: EpollFlags) {
-        for (number, listener) in (0..).zip(&self.listeners) {
+        for (number, listener) in (0..).zip(self.listeners.sockets()) {
             let mut event = EpollEvent::new(interest, TOKEN_LISTENER | number);
             let _ = self.epoll.modify(listener, &mut event);
         }
@@ -535,20 +525,6 @@ impl<I: Intercept> Worker<I> {
     /// Watches what was watched as something else before.
     fn rewatch(&self, key: u64, side: Side, fd: &OwnedFd) -> io::Result<()> {
         Ok(self.epoll.modify(fd, &mut interest_of(key, side))?)
-    }
-
-    /// Whether a listener is for those who name the destination themselves.
-    fn is_explicit(&self, number: u64) -> bool {
-        usize::try_from(number).is_ok_and(|number| number >= self.transparent)
-    }
-
-    /// Whether this is where the node is asked for flows.
-    fn is_asked_at(&self, address: SocketAddr) -> bool {
-        let mut asked_at = self.asked_at.iter();
-        asked_at.any(|listener| {
-            let everywhere = listener.ip().is_unspecified() && sys::is_own_address(address.ip());
-            listener.port() == address.port() && (listener.ip() == address.ip() || everywhere)
-        })
     }
 
     fn id(&self, key: u64) -> RelayId {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[listener]]` and `[access]`: where clients and peers ask for a relay, and
-//! who may.
+//! `[[listener]]` and `[access]`: where clients and peers ask for a relay, who may, and
+//! where everybody may, to one destination.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use posthaste_relay::access::Access;
 use posthaste_relay::chain::Peer;
@@ -10,31 +10,38 @@ use posthaste_relay::policy::{Policy, Rule, SourceAddress};
 use posthaste_wire::header::NodeId;
 use toml::Spanned;
 
-use super::super::{file, value};
+use super::super::value::ListenerMode;
+use super::super::{Fixed, file, value};
 use super::Reader;
 
 /// Bound on `[[listener]]` sections: each worker holds a socket for each.
 const LISTENERS_MAX: usize = 64;
 /// Where a listener listens that does not say: nobody but the host itself
 /// reaches it.
-const LISTENER: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(
-    std::net::Ipv4Addr::LOCALHOST,
-    4480,
-));
+const LISTENER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 4480));
+
+/// Where a listener that is for one destination sends what has none, until the problem
+/// is told.
+const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 impl Reader {
-    pub(super) fn listeners(&mut self, sections: &[Spanned<file::Listener>]) -> Vec<SocketAddr> {
+    /// The explicit listeners and the fixed ones.
+    pub(super) fn listeners(
+        &mut self,
+        sections: &[Spanned<file::Listener>],
+    ) -> (Vec<SocketAddr>, Vec<Fixed>) {
         self.at_most(LISTENERS_MAX, "listener", sections);
-        let listeners = sections.iter().map(|section| {
-            let section = section.get_ref();
-            self.get("listener.mode", &section.mode, (), value::listener_mode);
-            let (key, field) = ("listener.address", &section.address);
-            self.get(key, field, LISTENER, value::listener)
-        });
-        let listeners: Vec<_> = listeners.collect();
-        for (index, address) in listeners.iter().enumerate() {
-            let earlier = listeners[..index].iter().position(|other| other == address);
-            let Some(first) = earlier else { continue };
+        let mut listeners = Vec::new();
+        for section in sections {
+            let (key, field) = ("listener.address", &section.get_ref().address);
+            let address = self.get(key, field, LISTENER, value::listener);
+            listeners.push((address, self.destination(section)));
+        }
+        for (index, (address, _)) in listeners.iter().enumerate() {
+            let mut earlier = listeners[..index].iter();
+            let Some(first) = earlier.position(|(other, _)| other == address) else {
+                continue;
+            };
             let what = format!(
                 "listener.address = \"{address}\": is the address of listener {} already: expected a different address",
                 first + 1
@@ -44,7 +51,68 @@ impl Reader {
             let at = field.map_or_else(|| section.span(), Spanned::span).start;
             self.note(Some(at), what);
         }
-        listeners
+        self.circles(&listeners, sections);
+        let (mut explicit, mut fixed) = (Vec::new(), Vec::new());
+        for (address, destination) in listeners {
+            match destination {
+                None => explicit.push(address),
+                Some(destination) => fixed.push(Fixed {
+                    address,
+                    destination,
+                }),
+            }
+        }
+        (explicit, fixed)
+    }
+
+    /// Where the connections of a fixed listener go.
+    fn destination(&mut self, section: &Spanned<file::Listener>) -> Option<SocketAddr> {
+        let (file, at) = (section.get_ref(), section.span().start);
+        let mode = self.get(
+            "listener.mode",
+            &file.mode,
+            ListenerMode::Explicit,
+            value::listener_mode,
+        );
+        match (mode, &file.destination) {
+            (ListenerMode::Explicit, None) => None,
+            (ListenerMode::Explicit, Some(destination)) => {
+                let what = "listener.destination: is for mode = \"fixed\": who asks an explicit listener names the destination";
+                self.note(Some(destination.span().start), what.into());
+                None
+            }
+            (ListenerMode::Fixed, None) => {
+                let what = "listener.destination is missing: mode = \"fixed\" needs the address and port of a server, such as \"192.0.2.1:443\"";
+                self.note(Some(at), what.into());
+                Some(NOWHERE)
+            }
+            (ListenerMode::Fixed, field) => {
+                Some(self.get("listener.destination", field, NOWHERE, value::remote))
+            }
+        }
+    }
+
+    /// Complains of listeners that would connect to listeners.
+    fn circles(
+        &mut self,
+        listeners: &[(SocketAddr, Option<SocketAddr>)],
+        sections: &[Spanned<file::Listener>],
+    ) {
+        for ((_, destination), section) in listeners.iter().zip(sections) {
+            let Some(destination) = destination else {
+                continue;
+            };
+            let is_there = |(address, _): &(SocketAddr, _)| {
+                let everywhere = address.ip().is_unspecified() && destination.ip().is_loopback();
+                address == destination || (everywhere && address.port() == destination.port())
+            };
+            if listeners.iter().any(is_there) {
+                let what = format!(
+                    "listener.destination = \"{destination}\": this node listens there itself: expected the address of a server"
+                );
+                self.note(Some(section.span().start), what);
+            }
+        }
     }
 
     pub(super) fn access(&mut self, section: &file::Access) -> Access {

@@ -34,7 +34,11 @@ impl Reader {
         let field = &file.node.id;
         let id = self.get("node.id", field, None, |v| value::node_id(v).map(Some));
         let peer = file.peer.first().map(|peer| ("peers", peer.span()));
-        let listener = file.listener.first();
+        let fixed = |section: &&Spanned<file::Listener>| {
+            let mode = section.get_ref().mode.as_ref();
+            mode.is_some_and(|mode| mode.get_ref().as_str() == Some("fixed"))
+        };
+        let listener = file.listener.iter().find(|section| !fixed(section));
         let listener = listener.map(|listener| ("explicit listeners", listener.span()));
         if let (None, Some((what, section))) = (field, peer.or(listener)) {
             let what = format!(

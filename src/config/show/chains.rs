@@ -2,8 +2,6 @@
 //! Other nodes and what concerns them, back in the shape of the file. Keys are
 //! not shown.
 
-use std::net::SocketAddr;
-
 use posthaste_relay::chain;
 use posthaste_wire::header::LOOK_UP;
 use serde::Serialize;
@@ -34,6 +32,8 @@ pub(super) struct Measure {
 pub(super) struct Listener {
     mode: &'static str,
     address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -140,11 +140,18 @@ impl Measure {
 }
 
 impl Listener {
-    pub(super) fn of(address: &SocketAddr) -> Self {
-        Self {
+    pub(super) fn all(config: &Config) -> Vec<Self> {
+        let explicit = config.explicit.iter().map(|address| Self {
             mode: "explicit",
             address: address.to_string(),
-        }
+            destination: None,
+        });
+        let fixed = config.fixed.iter().map(|fixed| Self {
+            mode: "fixed",
+            address: fixed.address.to_string(),
+            destination: Some(fixed.destination.to_string()),
+        });
+        explicit.chain(fixed).collect()
     }
 }
 

@@ -5,6 +5,7 @@ use posthaste_relay::chain::{Carrier, PoolLimits};
 use posthaste_wire::header::{LOOK_UP, NodeId};
 use posthaste_wire::seal::Key;
 
+use super::super::Fixed;
 use super::super::host::KeyFile;
 use super::*;
 
@@ -15,6 +16,11 @@ fn what_is_said_of_other_nodes_is_read() {
     assert!(!config.transparent.enabled && config.transparent.wants("c0"));
     let listeners = ["127.0.0.1:4480", "[::1]:4480"].map(|text| text.parse().unwrap());
     assert_eq!(config.explicit, listeners);
+    let fixed = Fixed {
+        address: "192.0.2.1:443".parse().unwrap(),
+        destination: "198.51.100.7:443".parse().unwrap(),
+    };
+    assert_eq!(config.fixed, [fixed]);
     assert_eq!(chains.me, NodeId::new(7));
     let access = &config.policy.access;
     assert!(access.admits("203.0.113.9".parse().unwrap()) && access.cookies);
@@ -288,7 +294,32 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
     (
         "[[listener]]\nmode = \"open\"",
         ":10:8",
-        &["listener.mode = \"open\": expected \"explicit\""],
+        &["listener.mode = \"open\": expected \"explicit\" or \"fixed\""],
+    ),
+    (
+        "[[listener]]\nmode = \"fixed\"",
+        ":9:1",
+        &["listener.destination is missing: mode = \"fixed\" needs"],
+    ),
+    (
+        "[[listener]]\nmode = \"fixed\"\ndestination = \"192.0.2.1\"",
+        ":11:15",
+        &["listener.destination = \"192.0.2.1\": expected an address and port"],
+    ),
+    (
+        "[[listener]]\ndestination = \"192.0.2.1:80\"",
+        ":10:15",
+        &["listener.destination: is for mode = \"fixed\""],
+    ),
+    (
+        "[[listener]]\nmode = \"fixed\"\naddress = \"0.0.0.0:81\"\ndestination = \"127.0.0.1:81\"",
+        ":9:1",
+        &["listener.destination = \"127.0.0.1:81\": this node listens there itself"],
+    ),
+    (
+        "[[listener]]\n[[listener]]\nmode = \"fixed\"\naddress = \"[::1]:81\"\ndestination = \"127.0.0.1:4480\"",
+        ":10:1",
+        &["this node listens there itself: expected the address of a server"],
     ),
     (
         "[[listener]]\naddress = \"4480\"",

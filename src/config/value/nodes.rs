@@ -64,10 +64,22 @@ pub(in super::super) fn caller(value: &Value) -> Reading<IpAddr> {
 }
 
 /// What a listener is for.
-pub(in super::super) fn listener_mode(value: &Value) -> Reading<()> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum ListenerMode {
+    /// For those who name the destination themselves.
+    Explicit,
+    /// For one destination.
+    Fixed,
+}
+
+/// What a listener is for.
+pub(in super::super) fn listener_mode(value: &Value) -> Reading<ListenerMode> {
     match value.as_str() {
-        Some("explicit") => Ok(()),
-        _ => Err("expected \"explicit\"; transparent listeners need no section".into()),
+        Some("explicit") => Ok(ListenerMode::Explicit),
+        Some("fixed") => Ok(ListenerMode::Fixed),
+        _ => {
+            Err("expected \"explicit\" or \"fixed\"; transparent listeners need no section".into())
+        }
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Contender {
 pub(super) type Launched = (Command, Scratch, SocketAddr);
 
 /// All contenders, in the order of tables. The first two are references.
-pub(super) const ALL: [Contender; 11] = [
+pub(super) const ALL: [Contender; 12] = [
     row(
         "direct",
         "client and server joined by a cable",
@@ -107,6 +107,12 @@ pub(super) const ALL: [Contender; 11] = [
         "posthaste, accept late",
         Mode::Transparent,
         posthaste::late,
+    ),
+    row(
+        "posthaste-fixed",
+        "posthaste, a listener with a destination",
+        Mode::Fixed,
+        posthaste::fixed,
     ),
     row(
         "posthaste-explicit",

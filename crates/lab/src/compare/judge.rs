@@ -35,7 +35,7 @@ use Bound::{AtLeast, AtMost};
 
 /// The transparent node, with the default accept mode, and the one that clients address.
 pub(super) const EARLY: &str = "posthaste-early";
-const EXPLICIT: &str = "posthaste-explicit";
+const SERVING: &str = "posthaste-fixed";
 
 /// Peers with a fixed server, the transparent one, and both with large pipes or without.
 const FIXED: &[&str] = &["haproxy", "nginx"];
@@ -48,20 +48,20 @@ const ALL_PEERS: &[&str] = &["haproxy", "haproxy-transparent", "nginx"];
 const TARGETS: &[Target] = &[
     target("8k-64", EARLY, BestOf(TRANSPARENT), AtMost(0.62)),
     target("8k-64", EARLY, Forwarding, AtMost(3.5)),
-    target("8k-64", EXPLICIT, BestOf(FIXED), AtMost(0.65)),
-    target("8k-64", EXPLICIT, Forwarding, AtMost(3.5)),
+    target("8k-64", SERVING, BestOf(FIXED), AtMost(0.65)),
+    target("8k-64", SERVING, Forwarding, AtMost(3.5)),
     target("1k-64", EARLY, BestOf(TRANSPARENT), AtMost(0.60)),
     target("1k-64", EARLY, Forwarding, AtMost(3.5)),
-    target("1k-64", EXPLICIT, BestOf(FIXED), AtMost(0.60)),
-    target("1k-64", EXPLICIT, Forwarding, AtMost(3.5)),
+    target("1k-64", SERVING, BestOf(FIXED), AtMost(0.60)),
+    target("1k-64", SERVING, Forwarding, AtMost(3.5)),
     target("8k-low", EARLY, BestOf(TRANSPARENT), AtMost(0.72)),
     target("8k-low", EARLY, Forwarding, AtMost(5.5)),
-    target("8k-low", EXPLICIT, BestOf(FIXED), AtMost(0.72)),
-    target("8k-low", EXPLICIT, Forwarding, AtMost(5.5)),
+    target("8k-low", SERVING, BestOf(FIXED), AtMost(0.72)),
+    target("8k-low", SERVING, Forwarding, AtMost(5.5)),
     target("two-cores", EARLY, BestOf(TRANSPARENT), AtLeast(1.25)),
-    target("two-cores", EXPLICIT, BestOf(FIXED), AtLeast(1.25)),
+    target("two-cores", SERVING, BestOf(FIXED), AtLeast(1.25)),
     target("split", EARLY, BestOf(TRANSPARENT), AtLeast(1.25)),
-    target("split", EXPLICIT, BestOf(FIXED), AtLeast(1.25)),
+    target("split", SERVING, BestOf(FIXED), AtLeast(1.25)),
     target("bulk-1", EARLY, BestOf(TUNED), AtMost(0.95)),
     target("bulk-1", EARLY, BestOf(DEFAULT), AtMost(0.27)),
     target("bulk-1", EARLY, Forwarding, AtMost(1.6)),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_best_of_several_peers_counts() {
-        let values = [("haproxy", 100.0), ("nginx", 80.0), (EXPLICIT, 56.0)];
+        let values = [("haproxy", 100.0), ("nginx", 80.0), (SERVING, 56.0)];
         let rows = found("8k-64", &values);
         assert_eq!(rows.len(), 1, "forwarding was not measured");
         assert_eq!(
@@ -267,7 +267,7 @@ mod tests {
         );
         let rows = found(
             "two-cores",
-            &[("haproxy", 100.0), ("nginx", 120.0), (EXPLICIT, 156.0)],
+            &[("haproxy", 100.0), ("nginx", 120.0), (SERVING, 156.0)],
         );
         assert_eq!(
             rows[0][2..],
@@ -276,7 +276,7 @@ mod tests {
         assert!(found("8k-64", &[("haproxy", 1.0)]).is_empty());
         let rows = found(
             "8k-64",
-            &[("haproxy", 100.0), ("nginx", -1.0), (EXPLICIT, 56.0)],
+            &[("haproxy", 100.0), ("nginx", -1.0), (SERVING, 56.0)],
         );
         assert_eq!(rows[0][2..], ["nginx", "-", "<= 0.65", "UNCLEAR"]);
     }

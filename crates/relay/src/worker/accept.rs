@@ -4,18 +4,21 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
+use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::{Heading, Intercept};
 use crate::opening::{OnMeeting, Opening};
-use crate::policy::AcceptMode;
+use crate::policy::{AcceptMode, Action};
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys;
 
 use super::admit::client_prefix;
-use super::entry::{Entry, Owed};
+use super::entry::{Entry, LocalRule, Owed};
+use super::listeners::Purpose;
 use super::{ACCEPTS_MAX, Worker};
 
 /// Known prefixes remembered before the memory starts anew.
@@ -23,22 +26,24 @@ const KNOWN_MAX: usize = 4096;
 
 impl<I: Intercept> Worker<I> {
     /// Takes completed handshakes from a listener.
-    pub(super) fn accept(&mut self, number: u64) {
+    pub(super) fn accept(&mut self, number: usize) {
         for _ in 0..ACCEPTS_MAX {
-            let Some(listener) = usize::try_from(number)
-                .ok()
-                .and_then(|n| self.listeners.get(n))
-            else {
+            let Some((listener, purpose)) = self.listeners.get(number) else {
                 return;
             };
+            let purpose = *purpose;
             match sys::accept(listener) {
                 Ok((socket, client, server)) => {
                     self.carry_out();
-                    if self.is_explicit(number) {
-                        self.greet(client, socket, None);
-                    } else {
-                        let server = self.intercept.original(client).unwrap_or(server);
-                        self.on_accept(Flow::new(client, server), socket);
+                    match purpose {
+                        Purpose::Requests(_) => self.greet(client, socket, None),
+                        Purpose::Fixed(destination) => {
+                            self.serve(Flow::new(client, destination), socket);
+                        }
+                        Purpose::Transit => {
+                            let server = self.intercept.original(client).unwrap_or(server);
+                            self.on_accept(Flow::new(client, server), socket);
+                        }
                     }
                 }
                 Err(error) => return self.on_accept_error(&error),
@@ -64,7 +69,7 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
-            if self.is_asked_at(flow.server()) {
+            if self.listeners.are_asked_at(flow.server()) {
                 return self.greet(flow.client(), socket, None);
             }
             return self.begin_late(flow, socket);
@@ -190,26 +195,67 @@ impl<I: Intercept> Worker<I> {
         }
         self.counters.late.add(1);
         self.remember(&flow);
+        if rule.rule.accept != AcceptMode::Late {
+            self.unannounced.insert(flow);
+        }
+        let (key, mss) = self.insert_proved(flow, rule, socket);
+        if self.full() {
+            self.set_withdrawn(true);
+        }
+        self.choose_ways(key);
+        self.open_upstream(key, mss);
+    }
+
+    /// A client of a listener whose connections all go to one destination.
+    fn serve(&mut self, flow: Flow, socket: OwnedFd) {
+        self.counters.fixed_connections.add(1);
+        let rule = self.rules.for_flow(&flow);
+        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
+        let Some(rule) = rule else {
+            return self.turn_away(flow, Denial::Rule);
+        };
+        if self.full() || self.drain_until.is_some() {
+            return self.turn_away(flow, Denial::Overload);
+        }
+        let (key, mss) = self.insert_proved(flow, rule, socket);
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.fixed = true;
+        }
+        self.choose_ways(key);
+        self.open_upstream(key, mss);
+    }
+
+    /// Its socket is closed, which resets it.
+    fn turn_away(&mut self, flow: Flow, denial: Denial) {
+        self.take_note(&Denied {
+            from: flow.client(),
+            flow: Some(flow),
+            carrier: None,
+            denial,
+        });
+    }
+
+    /// A flow whose client has proved itself: its key, and the client's segment size.
+    fn insert_proved(
+        &mut self,
+        flow: Flow,
+        rule: Rc<LocalRule>,
+        socket: OwnedFd,
+    ) -> (u64, Option<u16>) {
         let mss = sys::segment_bytes(&socket);
         let owed = if rule.inherited {
             Owed::default()
         } else {
+            // The connection works without, so let it.
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
             Owed::ALL
         };
-        if rule.rule.accept != AcceptMode::Late {
-            self.unannounced.insert(flow);
-        }
         let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
-        if self.full() {
-            self.set_withdrawn(true);
-        }
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.owed[Side::Downstream] = owed;
             entry.timers.accept = Duration::ZERO.into();
         }
-        self.choose_ways(key);
-        self.open_upstream(key, mss);
+        (key, mss)
     }
 }

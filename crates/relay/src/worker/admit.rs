@@ -180,6 +180,7 @@ impl<I: Intercept> Worker<I> {
             rule,
             accept,
             queued: false,
+            fixed: false,
             sockets: Sides::default(),
             owed: Sides::default(),
             started: self.now.into(),
@@ -234,7 +235,8 @@ impl<I: Intercept> Worker<I> {
             mark: self.socket_mark,
             mss,
             strict: asked || entry.accept == AcceptMode::Strict,
-            asked,
+            asked: asked || entry.fixed,
+            proven: entry.fixed,
         };
         let result = Hop::prepare(&wanted, Kept::AddressAndPort);
         let mut result = result.and_then(|hop| self.connect(key, hop));

@@ -448,7 +448,7 @@ impl<I: Intercept> Worker<I> {
         self.take_note(&Denied {
             from,
             flow,
-            carrier: Carrier::Convert,
+            carrier: Some(Carrier::Convert),
             denial,
         });
     }

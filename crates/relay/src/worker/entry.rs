@@ -70,6 +70,8 @@ pub(super) struct Entry {
     pub(super) accept: AcceptMode,
     /// It waits for another turn.
     pub(super) queued: bool,
+    /// It came to a listener whose connections all go to one destination.
+    pub(super) fixed: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
     pub(super) owed: Sides<Owed>,
     /// When its SYN or its accept was seen, in the worker's time.

@@ -110,7 +110,7 @@ impl<I: Intercept> Worker<I> {
         self.take_note(&Denied {
             from,
             flow,
-            carrier: Carrier::Option,
+            carrier: Some(Carrier::Option),
             denial,
         });
     }

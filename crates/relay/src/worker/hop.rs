@@ -35,6 +35,9 @@ pub(super) struct Wanted<'a> {
     /// The flow was asked for by whoever it is carried for: answers to the
     /// client's address may not come back here.
     pub(super) asked: bool,
+    /// The client has proved itself: nobody has to know the socket's address before
+    /// its SYN leaves.
+    pub(super) proven: bool,
 }
 
 impl Wanted<'_> {
@@ -57,6 +60,9 @@ impl Wanted<'_> {
     /// Binds and returns the flow as the socket will see it.
     fn bind(&self, socket: &Socket, keep: Kept) -> io::Result<(Flow, Kept)> {
         let (client, server) = (self.flow.client(), self.flow.server());
+        if keep == Kept::Nothing && self.proven {
+            return Ok((self.flow, keep));
+        }
         let source = match keep {
             Kept::AddressAndPort => client,
             Kept::Address => SocketAddr::new(client.ip(), 0),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! posthaste as operators run it, without a line of log for each connection, as the others.
 //!
-//! A fixed destination it has none: where HAProxy's clients address HAProxy, those of posthaste
-//! address an explicit listener and say with the request, by RFC 8803, to whom it is to go. As
-//! with HAProxy the server sees the relay's address.
+//! Where clients address it the server sees the relay's address, as with HAProxy. At a fixed
+//! listener they say no more; at an explicit one they say with the request, by RFC 8803, to whom it
+//! is to go.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::compare::site::{NICE, Running, Site, cpu_set};
 use crate::network::{Family, Network};
 use crate::node::Node;
 
-/// The explicit listener's port.
+/// The port of the listener that clients address.
 const ASKED_AT: u16 = 4480;
 
 /// Warm hops that a worker keeps open: more than clients begin at once.
@@ -37,8 +37,27 @@ fn transparent(site: &Site<'_>, accept: &str) -> Result<Running> {
     })
 }
 
+fn listener(site: &Site<'_>) -> SocketAddr {
+    SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT)
+}
+
+pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
+    let listener = listener(site);
+    let config = format!(
+        "{}[transparent]\nenabled = false\n\
+         [[listener]]\nmode = \"fixed\"\naddress = \"{listener}\"\ndestination = \"{}\"\n",
+        head(site),
+        site.server()
+    );
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(listener, config)
+    })
+}
+
 pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
-    let listener = SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT);
+    let listener = listener(site);
     // The lab's addresses are private ones.
     let config = format!(
         "{}id = 1\n[transparent]\nenabled = false\n\

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Listeners that have a destination of their own, for clients that are told to connect to the node.
+
+use std::net::SocketAddr;
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::asking::{Asked, KEY, explicit, hear, listener, peer, scene, start_all};
+use crate::payload;
+use crate::support::{PORT, Pair, accept, counter, dial, listen, until, until_ended};
+
+/// Where clients connect to the first node.
+fn entrance(network: &Network, family: Family) -> SocketAddr {
+    SocketAddr::new(network.node_address(0, family), 8080)
+}
+
+/// A listener of the first node for its clients of one family.
+fn fixed(network: &Network, ours: Family, destination: SocketAddr) -> String {
+    let address = entrance(network, ours);
+    format!(
+        "[[listener]]\nmode = \"fixed\"\naddress = \"{address}\"\ndestination = \"{destination}\"\n"
+    )
+}
+
+fn server(network: &Network, family: Family) -> SocketAddr {
+    SocketAddr::new(network.server_address(family), PORT)
+}
+
+/// Listeners of both families whose connections go to a server of one.
+fn entrances(network: &Network, theirs: Family) -> String {
+    let each = Family::ALL.map(|ours| fixed(network, ours, server(network, theirs)));
+    each.concat()
+}
+
+/// Bytes go both ways, and each end sees the other's end.
+fn check(mut pair: Pair) {
+    payload::send(&mut pair.server, 1, 200_000).expect("it is read");
+    payload::receive(&mut pair.client, 1, 200_000).expect("it comes");
+    payload::send(&mut pair.client, 2, 200_000).expect("it is read");
+    payload::receive(&mut pair.server, 2, 200_000).expect("it comes");
+    pair.close_client_first();
+}
+
+#[test]
+fn clients_reach_the_destination_whatever_the_families() {
+    let network = scene();
+    let servers = listen(network.server(), PORT);
+    for theirs in Family::ALL {
+        let config = format!(
+            "[transparent]\nenabled = false\n{}",
+            entrances(&network, theirs)
+        );
+        let asked = Asked::start(&network, &config);
+        for ours in Family::ALL {
+            let client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
+            let (server, from) = accept(&servers);
+            // The client's address would not lead back to the node.
+            let calling = network.calling_address(0, theirs);
+            assert_eq!(from.ip(), calling, "{ours} to {theirs}");
+            check(Pair { client, server });
+        }
+        until_ended(&asked.node, "finished", 2);
+        assert_eq!(counter(&asked.node, "fixed_connections"), 2);
+        asked.settle();
+    }
+}
+
+#[test]
+fn clients_are_served_beside_those_in_transit() {
+    let network = scene();
+    let node = crate::support::start(&network, &entrances(&network, Family::V4));
+    let servers = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let client = dial(network.client(), entrance(&network, family)).expect("it accepts");
+        let (server, _) = accept(&servers);
+        let through = Pair::open(&network, family, &servers);
+        assert_eq!(
+            through.seen_by_server().ip(),
+            network.client_address(family)
+        );
+        check(Pair { client, server });
+        check(through);
+    }
+    until_ended(&node, "finished", 4);
+    assert_eq!(counter(&node, "fixed_connections"), 2);
+}
+
+#[test]
+fn a_server_that_refuses_resets_the_client() {
+    let network = scene();
+    let config = format!(
+        "[transparent]\nenabled = false\n{}",
+        entrances(&network, Family::V6)
+    );
+    let asked = Asked::start(&network, &config);
+    for (count, ours) in (1..).zip(Family::ALL) {
+        let mut client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
+        assert!(hear(&mut client).reset, "{ours}");
+        until_ended(&asked.node, "upstream_refused", count);
+    }
+    asked.settle();
+}
+
+#[test]
+fn rules_tell_whom_a_listener_serves() {
+    let network = scene();
+    let config = format!(
+        "[transparent]\nenabled = false\n{}[[rule]]\nname = \"others\"\n[[rule]]\nname = \"no\"\n\
+         action = \"reject\"\nsources = [\"{}\"]\n",
+        entrances(&network, Family::V4),
+        network.client_address(Family::V6),
+    );
+    let asked = Asked::start(&network, &config);
+    let servers = listen(network.server(), PORT);
+    let mut client = dial(network.client(), entrance(&network, Family::V6)).expect("it accepts");
+    assert!(hear(&mut client).reset);
+    asked.until_denied(&network, "rule", 1);
+    let client = dial(network.client(), entrance(&network, Family::V4)).expect("it accepts");
+    let (server, _) = accept(&servers);
+    check(Pair { client, server });
+    asked.settle();
+}
+
+#[test]
+fn what_is_served_may_go_over_a_chain() {
+    let network = scene();
+    let servers = listen(network.server(), PORT);
+    let allowed = "[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
+    for theirs in Family::ALL {
+        let first = format!(
+            "[node]\nid = 1\n[transparent]\nenabled = false\n{}{}\
+             [[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"node-1\"]\n\
+             [[route]]\nchains = [\"two\"]\ndirect = false\n",
+            entrances(&network, theirs),
+            peer(&network, 1, Family::V4),
+        );
+        let at = listener(&network, 0, Family::V4);
+        let second = format!(
+            "[node]\nid = 2\n{allowed}{}[[peer]]\nname = \"node-0\"\nid = 1\naddress = \"{at}\"\n\
+             key = \"{KEY}\"\npool_max = 0\n",
+            explicit(&network, 1),
+        );
+        let nodes: Vec<Node> = start_all(&network, [first, second].into_iter());
+        for ours in Family::ALL {
+            let client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
+            let (server, from) = accept(&servers);
+            assert_eq!(from.ip(), network.calling_address(1, theirs));
+            check(Pair { client, server });
+        }
+        for node in &nodes {
+            until_ended(node, "finished", 2);
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_would_connect_to_itself_keeps_the_node_from_starting() {
+    let network = scene();
+    let own = SocketAddr::new(network.node_address(0, Family::V4), 8080);
+    let config = format!(
+        "[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\naddress = \"0.0.0.0:8080\"\n\
+         destination = \"{own}\"\n"
+    );
+    let started = Node::builder(network.node(0), crate::support::binary())
+        .config(&config)
+        .start();
+    let error = format!("{:#}", started.expect_err("it does not start"));
+    assert!(error.contains("this node listens there itself"), "{error}");
+}
+
+#[test]
+fn no_more_are_served_than_there_is_room_for() {
+    let network = scene();
+    let config = format!(
+        "[node]\nworkers = 1\nrelays_max = 8\n[transparent]\nenabled = false\n{}",
+        entrances(&network, Family::V4)
+    );
+    let asked = Asked::start(&network, &config);
+    let servers = listen(network.server(), PORT);
+    let dial = |_| dial(network.client(), entrance(&network, Family::V4)).expect("it accepts");
+    let mut clients: Vec<_> = (0..8).map(dial).collect();
+    let all = || counter(&asked.node, "relays_opened") + asked.denied(&network, "overload");
+    until("all have met the node", || all() == 8);
+    let served = counter(&asked.node, "relays_opened");
+    assert!((1..8).contains(&served), "{served}");
+    let at = usize::try_from(served).expect("a few");
+    for client in &mut clients.split_off(at) {
+        assert!(hear(client).reset, "it is turned away");
+    }
+    for client in clients {
+        let (server, _) = accept(&servers);
+        check(Pair { client, server });
+    }
+    until_ended(&asked.node, "finished", served);
+    asked.settle();
+}
