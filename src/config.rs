@@ -169,6 +169,13 @@ impl Config {
         build::from_text(text, capacity).map_err(|problems| Error::new(path, problems))
     }
 
+    /// Whether to attach the programs to the interface of this name. Without transparency
+    /// they are there for those who ask: what a server answers waits for their proof.
+    pub(crate) fn watches(&self, interface: &str) -> bool {
+        let needed = self.transparent.enabled || !self.explicit.is_empty();
+        needed && self.transparent.wants(interface)
+    }
+
     /// `next` as far as a running node can take it on, and the keys in which it
     /// differs but that take effect only at the next start.
     pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<&'static str>) {

@@ -57,7 +57,7 @@ impl Node {
     }
 
     fn attach(&self, link: &Link) {
-        if link.is_port() || !self.config().transparent.wants(&link.name) {
+        if link.is_port() || !self.config().watches(&link.name) {
             return;
         }
         let layer = match link.framing {

@@ -62,6 +62,9 @@ fn clients_reach_the_destination_whatever_the_families() {
         }
         until_ended(&asked.node, "finished", 2);
         assert_eq!(counter(&asked.node, "fixed_connections"), 2);
+        // Nothing crosses the programs of a node that needs none.
+        let status = asked.node.status().expect("it answers");
+        assert_eq!(status["interfaces"], serde_json::json!([]), "{status:#}");
         asked.settle();
     }
 }
