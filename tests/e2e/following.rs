@@ -5,6 +5,7 @@
 
 mod hostile;
 mod impostor;
+mod lessons;
 mod links;
 mod loss;
 mod nodes;

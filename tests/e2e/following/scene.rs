@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use posthaste_control::message::NodeNumber;
 use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
@@ -54,6 +55,12 @@ pub(super) struct Settings {
     pub(super) listed: Vec<NodeNumber>,
     /// How often something is said on streams, in seconds.
     pub(super) alive_s: u32,
+    /// The round trip between one and two.
+    pub(super) beside: Duration,
+    /// Who carries connections first.
+    pub(super) carriers: Vec<NodeNumber>,
+    /// What a connection is taken to carry.
+    pub(super) transfer_size: &'static str,
 }
 
 impl Settings {
@@ -63,6 +70,9 @@ impl Settings {
             controller: String::new(),
             listed: vec![1, 2, 3],
             alive_s: 2,
+            beside: Duration::from_millis(10),
+            carriers: CHAIN.to_vec(),
+            transfer_size: "64KiB",
         }
     }
 }
@@ -75,6 +85,7 @@ pub(super) struct Scene {
     nodes: [Option<Node>; 3],
     states: Scratch,
     hops: Family,
+    transfer_size: &'static str,
 }
 
 impl Scene {
@@ -85,7 +96,7 @@ impl Scene {
             Link::delay(Duration::from_millis(30)),
             Link::Veth,
         ])
-        .beside(0, Link::delay(Duration::from_millis(5)))
+        .beside(0, Link::delay(settings.beside / 2))
         .build()
         .expect("root can build a network of namespaces");
         let mut site = Site::hurried(&settings.listed, settings.alive_s);
@@ -95,18 +106,22 @@ impl Scene {
              [[prefix]]\ndestinations = {SERVERS:?}\nnode = \"n3\"\n",
             settings.controller
         );
-        site.reload();
+        // Some of it counts from the start only.
+        site.end(Signal::SIGTERM);
+        site.write_config();
+        site.start();
         let mut scene = Self {
             network: Arc::new(network),
             site,
             nodes: [None, None, None],
             states: Scratch::new().expect("a directory"),
             hops: settings.hops,
+            transfer_size: settings.transfer_size,
         };
         for number in NUMBERS {
             scene.start_node(number);
         }
-        scene.until_carried(&CHAIN);
+        scene.until_carried(&settings.carriers);
         scene
     }
 
@@ -165,8 +180,9 @@ impl Scene {
              [measure]\ninterval = \"300ms\"\n\
              [[listener]]\naddress = \"{listener}\"\n\
              [controller]\naddress = \"{controller}\"\nkey = \"{key}\"\n\
-             identity_file = {identity:?}\nstate = {state:?}\n",
-            state = path("")
+             identity_file = {identity:?}\nstate = {state:?}\ntransfer_size = {size:?}\n",
+            state = path(""),
+            size = self.transfer_size
         )
     }
 
