@@ -8,9 +8,11 @@
 
 use std::hint::black_box;
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use posthaste_plan::fronts::Limits;
+use posthaste_plan::matrix::RATE_ASSUMED;
 use posthaste_plan::table::Classes;
 use posthaste_plan::{Link, Matrix, Model, Planner};
 
@@ -103,6 +105,14 @@ fn rates(nodes: usize) -> Matrix {
     })
 }
 
+/// Like `detours`, and every tenth link loses some packets.
+fn losses(nodes: usize) -> Matrix {
+    matrix(nodes, |rng, rtt_ms| Link {
+        loss_ppm: if rng.next() < 0.1 { below(rng, 1e4) } else { 0 },
+        ..of_ms(rtt_ms * (1.0 + rng.next()) + 0.3)
+    })
+}
+
 /// A kind of matrix, by name.
 type Kind = (&'static str, fn(usize) -> Matrix);
 
@@ -179,5 +189,41 @@ fn look_up(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, sweep, tables, look_up);
+/// What a controller asks for: chains of four hops at most, between nodes that assume a rate. Printed, as
+/// time of the thread's processor: a few runs are minutes.
+fn controller(_: &mut Criterion) {
+    let model = Model::default();
+    let classes = Classes::by_rounds(&model);
+    let limits = Limits { hops_max: Some(4) };
+    let kinds: [Kind; 3] = [("geo", geo), ("detours", detours), ("loss", losses)];
+    for (name, make) in kinds {
+        let mut matrix = make(1000);
+        matrix.assume(Some(RATE_ASSUMED));
+        let planner = Planner::new(&matrix, model, limits);
+        let mut fronts = None;
+        let found = worked(|| fronts = Some(planner.fronts(448_880)));
+        let (entries, bytes) = fronts.take().map_or((0, 0), |fronts| fronts.size());
+        let written = worked(|| {
+            black_box(planner.tables(&classes));
+        });
+        println!(
+            "{name}, 1000 nodes, 4 hops: all chains of a size {found:?} ({entries}, {} MB), all tables {written:?}",
+            bytes / 1_000_000
+        );
+    }
+}
+
+/// How long this thread's processor works on something.
+fn worked(what: impl FnOnce()) -> Duration {
+    let ran = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+        let first = text.split(' ').next().expect("three numbers");
+        Duration::from_nanos(first.parse().expect("nanoseconds"))
+    };
+    let before = ran();
+    what();
+    ran() - before
+}
+
+criterion_group!(benches, controller, sweep, tables, look_up);
 criterion_main!(benches);

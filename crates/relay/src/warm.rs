@@ -80,6 +80,12 @@ pub(crate) struct WarmHops {
     neighbours: Vec<Neighbour>,
     hops: Slots<Hop>,
     swept: Duration,
+    /// Peers that are due at once, some twice: a turn need not look at all the others.
+    woken: Vec<usize>,
+    /// No other peer is due before.
+    next_due: Option<Duration>,
+    /// When dials were last looked through, or since, one was going on.
+    is_dialing: bool,
 }
 
 /// A hop for a flow.
@@ -127,6 +133,9 @@ impl WarmHops {
             neighbours,
             hops: Slots::new(),
             swept: now,
+            woken: Vec::new(),
+            next_due: Some(now),
+            is_dialing: false,
         }
     }
 
@@ -157,6 +166,9 @@ impl WarmHops {
             neighbour.due = Some(now);
             self.neighbours.push(neighbour);
         }
+        self.woken.clear();
+        self.next_due = (!self.neighbours.is_empty()).then_some(now);
+        self.is_dialing = self.neighbours.iter().any(|one| one.pool.dialing() > 0);
         let keys: Vec<u64> = self.hops.iter().map(|(key, _)| key).collect();
         for key in keys {
             let place = self.hops.get(key).and_then(|hop| places[hop.peer]);
@@ -174,6 +186,7 @@ impl WarmHops {
         };
         let neighbour = &mut self.neighbours[hop.peer];
         neighbour.due = Some(now);
+        self.woken.push(hop.peer);
         match hop.stage.take() {
             Some(Stage::Dialing(dial)) => self.go_on(key, dial, now),
             Some(Stage::Waiting(mut ready, ping)) => match ready.listen(ping) {
@@ -197,21 +210,45 @@ impl WarmHops {
         if now >= self.swept + SWEEP {
             self.swept = now;
             self.give_up_dials(now);
+            self.is_dialing = self.neighbours.iter().any(|one| one.pool.dialing() > 0);
         }
-        for peer in 0..self.neighbours.len() {
-            if self.neighbours[peer].due.is_some_and(|due| due <= now) {
-                self.neighbours[peer].due = Some(now);
-                self.look_after(peer, epoll, now);
+        if self.next_due.is_some_and(|due| due <= now) {
+            self.wake_due(now);
+        }
+        let mut woken = std::mem::take(&mut self.woken);
+        woken.sort_unstable();
+        woken.dedup();
+        for &peer in &woken {
+            self.look_after(peer, epoll, now);
+            let neighbour = &self.neighbours[peer];
+            self.is_dialing |= neighbour.pool.dialing() > 0;
+            match neighbour.due {
+                // More is to be done than fits a turn.
+                Some(due) if due <= now => self.woken.push(peer),
+                Some(due) => self.next_due = Some(self.next_due.map_or(due, |next| next.min(due))),
+                None => {}
+            }
+        }
+    }
+
+    /// Wakes those that are due by the clock.
+    fn wake_due(&mut self, now: Duration) {
+        self.next_due = None;
+        for (peer, neighbour) in self.neighbours.iter().enumerate() {
+            match neighbour.due {
+                Some(due) if due <= now => self.woken.push(peer),
+                Some(due) => self.next_due = Some(self.next_due.map_or(due, |next| next.min(due))),
+                None => {}
             }
         }
     }
 
     /// When [`Self::on_time`] is to be called at the latest.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let dialing = self.neighbours.iter().any(|one| one.pool.dialing() > 0);
-        let sweep = dialing.then(|| self.swept + SWEEP);
-        let due = self.neighbours.iter().filter_map(|one| one.due);
-        due.chain(sweep).min()
+        let sweep = self.is_dialing.then(|| self.swept + SWEEP);
+        let woken = self.woken.iter();
+        let woken = woken.filter_map(|peer| self.neighbours[*peer].due);
+        woken.chain(self.next_due).chain(sweep).min()
     }
 
     /// A hop to a peer for a flow, whose arrival is noted also when there is
@@ -220,6 +257,7 @@ impl WarmHops {
         let neighbour = self.neighbours.get_mut(peer)?;
         neighbour.pool.on_flow(now);
         neighbour.due = Some(now);
+        self.woken.push(peer);
         while let Some(key) = neighbour.pool.take() {
             let stage = self.hops.remove(key).and_then(|hop| hop.stage);
             let Some(Stage::Waiting(ready, ping)) = stage else {
@@ -260,6 +298,7 @@ impl WarmHops {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
             neighbour.pool.suspect_all();
             neighbour.due = Some(now);
+            self.woken.push(peer);
         }
     }
 
@@ -340,6 +379,7 @@ impl WarmHops {
 
     /// Does what the pool of a peer wants done, or a good part of it.
     fn look_after(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
+        self.neighbours[peer].due = Some(now);
         for _ in 0..ORDERS_MAX {
             match self.neighbours[peer].pool.next_order(now) {
                 Some(Order::Ping(key)) => self.ping(key, now),
