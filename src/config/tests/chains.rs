@@ -354,6 +354,14 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         &["transparent.enabled = false: expected a [[listener]] as well"],
     ),
     (
+        "[[listener]]\naddress = \"lille.example.com:4480\"",
+        ":10:11",
+        &[
+            "listener.address = \"lille.example.com:4480\": expected an address",
+            "names are not looked up",
+        ],
+    ),
+    (
         "[access]\nlook_up = [\"nobody\"]",
         ":10:12",
         &["access.look_up = \"nobody\": expected names of [[peer]] sections"],

@@ -33,15 +33,32 @@ pub(in super::super) fn reflector(value: &Value) -> Reading<Option<SocketAddr>> 
         return Ok(None);
     }
     let form = "expected an address and port such as \"192.0.2.1:862\" or \"[2001:db8::1]:862\", or \"off\"";
-    remote(value).map(Some).map_err(|_| form.into())
+    let address = endpoint(value, form)?;
+    let is_remote = !address.ip().is_unspecified() && !address.ip().is_multicast();
+    is_remote
+        .then_some(Some(address))
+        .ok_or_else(|| form.into())
 }
 
 fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
     let text = value.as_str().unwrap_or_default();
     let address = text.parse::<SocketAddr>().ok();
-    address
-        .filter(|address| address.port() != 0)
-        .ok_or_else(|| form.into())
+    let address = address.filter(|address| address.port() != 0);
+    address.ok_or_else(|| match has_name(text) {
+        true => format!("{form}: names are not looked up, as nodes go on without DNS"),
+        false => form.into(),
+    })
+}
+
+/// Whether a text looks like the name of a host and a port.
+pub(super) fn has_name(text: &str) -> bool {
+    let parts = text.rsplit_once(':');
+    parts.is_some_and(|(host, port)| {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        port.parse::<u16>().is_ok()
+            && host.chars().all(is_name)
+            && host.contains(|c: char| c.is_ascii_alphabetic())
+    })
 }
 
 /// What carries the chain header over cold hops.
