@@ -205,12 +205,10 @@ pub(super) fn listen(value: &Value) -> Reading<Option<SocketAddr>> {
         .filter(|address| address.port() != 0);
     let form =
         "expected an address and port such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"off\"";
-    address
-        .map(Some)
-        .ok_or_else(|| match nodes::has_name(text) {
-            true => format!("{form}: names are not looked up"),
-            false => form.into(),
-        })
+    address.map(Some).ok_or_else(|| match has_name(text) {
+        true => format!("{form}: names are not looked up"),
+        false => form.into(),
+    })
 }
 
 /// The name of a rule, a peer or a chain.
