@@ -29,6 +29,8 @@ use due::Due;
 const TELL_AFTER: Duration = Duration::from_millis(250);
 /// Whose destinations are whose is found out anew after so long: every node tells what it measures.
 const LIST_AFTER: Duration = Duration::from_secs(10);
+/// Nodes that have lost their controller are back within so long: they try every 30 s, chance aside.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
 /// Rows that did not fit, one after the other, after which a node has to wait for the next plan.
 const MISFITS_MAX: u32 = 3;
 /// Links that a node measures at the interval for those that are not in use. If there are more, each is
@@ -101,7 +103,7 @@ impl Desk {
             list: Vec::new(),
             list_version: 0,
             away: BTreeMap::new(),
-            complete_at: Some(now + terms.life),
+            complete_at: Some(now + terms.life.max(BACK_WITHIN)),
             tell_at: None,
             list_at: None,
             seated: BTreeMap::new(),
