@@ -175,12 +175,11 @@ impl Site {
         let token = token.map(|word| format!("Authorization: Bearer {word}\r\n"));
         let token = token.unwrap_or_default();
         let length = body.len();
-        write!(
-            stream,
+        let question = format!(
             "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
+        );
+        stream.write_all(question.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
