@@ -70,9 +70,14 @@ impl Curve {
         }
         // The known window is smaller than both, so it is not zero.
         let window = rtt.min(self.window_max_us);
-        let rounds = self.sending_us.div_ceil(window).max(1).ilog2();
-        let sent = ((1 << rounds) - 1) * window;
-        (self.before + u64::from(rounds)) * rtt + ((self.sending_us - sent) >> rounds)
+        // Mostly none or one, and no division, as this is asked a hundred million times for a plan.
+        let (mut rounds, mut left, mut next) = (0u32, self.sending_us, window);
+        while left > next {
+            left -= next;
+            next *= 2;
+            rounds += 1;
+        }
+        (self.before + u64::from(rounds)) * rtt + (left >> rounds)
     }
 }
 
