@@ -203,30 +203,29 @@ fn loss_is_measured() {
 
 #[test]
 fn hops_that_flows_open_are_believed_first() {
-    let network = pair(Link::delay(Duration::from_millis(20)));
-    let route = "[[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"other\"]\n\
-                 [[route]]\nchains = [\"two\"]\ndirect = false\n";
-    let slow = "[measure]\ninterval = \"1h\"\ninterval_in_use = \"2s\"\n";
-    let warm = |config: String| config.replace("pool_max = 0", "pool_min = 2");
-    let first = member(&network, 0, Family::V4, slow);
-    // On the path of its clients.
-    let (_, first) = first.split_once("[node]").expect("a section");
-    let configs = [
-        warm(format!("[node]{first}")) + route,
-        member(&network, 1, Family::V4, slow),
-    ];
-    let nodes = start_all(&network, configs.into_iter());
-    let server = listen(network.server(), PORT);
-    let link = until_link(&nodes[0], "a link by hops", |link| {
-        let mut pair = Pair::open(&network, Family::V4, &server);
-        pair.check();
-        pair.close_client_first();
-        is_up_by(link, "hops") && takes(link, 40)
-    });
-    assert_eq!(
-        (&link["in_use"], &link["interval_ms"]),
-        (&true.into(), &2_000.into())
-    );
+    for pool in ["pool_min = 2", "pool_max = 0"] {
+        let network = pair(Link::delay(Duration::from_millis(20)));
+        let route = "[[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"other\"]\n\
+                     [[route]]\nchains = [\"two\"]\ndirect = false\n";
+        let slow = "[measure]\ninterval = \"1h\"\ninterval_in_use = \"2s\"\n";
+        let first = member(&network, 0, Family::V4, slow).replace("pool_max = 0", pool);
+        // On the path of its clients.
+        let (_, first) = first.split_once("[node]").expect("a section");
+        let configs = [
+            format!("[node]{first}") + route,
+            member(&network, 1, Family::V4, slow),
+        ];
+        let nodes = start_all(&network, configs.into_iter());
+        let server = listen(network.server(), PORT);
+        let link = until_link(&nodes[0], pool, |link| {
+            let mut pair = Pair::open(&network, Family::V4, &server);
+            pair.check();
+            pair.close_client_first();
+            // Hops that wait for flows are opened before.
+            is_up_by(link, "hops") && takes(link, 40) && link["in_use"] == true
+        });
+        assert_eq!(link["interval_ms"], 2_000, "{pool}");
+    }
 }
 
 #[test]
