@@ -305,6 +305,8 @@ impl WarmHops {
     /// Takes note of what a flow achieved over a hop to a peer, at its end.
     pub(crate) fn learn(&mut self, peer: usize, info: &TcpInfo, now: Duration) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
+            // A flow that came in a SYN began before its socket knew one.
+            neighbour.round = info.min_rtt().or(neighbour.round);
             neighbour.path.learn(info, now);
         }
     }

@@ -481,3 +481,20 @@ fn a_flow_goes_on_at_its_share_for_a_while() {
     assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
     carry(warm);
 }
+
+#[test]
+fn the_round_trip_of_a_flow_that_has_ended_is_known() {
+    let peers = [peer((Ipv4Addr::LOCALHOST, 9).into(), 0, 0)];
+    let mut worker = Worker::new(&peers);
+    let now = sys::monotonic();
+    assert_eq!(worker.hops.way(0, now).1, None);
+    let info = |min_rtt_us| TcpInfo {
+        min_rtt_us,
+        ..TcpInfo::default()
+    };
+    for measured in [50_000, 0] {
+        worker.hops.learn(0, &info(measured), now);
+        let round = worker.hops.way(0, now).1;
+        assert_eq!(round, Some(Duration::from_millis(50)), "{measured}");
+    }
+}
