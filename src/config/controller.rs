@@ -85,6 +85,8 @@ impl fmt::Debug for Api {
 pub(crate) struct Plan {
     /// How long a plan stands after it was last said to.
     pub(crate) life: Duration,
+    /// Hops are taken to be open when flows come.
+    pub(crate) warm: bool,
     pub(crate) hops_max: u8,
     pub(crate) margin_percent: u32,
     pub(crate) better_percent: u32,

@@ -231,6 +231,15 @@ pub(super) fn accept(value: &Value) -> Reading<AcceptMode> {
     }
 }
 
+/// `warm`, or `cold`.
+pub(super) fn is_warm(value: &Value) -> Reading<bool> {
+    match value.as_str() {
+        Some("warm") => Ok(true),
+        Some("cold") => Ok(false),
+        _ => Err("expected \"cold\" or \"warm\"".into()),
+    }
+}
+
 /// `relay`, `forward` or `reject`.
 pub(super) fn action(value: &Value) -> Reading<Action> {
     match value.as_str() {

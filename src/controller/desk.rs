@@ -42,6 +42,8 @@ const LINKS_AT_INTERVAL: u32 = 100;
 pub(super) struct Terms {
     /// How long a plan stands.
     pub(super) life: Duration,
+    /// Whether plans are made for hops that are open when flows come.
+    pub(super) warm: bool,
     /// How often something is said.
     pub(super) alive: Duration,
 }
@@ -90,10 +92,12 @@ impl Desk {
         now: Duration,
     ) -> Self {
         let stamp = book.stamp();
+        let mut registry = Registry::default();
+        registry.set_warm(terms.warm);
         Self {
             terms,
             intervals,
-            registry: Registry::default(),
+            registry,
             egresses: Egresses::new(terms.life),
             timing: Timing::new(now, stamp.version > 0),
             roster: Roster::default(),

@@ -46,6 +46,7 @@ impl Hub {
     pub(super) fn new(config: Controller, store: Store, contents: Contents, log: Log) -> Self {
         let terms = Terms {
             life: config.plan.life,
+            warm: config.plan.warm,
             alive: config.server.alive,
         };
         let intervals = (config.interval, config.interval_in_use);

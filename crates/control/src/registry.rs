@@ -13,6 +13,7 @@
 mod report;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use posthaste_plan::Matrix;
@@ -69,6 +70,8 @@ pub struct Registry {
     listed: BTreeMap<NodeNumber, Listed>,
     nodes: BTreeMap<NodeNumber, Node>,
     doubts: Doubts,
+    /// Hops are taken to be open when flows come.
+    warm: bool,
 }
 
 /// What became of links by what was said.
@@ -83,6 +86,11 @@ pub struct News {
 }
 
 impl Registry {
+    /// Whether plans are made for hops that are open when flows come, or for such as are opened for them.
+    pub fn set_warm(&mut self, warm: bool) {
+        self.warm = warm;
+    }
+
     /// Nodes that may register from now on. Those that may not any more are forgotten, and returned.
     pub fn set_listed(&mut self, listed: BTreeMap<NodeNumber, Listed>) -> Vec<NodeNumber> {
         self.listed = listed;
@@ -200,7 +208,12 @@ impl Registry {
     /// What both ends of a link come to, if both have registered.
     pub fn agreed(&self, one: NodeNumber, other: NodeNumber) -> Agreed {
         let said = self.said(one, other).zip(self.said(other, one));
-        said.map_or_else(Agreed::default, |(there, back)| Agreed::of(there, back))
+        let mut agreed = said.map_or_else(Agreed::default, |(there, back)| Agreed::of(there, back));
+        if let Some(link) = agreed.link.as_mut().filter(|_| self.warm) {
+            // What it may send at once is what its ends take it to bear, if that is more.
+            link.window = Some(NonZeroU32::MIN);
+        }
+        agreed
     }
 
     /// What to plan for: all nodes that have registered, and the links that both ends say are up.

@@ -179,14 +179,15 @@ impl Reader {
 
     fn plan(&mut self, section: &written::Plan) -> Plan {
         let percent = |v: &Value| value::number(v, 0..=90);
-        let hops = self.get("plan.hops_max", &section.hops_max, 4, |v| {
+        let hops_max = self.get("plan.hops_max", &section.hops_max, 4, |v| {
             value::number(v, 1..=16)
         });
         Plan {
             life: self.get("plan.life", &section.life, SECOND * 900, |v| {
                 value::duration(v, SECOND * 2..=MONTH)
             }),
-            hops_max: u8::try_from(hops).unwrap_or(u8::MAX),
+            warm: self.get("plan.hops", &section.hops, false, value::is_warm),
+            hops_max: u8::try_from(hops_max).unwrap_or(u8::MAX),
             margin_percent: self.get("plan.margin_percent", &section.margin_percent, 10, percent),
             better_percent: self.get("plan.better_percent", &section.better_percent, 5, percent),
             better_by: self.get("plan.better_by", &section.better_by, MILLISECOND * 2, |v| {

@@ -40,6 +40,7 @@ struct Api {
 #[derive(Debug, Serialize)]
 struct Plan {
     life: String,
+    hops: &'static str,
     hops_max: u8,
     margin_percent: u32,
     better_percent: u32,
@@ -116,6 +117,7 @@ fn plan(config: &Controller) -> Plan {
     let access = plan.classes.access_us().iter();
     Plan {
         life: show_duration(plan.life),
+        hops: if plan.warm { "warm" } else { "cold" },
         hops_max: plan.hops_max,
         margin_percent: plan.margin_percent,
         better_percent: plan.better_percent,

@@ -52,7 +52,7 @@ fn what_is_shown_means_the_same() {
     let text = format!(
         "alive = \"3s\"\n[api]\nlisten = \"[::1]:9000\"\nread_token_file = \"{FILE}\"\n
          operate_token_file = \"{FILE}\"\n[plan]\nlife = \"1m\"\nsizes = [1000, \"1MiB\"]\n
-         access = [\"0ms\", \"30ms\"]\nhops_max = 3\nmargin_percent = 20\n[measure]\n
+         access = [\"0ms\", \"30ms\"]\nhops = \"warm\"\nhops_max = 3\nmargin_percent = 20\n[measure]\n
          interval = \"5s\"\n{NODES}\n[[prefix]]\n
          destinations = [\"198.51.100.0/24\", \"2001:db8::/32\"]\nnode = \"rome\""
     );
@@ -83,6 +83,7 @@ fn mistakes_are_told_with_their_lines() {
             "[plan]\nhops_max = 0",
             "expected a whole number from 1 to 16",
         ),
+        ("[plan]\nhops = \"hot\"", "expected \"cold\" or \"warm\""),
         ("[[node]]\nname = \"a\"", "node \"a\": id is missing"),
         (
             "[[node]]\nname = \"a\"\nid = 1\nkey = \"00\"",

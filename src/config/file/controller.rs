@@ -43,6 +43,7 @@ pub(in super::super) struct Api {
 #[serde(deny_unknown_fields, default)]
 pub(in super::super) struct Plan {
     pub(in super::super) life: Scalar,
+    pub(in super::super) hops: Scalar,
     pub(in super::super) hops_max: Scalar,
     pub(in super::super) margin_percent: Scalar,
     pub(in super::super) better_percent: Scalar,

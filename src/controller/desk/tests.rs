@@ -18,6 +18,7 @@ impl Office {
     fn new(nodes: &[NodeNumber]) -> Self {
         let terms = Terms {
             life: SECOND * 900,
+            warm: false,
             alive: SECOND * 10,
         };
         let book = Book::new(Settings::default(), &Saved::default(), Duration::ZERO);

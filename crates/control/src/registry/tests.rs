@@ -228,3 +228,30 @@ fn who_is_away_for_long_is_forgotten() {
     assert_eq!(registry.deadline(), None);
     assert_eq!(registry.network().nodes, [2, 3]);
 }
+
+#[test]
+fn warm_hops_have_no_handshake_in_the_plan() {
+    let mut registry = registry();
+    registry.links(
+        1,
+        &[Link {
+            to: 2,
+            state: up(7000),
+        }],
+    );
+    registry.links(
+        2,
+        &[Link {
+            to: 1,
+            state: up(7000),
+        }],
+    );
+    let time = |registry: &Registry| {
+        let link = registry.agreed(1, 2).link.unwrap();
+        posthaste_plan::Model::default().time_us(&link, 1000)
+    };
+    let cold = time(&registry);
+    registry.set_warm(true);
+    assert_eq!(time(&registry) + 7000, cold);
+    assert_eq!(registry.agreed(1, 3).link, None);
+}
