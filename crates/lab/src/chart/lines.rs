@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lines with markers, the model's dashed.
 
-use super::scale::{Scale, Spacing, plain};
+use super::scale::{Scale, Spacing, plain, ticks};
 use super::svg::{Anchor, Svg};
 use super::{Frame, GRID, LEFT, PALETTE, RIGHT, SOFT, Series, TICK};
 
 const DASHED: &str = " stroke-dasharray=\"5 4\"";
+
+/// Numbers that can each have a label.
+const POINTS_MAX: usize = 20;
 
 /// Draws one line per series over the ascending `values`.
 pub(super) fn draw(
@@ -16,7 +19,18 @@ pub(super) fn draw(
     series: &[Series],
 ) {
     let scale = across(values, spacing);
-    for &value in values {
+    // So many numbers are a curve: they have neither labels nor markers of their own.
+    let is_curve = values.len() > POINTS_MAX && spacing == Spacing::Linear;
+    let labels = if is_curve {
+        let last = values[values.len() - 1];
+        ticks(last, 8)
+            .into_iter()
+            .filter(|tick| *tick <= last)
+            .collect()
+    } else {
+        values.to_vec()
+    };
+    for value in labels {
         let x = scale.at(value);
         svg.line((x, frame.top), (x, frame.bottom), GRID, 1.0, "");
         svg.text(
@@ -38,9 +52,8 @@ pub(super) fn draw(
         draw_spread(svg, frame, &scale, values, series, order);
         let measured = points(&series.values);
         svg.polyline(&measured, PALETTE[order], 2.2, "");
-        measured
-            .iter()
-            .for_each(|&point| marker(svg, point, order, PALETTE[order]));
+        let marked = measured.iter().filter(|_| !is_curve);
+        marked.for_each(|&point| marker(svg, point, order, PALETTE[order]));
     }
 }
 

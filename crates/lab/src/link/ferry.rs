@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,9 @@ const BATCH: usize = 32;
 /// A packet later than this is counted: the machine was too busy to be exact.
 const LATE: Duration = Duration::from_millis(1);
 
-/// The epoll token of the event that ends the thread.
+/// The epoll tokens of the event that ends the thread, and of that which tells it of changes.
 const STOP: u64 = u64::MAX;
+const CHANGE: u64 = u64::MAX - 1;
 
 /// What the ferry did so far, over all its links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,8 @@ struct Counters {
 #[derive(Debug)]
 pub struct Ferry {
     stop: Arc<EventFd>,
+    changed: Arc<EventFd>,
+    changes: Arc<Mutex<Vec<(usize, Emulation)>>>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
 }
@@ -74,9 +77,13 @@ impl Ferry {
     pub fn start(links: Vec<([File; 2], Emulation)>, seed: u64) -> Result<Self> {
         let ports = ports(links, seed);
         let stop = Arc::new(EventFd::new().context("make an event descriptor")?);
-        let epoll = watch(&ports, &stop)?;
+        let changed = Arc::new(EventFd::new().context("make an event descriptor")?);
+        let epoll = watch(&ports, &stop, &changed)?;
         let counters = Arc::new(Counters::default());
+        let changes = Arc::default();
         let mut crossing = Crossing {
+            changed: Arc::clone(&changed),
+            changes: Arc::clone(&changes),
             buffer: vec![0; usize::from(MTU)],
             began: Instant::now(),
             counters: Arc::clone(&counters),
@@ -88,9 +95,20 @@ impl Ferry {
             .context("start the ferry thread")?;
         Ok(Self {
             stop,
+            changed,
+            changes,
             counters,
             thread: Some(thread),
         })
+    }
+
+    /// A link is something else from now on, in the order of [`Self::start`]. What is under way on it
+    /// arrives as it would have.
+    pub fn change(&self, link: usize, emulation: Emulation) -> Result<()> {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.push((link, emulation));
+        self.changed.write(1).context("tell the ferry")?;
+        Ok(())
     }
 
     /// What was carried so far.
@@ -128,7 +146,7 @@ fn ports(links: Vec<([File; 2], Emulation)>, seed: u64) -> Vec<Port> {
     ports
 }
 
-fn watch(ports: &[Port], stop: &EventFd) -> Result<Epoll> {
+fn watch(ports: &[Port], stop: &EventFd, changed: &EventFd) -> Result<Epoll> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
     let add = |fd: &dyn AsFd, token| {
         epoll
@@ -139,11 +157,14 @@ fn watch(ports: &[Port], stop: &EventFd) -> Result<Epoll> {
         add(&port.tun, index as u64)?;
     }
     add(&stop, STOP)?;
+    add(&changed, CHANGE)?;
     Ok(epoll)
 }
 
 /// The state of the ferry thread.
 struct Crossing {
+    changed: Arc<EventFd>,
+    changes: Arc<Mutex<Vec<(usize, Emulation)>>>,
     ports: Vec<Port>,
     buffer: Vec<u8>,
     began: Instant,
@@ -165,6 +186,7 @@ impl Crossing {
             for event in &events[..count] {
                 match event.u64 {
                     STOP => return,
+                    CHANGE => self.take_changes(),
                     index => self.take(usize::try_from(index).unwrap_or(usize::MAX)),
                 }
             }
@@ -177,6 +199,17 @@ impl Crossing {
             .iter()
             .filter_map(|port| port.queue.next_wake())
             .min()
+    }
+
+    fn take_changes(&mut self) {
+        // The descriptor is read so that it falls silent; how often it was written does not matter.
+        let _ = self.changed.read();
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (link, emulation) in changes.drain(..) {
+            for port in self.ports.iter_mut().skip(link * 2).take(2) {
+                port.queue.change(&emulation);
+            }
+        }
     }
 
     /// Reads what an interface sends.

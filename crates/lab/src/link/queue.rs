@@ -123,11 +123,28 @@ pub struct Queue {
     stages: Vec<Box<dyn Stage>>,
     waiting: VecDeque<(Duration, Vec<u8>)>,
     dropped: u64,
+    seed: u64,
 }
 
 impl Queue {
     /// A direction with the properties of `emulation`; `seed` orders its losses.
     pub fn new(emulation: &Emulation, seed: u64) -> Self {
+        Self {
+            splitter: emulation.fragment_bytes.map(Splitter::new),
+            stages: Self::stages(emulation, seed),
+            waiting: VecDeque::new(),
+            dropped: 0,
+            seed,
+        }
+    }
+
+    /// Packets that come from now on find these properties. None overtakes one that came before.
+    pub fn change(&mut self, emulation: &Emulation) {
+        self.splitter = emulation.fragment_bytes.map(Splitter::new);
+        self.stages = Self::stages(emulation, self.seed);
+    }
+
+    fn stages(emulation: &Emulation, seed: u64) -> Vec<Box<dyn Stage>> {
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         if emulation.loss > 0.0 {
             stages.push(Box::new(Loss::new(emulation.loss, seed)));
@@ -141,12 +158,7 @@ impl Queue {
             }));
         }
         stages.push(Box::new(Delay(emulation.delay.saturating_sub(WAKE_UP))));
-        Self {
-            splitter: emulation.fragment_bytes.map(Splitter::new),
-            stages,
-            waiting: VecDeque::new(),
-            dropped: 0,
-        }
+        stages
     }
 
     /// Takes a packet in at `now`.
