@@ -39,8 +39,8 @@ use world::World;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often the controller is asked what it has planned with, while nodes come.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Between deaths: more than a controller rests after a plan.
-const REST: Duration = Duration::from_secs(5);
+/// Between deaths: more than a controller waits with what is no death, and plans and rests.
+const REST: Duration = Duration::from_secs(13);
 /// Between two changes of links.
 const BEAT: Duration = Duration::from_millis(100);
 /// How far links that change do, up or down.
@@ -252,7 +252,7 @@ impl Experiment<'_> {
     /// hold it.
     fn settle(&mut self) -> Result<Stamp> {
         let deadline = Instant::now() + PATIENCE;
-        let mut before = None;
+        let mut before = stamp(&controller::ask("/v1/plan")?)?;
         loop {
             self.crowd.run_for(REST)?;
             let plan = stamp(&controller::ask("/v1/plan")?)?;
@@ -260,11 +260,11 @@ impl Experiment<'_> {
                 .crowd
                 .living()
                 .all(|player| player.holds() == Some(plan));
-            if all && before == Some(plan) {
+            if all && before == plan {
                 return Ok(plan);
             }
             ensure!(Instant::now() < deadline, "plans follow each other");
-            before = Some(plan);
+            before = plan;
         }
     }
 
@@ -274,15 +274,9 @@ impl Experiment<'_> {
         let ((one, other), ways) = self.most_used();
         let before = self.mark()?;
         self.crowd.change(one, other, LinkState::Dead)?;
-        let death = self.aftermath(plan, &before, ways)?;
         let ends = (number(one), number(other));
-        for player in self.crowd.living() {
-            ensure!(
-                !goes_by(player, |pair| pair == ends || pair == (ends.1, ends.0)),
-                "a node still sends flows over the dead link"
-            );
-        }
-        Ok(death)
+        let is_dead = |pair| pair == ends || pair == (ends.1, ends.0);
+        self.aftermath(plan, &before, ways, is_dead)
     }
 
     /// A node dies that more ways pass than any other.
@@ -291,28 +285,36 @@ impl Experiment<'_> {
         let (dead, ways) = self.most_passed();
         let before = self.mark()?;
         self.crowd.kill(dead)?;
-        let death = self.aftermath(plan, &before, ways)?;
         let dead = number(dead);
-        for player in self.crowd.living() {
-            ensure!(
-                !goes_by(player, |(one, other)| one == dead || other == dead),
-                "a node still sends flows by the dead node"
-            );
-        }
-        Ok(death)
+        let is_dead = |(one, other)| one == dead || other == dead;
+        self.aftermath(plan, &before, ways, is_dead)
     }
 
-    /// Waits until all nodes have a newer plan.
-    fn aftermath(&mut self, plan: Stamp, before: &Mark, ways: usize) -> Result<Death> {
-        let newer = Stamp {
-            version: plan.version + 1,
-            ..plan
-        };
-        let followed = |player: &Player| player.followed(newer);
-        self.crowd
-            .run_until("new rows", PATIENCE, |player| followed(player).is_some())?;
+    /// Waits until all nodes have a plan without what is dead.
+    fn aftermath(
+        &mut self,
+        plan: Stamp,
+        before: &Mark,
+        ways: usize,
+        is_dead: impl Fn((NodeNumber, NodeNumber)) -> bool,
+    ) -> Result<Death> {
+        let mut newer = plan;
+        // A plan that was being made when it died does not know of it.
+        while self.crowd.living().any(|player| goes_by(player, &is_dead)) {
+            ensure!(
+                before.at.elapsed() < PATIENCE,
+                "nodes go on over what is dead"
+            );
+            newer.version += 1;
+            let what = "going by a plan without what is dead";
+            self.crowd
+                .run_until(what, PATIENCE, |player| player.holds() >= Some(newer))?;
+        }
         let cost = self.since(before)?;
-        let times = self.crowd.living().filter_map(followed);
+        let times = self
+            .crowd
+            .living()
+            .filter_map(|player| player.followed(newer));
         Ok(Death {
             seconds: times.map(|at| (at - before.at).as_secs_f64()).collect(),
             ways,
@@ -374,7 +376,7 @@ fn ways<'a>(player: &'a Player, held: &'a Held) -> impl Iterator<Item = ChainNum
 }
 
 /// Whether a flow from a node may go over a hop of this kind.
-fn goes_by(player: &Player, is_such: impl Fn((NodeNumber, NodeNumber)) -> bool) -> bool {
+fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool) -> bool {
     let Some(held) = player.follower().plan() else {
         return false;
     };
