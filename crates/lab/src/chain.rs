@@ -15,7 +15,7 @@ use crate::netns::Namespace;
 use crate::node::Node;
 
 /// Where nodes are asked for flows.
-const PORT: u16 = 4480;
+pub(crate) const PORT: u16 = 4480;
 
 /// What all nodes share.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -61,9 +61,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Sets what the node's namespace needs for the chain.
     pub(crate) fn prepare(&self, namespace: &Namespace) -> Result<()> {
-        let warm = if self.pool > 0 { WARM } else { &[] };
-        let mut settings = COLD.iter().chain(warm);
-        settings.try_for_each(|(key, value)| namespace.sysctl(key, value))
+        prepare(namespace, self.pool > 0)
     }
 
     /// The tables of the configuration that make a node the member number `place` of the chain.
@@ -135,6 +133,13 @@ impl Chain {
         }
         Ok(())
     }
+}
+
+/// Sets what the namespace of a node needs that has peers, and warm hops to them if `warm`.
+pub(crate) fn prepare(namespace: &Namespace, warm: bool) -> Result<()> {
+    let warm = if warm { WARM } else { &[] };
+    let mut settings = COLD.iter().chain(warm);
+    settings.try_for_each(|(key, value)| namespace.sysctl(key, value))
 }
 
 fn name(place: usize) -> String {

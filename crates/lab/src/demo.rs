@@ -7,7 +7,7 @@
 //! Fetches alternate between the two. Every object is compared with the original, and the
 //! server's log must name the client's own address.
 
-mod web;
+pub(crate) mod web;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

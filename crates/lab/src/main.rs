@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, establish, fleet, load, measuring, off_path, planning, record, synflood,
-    transfer_times,
+    boot, compare, demo, establish, fleet, load, measuring, off_path, overlay, planning, record,
+    synflood, transfer_times,
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -44,6 +44,8 @@ enum Command {
     Planning(planning::Args),
     /// Have a thousand nodes follow one controller, and links and nodes die.
     Fleet(fleet::Args),
+    /// Time transfers over an overlay with a controller, beside a front's, while links change.
+    Overlay(overlay::Args),
     /// Print records as Markdown.
     Report(record::Args),
 }
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args),
         Command::Planning(args) => planning::run(args),
         Command::Fleet(args) => fleet::run(args),
+        Command::Overlay(args) => overlay::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

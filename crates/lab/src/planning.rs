@@ -8,7 +8,7 @@
 //!
 //! The matrices are not part of the project: `--data` names where they are.
 
-mod data;
+pub(crate) mod data;
 mod pictures;
 mod quality;
 mod report;

@@ -259,7 +259,7 @@ fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-fn verify(offset: u64, part: &[u8]) -> Result<()> {
+pub(crate) fn verify(offset: u64, part: &[u8]) -> Result<()> {
     ensure!(
         part == content(offset, part.len()),
         "wrong content between byte {offset} and byte {}",

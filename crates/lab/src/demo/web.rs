@@ -41,7 +41,7 @@ impl Programs {
     }
 }
 
-fn find(program: &str, package: &str) -> Result<PathBuf> {
+pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(SBIN.map(PathBuf::from))
@@ -51,14 +51,14 @@ fn find(program: &str, package: &str) -> Result<PathBuf> {
 }
 
 /// The content of an object: no two places alike.
-fn object(size: u64) -> Vec<u8> {
+pub(crate) fn object(size: u64) -> Vec<u8> {
     (0..size * KB)
         .map(|at| scramble(at).to_le_bytes()[0])
         .collect()
 }
 
 /// The part of a URL that names an object.
-fn object_name(size: u64) -> String {
+pub(crate) fn object_name(size: u64) -> String {
     format!("{size}k")
 }
 

@@ -22,12 +22,12 @@ const GRAPHS: usize = 54;
 
 /// Round-trip times between all nodes of a graph.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mesh {
-    pub(super) name: String,
+pub(crate) struct Mesh {
+    pub(crate) name: String,
     /// By row, in milliseconds.
-    pub(super) rtts_ms: Vec<Vec<f64>>,
+    pub(crate) rtts_ms: Vec<Vec<f64>>,
     /// What a node costs.
-    pub(super) cost_us: u32,
+    pub(crate) cost_us: u32,
 }
 
 /// So much that a chain without a needless node wins a tie, and no more: the paper has no such cost.
@@ -70,7 +70,7 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
 }
 
 /// Round-trip times between the regions of a cloud.
-pub(super) fn read_cloud(data: &Path) -> Result<Mesh> {
+pub(crate) fn read_cloud(data: &Path) -> Result<Mesh> {
     read_matrix(&data.join("cloud/aws21_cloudping_ms.tsv"), CLOUD_COST_US)
 }
 

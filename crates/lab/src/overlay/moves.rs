@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A link gets worse, or is cut: when do new connections take another way, and what becomes of one that
+//! is open?
+//!
+//! Which nodes carried a connection is what their logs say of it. The connection that is open carries
+//! bytes all the time, no faster than its client reads.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::site::{LONG, SERVER, Site, Way, cut, target};
+use super::web::{self, Fetched};
+use super::world::{Pair, World};
+use super::{Args, PATIENCE};
+use crate::mesh::address;
+use crate::transfer;
+
+/// What a link that gets worse is multiplied with.
+const WORSE: f64 = 3.0;
+/// Between two new connections.
+const EVERY: Duration = Duration::from_millis(100);
+/// How long there are new connections before and after.
+pub(super) const BEFORE: Duration = Duration::from_secs(3);
+const AFTER: Duration = Duration::from_secs(12);
+/// What the open connection carries, and how much of it in a second: longer than all this takes.
+const LONG_BYTES: u64 = 64_000_000;
+const LONG_RATE: f64 = 4_000_000.0;
+/// How long it may take, with the link cut for a while.
+const LONG_PATIENCE: Duration = Duration::from_secs(180);
+const CHUNK: usize = 64 * 1024;
+/// How long it may take until connections go as before when the link is as before.
+const RETURN: Duration = Duration::from_secs(45);
+/// Nodes have logged what ended so long ago.
+const LOGGED: Duration = Duration::from_millis(500);
+
+/// What happens to a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Worse,
+    Cut,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Move {
+    pub(super) kind: Kind,
+    pub(super) before: BTreeSet<usize>,
+    pub(super) after: BTreeSet<usize>,
+    /// From the change to the first new connection that took another way, in seconds.
+    pub(super) moved_s: Option<f64>,
+    /// The same to the first after which none took the old one.
+    pub(super) settled_s: Option<f64>,
+    /// New connections: how long after the first each began, and how long it took, in seconds.
+    pub(super) connections: Vec<(f64, Option<f64>)>,
+    /// How long the open connection took for all its bytes, in seconds.
+    pub(super) long_s: f64,
+}
+
+/// Has a link of the first pair's chain get worse, and then one cut.
+pub(super) fn observe(
+    args: &Args,
+    world: &World,
+    site: &Site,
+    moves: &mut Vec<Move>,
+) -> Result<()> {
+    for kind in [Kind::Worse, Kind::Cut] {
+        let pair = world.pairs[0];
+        let chain = site.chain(pair, args.sizes[0] * super::KB)?;
+        let length = |ends: &&[usize]| world.rtt_ms(ends[0], ends[1]);
+        let longest = chain
+            .windows(2)
+            .max_by(|a, b| length(a).total_cmp(&length(b)));
+        let longest = longest.context("a chain has hops")?;
+        let (one, other) = (longest[0], longest[1]);
+        let usual = |times| world.link(args, one, other, times);
+        let change = || match kind {
+            Kind::Worse => site.mesh.change(one, other, usual(WORSE)),
+            Kind::Cut => site.mesh.change(one, other, cut(usual(1.0))),
+        };
+        let restore = || site.mesh.change(one, other, usual(1.0));
+        let seen = watch(args, site, pair, kind, change, restore)?;
+        until_back(args, site, pair, &seen.before)?;
+        moves.push(seen);
+    }
+    Ok(())
+}
+
+/// A connection: when it began, since the first, and what came of it.
+type Opened = (Duration, Result<Fetched>);
+
+fn watch(
+    args: &Args,
+    site: &Site,
+    pair: Pair,
+    kind: Kind,
+    change: impl Fn() -> Result<()>,
+    restore: impl Fn() -> Result<()>,
+) -> Result<Move> {
+    let client = site.client(pair)?;
+    let size = args.sizes[0];
+    let server = target(args, pair, size, Way::Through);
+    let long = SocketAddr::new(address(pair.server, SERVER, args.family), LONG);
+    let start = Instant::now();
+    let (opened, long_s, changed) = thread::scope(|scope| {
+        let open = scope.spawn(move || client.run_in(|| read_slowly(long)));
+        let mut changed = None;
+        let mut fetches = Vec::new();
+        let mut due = start;
+        while due < start + BEFORE + AFTER {
+            if changed.is_none() && due >= start + BEFORE {
+                change()?;
+                changed = Some(start.elapsed());
+            }
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            fetches.push(scope.spawn(move || -> Opened {
+                let began = start.elapsed();
+                (began, web::fetch(client, server, size, PATIENCE))
+            }));
+            due += EVERY;
+        }
+        restore()?;
+        let join = |fetch: thread::ScopedJoinHandle<'_, Opened>| {
+            let end = fetch.join();
+            end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let opened: Vec<Opened> = fetches.into_iter().map(join).collect();
+        let long_s = open.join();
+        let long_s = long_s.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let changed = changed.context("the link was changed")?;
+        anyhow::Ok((
+            opened,
+            long_s.context("the connection that was open")?,
+            changed,
+        ))
+    })?;
+    thread::sleep(LOGGED);
+    judge(site, kind, &opened, changed, long_s)
+}
+
+fn judge(
+    site: &Site,
+    kind: Kind,
+    opened: &[Opened],
+    changed: Duration,
+    long_s: f64,
+) -> Result<Move> {
+    let passed = site.passed();
+    let ways: Vec<(Duration, Option<&BTreeSet<usize>>)> = opened
+        .iter()
+        .map(|(began, end)| {
+            let client = end.as_ref().ok().map(|fetched| fetched.local);
+            (*began, client.and_then(|client| passed.get(&client)))
+        })
+        .collect();
+    let first = ways.iter().find_map(|(_, way)| *way);
+    let before = first.context("nobody logged the first connection")?.clone();
+    let since = |(began, _): &(Duration, _)| (began.checked_sub(changed)).map(|s| s.as_secs_f64());
+    let is_new = |way: &Option<&BTreeSet<usize>>| way.is_some_and(|way| *way != before);
+    let moved = ways
+        .iter()
+        .find(|(began, way)| *began >= changed && is_new(way));
+    let last_old = ways.iter().rposition(|(_, way)| !is_new(way));
+    let settled = ways.get(last_old.map_or(0, |place| place + 1));
+    let after = ways.iter().rev().find_map(|(_, way)| *way);
+    Ok(Move {
+        kind,
+        after: after.cloned().unwrap_or_default(),
+        moved_s: moved.and_then(since),
+        settled_s: settled.and_then(since),
+        connections: opened
+            .iter()
+            .map(|(began, end)| {
+                let took = end.as_ref().ok().map(|one| one.complete.as_secs_f64());
+                (began.as_secs_f64(), took)
+            })
+            .collect(),
+        before,
+        long_s,
+    })
+}
+
+/// Waits until connections go as they went.
+fn until_back(args: &Args, site: &Site, pair: Pair, before: &BTreeSet<usize>) -> Result<()> {
+    let deadline = Instant::now() + RETURN;
+    let server = target(args, pair, args.sizes[0], Way::Through);
+    while Instant::now() < deadline {
+        let fetched = web::fetch(site.client(pair)?, server, args.sizes[0], PATIENCE)?;
+        thread::sleep(LOGGED);
+        if site.passed().get(&fetched.local) == Some(before) {
+            return Ok(());
+        }
+    }
+    // The next is observed on the way that is in use then.
+    Ok(())
+}
+
+/// Fetches from the calling thread's namespace, slowly, and checks every byte. Returns how long it took.
+fn read_slowly(server: SocketAddr) -> Result<f64> {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect(server).context("connect")?;
+    stream.set_read_timeout(Some(LONG_PATIENCE))?;
+    stream.write_all(format!("GET {LONG_BYTES}\n").as_bytes())?;
+    let mut received = 0_u64;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let due = start + Duration::from_secs_f64(received as f64 / LONG_RATE);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let count = stream
+            .read(&mut chunk)
+            .with_context(|| format!("read after {received} bytes"))?;
+        if count == 0 {
+            break;
+        }
+        transfer::verify(received, &chunk[..count])?;
+        received += count as u64;
+        ensure!(
+            start.elapsed() < LONG_PATIENCE,
+            "{received} bytes in {LONG_PATIENCE:?}"
+        );
+    }
+    ensure!(received == LONG_BYTES, "it ended after {received} bytes");
+    Ok(start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The record and the tables of `overlay`.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+
+use super::moves::Kind;
+use super::site::{Hops, Site};
+use super::world::{Pair, World};
+use super::{Args, Configuration, Contender, Outcome};
+use crate::record::{self, Record};
+use crate::stats::{deviation_percent, max, median, percentile};
+use crate::table::Table;
+
+/// Until the first new connection takes another way after a link got worse, in seconds.
+const MOVED_MAX_S: f64 = 3.0;
+
+/// What was measured, beside the model.
+pub(super) struct Report<'a> {
+    pub(super) args: &'a Args,
+    pub(super) world: &'a World,
+    pub(super) outcome: &'a Outcome,
+}
+
+/// Prints and writes everything. Fails when something is not as it is to be.
+pub(super) fn write(
+    args: &Args,
+    world: &World,
+    outcome: &Outcome,
+    record: &mut Record,
+) -> Result<()> {
+    let report = Report {
+        args,
+        world,
+        outcome,
+    };
+    report.parameters(record);
+    report.samples(record);
+    record
+        .tables
+        .extend(world.pairs.iter().map(|pair| report.table(*pair)));
+    record.tables.push(report.moves());
+    let misses = report.misses();
+    record.remarks = report.verdicts();
+    record.remarks.extend(misses.iter().cloned());
+    record.remarks.extend(outcome.remarks.iter().cloned());
+    record.remarks.extend(outcome.failures.iter().cloned());
+    for table in &record.tables {
+        println!("{table}");
+    }
+    for remark in &record.remarks {
+        println!("{remark}");
+    }
+    for (name, chart) in report.pictures() {
+        let path = record.path(&args.output, &format!("{name}.svg"));
+        record::write_file(&path, &chart.svg())?;
+        println!("Picture: {}", path.display());
+    }
+    println!("Record: {}", record.write(&args.output)?.display());
+    let failures = outcome.failures.len();
+    ensure!(failures == 0, "{failures} transfers failed");
+    ensure!(misses.is_empty(), "{} targets missed", misses.len());
+    Ok(())
+}
+
+/// What the links of an overlay carried.
+pub(super) fn carried(hops: Hops, site: &Site) -> Result<String> {
+    let stats = site.mesh.stats();
+    Ok(format!(
+        "Emulated links, overlay with {} hops: {} packets, {} dropped, {} more than 1 ms late, at \
+         worst {:.1} ms.",
+        if hops == Hops::Warm { "warm" } else { "cold" },
+        stats.packets,
+        stats.dropped + stats.refused,
+        stats.late,
+        stats.lateness_us_max as f64 / 1e3
+    ))
+}
+
+impl Report<'_> {
+    fn parameters(&self, record: &mut Record) {
+        let args = self.args;
+        record.parameter("places", self.world.places());
+        record.parameter("access_rtt_ms", args.access);
+        record.parameter("rate_mbit", args.rate);
+        record.parameter("repeats", args.repeats);
+        record.parameter("congestion", args.congestion.as_str());
+        record.parameter("family", args.family.to_string());
+        record.parameter("tolerance_percent", args.tolerance);
+        record.parameter("behind_percent", args.behind);
+    }
+
+    fn samples(&self, record: &mut Record) {
+        for one in self.outcome.timings.keys() {
+            let (pair, bytes) = (self.pair_name(one.pair), (one.size * 1000).to_string());
+            let labels = [
+                ("pair", pair.as_str()),
+                ("bytes", &bytes),
+                ("contender", one.contender.name()),
+            ];
+            let first = self.outcome.timings[one]
+                .iter()
+                .map(|t| t.first_byte.as_secs_f64() * 1e3);
+            record.sample("time to first byte", "ms", &labels, first.collect());
+            record.sample("time to completion", "ms", &labels, self.values(*one));
+        }
+        for (place, seen) in self.outcome.moves.iter().enumerate() {
+            let number = (place + 1).to_string();
+            let labels = [("event", seen.kind.name()), ("number", number.as_str())];
+            record.sample("moved", "s", &labels, seen.moved_s.into_iter().collect());
+            record.sample("open connection", "s", &labels, vec![seen.long_s]);
+            let times = seen.connections.iter().filter_map(|(_, took)| *took);
+            record.sample("new connections", "s", &labels, times.collect());
+        }
+    }
+
+    pub(super) fn pair_name(&self, pair: Pair) -> String {
+        self.world.chain_name(&[pair.client, pair.server])
+    }
+
+    pub(super) fn values(&self, one: Configuration) -> Vec<f64> {
+        let timings = self.outcome.timings.get(&one).into_iter().flatten();
+        timings.map(|t| t.complete.as_secs_f64() * 1e3).collect()
+    }
+
+    pub(super) fn median(&self, pair: Pair, size: u64, contender: Contender) -> Option<f64> {
+        median(&self.values(Configuration {
+            pair,
+            size,
+            contender,
+        }))
+    }
+
+    /// Of everything but the front, of which there is no model.
+    pub(super) fn model(&self, pair: Pair, size: u64, contender: Contender) -> Option<f64> {
+        let one = Configuration {
+            pair,
+            size,
+            contender,
+        };
+        let chain = match contender {
+            Contender::Front => return None,
+            Contender::Direct => None,
+            Contender::Chain(hops) => Some((self.outcome.chains.get(&one)?.as_slice(), hops)),
+        };
+        Some(self.world.model_ms(self.args, pair, chain, size))
+    }
+
+    fn off(&self, pair: Pair, size: u64, contender: Contender) -> Option<f64> {
+        let model = self.model(pair, size, contender)?;
+        Some(deviation_percent(
+            self.median(pair, size, contender)?,
+            model,
+        ))
+    }
+
+    /// How far warm hops are behind the front, in per cent.
+    fn behind(&self, pair: Pair, size: u64) -> Option<f64> {
+        let warm = self.median(pair, size, Contender::Chain(Hops::Warm))?;
+        Some(deviation_percent(
+            warm,
+            self.median(pair, size, Contender::Front)?,
+        ))
+    }
+
+    fn table(&self, pair: Pair) -> Table {
+        let rtt_ms = self.world.rtt_ms(pair.client, pair.server);
+        let title = format!("{}, {rtt_ms} ms, medians in ms", self.pair_name(pair));
+        let columns = [
+            "KB",
+            "direct",
+            "model",
+            "cold",
+            "model",
+            "off",
+            "warm",
+            "model",
+            "off",
+            "front",
+            "warm to front",
+            "cold chain",
+            "warm chain",
+        ];
+        let mut table = Table::new(title, &columns);
+        let ms = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:.1}"));
+        let percent = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:+.1} %"));
+        let [cold, warm] = [Hops::Cold, Hops::Warm].map(Contender::Chain);
+        for &size in &self.args.sizes {
+            let median = |contender| ms(self.median(pair, size, contender));
+            let model = |contender| ms(self.model(pair, size, contender));
+            let chain = |contender| {
+                let chain = self.outcome.chains.get(&Configuration {
+                    pair,
+                    size,
+                    contender,
+                });
+                chain.map_or_else(dash, |chain| self.world.chain_name(chain))
+            };
+            table.push([
+                size.to_string(),
+                median(Contender::Direct),
+                model(Contender::Direct),
+                median(cold),
+                model(cold),
+                percent(self.off(pair, size, cold)),
+                median(warm),
+                model(warm),
+                percent(self.off(pair, size, warm)),
+                median(Contender::Front),
+                percent(self.behind(pair, size)),
+                chain(cold),
+                chain(warm),
+            ]);
+        }
+        table
+    }
+
+    fn moves(&self) -> Table {
+        let title = "A link of the first pair's chain gets worse, or is cut";
+        let columns = [
+            "event",
+            "before",
+            "after",
+            "first other way",
+            "all other ways",
+            "slowest new connection",
+            "failed",
+            "open connection",
+        ];
+        let mut table = Table::new(title, &columns);
+        let seconds = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:.1} s"));
+        let names = |places: &BTreeSet<usize>| {
+            let names: Vec<&str> = places.iter().map(|place| self.world.name(*place)).collect();
+            names.join(", ")
+        };
+        for seen in &self.outcome.moves {
+            let took: Vec<f64> = seen
+                .connections
+                .iter()
+                .filter_map(|(_, took)| *took)
+                .collect();
+            let failed = seen.connections.len() - took.len();
+            table.push([
+                seen.kind.name().to_owned(),
+                names(&seen.before),
+                names(&seen.after),
+                seconds(seen.moved_s),
+                seconds(seen.settled_s),
+                seconds(max(&took)),
+                failed.to_string(),
+                format!("whole in {:.1} s", seen.long_s),
+            ]);
+        }
+        table
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Pair, u64)> {
+        let sizes = |pair: &Pair| {
+            self.args
+                .sizes
+                .iter()
+                .map(|size| (*pair, *size))
+                .collect::<Vec<_>>()
+        };
+        self.world.pairs.iter().flat_map(sizes)
+    }
+
+    fn verdicts(&self) -> Vec<String> {
+        let cold = Contender::Chain(Hops::Cold);
+        let off: Vec<f64> = self
+            .all()
+            .filter_map(|(p, s)| self.off(p, s, cold))
+            .collect();
+        let behind: Vec<f64> = self.all().filter_map(|(p, s)| self.behind(p, s)).collect();
+        let range = |values: &[f64]| {
+            let [low, middle, high] =
+                [0.0, 50.0, 100.0].map(|p| percentile(values, p).unwrap_or(0.0));
+            format!("{low:+.1} to {high:+.1} %, median {middle:+.1} %")
+        };
+        vec![
+            format!("Cold chains against the model: {}.", range(&off)),
+            format!("Warm chains against the front: {}.", range(&behind)),
+        ]
+    }
+
+    fn misses(&self) -> Vec<String> {
+        let mut misses = Vec::new();
+        for (pair, size) in self.all() {
+            let name = self.pair_name(pair);
+            let off = self
+                .off(pair, size, Contender::Chain(Hops::Cold))
+                .unwrap_or(0.0);
+            if off.abs() > self.args.tolerance {
+                misses.push(format!(
+                    "Missed: {name}, {size} KB: cold is {off:+.1} % off the model."
+                ));
+            }
+            let behind = self.behind(pair, size).unwrap_or(0.0);
+            if behind > self.args.behind {
+                misses.push(format!(
+                    "Missed: {name}, {size} KB: warm is {behind:+.1} % behind the front."
+                ));
+            }
+        }
+        let worse = self
+            .outcome
+            .moves
+            .iter()
+            .filter(|seen| seen.kind == Kind::Worse);
+        for seen in worse.filter(|seen| seen.moved_s.is_none_or(|s| s > MOVED_MAX_S)) {
+            let took = seen
+                .moved_s
+                .map_or_else(|| "never".to_owned(), |s| format!("after {s:.1} s"));
+            misses.push(format!("Missed: a new connection took another way {took}."));
+        }
+        misses
+    }
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Worse => "three times as long",
+            Self::Cut => "cut",
+        }
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Web servers of two kinds, both nginx, and a client.
+//!
+//! The *origin* has the objects. The *front* stands for what operators of content networks have near
+//! clients: it answers for the origin, over connections to it that it keeps open (HTTP/1.1). Like the
+//! nodes' hosts those of both keep grown windows over idle times and have large buffers. What the
+//! front has got it passes on at once, and writes to no disk.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::demo::web::{object, object_name};
+use crate::netns::Namespace;
+use crate::process::Process;
+use crate::scratch::Scratch;
+
+/// How long a server may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes read at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// A running nginx.
+#[derive(Debug)]
+pub(super) struct Nginx {
+    _process: Process,
+    _files: Scratch,
+}
+
+impl Nginx {
+    /// An origin at some ports, with an object of each size in KB.
+    pub(super) fn origin(
+        nginx: &Path,
+        host: &Namespace,
+        ports: &[u16],
+        sizes: &[u64],
+    ) -> Result<Self> {
+        let files = Scratch::new()?;
+        for &size in sizes {
+            let file = files.path().join(object_name(size));
+            fs::write(file, object(size)).context("write an object")?;
+        }
+        let root = files.path().display();
+        let servers = format!("server {{\n{}root {root};\n}}\n", listen(ports));
+        Self::start(nginx, host, files, &servers)
+    }
+
+    /// A front for origins: where it listens, and for whom.
+    pub(super) fn front(
+        nginx: &Path,
+        host: &Namespace,
+        origins: &[(u16, SocketAddr)],
+    ) -> Result<Self> {
+        let servers = origins.iter().map(|(port, origin)| {
+            let listen = listen(&[*port]);
+            format!(
+                "upstream origin{port} {{ server {origin}; keepalive 8; }}\n\
+                 server {{\n{listen}location / {{\n\
+                 proxy_pass http://origin{port};\nproxy_http_version 1.1;\n\
+                 proxy_set_header Connection \"\";\nproxy_buffers 64 16k;\n\
+                 proxy_max_temp_file_size 0;\n}}\n}}\n"
+            )
+        });
+        Self::start(nginx, host, Scratch::new()?, &servers.collect::<String>())
+    }
+
+    fn start(nginx: &Path, host: &Namespace, files: Scratch, servers: &str) -> Result<Self> {
+        let root = files.path();
+        let text = format!(
+            "daemon off;
+master_process off;
+pid {root}/nginx.pid;
+error_log stderr;
+events {{ worker_connections 512; }}
+http {{
+    access_log off;
+    client_body_temp_path {root}/body;
+    proxy_temp_path {root}/proxy;
+    fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi;
+    scgi_temp_path {root}/scgi;
+    sendfile on;
+    tcp_nodelay on;
+    keepalive_timeout 600s;
+    keepalive_requests 100000;
+    {servers}
+}}
+",
+            root = root.display()
+        );
+        let file = root.join("nginx.conf");
+        fs::write(&file, text).context("configure nginx")?;
+        let mut command = host.command(nginx)?;
+        command.arg("-e").arg("stderr").arg("-p").arg(root);
+        command.arg("-c").arg(&file);
+        let mut process = Process::spawn("nginx", command)?;
+        // nginx writes its process id when it listens.
+        let listening = root.join("nginx.pid");
+        process.wait_until("sign that it listens", PATIENCE, |_| listening.exists())?;
+        Ok(Self {
+            _process: process,
+            _files: files,
+        })
+    }
+}
+
+fn listen(ports: &[u16]) -> String {
+    let line = |port: &u16| format!("listen 0.0.0.0:{port};\nlisten [::]:{port} ipv6only=on;\n");
+    ports.iter().map(line).collect()
+}
+
+/// How long a fetch took, from the start of the connection attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fetched {
+    pub(super) first_byte: Duration,
+    pub(super) complete: Duration,
+    /// The client's own address in this fetch.
+    pub(super) local: SocketAddr,
+}
+
+/// Fetches the object of `size` KB over a new connection and compares it with the original.
+pub(super) fn fetch(
+    from: &Namespace,
+    server: SocketAddr,
+    size: u64,
+    patience: Duration,
+) -> Result<Fetched> {
+    let expected = object(size);
+    let fetched = from.run_in(|| fetch_here(server, size, &expected, patience));
+    fetched.with_context(|| format!("fetch {size} KB from {server}"))
+}
+
+fn fetch_here(
+    server: SocketAddr,
+    size: u64,
+    expected: &[u8],
+    patience: Duration,
+) -> Result<Fetched> {
+    let domain = Domain::for_address(server);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_read_timeout(Some(patience))?;
+    let mut answer = Vec::with_capacity(expected.len() + CHUNK);
+    let start = Instant::now();
+    socket
+        .connect_timeout(&server.into(), patience)
+        .context("connect")?;
+    let mut stream = TcpStream::from(socket);
+    let name = object_name(size);
+    let request = format!("GET /{name} HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .context("send the request")?;
+    let mut first_byte = None;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let count = match stream.read(&mut chunk) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            count => count.context("read")?,
+        };
+        let now = start.elapsed();
+        ensure!(count > 0, "the answer ended after {} bytes", answer.len());
+        ensure!(now < patience, "{} bytes in {now:?}", answer.len());
+        first_byte.get_or_insert(now);
+        answer.extend_from_slice(&chunk[..count]);
+        let whole = body(&answer)?.filter(|body| body.len() >= expected.len());
+        let Some(body) = whole else { continue };
+        ensure!(body == expected, "the object did not arrive as it is");
+        return Ok(Fetched {
+            first_byte: first_byte.unwrap_or(now),
+            complete: now,
+            local: stream.local_addr()?,
+        });
+    }
+}
+
+/// What has come of an object; nothing before the head is whole.
+fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
+    let end = answer
+        .windows(4)
+        .take(CHUNK)
+        .position(|four| four == b"\r\n\r\n");
+    let Some(end) = end else { return Ok(None) };
+    if !answer.starts_with(b"HTTP/1.1 200 ") {
+        bail!("{}", String::from_utf8_lossy(&answer[..end]));
+    }
+    Ok(Some(&answer[end + 4..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_begins_behind_its_head() {
+        assert_eq!(body(b"HTTP/1.1 200 OK\r\nA: b\r\n").unwrap(), None);
+        let whole = body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nxy").unwrap();
+        assert_eq!(whole, Some(&b"xy"[..]));
+        assert!(body(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").is_err());
+    }
+}
