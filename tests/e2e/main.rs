@@ -22,6 +22,7 @@ mod following;
 mod fragments;
 mod heralds;
 mod hostile;
+mod lab;
 mod measuring;
 mod neighbour;
 mod odd_clients;

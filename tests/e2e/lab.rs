@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lab's experiments with a controller, made small: real nodes, a real controller, and records that
+//! hold what was measured. How fast anything was is not looked at here.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use posthaste_lab::record::Record;
+use posthaste_lab::scratch::Scratch;
+use posthaste_lab::{fleet, overlay};
+
+#[derive(Debug, Parser)]
+struct Fleet {
+    #[command(flatten)]
+    args: fleet::Args,
+}
+
+#[derive(Debug, Parser)]
+struct Overlay {
+    #[command(flatten)]
+    args: overlay::Args,
+}
+
+/// Arguments that every experiment takes, and some of its own.
+fn words<'a>(output: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let program = env!("CARGO_BIN_EXE_posthaste");
+    let output = output.to_str().expect("paths are text");
+    let mut words = vec!["lab", "--node-binary", program, "--output", output];
+    words.extend(more);
+    words
+}
+
+/// The only record of a directory.
+fn record(output: &Path) -> Record {
+    let files = fs::read_dir(output).expect("there is a record");
+    let paths = files.map(|file| file.expect("files can be listed").path());
+    let mut records = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+    Record::read(&records.next().expect("there is a record")).expect("it can be read")
+}
+
+#[test]
+fn a_small_fleet_follows_its_controller_through_deaths() {
+    let output = Scratch::new().unwrap();
+    let few = ["--nodes", "12", "--seconds", "2", "--deaths", "1"];
+    let fleet = Fleet::parse_from(words(output.path(), &few));
+    fleet::run(&fleet.args).unwrap();
+    let record = record(output.path());
+    let values = |quantity: &str| {
+        let samples = record.samples.iter();
+        let of = samples.filter(|samples| samples.quantity == quantity);
+        of.map(|samples| samples.values.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(values("rows of all links"), [12]);
+    assert_eq!(values("new rows"), [12, 11], "a link died, and a node");
+}
+
+#[test]
+fn a_small_overlay_carries_what_others_carry_too() {
+    let (output, data) = (Scratch::new().unwrap(), Scratch::new().unwrap());
+    fs::create_dir(data.path().join("cloud")).unwrap();
+    let matrix = "1 80 40 70\n80 1 42 70\n40 42 1 70\n70 70 70 1\n";
+    fs::write(data.path().join("cloud/aws21_cloudping_ms.tsv"), matrix).unwrap();
+    let data = data.path().to_str().unwrap();
+    let few = [
+        "--data",
+        data,
+        "--places",
+        "0,1,2,3",
+        "--pairs",
+        "0-1",
+        "--sizes",
+        "10,100",
+        "--repeats",
+        "1",
+        "--moves",
+        "0",
+        "--tolerance",
+        "100000",
+        "--behind",
+        "100000",
+    ];
+    let overlay = Overlay::parse_from(words(output.path(), &few));
+    overlay::run(&overlay.args).unwrap();
+    let record = record(output.path());
+    for contender in ["direct", "chain, cold", "chain, warm", "front"] {
+        let samples = record.samples.iter();
+        let of = samples.filter(|samples| samples.labels["contender"] == contender);
+        assert_eq!(
+            of.count(),
+            4,
+            "{contender}: two sizes, and two times of each"
+        );
+    }
+    let said = |part: &str| record.remarks.iter().any(|remark| remark.contains(part));
+    assert!(
+        said("with cold hops: 0 hops had waited"),
+        "{:?}",
+        record.remarks
+    );
+}
