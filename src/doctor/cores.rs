@@ -49,6 +49,12 @@ fn served(cpus: &Cpus, workers: usize) -> BTreeSet<usize> {
     cpus.iter().map(|cpu| cpu % workers).collect()
 }
 
+/// In a sentence.
+fn named(cpus: &Cpus) -> String {
+    let noun = if cpus.len() == 1 { "CPU" } else { "CPUs" };
+    format!("{noun} {}", as_list(cpus))
+}
+
 /// Whether each of several workers stays on one of these CPUs, whose SYNs it gets.
 fn stays(workers: usize, cpus: &Cpus) -> bool {
     workers > 1 && cpus.len() == workers && served(cpus, workers).len() == workers
@@ -90,13 +96,11 @@ fn queues(host: &Host, config: &Config) -> Vec<Finding> {
         let what = if arrivals.is_empty() {
             return None;
         } else if !elsewhere.is_empty() {
-            let cpus = as_list(&elsewhere);
-            format!("{name}: packets arrive on CPUs {cpus}, where no worker may run")
+            let cpus = named(&elsewhere);
+            format!("{name}: packets arrive on {cpus}, where no worker may run")
         } else if served < self::served(&near(host, card), workers).len() {
-            let cpus = as_list(&arrivals);
-            format!(
-                "{name}: packets arrive on CPUs {cpus}: {served} of {workers} workers get flows"
-            )
+            let cpus = named(&arrivals);
+            format!("{name}: packets arrive on {cpus}: {served} of {workers} workers get flows")
         } else {
             return None;
         };
@@ -176,8 +180,8 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
         let idle = here && stays(config.node.workers, allowed);
         let workers = (!strangers.is_empty() && !idle).then(|| {
             let what = format!(
-                "workers may run on CPUs {}, {name} hangs on NUMA node {node}",
-                as_list(&strangers)
+                "workers may run on {}, {name} hangs on NUMA node {node}",
+                named(&strangers)
             );
             let remedy = format!(
                 "CPUAffinity={list}, NUMAPolicy=bind and NUMAMask={node} in the unit: systemctl edit posthaste"
@@ -185,8 +189,8 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
             finding(check, Level::Warn, what, remedy)
         });
         let packets = (!strayed.is_empty()).then(|| {
-            let strayed = as_list(&strayed);
-            let what = format!("{name}: packets arrive on CPUs {strayed}, not at NUMA node {node}");
+            let strayed = named(&strayed);
+            let what = format!("{name}: packets arrive on {strayed}, not at NUMA node {node}");
             finding(check, Level::Warn, what, spread(card, &near(host, card), cpus.len()))
         });
         workers.into_iter().chain(packets)

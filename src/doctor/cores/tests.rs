@@ -55,7 +55,7 @@ const AILMENTS: [Ailment; 11] = [
     ),
     (
         |h, _| h.topology.cards[1] = card("s0", 0, [3]),
-        "s0: packets arrive on CPUs 3: 1 of 4 workers get flows",
+        "s0: packets arrive on CPU 3: 1 of 4 workers get flows",
         "ethtool -L s0 combined 4; where it has fewer queues, for q in /sys/class/net/s0/queues/rx-*; do echo f >",
     ),
     (
@@ -122,7 +122,7 @@ const AILMENTS: [Ailment; 11] = [
             c.transparent.interfaces = vec!["bond0".into()];
             h.topology.cards[0] = card("c0", 0, [1]);
         },
-        "c0: packets arrive on CPUs 1: 1 of 4",
+        "c0: packets arrive on CPU 1: 1 of 4",
         "ethtool -L c0",
     ),
 ];
