@@ -53,7 +53,7 @@ impl Meter {
 pub(super) struct Window {
     meter: Meter,
     begin: Instant,
-    end: Instant,
+    length: Duration,
     at_begin: Option<(Instant, BTreeMap<String, f64>)>,
     over: bool,
 }
@@ -62,22 +62,22 @@ impl Window {
     /// A window for a load that starts now.
     pub(super) fn new(call: &Call) -> Result<Self> {
         let meter = Meter::new(call)?;
-        let begin = Instant::now() + Duration::from_millis(call.warm_up_ms);
         Ok(Self {
             meter,
-            begin,
-            end: begin + Duration::from_millis(call.window_ms),
+            begin: Instant::now() + Duration::from_millis(call.warm_up_ms),
+            length: Duration::from_millis(call.window_ms),
             at_begin: None,
             over: false,
         })
     }
 
-    /// Opens or closes the window when it is time, and says whether it is open.
+    /// Opens or closes the window when it is time, and says whether it is open. However late it
+    /// opens, it is as long as it should be.
     pub(super) fn check(&mut self, outcome: &mut Outcome) -> Result<bool> {
         let now = Instant::now();
         match &self.at_begin {
             None if now >= self.begin => self.at_begin = Some((now, self.meter.read()?)),
-            Some((start, before)) if !self.over && now >= self.end => {
+            Some((start, before)) if !self.over && now >= *start + self.length => {
                 let mut used = self.meter.read()?;
                 for (name, seconds) in &mut used {
                     *seconds -= before.get(name).copied().unwrap_or_default();
