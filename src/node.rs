@@ -406,7 +406,7 @@ fn start_worker(
             Err(error) => return Err(error).context("open a transparent listener"),
         }
     }
-    let (explicit, fixed) = listeners::open(config, settings)?;
+    let (explicit, fixed) = listeners::open(config, settings, home)?;
     let settings = worker::Settings {
         index,
         listeners,

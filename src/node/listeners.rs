@@ -12,8 +12,13 @@ use crate::config::{Config, Fixed};
 /// The explicit ones, and the fixed ones with their destinations.
 pub(super) type Opened = (Vec<Socket>, Vec<(Socket, SocketAddr)>);
 
-/// Opens the explicit ones, and the fixed ones with their destinations.
-pub(super) fn open(config: &Config, settings: SocketSettings) -> anyhow::Result<Opened> {
+/// Opens the explicit ones, and the fixed ones with their destinations, for a worker
+/// that stays on CPU `home`, if it does.
+pub(super) fn open(
+    config: &Config,
+    settings: SocketSettings,
+    home: Option<usize>,
+) -> anyhow::Result<Opened> {
     let explicit = config.explicit.iter().map(|address| {
         sys::explicit_listener(*address, settings)
             .with_context(|| format!("open the explicit listener {address}"))
@@ -25,10 +30,18 @@ pub(super) fn open(config: &Config, settings: SocketSettings) -> anyhow::Result<
             .with_context(|| format!("open the listener {address}"))?;
         Ok((listener, fixed.destination))
     });
-    Ok((
-        explicit.collect::<anyhow::Result<_>>()?,
-        fixed.collect::<anyhow::Result<_>>()?,
-    ))
+    let explicit: Vec<_> = explicit.collect::<anyhow::Result<_>>()?;
+    let fixed: Vec<_> = fixed.collect::<anyhow::Result<_>>()?;
+    if let Some(home) = home {
+        for listener in explicit
+            .iter()
+            .chain(fixed.iter().map(|(listener, _)| listener))
+        {
+            // Without it, the kernel spreads connections by a hash.
+            let _ = sys::prefer_cpu(listener, home);
+        }
+    }
+    Ok((explicit, fixed))
 }
 
 /// Connections that lead to the node itself would come again and again. What the file

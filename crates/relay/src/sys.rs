@@ -123,6 +123,16 @@ pub fn fixed_listener(address: SocketAddr, settings: SocketSettings) -> io::Resu
     Ok(socket)
 }
 
+/// Has a listener take the connections that arrive on one CPU, of those that it shares
+/// an address with others for (Linux 6.2).
+///
+/// # Errors
+/// The kernel's.
+pub fn prefer_cpu(listener: &Socket, cpu: usize) -> io::Result<()> {
+    let cpu = i32::try_from(cpu).map_err(io::Error::other)?;
+    set_option(listener, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, cpu)
+}
+
 fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
     let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
     if address.is_ipv6() {

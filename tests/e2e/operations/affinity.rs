@@ -2,11 +2,19 @@
 //! Where workers run.
 
 use std::fs;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::thread;
 
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::support::{line, start};
+use crate::support::{PORT, accept, dial, line, listen, relay_of, start};
+
+/// What is below the worker in the id of a relay, in bits.
+const WORKER_SHIFT: u32 = 48;
 
 /// The CPUs that the kernel lets a thread use, as /proc lists them, by the thread's name.
 fn allowed(node: &Node, name: &str) -> String {
@@ -33,6 +41,49 @@ fn cpus() -> Vec<usize> {
         number(first)..=number(last)
     };
     list.split(',').flat_map(range).collect()
+}
+
+/// Connects from a CPU, on which the packets of a veth are handled then.
+fn dial_on(cpu: usize, network: &Network, address: SocketAddr) -> TcpStream {
+    let connect = || {
+        let mut mask = CpuSet::new();
+        mask.set(cpu).expect("there is such a CPU");
+        sched_setaffinity(Pid::from_raw(0), &mask).expect("it may be used");
+        dial(network.client(), address).expect("the node accepts")
+    };
+    thread::scope(|scope| scope.spawn(connect).join().expect("it connects"))
+}
+
+/// The number of the worker that carries a client's relay: the id begins with it.
+fn worker_of(node: &Node, client: SocketAddr) -> usize {
+    let relay = relay_of(node, client).expect("it is relayed");
+    let id = u64::from_str_radix(relay["id"].as_str().expect("an id"), 16).expect("hexadecimal");
+    usize::try_from(id >> WORKER_SHIFT).expect("a small number")
+}
+
+#[test]
+fn whoever_connects_to_the_node_meets_the_worker_of_the_packets() {
+    let network = line();
+    let cpus = cpus();
+    let workers = cpus.len();
+    let entrance = SocketAddr::new(network.node_address(0, Family::V4), 8080);
+    let server = SocketAddr::new(network.server_address(Family::V4), PORT);
+    let servers = listen(network.server(), PORT);
+    let node = start(
+        &network,
+        &format!(
+            "[node]\nworkers = {workers}\n[transparent]\nenabled = false\n[[listener]]\n\
+             mode = \"fixed\"\naddress = \"{entrance}\"\ndestination = \"{server}\"\n"
+        ),
+    );
+    for cpu in cpus {
+        for _ in 0..8 {
+            let client = dial_on(cpu, &network, entrance);
+            let _server = accept(&servers);
+            let from = client.local_addr().expect("it has one");
+            assert_eq!(worker_of(&node, from), cpu % workers);
+        }
+    }
 }
 
 #[test]
