@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::host::{LinkWatch, watch_links};
-use crate::notify;
+use crate::{memory, notify};
 
 pub(crate) mod api;
 pub(crate) mod bounded;
@@ -44,6 +44,8 @@ pub(crate) use operations::Operations;
 pub(crate) use socket::ensure_alone;
 
 /// How often the control thread looks whether the workers have ended.
+/// How long after its start a node has run all the code that only starting needs.
+const SETTLED: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_DRAINING: Duration = Duration::from_millis(10);
 /// How long a request may keep an ended node.
@@ -110,6 +112,10 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
         .map_err(std::io::Error::from)
         .context("poll for interfaces")?;
     tokio::spawn(pass_on_links(links, Arc::clone(control)));
+    tokio::spawn(async {
+        tokio::time::sleep(SETTLED).await;
+        memory::forget_start();
+    });
     if let Some(interval) = notify::watchdog_interval() {
         tokio::spawn(feed_watchdog(interval, Arc::clone(control)));
     }

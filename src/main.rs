@@ -21,6 +21,7 @@ mod intercept;
 mod journal;
 mod keys;
 mod measure;
+mod memory;
 mod metrics;
 mod node;
 mod notify;
