@@ -84,8 +84,10 @@ fn takes(link: &Value, millis: u64) -> bool {
 fn links_are_measured_in_both_directions_and_families() {
     let network = pair(Link::delay(Duration::from_millis(20)));
     for family in Family::ALL {
-        for node in start(&network, family, OFTEN) {
-            let link = until_link(&node, "a measured link", |link| {
+        // Both live until both have measured.
+        let nodes = start(&network, family, OFTEN);
+        for node in &nodes {
+            let link = until_link(node, "a measured link", |link| {
                 is_up_by(link, "stamp") && takes(link, 40)
             });
             assert_eq!(
