@@ -172,12 +172,12 @@ impl Bench<'_> {
     pub(super) fn finish(&self, record: &Record, results: &Results) -> Result<()> {
         print!("{}", record.markdown());
         let output = &self.args.output;
+        println!("record:  {}", record.write(output)?.display());
         for (name, chart) in report::charts(self, results) {
             let path = record.path(output, &format!("{name}.svg"));
             record::write_file(&path, &chart.svg())?;
             println!("picture: {}", path.display());
         }
-        println!("record:  {}", record.write(output)?.display());
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks
