@@ -15,8 +15,11 @@
 //!
 //! **Bounded hops.** A layer for each number of hops `h` holds the shortest chains of at most `h`.
 //! The same holds between layers: `A_a` compares layer `a` with `a + 1`, and `A_a x B_b` is for
-//! layer `a + b + 1`. But no link can be passed over there: a chain as short as the link may
-//! have hops more. Without a bound one layer takes the part of all.
+//! layer `a + b + 1`. A link that is beaten cannot be passed over there: the chain that beats it may
+//! have hops more. But if `A_a` has a node `x`, so has `A_(a-1)`: the second on the chain from `x` to `i`,
+//! or `i` itself. Were it brought no nearer to `j`, then by it nor were `x`. So layers are looked at until
+//! one has none: for most links, which two others beat for whoever comes that way, that is the second.
+//! Without a bound one layer takes the part of all.
 //!
 //! **Both directions.** Where every link is like its reverse, so are the chains: half of the links are
 //! taken, each for both directions.
@@ -175,11 +178,13 @@ impl Sweep {
 
     fn take(&mut self, rank: u32, edge: &Edge) {
         let open = self.open_layers(edge);
-        for near in 0..open {
-            self.collect(near, edge);
-        }
-        for one in 0..open {
-            for other in 0..open {
+        // Where a layer has none, those above have none either.
+        let sources = (0..open).take_while(|near| self.collect_sources(*near, edge));
+        let sources = sources.count();
+        let targets = (0..open).take_while(|near| self.collect_targets(*near, edge));
+        let targets = targets.count();
+        for one in 0..sources {
+            for other in 0..targets {
                 let joined = if self.step == 0 { 0 } else { one + other + 1 };
                 let Some(layer) = self.layers.get_mut(joined) else {
                     continue;
@@ -193,45 +198,45 @@ impl Sweep {
         }
     }
 
-    /// Collects the sources and the targets whose chains are in a layer.
-    fn collect(&mut self, near: usize, edge: &Edge) {
+    /// Collects the sources whose chains are in a layer; returns whether there are any.
+    fn collect_sources(&mut self, near: usize, edge: &Edge) -> bool {
         let (from, to) = (usize::from(edge.from), usize::from(edge.to));
         let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
-        let (stride, length) = (self.stride, edge.length);
-        let sources = &mut self.sources[near];
-        collect(
-            chains.column(from, stride),
-            compared.column(to, stride),
-            length,
-            sources,
-        );
-        let targets = &mut self.targets[near];
-        collect(
-            chains.row(to, stride),
-            compared.row(from, stride),
-            length,
-            targets,
-        );
-        let before = |end: usize, node: u16| chains.before[end * stride + usize::from(node)];
-        for target in targets.all_mut() {
-            let is_end = target.node == edge.to;
-            target.before = if is_end {
-                edge.from
-            } else {
-                before(to, target.node)
-            };
-            target.length -= length;
+        let (stride, sources) = (self.stride, &mut self.sources[near]);
+        if near < self.step {
+            sources.set(edge.from, edge.length);
+        } else {
+            let (chains, compared) = (chains.column(from, stride), compared.column(to, stride));
+            collect(chains, compared, edge.length, sources);
         }
         if self.both_ways {
             for source in sources.all_mut() {
+                let known = chains.before[from * stride + usize::from(source.node)];
                 let is_end = source.node == edge.from;
-                source.before = if is_end {
-                    edge.to
-                } else {
-                    before(from, source.node)
-                };
+                source.before = if is_end { edge.to } else { known };
             }
         }
+        sources.count > 0
+    }
+
+    /// The same for targets.
+    fn collect_targets(&mut self, near: usize, edge: &Edge) -> bool {
+        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
+        let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
+        let (stride, targets) = (self.stride, &mut self.targets[near]);
+        if near < self.step {
+            targets.set(edge.to, edge.length);
+        } else {
+            let (chains, compared) = (chains.row(to, stride), compared.row(from, stride));
+            collect(chains, compared, edge.length, targets);
+        }
+        for target in targets.all_mut() {
+            let known = chains.before[to * stride + usize::from(target.node)];
+            let is_end = target.node == edge.to;
+            target.before = if is_end { edge.from } else { known };
+            target.length -= edge.length;
+        }
+        targets.count > 0
     }
 
     /// How many layers' chains to look at: none if there is a chain between the link's ends
@@ -303,6 +308,16 @@ impl Layer {
 impl NearNodes {
     fn all(&self) -> &[Near] {
         &self.room[..self.count]
+    }
+
+    /// The link's end itself, from which there is no hop to it.
+    fn set(&mut self, node: u16, length: i32) {
+        self.room[0] = Near {
+            node,
+            before: 0,
+            length,
+        };
+        self.count = 1;
     }
 
     fn all_mut(&mut self) -> &mut [Near] {
