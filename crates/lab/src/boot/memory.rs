@@ -52,13 +52,14 @@ pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     Ok(members)
 }
 
-/// Memory once it has stopped changing.
+/// Memory once it has stopped changing for longer than a node takes to give back what only
+/// its start needed.
 pub(crate) fn settled(look: impl Fn() -> Result<Vec<Usage>>) -> Result<Vec<Usage>> {
     let until = Instant::now() + PATIENCE;
     let (mut last, mut same) = (Vec::new(), 0);
     while same < 5 {
         ensure!(Instant::now() < until, "memory does not settle");
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(300));
         let now = look()?;
         same = if now == last { same + 1 } else { 0 };
         last = now;
