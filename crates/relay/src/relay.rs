@@ -102,7 +102,7 @@ pub struct Ready {
     pub urgent: bool,
     /// The peer has sent FIN: behind the bytes that wait there are no more.
     pub ending: bool,
-    /// An event says all this, or will say what is missing.
+    /// An event said all this, so that whatever is not so yet will be another event.
     pub exact: bool,
 }
 
