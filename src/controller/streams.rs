@@ -23,8 +23,9 @@ use tokio_rustls::server::TlsStream;
 use super::hub::{Hub, Seat};
 use super::wire::{self, Dismissal, End, HELLO_BYTES_MAX};
 
-/// Connections that wait for their handshake or hello.
-const WAITING_MAX: usize = 256;
+/// Connections that wait for their handshake or hello, beside one for each node on the list: all of them come
+/// at once when a controller has started.
+const STRANGERS_MAX: usize = 256;
 /// How long they may.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a node may take to take its farewell.
@@ -43,7 +44,7 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, hub
             continue;
         };
         waiting.retain(|one| !one.is_closed());
-        if waiting.len() >= WAITING_MAX
+        if waiting.len() >= STRANGERS_MAX + hub.guests().count()
             && let Some(oldest) = waiting.pop_front()
         {
             let _ = oldest.send(());

@@ -34,6 +34,11 @@ impl Guests {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn has(&self, key: PublicKey) -> bool {
         let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
         keys.binary_search(&key).is_ok()
