@@ -8,34 +8,64 @@
 use std::fs;
 use std::ops::Range;
 
-/// Gives back the pages of the program's code. Those in use come back by themselves.
+/// Gives back the pages of the program's code and constants. Those in use come back by themselves.
 pub(crate) fn forget_start() {
     // Without a list nothing is given back, which is no harm.
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for code in maps.lines().filter_map(code) {
+    for part in unwritten(&maps) {
         // SAFETY: the pages are those of a file, which nobody can have written to, so
         // that each is the same when it is mapped again.
         unsafe {
             libc::madvise(
-                std::ptr::without_provenance_mut(code.start),
-                code.len(),
+                std::ptr::without_provenance_mut(part.start),
+                part.len(),
                 libc::MADV_DONTNEED,
             );
         }
     }
 }
 
-/// Where a line of /proc/PID/maps has code of a file, if it does (proc_pid_maps(5)).
-fn code(line: &str) -> Option<Range<usize>> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let (permissions, _offset, _device, inode) =
-        (words.next()?, words.next()?, words.next()?, words.next()?);
-    if permissions != "r-xp" || inode == "0" {
-        return None;
+/// Where by /proc/PID/maps (proc_pid_maps(5)) there are parts of files that nobody can have written to:
+/// code, and what is mapped right before it, which are constants. What comes after it was written to
+/// once, when the program was relocated.
+fn unwritten(maps: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut before: Option<Part<'_>> = None;
+    for part in maps.lines().map(Part::read) {
+        if let Some(code) = part.as_ref().filter(|part| part.permissions == "r-xp") {
+            let constants = before.filter(|before| {
+                let is_next = before.range.end == code.range.start && before.inode == code.inode;
+                is_next && before.permissions == "r--p"
+            });
+            found.extend(constants.map(|constants| constants.range));
+            found.push(code.range.clone());
+        }
+        before = part;
     }
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    Some(address(start)?..address(end)?)
+    found
+}
+
+/// A part of a file that is mapped.
+struct Part<'a> {
+    range: Range<usize>,
+    permissions: &'a str,
+    inode: &'a str,
+}
+
+impl<'a> Part<'a> {
+    /// What a line says, if it is of a file.
+    fn read(line: &'a str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let (permissions, _offset, _device, inode) =
+            (words.next()?, words.next()?, words.next()?, words.next()?);
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        (inode != "0").then_some(Self {
+            range: address(start)?..address(end)?,
+            permissions,
+            inode,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -43,24 +73,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_of_files_is_found_and_nothing_else() {
-        let lines = [
-            "7f0000000000-7f0000030000 r--p 00000000 fe:00 1234    /usr/bin/posthaste",
-            "7f0000030000-7f0000730000 r-xp 00030000 fe:00 1234    /usr/bin/posthaste",
-            "7f0000730000-7f0000750000 rw-p 00730000 fe:00 1234    /usr/bin/posthaste",
-            "7ffff7fc1000-7ffff7fc3000 r-xp 00000000 00:00 0       [vdso]",
-            "7f0000800000-7f0000801000 rwxp 00000000 fe:00 1234    /tmp/odd",
-            "",
-            "no-map r-xp 0 0 1",
-        ];
-        let mut found = lines.iter().filter_map(|line| code(line));
-        assert_eq!(found.next(), Some(0x7f00_0003_0000..0x7f00_0073_0000));
-        assert_eq!(found.next(), None);
+    fn code_and_constants_are_found_and_nothing_else() {
+        let maps = "\
+            7f0000000000-7f0000030000 r--p 00000000 fe:00 1234    /usr/bin/posthaste\n\
+            7f0000030000-7f0000730000 r-xp 00030000 fe:00 1234    /usr/bin/posthaste\n\
+            7f0000730000-7f0000740000 r--p 00730000 fe:00 1234    /usr/bin/posthaste\n\
+            7f0000740000-7f0000750000 rw-p 00740000 fe:00 1234    /usr/bin/posthaste\n\
+            7ffff7fc1000-7ffff7fc3000 r-xp 00000000 00:00 0       [vdso]\n\
+            7f0000800000-7f0000801000 rwxp 00000000 fe:00 1234    /tmp/odd\n\
+            \n\
+            no-map r-xp 0 0 1\n\
+            7f0000900000-7f0000901000 r--p 00000000 fe:00 5678    /tmp/data\n\
+            7f0000901000-7f0000902000 r-xp 00000000 fe:00 4321    /tmp/alone\n\
+            7f0000a00000-7f0000a01000 rw-p 00000000 fe:00 4321    /tmp/alone\n\
+            7f0000a01000-7f0000a02000 r-xp 00000000 fe:00 4321    /tmp/alone";
+        let found = unwritten(maps);
+        assert_eq!(
+            found,
+            [
+                0x7f00_0000_0000..0x7f00_0003_0000,
+                0x7f00_0003_0000..0x7f00_0073_0000,
+                0x7f00_0090_1000..0x7f00_0090_2000,
+                0x7f00_00a0_1000..0x7f00_00a0_2000,
+            ]
+        );
     }
 
     #[test]
     fn who_has_forgotten_goes_on() {
         forget_start();
-        code_of_files_is_found_and_nothing_else();
+        code_and_constants_are_found_and_nothing_else();
     }
 }
