@@ -26,7 +26,7 @@ pub(crate) fn forget_start() {
 }
 
 /// Where by /proc/PID/maps (proc_pid_maps(5)) there are parts of files that nobody can have written to:
-/// code, and what is mapped right before it, which are constants. What comes after it was written to
+/// code, and what comes before it in the file, which are constants. What comes after it was written to
 /// once, when the program was relocated.
 fn unwritten(maps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
@@ -34,8 +34,7 @@ fn unwritten(maps: &str) -> Vec<Range<usize>> {
     for part in maps.lines().map(Part::read) {
         if let Some(code) = part.as_ref().filter(|part| part.permissions == "r-xp") {
             let constants = before.filter(|before| {
-                let is_next = before.range.end == code.range.start && before.inode == code.inode;
-                is_next && before.permissions == "r--p"
+                before.inode == code.inode && before.is_head && before.permissions == "r--p"
             });
             found.extend(constants.map(|constants| constants.range));
             found.push(code.range.clone());
@@ -50,6 +49,8 @@ struct Part<'a> {
     range: Range<usize>,
     permissions: &'a str,
     inode: &'a str,
+    /// The file begins with it.
+    is_head: bool,
 }
 
 impl<'a> Part<'a> {
@@ -57,13 +58,14 @@ impl<'a> Part<'a> {
     fn read(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
-        let (permissions, _offset, _device, inode) =
+        let (permissions, offset, _device, inode) =
             (words.next()?, words.next()?, words.next()?, words.next()?);
         let address = |text| usize::from_str_radix(text, 16).ok();
         (inode != "0").then_some(Self {
             range: address(start)?..address(end)?,
             permissions,
             inode,
+            is_head: address(offset)? == 0,
         })
     }
 }
@@ -76,8 +78,8 @@ mod tests {
     fn code_and_constants_are_found_and_nothing_else() {
         let maps = "\
             7f0000000000-7f0000030000 r--p 00000000 fe:00 1234    /usr/bin/posthaste\n\
-            7f0000030000-7f0000730000 r-xp 00030000 fe:00 1234    /usr/bin/posthaste\n\
-            7f0000730000-7f0000740000 r--p 00730000 fe:00 1234    /usr/bin/posthaste\n\
+            7f0000031000-7f0000731000 r-xp 00030000 fe:00 1234    /usr/bin/posthaste\n\
+            7f0000731000-7f0000740000 r--p 00730000 fe:00 1234    /usr/bin/posthaste\n\
             7f0000740000-7f0000750000 rw-p 00740000 fe:00 1234    /usr/bin/posthaste\n\
             7ffff7fc1000-7ffff7fc3000 r-xp 00000000 00:00 0       [vdso]\n\
             7f0000800000-7f0000801000 rwxp 00000000 fe:00 1234    /tmp/odd\n\
@@ -85,14 +87,14 @@ mod tests {
             no-map r-xp 0 0 1\n\
             7f0000900000-7f0000901000 r--p 00000000 fe:00 5678    /tmp/data\n\
             7f0000901000-7f0000902000 r-xp 00000000 fe:00 4321    /tmp/alone\n\
-            7f0000a00000-7f0000a01000 rw-p 00000000 fe:00 4321    /tmp/alone\n\
+            7f0000a00000-7f0000a01000 r--p 00001000 fe:00 4321    /tmp/alone\n\
             7f0000a01000-7f0000a02000 r-xp 00000000 fe:00 4321    /tmp/alone";
         let found = unwritten(maps);
         assert_eq!(
             found,
             [
                 0x7f00_0000_0000..0x7f00_0003_0000,
-                0x7f00_0003_0000..0x7f00_0073_0000,
+                0x7f00_0003_1000..0x7f00_0073_1000,
                 0x7f00_0090_1000..0x7f00_0090_2000,
                 0x7f00_00a0_1000..0x7f00_00a0_2000,
             ]
