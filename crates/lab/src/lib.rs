@@ -14,6 +14,7 @@ pub mod boot;
 pub mod carrier;
 mod chain;
 pub mod chart;
+pub mod clock;
 pub mod compare;
 mod controller;
 pub mod demo;

@@ -12,6 +12,7 @@ use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::clock::WrongClock;
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -44,6 +45,7 @@ pub struct Builder<'a> {
     config: String,
     metrics: String,
     confined: Option<(CpuSet, i32)>,
+    clock: Option<WrongClock>,
 }
 
 impl Builder<'_> {
@@ -51,6 +53,13 @@ impl Builder<'_> {
     #[must_use]
     pub fn confined(mut self, cpus: CpuSet, nice: i32) -> Self {
         self.confined = Some((cpus, nice));
+        self
+    }
+
+    /// Has the node go by a wrong clock.
+    #[must_use]
+    pub fn clock(mut self, clock: &WrongClock) -> Self {
+        self.clock = Some(clock.clone());
         self
     }
 
@@ -93,7 +102,10 @@ impl Builder<'_> {
         if let Some((cpus, nice)) = self.confined {
             sys::confine(&mut command, cpus, nice);
         }
-        let process = Process::spawn("the node", command)?;
+        let process = match &self.clock {
+            Some(clock) => clock.spawn("the node", command)?,
+            None => Process::spawn("the node", command)?,
+        };
         Ok(Node {
             process,
             binary: self.binary,
@@ -119,6 +131,7 @@ impl Node {
             config: String::new(),
             metrics: "off".to_owned(),
             confined: None,
+            clock: None,
         }
     }
 

@@ -33,14 +33,24 @@ impl Process {
     /// Starts a command, made by [`Namespace::command`](crate::netns::Namespace::command).
     ///
     /// Its output goes to files that are removed with the process. `name` is for messages.
-    pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
+    pub fn spawn(name: &str, command: Command) -> Result<Self> {
+        Self::spawn_with(name, command, |_| Ok(()))
+    }
+
+    /// The same; `adopt` is called with its process id, by the thread that is its parent, before
+    /// anybody else knows of it. Where that fails the process is killed.
+    pub(crate) fn spawn_with(
+        name: &str,
+        mut command: Command,
+        adopt: impl FnOnce(u32) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Result<Self> {
         let output = Scratch::new()?;
         let create = |file| File::create(output.path().join(file)).context("make an output file");
         command
             .stdin(Stdio::null())
             .stdout(create("stdout")?)
             .stderr(create("stderr")?);
-        let child = start(command).with_context(|| format!("start {name}"))?;
+        let child = start(command, Box::new(adopt)).with_context(|| format!("start {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             child,
@@ -164,29 +174,43 @@ pub fn wait_until(
     Ok(())
 }
 
-type Order = (Command, Sender<io::Result<Child>>);
+/// What the parent of a new process does about it.
+type Adopt = Box<dyn FnOnce(u32) -> io::Result<()> + Send + Sync>;
+
+type Order = (Command, Adopt, Sender<io::Result<Child>>);
 
 /// Starts a process from the one thread that lives as long as the lab: the kernel kills our
 /// children when the *thread* that started them ends.
-fn start(command: Command) -> Result<Child> {
+fn start(command: Command, adopt: Adopt) -> Result<Child> {
     static STARTER: OnceLock<Sender<Order>> = OnceLock::new();
     let starter = STARTER.get_or_init(|| {
         let (orders, inbox) = mpsc::channel::<Order>();
         thread::spawn(move || {
-            for (mut command, reply) in inbox {
+            for (mut command, adopt, reply) in inbox {
+                let child = command.spawn().and_then(|child| adopted(child, adopt));
                 // Whoever gave the order waits for the answer.
-                let _ = reply.send(command.spawn());
+                let _ = reply.send(child);
             }
         });
         orders
     });
     let (reply, answer) = mpsc::channel();
     starter
-        .send((command, reply))
+        .send((command, adopt, reply))
         .context("reach the thread that starts processes")?;
     Ok(answer
         .recv()
         .context("hear from the thread that starts processes")??)
+}
+
+fn adopted(mut child: Child, adopt: Adopt) -> io::Result<Child> {
+    if let Err(error) = adopt(child.id()) {
+        // It may have ended already; then there is nothing to kill.
+        let _ = child.kill();
+        child.wait()?;
+        return Err(error);
+    }
+    Ok(child)
 }
 
 #[cfg(test)]

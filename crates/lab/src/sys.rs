@@ -16,6 +16,13 @@ use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::Pid;
 
+mod time_calls;
+
+pub(crate) use time_calls::{
+    TimeCall, answer_time_call, await_exec, check_time_call, hand_time_calls_to, next_time_call,
+    receive_descriptor, release,
+};
+
 /// Adds the name of the call to an error, so that it says what was attempted.
 fn named(call: &str, source: &io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("{call}: {source}"))

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A wrong clock for single processes: what they ask of the time of day is answered by the lab.
+//!
+//! The kernel has no namespace for that clock. So a process is started with a filter that hands the
+//! calls for it to the lab, and without the page of the kernel that would answer without a call. That
+//! holds for processes that it forks, and not for other programs that these begin. Other clocks are
+//! right. The kernel stamps no packets for it: those times would be right.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use crate::process::Process;
+use crate::sys::{self, TimeCall};
+
+/// Names the page in what the kernel tells a new program (`getauxval(3)`), and takes no notice.
+const AT_SYSINFO_EHDR: u64 = 33;
+const AT_IGNORE: u64 = 1;
+/// Bytes of a word there, and of a pair of them.
+const WORD: usize = size_of::<u64>();
+const PAIR: usize = 2 * WORD;
+/// Words of arguments and environment that are looked at, at the most.
+const WORDS_MAX: usize = 1 << 16;
+
+/// A clock that is ahead of the right one, or behind it. What it shows can be changed while processes
+/// go by it, as if it were set.
+#[derive(Clone, Debug)]
+pub struct WrongClock {
+    ahead_ms: Arc<AtomicI64>,
+}
+
+impl WrongClock {
+    /// So many milliseconds ahead of the right time; behind it, if negative.
+    pub fn new(ahead_ms: i64) -> Self {
+        Self {
+            ahead_ms: Arc::new(AtomicI64::new(ahead_ms)),
+        }
+    }
+
+    /// Sets it.
+    pub fn set(&self, ahead_ms: i64) {
+        self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
+    }
+
+    /// Starts a command that goes by this clock.
+    pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process> {
+        let (near, far) = UnixStream::pair().context("make a pair of sockets")?;
+        sys::hand_time_calls_to(&mut command, far);
+        let clock = self.clone();
+        Process::spawn_with(name, command, move |pid| {
+            sys::await_exec(pid)?;
+            hide_page(pid)?;
+            let calls = sys::receive_descriptor(&near)?;
+            thread::spawn(move || clock.answer(&calls));
+            sys::release(pid)
+        })
+    }
+
+    fn now(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        let ahead_ms = self.ahead_ms.load(Ordering::Relaxed);
+        let by = Duration::from_millis(ahead_ms.unsigned_abs());
+        if ahead_ms < 0 {
+            now.saturating_sub(by)
+        } else {
+            now + by
+        }
+    }
+
+    /// Answers calls until the last process that goes by this clock has ended.
+    fn answer(&self, calls: &OwnedFd) {
+        while let Ok(call) = sys::next_time_call(calls) {
+            // A caller that has gone needs no answer.
+            let Some(call) = call else { continue };
+            let answer = self.tell(calls, &call);
+            let _ = sys::answer_time_call(calls, &call, answer);
+        }
+    }
+
+    /// Writes the time into the caller's memory.
+    fn tell(&self, calls: &OwnedFd, call: &TimeCall) -> io::Result<()> {
+        let memory = memory_of(call.caller)?;
+        // Only while it waits the number and the memory are the caller's.
+        sys::check_time_call(calls, call)?;
+        let now = self.now();
+        let small = if call.wants_micros {
+            now.subsec_micros()
+        } else {
+            now.subsec_nanos()
+        };
+        let words = [now.as_secs(), u64::from(small)].map(u64::to_ne_bytes);
+        memory.write_all_at(words.as_flattened(), call.address)
+    }
+}
+
+fn memory_of(pid: u32) -> io::Result<File> {
+    let path = format!("/proc/{pid}/mem");
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Hides the page that tells the time without a call from a program that has not begun.
+fn hide_page(pid: u32) -> io::Result<()> {
+    let memory = memory_of(pid)?;
+    let mut at = behind_strings(pid, &memory)?;
+    for _ in 0..WORDS_MAX {
+        let mut pair = [0; PAIR];
+        memory.read_exact_at(&mut pair, at)?;
+        let (kind, _) = pair.split_at(WORD);
+        match kind.try_into().map(u64::from_ne_bytes) {
+            Ok(AT_SYSINFO_EHDR) => return memory.write_all_at(&AT_IGNORE.to_ne_bytes(), at),
+            Ok(0) | Err(_) => break,
+            Ok(_) => at += PAIR as u64,
+        }
+    }
+    Err(io::Error::other(
+        "the program is told of no page for the time",
+    ))
+}
+
+/// Where the pairs stand that the kernel tells a new program: behind the pointers to its arguments and
+/// to its environment, each list of which ends with a null pointer.
+fn behind_strings(pid: u32, memory: &File) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name may have spaces and parentheses; the 28th field is where the stack begins.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let begin = fields.split_whitespace().nth(28 - 3);
+    let begin = begin.and_then(|field| field.parse::<u64>().ok());
+    let mut at = begin.ok_or_else(|| io::Error::other("no stack in /proc/PID/stat"))? + WORD as u64;
+    let mut lists = 0;
+    for _ in 0..WORDS_MAX {
+        let mut word = [0; WORD];
+        memory.read_exact_at(&mut word, at)?;
+        at += WORD as u64;
+        lists += u32::from(word == [0; WORD]);
+        if lists == 2 {
+            return Ok(at);
+        }
+    }
+    Err(io::Error::other("the program has too many arguments"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Times as the shell prints them, without what is less than a second.
+    fn seconds(text: &str) -> Vec<u64> {
+        let times = text.lines().filter_map(|line| line.split_once('.'));
+        times.filter_map(|(whole, _)| whole.parse().ok()).collect()
+    }
+
+    #[test]
+    fn a_program_and_its_children_see_the_wrong_time_and_see_it_set() {
+        let clock = WrongClock::new(-3_600_000);
+        let directory = crate::scratch::Scratch::new().unwrap();
+        let flag = directory.path().join("flag");
+        let mut command = Command::new("bash");
+        let script = format!(
+            "echo $EPOCHREALTIME; until test -e {flag:?}; do sleep 0.01; done; (echo $EPOCHREALTIME)"
+        );
+        command.args(["-c", &script]);
+        let before = WrongClock::new(0).now().as_secs();
+        let mut process = clock.spawn("the shell", command).unwrap();
+        let told = |process: &Process| seconds(&process.stdout());
+        process
+            .wait_until("the time", SOON, |process| told(process).len() == 1)
+            .unwrap();
+        clock.set(90_000);
+        fs::write(&flag, "").unwrap();
+        assert!(process.wait(SOON).unwrap().success());
+        let after = WrongClock::new(0).now().as_secs();
+        let told = told(&process);
+        assert!((before..=after).contains(&(told[0] + 3_600)), "{told:?}");
+        assert!((before..=after).contains(&(told[1] - 90)), "{told:?}");
+    }
+}
