@@ -226,15 +226,19 @@ impl Journal for Log {
             return;
         }
         let asked = denied.flow.map(|flow| flow.server().to_string());
-        self.warn(
-            "request denied",
-            &[
-                ("from", &denied.from),
-                ("destination", &asked.as_deref().unwrap_or("-")),
-                ("carrier", &denied.carrier.map_or("-", Carrier::name)),
-                ("reason", &denied.denial.label()),
-            ],
-        );
+        let asked = asked.as_deref().unwrap_or("-");
+        let carrier = denied.carrier.map_or("-", Carrier::name);
+        let reason = denied.denial.label();
+        let mut fields: Vec<(&str, &dyn Display)> = vec![
+            ("from", &denied.from),
+            ("destination", &asked),
+            ("carrier", &carrier),
+            ("reason", &reason),
+        ];
+        if let Some(ahead_ms) = &denied.ahead_ms {
+            fields.push(("clock_ahead_ms", ahead_ms));
+        }
+        self.warn("request denied", &fields);
     }
 }
 
@@ -455,6 +459,7 @@ mod tests {
             flow: None,
             carrier: Some(Carrier::Option),
             denial: posthaste_relay::control::Denial::Stranger,
+            ahead_ms: None,
         };
         for _ in 0..1000 {
             log.deny(&denied);

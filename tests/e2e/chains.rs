@@ -2,6 +2,7 @@
 //! Flows that nodes carry together: the first is on the path of its clients, the others are asked.
 
 mod churn;
+mod clocks;
 mod failures;
 mod lookup;
 mod refusals;

@@ -239,9 +239,11 @@ pub enum Denial {
     Stranger,
     /// The seal is none of a peer's.
     Seal,
-    /// The request counts no more: it is a repetition, too old, or from the
-    /// future.
+    /// The request counts no more: it is a repetition.
     Replay,
+    /// The request is too old, or from the future: it is a repetition of long ago, or the clocks
+    /// of the two nodes differ.
+    Clock,
     /// The cookie is not the client's.
     Cookie,
     /// The destination may not be connected to.
@@ -262,10 +264,11 @@ pub enum Denial {
 
 impl Denial {
     /// Every reason, in the order of its discriminant.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Stranger,
         Self::Seal,
         Self::Replay,
+        Self::Clock,
         Self::Cookie,
         Self::Destination,
         Self::Rule,
@@ -282,6 +285,7 @@ impl Denial {
             Self::Stranger => "stranger",
             Self::Seal => "seal",
             Self::Replay => "replay",
+            Self::Clock => "clock",
             Self::Cookie => "cookie",
             Self::Destination => "destination",
             Self::Rule => "rule",
@@ -296,6 +300,7 @@ impl Denial {
     /// What the one who asked is told.
     pub(crate) fn reply(self) -> Reply {
         match self {
+            Self::Clock => Reply::Clock,
             Self::Label => Reply::UnknownLabel,
             Self::Loop => Reply::TooManyHops,
             Self::Overload => Reply::Overloaded,
@@ -315,6 +320,9 @@ pub struct Denied {
     pub carrier: Option<Carrier>,
     /// Why not.
     pub denial: Denial,
+    /// How far its clock is ahead of this node's, in milliseconds, if it is for the time and what
+    /// it asked by is not of long ago.
+    pub ahead_ms: Option<i64>,
 }
 
 /// Where a worker reports. Must not block.

@@ -13,6 +13,7 @@
 
 pub mod access;
 pub mod chain;
+pub mod clock;
 pub mod control;
 pub mod counters;
 pub mod flow;

@@ -249,12 +249,6 @@ pub fn netns_cookie() -> io::Result<u64> {
     }
 }
 
-/// Now, in milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
-}
-
 /// A non-blocking TCP socket with our mark that may use foreign addresses.
 pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
@@ -520,10 +514,20 @@ pub(crate) fn pipe(capacity_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// CLOCK_MONOTONIC, the clock of the redirect program too.
 pub fn monotonic() -> Duration {
+    read_clock(libc::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_BOOTTIME: nobody sets it either, and it goes on while the host sleeps.
+pub(crate) fn since_start() -> Duration {
+    read_clock(libc::CLOCK_BOOTTIME)
+}
+
+/// A clock that every kernel has.
+fn read_clock(clock: libc::clockid_t) -> Duration {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the kernel fills `now`; this clock always exists.
+    // SAFETY: the kernel fills `now`; only clocks are asked for that always exist.
     let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        libc::clock_gettime(clock, now.as_mut_ptr());
         now.assume_init()
     };
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

@@ -286,6 +286,12 @@ impl WarmHops {
         None
     }
 
+    /// Whether a hop to a peer waits for a flow.
+    pub(crate) fn has_waiting(&self, peer: usize) -> bool {
+        let neighbour = self.neighbours.get(peer);
+        neighbour.is_some_and(|one| one.pool.waiting() > 0)
+    }
+
     /// Whether flows had better go another way: the last that is known of the
     /// peer is that it is not there.
     pub(crate) fn down(&self, peer: usize) -> bool {

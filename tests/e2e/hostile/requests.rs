@@ -89,7 +89,7 @@ fn a_request_whose_destination_was_changed_is_not_taken() {
 #[test]
 fn a_request_of_long_ago_counts_no_more() {
     let network = scene();
-    expect(&network, "replay", &reply(Reply::Denied), |family| {
+    expect(&network, "clock", &reply(Reply::Clock), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.made_ms -= 40_000;
         draft.encode()
@@ -99,7 +99,7 @@ fn a_request_of_long_ago_counts_no_more() {
 #[test]
 fn a_request_from_the_future_does_not_count() {
     let network = scene();
-    expect(&network, "replay", &reply(Reply::Denied), |family| {
+    expect(&network, "clock", &reply(Reply::Clock), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.made_ms += 3_600_000;
         draft.encode()

@@ -232,6 +232,7 @@ impl<I: Intercept> Worker<I> {
             flow: Some(flow),
             carrier: None,
             denial,
+            ahead_ms: None,
         });
     }
 

@@ -15,6 +15,7 @@ use posthaste_wire::replay::ReplayWindow;
 use posthaste_wire::seal::Key;
 
 use crate::chain::{Carrier, Chains, NoWay, Way};
+use crate::clock::Clock;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
@@ -42,18 +43,42 @@ const REMEMBERED: usize = 60_000;
 /// What the workers of a node share about requests.
 #[derive(Debug)]
 pub struct Desk {
+    /// When requests are made, and seen.
+    pub(super) clock: Clock,
     /// Requests that count no more.
     seen: Mutex<ReplayWindow>,
     /// What cookies are made with.
     secret: Key,
 }
 
-impl Default for Desk {
-    fn default() -> Self {
+impl Desk {
+    /// Goes by `clock`.
+    pub fn new(clock: Clock) -> Self {
         Self {
+            clock,
             seen: Mutex::new(ReplayWindow::new(FRESH_MS, REMEMBERED)),
             secret: Key::new(sys::random()),
         }
+    }
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self::new(Clock::default())
+    }
+}
+
+/// Why somebody is denied, and of one that is for the time how far its clock seems to be ahead, in
+/// milliseconds.
+pub(super) struct Reason {
+    denial: Denial,
+    ahead_ms: Option<i64>,
+}
+
+impl From<Denial> for Reason {
+    fn from(denial: Denial) -> Self {
+        let ahead_ms = None;
+        Self { denial, ahead_ms }
     }
 }
 
@@ -200,15 +225,15 @@ impl<I: Intercept> Worker<I> {
                     );
                 }
             }
-            Err(denial) => self.refuse(key, None, Asker::Peer, denial),
+            Err(why) => self.refuse(key, None, Asker::Peer, why),
         }
     }
 
     /// Which peer has made a request, if it counts.
-    fn authenticate(&self, head: &Head) -> Result<NodeId, Denial> {
+    fn authenticate(&self, head: &Head) -> Result<NodeId, Reason> {
         let chains = self.rules.chains();
         let (Some(me), Some(claim)) = (chains.me, head.claim) else {
-            return Err(Denial::Seal);
+            return Err(Denial::Seal.into());
         };
         let candidates = chains.peers.iter();
         let mut candidates = candidates.filter(|peer| peer.key_id == claim.key_id);
@@ -222,8 +247,9 @@ impl<I: Intercept> Worker<I> {
             .seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        seen.admit(sys::unix_ms(), authentic)
-            .map_err(|_| Denial::Replay)?;
+        let now_ms = self.desk.clock.now_ms();
+        seen.admit(now_ms, authentic)
+            .map_err(|_| untimely(claim.timestamp_ms, now_ms))?;
         Ok(peer)
     }
 
@@ -416,12 +442,13 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Lets somebody go who asked for what it may not have.
-    fn refuse(&mut self, key: u64, flow: Option<Flow>, asker: Asker, denial: Denial) {
-        let Some(greeting) = self.dismiss(key) else {
+    fn refuse(&mut self, key: u64, flow: Option<Flow>, asker: Asker, why: impl Into<Reason>) {
+        let (why, Some(greeting)) = (why.into(), self.dismiss(key)) else {
             return;
         };
-        self.deny(greeting.from, flow, denial);
-        self.let_go(greeting, &asker.answer(denial.reply(), None));
+        let reply = why.denial.reply();
+        self.deny(greeting.from, flow, why);
+        self.let_go(greeting, &asker.answer(reply, None));
     }
 
     fn answer_greeting(&mut self, key: u64, answer: &[u8]) {
@@ -444,12 +471,14 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, denial: Denial) {
+    fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
+        let Reason { denial, ahead_ms } = why.into();
         self.take_note(&Denied {
             from,
             flow,
             carrier: Some(Carrier::Convert),
             denial,
+            ahead_ms,
         });
     }
 
@@ -511,6 +540,19 @@ impl<I: Intercept> Worker<I> {
                 self.deny(greeting.from, None, Denial::Slow);
             }
         }
+    }
+}
+
+/// Why an authentic request that was made then does not count. One that is fresh was there before, or
+/// is as old as others that were forgotten for want of room.
+fn untimely(made_ms: u64, now_ms: u64) -> Reason {
+    if made_ms.abs_diff(now_ms) <= FRESH_MS {
+        return Denial::Replay.into();
+    }
+    let millis = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    Reason {
+        denial: Denial::Clock,
+        ahead_ms: Some(millis(made_ms).saturating_sub(millis(now_ms))),
     }
 }
 

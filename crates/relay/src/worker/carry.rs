@@ -17,8 +17,7 @@ use super::Worker;
 use super::entry::State;
 use super::halves::Halves;
 use super::herald::note_herald;
-use super::prologue::{is_of_all_flows, is_of_hop, outcome_of, reply_of, reply_of_icmp, say};
-use super::ways::Fault;
+use super::prologue::{is_of_hop, outcome_of, reply_of, reply_of_icmp, say};
 
 impl<I: Intercept> Worker<I> {
     /// Joins two open connections into a relay. `upstream` is what the upstream
@@ -158,9 +157,7 @@ impl<I: Intercept> Worker<I> {
         if is_of_hop(reply) {
             self.counters.hops_failed.add(1);
         }
-        if is_of_all_flows(reply) {
-            self.mark_down(Fault::Chain(via.chain));
-        }
+        self.heed(reply, via);
         self.end_with(key, outcome_of(reply), None);
     }
 

@@ -112,6 +112,7 @@ impl<I: Intercept> Worker<I> {
             flow,
             carrier: Some(Carrier::Option),
             denial,
+            ahead_ms: None,
         });
     }
 

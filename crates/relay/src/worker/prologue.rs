@@ -263,10 +263,11 @@ pub(super) fn is_of_hop(reply: Reply) -> bool {
     finds_no_way(reply) || outcome_of(reply) == Outcome::HopFailed
 }
 
-/// Whether what a node said of itself holds for other flows, too: not what it may
-/// not do, and not what it has no route to.
+/// Whether what a node said of itself holds for other flows of the chain, too: not what it may
+/// not do, not when it was asked, and not what it has no route to.
 pub(super) fn is_of_all_flows(reply: Reply) -> bool {
-    is_of_hop(reply) && reply != Reply::Denied && !finds_no_way(reply)
+    let of_this = matches!(reply, Reply::Denied | Reply::Clock) || finds_no_way(reply);
+    is_of_hop(reply) && !of_this
 }
 
 fn finds_no_way(reply: Reply) -> bool {
@@ -471,6 +472,7 @@ mod tests {
             assert_eq!(is_of_hop(reply), reply == Reply::Failed);
         }
         assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownLabel));
+        assert_eq!(outcome_of(Reply::Clock), Outcome::HopFailed);
     }
 
     #[test]
@@ -485,7 +487,13 @@ mod tests {
         let router = unreachable(Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into()));
         assert!(!is_of_hop(router) && is_of_hop(unreachable(None)));
         assert!(is_of_all_flows(Reply::Failed) && is_of_all_flows(Reply::UnknownLabel));
-        for reply in [Reply::Denied, unreachable(None), router, Reply::Refused] {
+        for reply in [
+            Reply::Denied,
+            Reply::Clock,
+            unreachable(None),
+            router,
+            Reply::Refused,
+        ] {
             assert!(!is_of_all_flows(reply), "{reply:?}");
         }
     }

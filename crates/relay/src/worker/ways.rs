@@ -36,6 +36,9 @@ use super::prologue::{
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
 /// How long a way that failed is tried last.
 const DOWN_FOR: Duration = Duration::from_secs(5);
+/// How long the requests of cold hops to a node that refuses them for the time they were made are tried
+/// last: a clock that is wrong stays so until somebody sets it.
+const CLOCK_DOWN_FOR: Duration = Duration::from_secs(60);
 /// Resets without an answer, one after the other, until a chain counts as failed.
 const DOUBTS_MAX: u32 = 3;
 
@@ -46,6 +49,8 @@ pub(super) enum Fault {
     Peer(NodeId),
     /// A node beyond the next one failed, by number of the chain.
     Chain(u32),
+    /// A node refuses requests since its clock and ours differ. Hops that are open need none.
+    Clock(NodeId),
 }
 
 /// The hop to the next node, while the flow is opening.
@@ -131,9 +136,10 @@ impl<I: Intercept> Worker<I> {
         let left = std::mem::take(&mut self.pending(key)?.ways);
         let is_up = |way: &Way| match *way {
             Way::Hop { peer, chain, .. } => {
-                let faults = [Fault::Peer(peer), Fault::Chain(chain)];
-                let is_over = |fault| self.down.get(fault).is_none_or(|until| *until <= now);
-                faults.iter().all(is_over) && !self.is_absent(peer)
+                let is_over = |fault| self.down.get(&fault).is_none_or(|until| *until <= now);
+                let is_heard = is_over(Fault::Clock(peer)) || self.has_warm(peer);
+                let is_fine = is_over(Fault::Peer(peer)) && is_over(Fault::Chain(chain));
+                is_fine && is_heard && !self.is_absent(peer)
             }
             Way::Direct => true,
         };
@@ -153,6 +159,14 @@ impl<I: Intercept> Worker<I> {
             return false;
         };
         warm.down(peer)
+    }
+
+    /// Whether a hop to a node waits for a flow.
+    fn has_warm(&self, peer: NodeId) -> bool {
+        let (Some(warm), Some(peer)) = (&self.warm, self.rules.chains().peer(peer)) else {
+            return false;
+        };
+        warm.has_waiting(peer)
     }
 
     fn out_of_ways(&mut self, key: u64) {
@@ -232,7 +246,8 @@ impl<I: Intercept> Worker<I> {
         let warm = self.warm.as_mut()?;
         while let Some(mut hop) = warm.take(peer, &self.epoll, self.now) {
             let nonce = Nonce(sys::random());
-            let open = hop.dialer.open(connect, sys::unix_ms(), nonce).ok()?;
+            let now_ms = self.desk.clock.now_ms();
+            let open = hop.dialer.open(connect, now_ms, nonce).ok()?;
             if say(&hop.socket, &open).is_ok() {
                 self.counters.hops_warm.add(1);
                 return Some(Opened {
@@ -257,7 +272,7 @@ impl<I: Intercept> Worker<I> {
         herald: bool,
     ) -> io::Result<Opened> {
         let peer = &self.rules.chains().peers[peer];
-        let request = request_of(connect, peer)?;
+        let request = request_of(connect, peer, self.desk.clock.now_ms())?;
         let option = self.herald_for(peer, &connect.header);
         let socket = hop_socket(peer, self.socket_mark)?;
         let said = option.filter(|_| herald).is_some_and(|option| {
@@ -448,8 +463,8 @@ impl<I: Intercept> Worker<I> {
                 self.doubt(hopping.via);
             } else if lost {
                 self.mark_down(Fault::Peer(hopping.via.peer));
-            } else if is_of_all_flows(reply) {
-                self.mark_down(Fault::Chain(hopping.via.chain));
+            } else {
+                self.heed(reply, hopping.via);
             }
             let left = self
                 .pending(key)
@@ -486,11 +501,25 @@ impl<I: Intercept> Worker<I> {
         self.try_next(key);
     }
 
+    /// Has flows that begin now go another way, if what a node said of itself holds for them, too.
+    pub(super) fn heed(&mut self, reply: Reply, via: Via) {
+        if reply == Reply::Clock {
+            self.counters.hops_refused_for_clock.add(1);
+            self.mark_down_for(Fault::Clock(via.peer), CLOCK_DOWN_FOR);
+        } else if is_of_all_flows(reply) {
+            self.mark_down(Fault::Chain(via.chain));
+        }
+    }
+
     /// Has flows that begin now go another way.
     pub(super) fn mark_down(&mut self, fault: Fault) {
+        self.mark_down_for(fault, DOWN_FOR);
+    }
+
+    fn mark_down_for(&mut self, fault: Fault, time: Duration) {
         let now = self.now;
         self.down.retain(|_, until| *until > now);
-        self.down.insert(fault, now + DOWN_FOR);
+        self.down.insert(fault, now + time);
     }
 
     /// A node has accepted a flow and then reset it without an answer. It may have
@@ -548,8 +577,8 @@ fn connect_for(flow: &Flow, label: Option<Label>, pending: &Pending) -> Option<C
     Some(connect)
 }
 
-/// A request to a peer as bytes, with a seal if the two share a key.
-fn request_of(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
+/// A request to a peer as bytes, with a seal of this time if the two share a key.
+fn request_of(connect: &Connect, peer: &Peer, now_ms: u64) -> io::Result<Vec<u8>> {
     let request = Request {
         connect: Some(connect.clone()),
         ..Request::default()
@@ -558,7 +587,7 @@ fn request_of(connect: &Connect, peer: &Peer) -> io::Result<Vec<u8>> {
         key,
         key_id: peer.key_id,
         receiver: peer.id,
-        now_ms: sys::unix_ms(),
+        now_ms,
         nonce: Nonce(sys::random()),
     });
     request.encode(seal.as_ref()).map_err(io::Error::other)

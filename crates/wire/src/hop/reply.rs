@@ -33,6 +33,8 @@ pub enum Reply {
     Overloaded,
     /// 8: the node failed, or its connection to the next.
     Failed,
+    /// 9: the request is too old, or from the future: the clocks of the two nodes differ.
+    Clock,
 }
 
 /// An ICMP or ICMPv6 error, by the destination's family.
@@ -59,6 +61,7 @@ impl Reply {
             Self::TooManyHops => 6,
             Self::Overloaded => 7,
             Self::Failed => 8,
+            Self::Clock => 9,
         }
     }
 
@@ -69,7 +72,7 @@ impl Reply {
             Self::Connected => return None,
             Self::Refused => ConvertError::ConnectionReset,
             Self::Unreachable(icmp) => ConvertError::DestinationUnreachable(icmp.code),
-            Self::Denied => ConvertError::NotAuthorized,
+            Self::Denied | Self::Clock => ConvertError::NotAuthorized,
             Self::Overloaded => ConvertError::ResourceExceeded(0),
             Self::TimedOut | Self::UnknownLabel | Self::TooManyHops | Self::Failed => {
                 ConvertError::NetworkFailure(0)
@@ -129,6 +132,7 @@ impl Reply {
             6 => Self::TooManyHops,
             7 => Self::Overloaded,
             8 => Self::Failed,
+            9 => Self::Clock,
             _ => return None,
         };
         let icmp = matches!(reply, Self::Unreachable(_));
@@ -158,6 +162,7 @@ mod tests {
             (Reply::Overloaded, Reply::Overloaded),
             (Reply::TimedOut, Reply::Failed),
             (Reply::Failed, Reply::Failed),
+            (Reply::Clock, Reply::Denied),
         ] {
             let answer = Answer {
                 error: reply.as_convert_error(),

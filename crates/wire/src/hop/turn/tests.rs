@@ -167,6 +167,7 @@ fn replies() -> Vec<Reply> {
         Reply::TooManyHops,
         Reply::Overloaded,
         Reply::Failed,
+        Reply::Clock,
     ];
     offenders
         .into_iter()
@@ -191,7 +192,7 @@ fn every_reply_is_heard_as_it_was_said() {
 
 #[test]
 fn a_reply_that_says_nothing_is_refused() {
-    for (at, byte) in [(4, 9), (5, 1), (6, 1), (7, 1), (8, 1), (23, 1)] {
+    for (at, byte) in [(4, 10), (5, 1), (6, 1), (7, 1), (8, 1), (23, 1)] {
         let mut dialer = ends().0;
         open(&mut dialer, true);
         let mut bytes = Acceptor::reply(Reply::Refused);
