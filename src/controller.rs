@@ -36,6 +36,8 @@ use hub::Hub;
 
 /// Connections that the kernel holds for us.
 const BACKLOG: i32 = 1024;
+/// How often the time is kept. What nodes remember of seals is older by half of that.
+const KEEP_TIME_EVERY: Duration = Duration::from_secs(60);
 /// How long farewells and answers may keep an ended controller.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -133,6 +135,7 @@ async fn serve(
         path.into(),
         Arc::clone(hub),
     )));
+    tasks.push(tokio::spawn(keep_time(Arc::clone(hub))));
     if let Some(interval) = notify::watchdog_interval() {
         tasks.push(tokio::spawn(feed_watchdog(interval)));
     }
@@ -146,6 +149,7 @@ async fn serve(
     notify::stopping(CLOSING_TIME_MAX);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     part(hub).await;
+    hub.keep_time();
     hub.log.info("ended", &[]);
     Ok(())
 }
@@ -190,6 +194,20 @@ fn reload(next: Controller, hub: &Hub) {
         "reloaded",
         &[("nodes", &nodes), ("needs_restart", &waiting)],
     );
+}
+
+/// Keeps what nodes are told of the time, now and again: it must not go back for them.
+async fn keep_time(hub: Arc<Hub>) {
+    loop {
+        let theirs = Arc::clone(&hub);
+        if tokio::task::spawn_blocking(move || theirs.keep_time())
+            .await
+            .is_err()
+        {
+            return;
+        }
+        tokio::time::sleep(KEEP_TIME_EVERY).await;
+    }
 }
 
 /// As long as the runtime turns. A plan that is being made does not stop it.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use posthaste_control::message::{Link, LinkState};
+use posthaste_relay::clock::Clock;
 use posthaste_relay::sys;
 
 use crate::admin::api::follow as api;
@@ -54,6 +55,8 @@ pub(crate) struct Experience {
 /// What the thread shares with others.
 #[derive(Debug)]
 struct Shared {
+    /// Is told the controller's time.
+    clock: Clock,
     /// What relays that ended have taught.
     destinations: Mutex<Destinations>,
     /// Where they teach it.
@@ -72,8 +75,9 @@ pub(crate) struct Following(Arc<Shared>);
 
 impl Following {
     /// Follows nobody yet. `samples` is what workers tell of relays, if anybody is to learn from it.
-    pub(crate) fn new(samples: Option<Samples>) -> Self {
+    pub(crate) fn new(samples: Option<Samples>, clock: Clock) -> Self {
         Self(Arc::new(Shared {
+            clock,
             destinations: Mutex::new(Destinations::new(u64::from_ne_bytes(sys::random()))),
             samples: Mutex::new(samples),
             links: Mutex::default(),
@@ -132,7 +136,17 @@ impl Following {
 
     /// How it goes; nothing without a controller.
     pub(crate) fn status(&self) -> Option<api::Follow> {
-        lock(&self.0.status).clone()
+        let mut status = lock(&self.0.status).clone()?;
+        // As it is now: anybody may have set the host's clock since.
+        if let (Some(clock), Some(offset_us)) = (&mut status.clock, self.0.clock.own_ahead_us()) {
+            clock.offset_us = offset_us;
+        }
+        Some(status)
+    }
+
+    /// What time it is among nodes.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.clock
     }
 
     /// What is known of a destination.

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use posthaste_relay::clock::Clock;
 use posthaste_relay::control::Handle;
 use posthaste_relay::sys;
 use posthaste_wire::header::NodeId;
@@ -92,6 +93,7 @@ impl Reflectors {
 struct Shared {
     /// Is told what is news.
     following: Following,
+    clock: Clock,
     links: Mutex<Links>,
     /// What the thread has not taken over yet.
     next: Mutex<Option<Settings>>,
@@ -126,6 +128,7 @@ impl Measure {
         let seed = u64::from_ne_bytes(sys::random());
         Self {
             shared: Arc::new(Shared {
+                clock: following.clock().clone(),
                 following,
                 links: Mutex::new(Links::new(config.measure.schedule, seed)),
                 next: Mutex::default(),

@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
 use posthaste_relay::chain::Carrier;
+use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
 use posthaste_relay::sys;
@@ -95,9 +96,10 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
         samples,
         links,
         reflectors,
+        clock,
     } = prepared;
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
-    let following = Following::new(samples);
+    let following = Following::new(samples, clock);
     let measure = Measure::new(&config, reflectors, &handles, following.clone());
     let parts = (log, measure, following);
     let (node, threads) = Node::start(path, config, loaded, parts, workers)?;
@@ -160,6 +162,8 @@ struct Prepared {
     /// The interfaces there are.
     links: Vec<host::Link>,
     reflectors: Reflectors,
+    /// What time it is among nodes, for all of them.
+    clock: Clock,
 }
 
 impl Prepared {
@@ -172,7 +176,8 @@ impl Prepared {
             log.warn(warning, &[]);
         }
         let policy = Arc::new(config.policy.clone());
-        let desk = Arc::default();
+        let clock = Clock::default();
+        let desk = Arc::new(Desk::new(clock.clone()));
         let made = maps.recv().context("there are no maps")?;
         let (feed, samples) = config.follow.is_some().then(Feed::new).unzip();
         let homes = affinity::homes(config.node.workers, &affinity::cpus());
@@ -194,6 +199,7 @@ impl Prepared {
             samples,
             links,
             reflectors,
+            clock,
         })
     }
 }

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use posthaste_relay::clock;
 use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::Notify;
@@ -22,8 +23,10 @@ use crate::notify;
 /// One per node.
 pub(super) struct Control {
     pub(super) node: Arc<dyn Operations>,
-    /// Since 1970.
+    /// Since 1970, as the host's clock was then.
     started: Duration,
+    /// The same by a clock that nobody sets.
+    begun: Instant,
     asked: Mutex<Asked>,
     /// Held while the configuration is read: two at once would mix.
     reloading: Mutex<()>,
@@ -52,6 +55,7 @@ impl Control {
         Self {
             node,
             started,
+            begun: Instant::now(),
             asked: Mutex::new(Asked {
                 state: State::Ready,
                 reloads: Reloads {
@@ -133,7 +137,7 @@ impl Control {
             pid: std::process::id(),
             state: snapshot.state,
             started: Timestamp(self.started).to_string(),
-            uptime_seconds: unix_now().saturating_sub(self.started).as_secs_f64(),
+            uptime_seconds: self.begun.elapsed().as_secs_f64(),
             config: self.node.config_file(),
             workers: snapshot.workers,
             counters: named(&mut counters.iter().map(|counter| (counter.name, counter.value))),
@@ -248,7 +252,5 @@ impl Totals {
 
 /// Since 1970.
 pub(super) fn unix_now() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    clock::own()
 }

@@ -99,8 +99,8 @@ fn text(overview: &Overview) -> String {
         "plan {}.{}, {age}: {} nodes, {} links, {} chains; {} nodes follow it\n",
         plan.stamp.epoch, plan.stamp.version, plan.nodes, plan.links, plan.chains, plan.followed_by
     );
-    let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN"].map(Into::into);
-    let rows: Vec<[String; 6]> = std::iter::once(head)
+    let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN", "CLOCK"].map(Into::into);
+    let rows: Vec<[String; 7]> = std::iter::once(head)
         .chain(nodes.iter().map(node))
         .collect();
     text += &show::table(&rows, 5);
@@ -114,7 +114,7 @@ fn text(overview: &Overview) -> String {
     text
 }
 
-fn node(node: &Node) -> [String; 6] {
+fn node(node: &Node) -> [String; 7] {
     let absent = || "-".to_owned();
     [
         node.name.clone(),
@@ -124,6 +124,8 @@ fn node(node: &Node) -> [String; 6] {
         node.from.clone().unwrap_or_else(absent),
         node.holds
             .map_or_else(absent, |stamp| format!("{}.{}", stamp.epoch, stamp.version)),
+        node.clock_offset_seconds
+            .map_or_else(absent, |offset| format!("{offset:+.3}s")),
     ]
 }
 

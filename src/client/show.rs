@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::admin::api::follow::Follow;
+use crate::admin::api::follow::{Clock, Follow};
 use crate::admin::api::{Detail, Relay, ReloadReport, Status, Tcp};
 
 /// The `status` verb.
@@ -76,6 +76,9 @@ fn controller(follow: &Follow) -> String {
         }
         (false, None) => text.push_str("not joined\n"),
     }
+    if let Some(clock) = follow.clock {
+        text.push_str(&own_clock(clock));
+    }
     let Some(plan) = &follow.plan else {
         return text + "plan           none: flows go without\n";
     };
@@ -94,6 +97,22 @@ fn controller(follow: &Follow) -> String {
         false => writeln!(text, "NOT IN FORCE: flows go without"),
     };
     text
+}
+
+/// How the host's clock compares to the controller's.
+fn own_clock(clock: Clock) -> String {
+    let side = if clock.offset_us < 0 {
+        "behind"
+    } else {
+        "ahead of"
+    };
+    let by = span(clock.offset_us.unsigned_abs() / 1_000);
+    let verdict = if clock.is_wrong() {
+        ": WRONG, by one of the two: is something like chrony running?"
+    } else {
+        ""
+    };
+    format!("clock          {by} {side} the controller's{verdict}\n")
 }
 
 fn section<'a>(

@@ -11,7 +11,8 @@ use std::time::Duration;
 use posthaste_control::book::{Book, Network};
 use posthaste_control::egresses::Egresses;
 use posthaste_control::message::{
-    Egress, Hello, Interval, NodeNumber, Prefix, Stamp, ToController, ToNode, VERSION, Welcome,
+    Egress, Hello, Interval, NodeNumber, Prefix, Stamp, ToController, ToNode, VERSION,
+    VERSION_TIME, Welcome,
 };
 use posthaste_control::planning::Timing;
 use posthaste_control::registry::{Denied, Listed, Registry};
@@ -155,13 +156,19 @@ impl Desk {
     }
 
     /// What a node is told first.
-    pub(super) fn welcome(&self) -> ToNode {
+    pub(super) fn welcome(&self, number: NodeNumber) -> ToNode {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         ToNode::Welcome(Welcome {
-            version: VERSION,
+            version: self.spoken(number),
             life_s: seconds(self.terms.life),
             alive_s: seconds(self.terms.alive),
         })
+    }
+
+    /// The version of messages that is spoken with a node.
+    fn spoken(&self, number: NodeNumber) -> u16 {
+        let known = self.registry.nodes().get(&number);
+        known.map_or(VERSION, |known| known.hello.version.min(VERSION))
     }
 
     /// A node says something else.
@@ -173,7 +180,15 @@ impl Desk {
     ) -> Result<(), End> {
         match message {
             ToController::Hello(_) => return Err(End::OutOfTurn),
+            ToController::Time { .. } if self.spoken(number) < VERSION_TIME => {
+                return Err(End::OutOfTurn);
+            }
             ToController::Alive => {}
+            ToController::Time { mark, ahead_us } => {
+                if let Some(due) = self.seated.get_mut(&number) {
+                    due.asks(mark, ahead_us);
+                }
+            }
             ToController::Links(links) => {
                 let news = self.registry.links(number, &links);
                 if news.changed {
@@ -276,9 +291,14 @@ impl Desk {
         }
     }
 
-    /// What a node has to be told now.
-    pub(super) fn due(&mut self, number: NodeNumber) -> Option<ToNode> {
+    /// What a node has to be told now, which is `time` since 1970.
+    pub(super) fn due(&mut self, number: NodeNumber, time: Duration) -> Option<ToNode> {
         let due = self.seated.get_mut(&number)?;
+        // First: what is sent before it makes it less exact.
+        if let Some(mark) = due.take_question() {
+            let unix_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            return Some(ToNode::Time { mark, unix_us });
+        }
         let is_all = self.complete_at.is_none();
         if let Some(members) = self.roster.since(number, due.members, is_all) {
             due.members = Some(self.roster.version());
@@ -336,6 +356,11 @@ impl Desk {
     /// What a node with a stream holds; nothing without a stream.
     pub(super) fn holds(&self, number: NodeNumber) -> Option<Option<Stamp>> {
         self.seated.get(&number).map(|due| due.holds)
+    }
+
+    /// How far the clock of a node with a stream is ahead of what it was told, in microseconds, as it says.
+    pub(super) fn clock_ahead_us(&self, number: NodeNumber) -> Option<i64> {
+        self.seated.get(&number)?.clock_ahead_us
     }
 
     /// A node may not be here any more: nobody is to deal with it.

@@ -12,7 +12,9 @@ use posthaste_control::book::Book;
 use posthaste_control::identity::PublicKey;
 use posthaste_control::message::{Hello, NodeNumber, Prefix, ToController, ToNode, VERSION};
 use posthaste_control::store::{Contents, Store};
+use posthaste_control::time::{Kept, Teller};
 use posthaste_control::tls::Guests;
+use posthaste_relay::clock;
 use tokio::sync::Notify;
 
 use super::counters::Counters;
@@ -53,6 +55,7 @@ impl Hub {
         let book = Book::new(meaning::settings(&config), &contents.saved, Duration::ZERO);
         let mut desk = Desk::new(terms, book, intervals, Duration::ZERO);
         desk.set_prefixes(contents.prefixes, Duration::ZERO);
+        let teller = Teller::new(clock::own(), contents.time, Duration::ZERO);
         let hub = Self {
             store: Mutex::new(store),
             guests: Guests::default(),
@@ -61,7 +64,7 @@ impl Hub {
             log,
             counters: Counters::default(),
             scheduler: Notify::new(),
-            inner: Mutex::new(Inner::new(desk, config.clone(), contents.keys)),
+            inner: Mutex::new(Inner::new(desk, config.clone(), contents.keys, teller)),
         };
         hub.configure(config);
         hub
@@ -189,8 +192,23 @@ impl Hub {
     }
 
     /// What a node is told first.
-    pub(super) fn welcome(&self) -> ToNode {
-        self.lock().desk.welcome()
+    pub(super) fn welcome(&self, number: NodeNumber) -> ToNode {
+        self.lock().desk.welcome(number)
+    }
+
+    /// What nodes are told of the time, now.
+    pub(super) fn time(&self) -> Kept {
+        let now = self.now();
+        self.lock().time(now)
+    }
+
+    /// Keeps what nodes were told of the time.
+    pub(super) fn keep_time(&self) {
+        let time = self.time();
+        if let Err(error) = self.store().set_time(time) {
+            self.counters.store_failures.add();
+            self.log.error("cannot keep the time", &[("error", &error)]);
+        }
     }
 
     /// A node says something.
@@ -225,9 +243,11 @@ impl Hub {
 
     /// What a stream has to say next.
     pub(super) fn due(&self, number: NodeNumber, ticket: u64) -> Option<ToNode> {
+        let now = self.now();
         let mut inner = self.lock();
         inner.wake_of(number, ticket)?;
-        let due = inner.desk.due(number);
+        let time = inner.time(now);
+        let due = inner.desk.due(number, time.told);
         if let Some(ToNode::Rows(rows)) = &due {
             let counters = &self.counters;
             let sent = if rows.base.is_some() {

@@ -22,6 +22,11 @@ pub(super) fn render(hub: &Hub) -> String {
         "Nodes of the configuration.",
         status.nodes,
     );
+    let time = hub.time();
+    let offset = time.clock.as_secs_f64() - time.told.as_secs_f64();
+    let help =
+        "How far the controller's own clock is ahead of the time that nodes are told: it was set.";
+    page.single("time_offset_seconds", "gauge", help, offset);
     nodes(&mut page, hub);
     plan(&mut page, &status.plan);
     counters(&mut page, hub);
@@ -36,6 +41,16 @@ fn nodes(page: &mut Page, hub: &Hub) {
         let connected = u8::from(inner.seats.contains_key(&node.id));
         let label = format!("node=\"{}\"", escaped(&node.name));
         page.sample("node_connected", &label, connected);
+    }
+    let help =
+        "How far the clock of a node's host is ahead of the time that nodes are told, as it says.";
+    page.family("node_clock_offset_seconds", "gauge", help);
+    for node in &inner.config.nodes {
+        if let Some(ahead_us) = inner.desk.clock_ahead_us(node.id) {
+            let label = format!("node=\"{}\"", escaped(&node.name));
+            let offset = ahead_us as f64 / 1e6;
+            page.sample("node_clock_offset_seconds", &label, offset);
+        }
     }
     let doubts = inner.desk.registry.doubts();
     let refused = inner.desk.egresses.refused();

@@ -203,7 +203,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     ticket: u64,
     hub: &Hub,
 ) -> End {
-    let mut next = Some(hub.welcome());
+    let mut next = Some(hub.welcome(number));
     let mut said = Instant::now();
     loop {
         while let Some(message) = next.take().or_else(|| hub.due(number, ticket)) {

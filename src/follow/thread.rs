@@ -15,7 +15,7 @@ use posthaste_control::follower::{Event, Follower, Order};
 use posthaste_control::identity::Identity;
 use posthaste_control::message::{Hello, VERSION};
 use posthaste_control::tls;
-use posthaste_relay::sys;
+use posthaste_relay::{clock, sys};
 use posthaste_wire::header::NodeId;
 use rustls::ClientConfig;
 
@@ -90,7 +90,7 @@ impl Thread {
         });
         let saved = saved.map(|saved| {
             let stood = saved.stood(disk.boot);
-            (saved, stood)
+            (saved.since(disk.boot), stood)
         });
         let hello = hello(config, me, &identity);
         let seed = u64::from_ne_bytes(sys::random());
@@ -136,6 +136,7 @@ impl Thread {
     /// Does all that is to be done now.
     pub(super) fn turn(&mut self) {
         self.hear();
+        self.follower.on_own_clock(clock::own(), sys::monotonic());
         let links = std::mem::take(&mut *lock(&self.shared.links));
         links
             .into_values()
@@ -286,6 +287,7 @@ impl Thread {
                 self.node.set_wanted(wanted.collect());
             }
             Order::Save => self.save(),
+            Order::SetTime(told) => self.shared.clock.tell(told.time(sys::monotonic())),
         }
     }
 
@@ -341,6 +343,13 @@ impl Thread {
             Event::Refused(refusal) => log.warn("plan refused", &[("error", refusal)]),
             Event::Unwanted(unwanted) => log.warn("member not as told", &[("error", unwanted)]),
             Event::Farewell(why) => log.warn("the controller says farewell", &[("reason", why)]),
+            Event::ClockWrong(ahead_us) => {
+                let ahead = format!("{:.3}", *ahead_us as f64 / 1e6);
+                let what = "the clock of this host is not the controller's, by which the node goes: is \
+                            something like chrony running on both hosts?";
+                log.warn(what, &[("clock_ahead_s", &ahead)]);
+            }
+            Event::ClockRight => log.info("the clock of this host is the controller's again", &[]),
         }
     }
 
@@ -369,6 +378,10 @@ impl Thread {
             older: counts.older,
             misfits: counts.misfits,
             keys: counts.keys,
+            clock: self.follower.time().map(|told| api::Clock {
+                offset_us: 0,
+                error_us: micros(told.error(now)),
+            }),
             destinations: self.experience(now),
         }
     }
@@ -397,6 +410,10 @@ fn hello(config: &Config, me: NodeId, identity: &Identity) -> Hello {
         reflectors: config.measure.reflectors.clone(),
         holds: None,
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(time: Duration) -> u64 {

@@ -8,12 +8,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use posthaste_relay::clock::Clock;
 use posthaste_wire::stamp::{self, ErrorEstimate, Probe, Received, Reflection, Timestamp};
 
 use super::limit::{Bucket, Rate, Sources};
 use super::refusal::Refusal;
 use super::targets::Settings;
-use super::udp::{Datagram, Udp, since_1970};
+use super::udp::{Datagram, Udp};
 
 /// Packets that one socket is read for in a turn.
 const TURN_MAX: usize = 64;
@@ -37,18 +38,21 @@ pub(super) struct Reflector {
     sockets: Vec<(SocketAddr, Udp)>,
     sources: Sources,
     all: Bucket,
+    clock: Clock,
 }
 
 /// What was done about a packet.
 pub(super) enum Seen {
     Answered,
-    Refused(SocketAddr, Refusal),
+    /// Of one that is for its time, by how many milliseconds its sender's clock seems to be ahead.
+    Refused(SocketAddr, Refusal, Option<i64>),
 }
 
 impl Reflector {
-    pub(super) fn new(sockets: Vec<(SocketAddr, Udp)>) -> Self {
+    pub(super) fn new(sockets: Vec<(SocketAddr, Udp)>, clock: Clock) -> Self {
         Self {
             sockets,
+            clock,
             sources: Sources::new(FROM_ONE),
             all: Bucket::full(FROM_ALL),
         }
@@ -64,6 +68,7 @@ impl Reflector {
             sockets,
             sources,
             all,
+            clock,
         } = self;
         for (address, socket) in sockets {
             for _ in 0..TURN_MAX {
@@ -79,7 +84,7 @@ impl Reflector {
                 let answer = if ports.contains(&from.port()) {
                     Err(Refusal::Port)
                 } else if within {
-                    answer(&datagram, settings)
+                    answer(&datagram, settings, clock)
                 } else {
                     Err(Refusal::Limited)
                 };
@@ -89,7 +94,11 @@ impl Reflector {
                         let _ = socket.send(answer.bytes(), from, datagram.to);
                         Seen::Answered
                     }
-                    Err(refusal) => Seen::Refused(from, refusal),
+                    Err(refusal) => {
+                        let is_late = refusal == Refusal::Stale;
+                        let ahead_ms = is_late.then(|| ahead_ms(&datagram, clock)).flatten();
+                        Seen::Refused(from, refusal, ahead_ms)
+                    }
                 });
             }
         }
@@ -112,12 +121,12 @@ impl Answer {
     }
 }
 
-fn answer(datagram: &Datagram, settings: &Settings) -> Result<Answer, Refusal> {
+fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Answer, Refusal> {
     let read = Probe::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
     let key = if read.is_sealed() {
         let mut keys = settings.keys_of(read.packet.session).iter();
         let key = keys.find(|key| read.is_of(key)).ok_or(Refusal::Seal)?;
-        check_age(&read, datagram.at)?;
+        check_age(&read, clock.now())?;
         Some(key)
     } else {
         if !settings.is_open_to(datagram.from.ip()) {
@@ -128,8 +137,8 @@ fn answer(datagram: &Datagram, settings: &Settings) -> Result<Answer, Refusal> {
     let probe = read.packet;
     let reflection = Reflection {
         sequence: probe.sequence,
-        received: Timestamp::from_unix(datagram.at),
-        sent: Timestamp::from_unix(since_1970()),
+        received: Timestamp::from_unix(clock.corrected(datagram.at)),
+        sent: Timestamp::from_unix(clock.now()),
         error: ErrorEstimate::OURS,
         probe,
         ttl: datagram.ttl.unwrap_or(0),
@@ -138,6 +147,14 @@ fn answer(datagram: &Datagram, settings: &Settings) -> Result<Answer, Refusal> {
         Some(key) => Answer::Sealed(reflection.seal(key)),
         None => Answer::Open(reflection.encode()),
     })
+}
+
+/// How far the clock of a probe's sender seems to be ahead.
+fn ahead_ms(datagram: &Datagram, clock: &Clock) -> Option<i64> {
+    let probe = Probe::parse(datagram.bytes()).ok()?.packet;
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let sent = probe.sent.to_unix(probe.error.format);
+    Some(millis(sent).saturating_sub(millis(clock.now())))
 }
 
 /// Somebody may have heard a probe and send it for ever after.

@@ -6,12 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use posthaste_relay::clock::{self, Clock};
 use posthaste_wire::header::NodeId;
 use posthaste_wire::stamp::{self, ErrorEstimate, Probe, Reflection, Timestamp};
 
 use super::refusal::Refusal;
 use super::targets::{Settings, Target};
-use super::udp::{Datagram, Fate, FateKind, Udp, since_1970};
+use super::udp::{Datagram, Fate, FateKind, Udp};
 
 /// Packets that one socket is read for in a turn.
 const TURN_MAX: usize = 64;
@@ -30,7 +31,7 @@ struct Sent {
     port: u8,
     sequence: u32,
     to: SocketAddr,
-    /// When it left: by the program first, by the kernel once it has told.
+    /// When it left by the host's own clock: by the program first, by the kernel once it has told.
     left: Duration,
     /// By the clock that nobody sets.
     at: Duration,
@@ -55,9 +56,19 @@ pub(super) struct Sender {
     /// By their T1, which no two have in common.
     sent: HashMap<Timestamp, Sent>,
     swept: Duration,
+    /// What T1 is of.
+    clock: Clock,
 }
 
 impl Sender {
+    /// Without sockets yet.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Udp> {
         self.sockets.iter().flatten()
     }
@@ -94,8 +105,8 @@ impl Sender {
         let family = usize::from(target.reflector.is_ipv6());
         let socket = self.sockets[family].get(usize::from(port));
         let socket = socket.ok_or(Errno::EAFNOSUPPORT)?;
-        let left = since_1970();
-        let mut sent = Timestamp::from_unix(left);
+        let left = clock::own();
+        let mut sent = Timestamp::from_unix(self.clock.now());
         while self.sent.contains_key(&sent) {
             sent.0 = sent.0.wrapping_add(1);
         }

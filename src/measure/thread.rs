@@ -2,6 +2,7 @@
 //! The thread that measures: waits, reads what came, and does what the links
 //! want done.
 
+use std::fmt::Display;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -58,11 +59,12 @@ impl Thread {
         workers: Vec<Handle>,
         log: Log,
     ) -> Self {
+        let clock = shared.clock.clone();
         let mut thread = Self {
             shared,
             settings,
-            reflector: Reflector::new(reflectors),
-            sender: Sender::default(),
+            reflector: Reflector::new(reflectors, clock.clone()),
+            sender: Sender::new(clock),
             knocks: Knocks::default(),
             hops: Hops::new(workers),
             log,
@@ -161,7 +163,9 @@ impl Thread {
         let (log, complaints) = (&self.log, &mut self.complaints);
         let note = |seen| match seen {
             Seen::Answered => shared.counts.on_reflected(),
-            Seen::Refused(from, refusal) => complain(&shared, log, complaints, from, refusal),
+            Seen::Refused(from, refusal, ahead_ms) => {
+                complain(&shared, log, complaints, from, (refusal, ahead_ms));
+            }
         };
         self.reflector.serve(&self.settings, sys::monotonic(), note);
     }
@@ -173,7 +177,8 @@ impl Thread {
             }
             Event::Refused(peer, probe) => links.on_refused(peer, probe, now),
             Event::Bad(from, refusal) => {
-                complain(&self.shared, &self.log, &mut self.complaints, from, refusal);
+                let why = (refusal, None);
+                complain(&self.shared, &self.log, &mut self.complaints, from, why);
             }
         }
     }
@@ -224,14 +229,15 @@ fn complain(
     log: &Log,
     complaints: &mut Quota,
     from: SocketAddr,
-    refusal: Refusal,
+    (refusal, ahead_ms): (Refusal, Option<i64>),
 ) {
     shared.counts.on_refused(refusal);
     if complaints.take(Instant::now()) {
         let reason = refusal.label();
-        log.warn(
-            "measuring packet refused",
-            &[("from", &from), ("reason", &reason)],
-        );
+        let mut fields: Vec<(&str, &dyn Display)> = vec![("from", &from), ("reason", &reason)];
+        if let Some(ahead_ms) = &ahead_ms {
+            fields.push(("clock_ahead_ms", ahead_ms));
+        }
+        log.warn("measuring packet refused", &fields);
     }
 }

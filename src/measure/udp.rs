@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! UDP sockets whose kernel says when packets came and went. Times are since
-//! 1970, as the kernel's are.
+//! 1970 by the host's own clock, as the kernel's are.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -16,6 +16,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::time::TimeSpec;
+use posthaste_relay::clock;
 
 /// What a packet may have at the most, in an error queue with the headers that
 /// it was sent with.
@@ -135,7 +136,7 @@ impl Udp {
             length: message.bytes.min(PACKET_BYTES_MAX),
             from: from.ok_or(Errno::EAFNOSUPPORT)?,
             to: None,
-            at: since_1970(),
+            at: clock::own(),
             ttl: None,
         };
         for part in message.cmsgs()? {
@@ -252,13 +253,6 @@ impl AsFd for Udp {
     }
 }
 
-/// Now.
-pub(super) fn since_1970() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-}
-
 /// A time of the kernel; nothing where it has none.
 fn kernel_time(time: TimeSpec) -> Option<Duration> {
     let seconds = u64::try_from(time.tv_sec()).ok()?;
@@ -305,12 +299,12 @@ mod tests {
     fn packets_come_with_the_time_and_the_address_they_came_to() {
         for local in ANY {
             let ((one, from), (other, to)) = (open(local), open(local));
-            let before = since_1970();
+            let before = clock::own();
             one.send(b"a packet", to, None).unwrap();
             let heard = wait(|| other.receive().map(Some));
             assert_eq!(heard.bytes(), b"a packet");
             assert_eq!((heard.from, heard.to), (from, Some(to.ip())));
-            assert!(before <= heard.at && heard.at <= since_1970());
+            assert!(before <= heard.at && heard.at <= clock::own());
             assert_eq!(heard.ttl, Some(64));
             other.send(b"another", from, heard.to).unwrap();
             assert_eq!(wait(|| one.receive().map(Some)).bytes(), b"another");
@@ -321,7 +315,7 @@ mod tests {
     fn the_kernel_tells_when_packets_left_and_that_nobody_took_them() {
         for local in ANY {
             let ((one, _), (other, to)) = (open(local), open(local));
-            let before = since_1970();
+            let before = clock::own();
             one.send(b"the first packet", to, None).unwrap();
             let fate = wait(|| one.next_fate());
             assert_eq!(fate.tail(), Some(b"packet"));

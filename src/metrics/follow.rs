@@ -20,6 +20,15 @@ pub(super) fn follow(page: &mut Page, follow: &Follow) {
     );
     let help = "Plans that were followed.";
     page.single("plan_changes_total", "counter", help, follow.plans);
+    if let Some(clock) = &follow.clock {
+        let help =
+            "How far the clock of this host is ahead of the controller's, by which the node goes.";
+        let offset = clock.offset_us as f64 / 1e6;
+        page.single("controller_clock_offset_seconds", "gauge", help, offset);
+        let help = "By how much the offset may be wrong.";
+        let error = clock.error_us as f64 / 1e6;
+        page.single("controller_clock_error_seconds", "gauge", help, error);
+    }
     page.family(
         "plan_refused_total",
         "counter",
@@ -82,6 +91,7 @@ fn held(page: &mut Page, plan: &Plan) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::admin::api::follow::Clock;
 
     pub(in super::super) fn followed() -> Follow {
         Follow {
@@ -94,6 +104,10 @@ pub(super) mod tests {
             }),
             older: 1,
             misfits: 3,
+            clock: Some(Clock {
+                offset_us: -3_600_250_000,
+                error_us: 1_500,
+            }),
             ..Follow::default()
         }
     }
@@ -109,7 +123,13 @@ pub(super) mod tests {
         assert!(page.contains("posthaste_plan_age_seconds 1.5\n"), "{page}");
         assert!(page.contains("posthaste_plan_refused_total{reason=\"misfit\"} 3\n"));
         assert!(page.contains("posthaste_plan_in_force 0\n"));
+        assert!(page.contains("posthaste_controller_clock_offset_seconds -3600.25\n"));
+        assert!(page.contains("posthaste_controller_clock_error_seconds 0.0015\n"));
         let page = render(&Follow::default());
-        assert!(!page.contains("plan_age") && page.contains("posthaste_plan_in_force 0\n"));
+        assert!(
+            !page.contains("clock")
+                && !page.contains("plan_age")
+                && page.contains("posthaste_plan_in_force 0\n")
+        );
     }
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
+mod clocks;
 mod hostile;
 mod impostor;
 mod lessons;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::message::{
     ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, Member, NodeNumber, Stamp,
-    ToController, ToNode, VERSION, Welcome,
+    ToController, ToNode, VERSION, VERSION_TIME, Welcome,
 };
 use crate::rows::{Held, Refusal};
 
@@ -19,12 +19,15 @@ mod labels;
 mod members;
 mod saved;
 mod stage;
+mod time;
 
 use labels::{Labels, Prospect};
 use members::Members;
 pub use members::{MEMBERS_MAX, Unwanted};
 pub use saved::{Saved, Unfit};
 use stage::Stage;
+use time::Time;
+pub use time::Told;
 
 /// The life of a plan until a controller says otherwise.
 const LIFE: Duration = Duration::from_secs(900);
@@ -52,6 +55,8 @@ pub enum Order {
     Measure,
     /// Keep [`Follower::saved`].
     Save,
+    /// It is this time by the controller's clock, in place of what was known before.
+    SetTime(Told),
 }
 
 /// Something that an operator may want to know.
@@ -71,6 +76,10 @@ pub enum Event {
     Unwanted(Unwanted),
     /// The controller closes the stream, for this reason.
     Farewell(String),
+    /// This host's own clock is so far ahead of the controller's, in microseconds: too far.
+    ClockWrong(i64),
+    /// It is not any more.
+    ClockRight,
 }
 
 /// What has happened so far.
@@ -103,6 +112,7 @@ pub struct Follower {
     in_force: bool,
     labels: Labels,
     stage: Stage,
+    time: Time,
     links: BTreeMap<NodeNumber, LinkState>,
     /// Links that the controller is to be told of.
     news: BTreeSet<NodeNumber>,
@@ -140,6 +150,7 @@ impl Follower {
             in_force: false,
             labels: Labels::default(),
             stage: Stage::new(seed, now),
+            time: Time::default(),
             links: BTreeMap::new(),
             news: BTreeSet::new(),
             destinations: Vec::new(),
@@ -168,6 +179,9 @@ impl Follower {
         if std::mem::take(&mut self.measure) {
             return Some(Order::Measure);
         }
+        if let Some(told) = self.time.take_news() {
+            return Some(Order::SetTime(told));
+        }
         if self.save_at.is_some_and(|at| at <= now) {
             (self.save_at, self.saved_at) = (None, Some(now));
             return Some(Order::Save);
@@ -190,7 +204,8 @@ impl Follower {
         let over = self.stood.map(|stood| stood + self.life);
         let over = over.filter(|_| self.in_force);
         let labels = self.labels.deadline();
-        [over, labels, self.save_at, self.stage.deadline()]
+        let time = self.time.deadline();
+        [over, labels, self.save_at, self.stage.deadline(), time]
             .into_iter()
             .flatten()
             .min()
@@ -210,7 +225,14 @@ impl Follower {
     /// The stream could not be opened, or is closed.
     pub fn on_closed(&mut self, now: Duration) {
         self.stage.on_closed(now);
+        self.time.on_closed();
         (self.answer, self.close) = (None, None);
+    }
+
+    /// What this host's own clock shows, since 1970. To be told whenever something is done, as anybody
+    /// may set it.
+    pub fn on_own_clock(&mut self, unix: Duration, now: Duration) {
+        self.events.extend(self.time.on_own_clock(unix, now));
     }
 
     /// A link is not what it was.
@@ -265,6 +287,11 @@ impl Follower {
             ToNode::Farewell(why) => {
                 self.events.push(Event::Farewell(why.clone()));
                 self.close = Some(why);
+            }
+            ToNode::Time { mark, unix_us } => {
+                if self.time.on_answer(mark, unix_us, now) {
+                    self.save_soon(now);
+                }
             }
         }
     }
@@ -326,6 +353,11 @@ impl Follower {
         self.links.get(&to).copied()
     }
 
+    /// What the controller last said of the time, if it ever did.
+    pub fn time(&self) -> Option<Told> {
+        self.time.told()
+    }
+
     /// Whether the controller has let the node in.
     pub fn is_joined(&self) -> bool {
         self.stage.is_joined()
@@ -346,15 +378,18 @@ impl Follower {
             life_s,
             alive_s,
         } = welcome;
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return self.part(&format!("version {version} is not spoken here"));
         }
         if !LIFE_S.contains(&life_s) || !ALIVE_S.contains(&alive_s) {
             return self.part("times out of bounds");
         }
         self.life = Duration::from_secs(life_s.into());
-        self.stage
-            .on_joined(Duration::from_secs(alive_s.into()), now);
+        let alive = Duration::from_secs(alive_s.into());
+        self.stage.on_joined(alive, now);
+        if version >= VERSION_TIME {
+            self.time.on_joined(alive, now);
+        }
         self.news = self.links.keys().copied().collect();
         self.counts.joins += 1;
         self.events.push(Event::Joined);
@@ -451,6 +486,9 @@ impl Follower {
         }
         if let Some(answer) = self.answer.take() {
             return Some(answer);
+        }
+        if let Some(question) = self.time.question(now) {
+            return Some(question);
         }
         // Before the links: with these the controller has what it plans with.
         if !self.destinations.is_empty() {

@@ -32,4 +32,5 @@ pub mod rows;
 mod simulation;
 pub mod store;
 pub mod stream;
+pub mod time;
 pub mod tls;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What nodes and their controller say. Order and types are the format: a change of either is a new
-//! [`VERSION`].
+//! [`VERSION`]. A message is added at the end, and not said to who speaks an earlier one.
 //!
 //! Times are microseconds, node numbers those of chain headers, both as in `docs/protocol.md`.
 
@@ -9,7 +9,10 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// The version that has [`ToController::Time`] and [`ToNode::Time`].
+pub const VERSION_TIME: u16 = 2;
 
 /// The number of a node, never 0.
 pub type NodeNumber = u64;
@@ -48,6 +51,13 @@ pub enum ToController {
     },
     /// Nothing is new.
     Alive,
+    /// What time is it? Answered by [`ToNode::Time`], with the same mark.
+    Time {
+        /// Chosen by the node.
+        mark: u64,
+        /// How far its own clock is ahead of the controller's, in microseconds, as far as it knows.
+        ahead_us: Option<i64>,
+    },
 }
 
 /// Who a node is.
@@ -140,6 +150,13 @@ pub enum ToNode {
     Stands(Stamp),
     /// The last message, with the reason in words.
     Farewell(String),
+    /// The time, when this was said.
+    Time {
+        /// Of the question.
+        mark: u64,
+        /// Microseconds since 1970.
+        unix_us: u64,
+    },
 }
 
 /// What a node needs to know first.

@@ -14,6 +14,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use redb::{
     Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
@@ -23,11 +24,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::{Changes, Saved};
 use crate::message::{ChainNumber, NodeNumber, NumberedChain, Prefix, Stamp};
+use crate::time::Kept;
 
 /// How what is in the tables is written. Another number is another program's.
 const FORMAT: u64 = 1;
 
-/// [`FORMAT`], the stamp and which number is next, by name.
+/// [`FORMAT`], the stamp, which number is next and what was told of the time, by name.
 const PLAN: TableDefinition<'_, &str, u64> = TableDefinition::new("plan");
 /// What plans gave and freed, one after the other.
 const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
@@ -77,6 +79,8 @@ pub struct Contents {
     pub keys: BTreeMap<NodeNumber, [u8; 32]>,
     /// What the API has set.
     pub prefixes: BTreeMap<Prefix, NodeNumber>,
+    /// What nodes were told of the time, if they were.
+    pub time: Option<Kept>,
 }
 
 /// A store that could not be read.
@@ -214,6 +218,20 @@ impl Store {
         })
     }
 
+    /// Remembers what nodes were told of the time.
+    ///
+    /// # Errors
+    /// It could not be written; then what they were told before is remembered.
+    pub fn set_time(&mut self, time: Kept) -> Result<(), Error> {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.write("write", |transaction| {
+            let mut plan = transaction.open_table(PLAN)?;
+            plan.insert("told_us", micros(time.told))?;
+            plan.insert("clock_us", micros(time.clock))?;
+            Ok(())
+        })
+    }
+
     fn write(
         &self,
         what: &'static str,
@@ -268,6 +286,13 @@ impl Store {
         contents.saved.stamp = Stamp {
             epoch: value("epoch")?,
             version: value("version")?,
+        };
+        contents.time = match value("told_us")? {
+            0 => None,
+            told => Some(Kept {
+                told: Duration::from_micros(told),
+                clock: Duration::from_micros(value("clock_us")?),
+            }),
         };
         let next = plan.get("next")?.map(|next| next.value());
         contents.saved.next_number = match next {

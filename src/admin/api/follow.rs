@@ -23,7 +23,25 @@ pub(crate) struct Follow {
     pub(crate) misfits: u64,
     /// Keys of nodes that were refused since another was told first.
     pub(crate) keys: u64,
+    /// How this host's clock compares to the controller's; nothing until that has told the time.
+    pub(crate) clock: Option<Clock>,
     pub(crate) destinations: Destinations,
+}
+
+/// How the host's own clock compares to the controller's, by which the node goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Clock {
+    /// How far it is ahead, in microseconds; negative if it is behind.
+    pub(crate) offset_us: i64,
+    /// By how much that may be wrong.
+    pub(crate) error_us: u64,
+}
+
+impl Clock {
+    /// Whether the two differ by more than clocks do that somebody keeps right.
+    pub(crate) fn is_wrong(self) -> bool {
+        self.offset_us.unsigned_abs() > 1_000_000 + self.error_us
+    }
 }
 
 /// What relays that ended have taught of destinations.

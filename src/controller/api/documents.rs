@@ -62,6 +62,8 @@ pub(crate) struct Node {
     pub(crate) reflectors: Vec<String>,
     /// The plan that it follows.
     pub(crate) holds: Option<Stamp>,
+    /// How far its host's clock is ahead of the controller's, as it says; nothing until it does.
+    pub(crate) clock_offset_seconds: Option<f64>,
 }
 
 /// `GET /v1/links`

@@ -80,6 +80,10 @@ fn node_of(inner: &Inner, node: &crate::config::controller::Node, now: Duration)
         listeners: addresses(|hello| &hello.listeners),
         reflectors: addresses(|hello| &hello.reflectors),
         holds: inner.desk.holds(node.id).flatten().map(of),
+        clock_offset_seconds: inner
+            .desk
+            .clock_ahead_us(node.id)
+            .map(|ahead_us| ahead_us as f64 / 1e6),
     }
 }
 

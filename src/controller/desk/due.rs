@@ -24,6 +24,10 @@ pub(super) struct Due {
     whole: bool,
     intervals: Vec<Interval>,
     intervals_due: bool,
+    /// The mark of a question for the time.
+    asked: Option<u64>,
+    /// How far its clock is ahead of what it was told, in microseconds, as it says.
+    pub(super) clock_ahead_us: Option<i64>,
 }
 
 impl Due {
@@ -39,7 +43,22 @@ impl Due {
             whole: false,
             intervals: Vec::new(),
             intervals_due: true,
+            asked: None,
+            clock_ahead_us: None,
         }
+    }
+
+    /// It asks for the time.
+    pub(super) fn asks(&mut self, mark: u64, clock_ahead_us: Option<i64>) {
+        self.asked = Some(mark);
+        if clock_ahead_us.is_some() {
+            self.clock_ahead_us = clock_ahead_us;
+        }
+    }
+
+    /// The mark of its question, which is to be answered now.
+    pub(super) fn take_question(&mut self) -> Option<u64> {
+        self.asked.take()
     }
 
     /// There is another plan.

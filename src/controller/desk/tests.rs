@@ -8,6 +8,8 @@ use posthaste_control::rows::Held;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Since 1970.
+const TIME: Duration = Duration::from_millis(1_700_000_000_250);
 
 struct Office {
     desk: Desk,
@@ -80,7 +82,7 @@ impl Office {
     fn told(&mut self, number: NodeNumber) -> (Vec<ToNode>, Vec<Rows>) {
         let mut others = Vec::new();
         let mut rows = Vec::new();
-        while let Some(due) = self.desk.due(number) {
+        while let Some(due) = self.desk.due(number, TIME) {
             match due {
                 ToNode::Rows(due) => rows.push(due),
                 due => others.push(due),
@@ -216,7 +218,7 @@ fn a_node_that_went_is_planned_without_and_told_of_when_no_plan_of_its_stands() 
     let gone = |told: &ToNode| matches!(told, ToNode::Members { gone, .. } if *gone == [2]);
     let (others, rows) = office.told(1);
     assert!(!others.iter().any(gone) && rows.is_empty(), "{others:?}");
-    assert_eq!(office.desk.due(2), None);
+    assert_eq!(office.desk.due(2, TIME), None);
     let went = office.now;
     office.now += SECOND * 899;
     assert!(!office.desk.tick(office.now) || !office.told(1).0.iter().any(gone));
@@ -287,4 +289,48 @@ fn links_of_chains_are_measured_more_often_and_many_less_often() {
         .iter()
         .any(|told| matches!(told, ToNode::Measure(intervals) if intervals[0].every_ms == 30_000));
     assert!(slow, "{others:?}");
+}
+
+#[test]
+fn who_asks_for_the_time_is_told_before_all_else() {
+    let mut office = three();
+    let ask = |mark, ahead_us| ToController::Time { mark, ahead_us };
+    office.heard(2, ask(7, None));
+    office.heard(2, ask(8, Some(-90_000_000)));
+    let unix_us = 1_700_000_000_250_000;
+    let told = office.desk.due(2, TIME);
+    assert_eq!(told, Some(ToNode::Time { mark: 8, unix_us }));
+    let (others, _) = office.told(2);
+    let is_time = |told: &ToNode| matches!(told, ToNode::Time { .. });
+    assert!(!others.is_empty() && !others.iter().any(is_time));
+    office.heard(2, ask(9, None));
+    assert_eq!(office.desk.clock_ahead_us(2), Some(-90_000_000));
+    assert_eq!(office.desk.clock_ahead_us(1), None);
+    office.desk.leave(2, office.now);
+    assert_eq!(office.desk.clock_ahead_us(2), None);
+}
+
+#[test]
+fn with_a_node_of_an_earlier_version_that_is_spoken() {
+    let mut office = Office::new(&[1, 2]);
+    for (number, version) in [(1, 1), (2, VERSION + 1)] {
+        let hello = Hello {
+            version,
+            number,
+            software: String::new(),
+            exchange: [0; 32],
+            listeners: Vec::new(),
+            reflectors: Vec::new(),
+            holds: None,
+        };
+        office.desk.enter(hello, office.now).unwrap();
+        let ToNode::Welcome(welcome) = office.desk.welcome(number) else {
+            panic!("no welcome");
+        };
+        assert_eq!(welcome.version, version.min(VERSION));
+        let (mark, ahead_us) = (1, None);
+        let asked = ToController::Time { mark, ahead_us };
+        let heard = office.desk.heard(number, asked, office.now);
+        assert_eq!(heard.is_ok(), version >= VERSION_TIME);
+    }
 }

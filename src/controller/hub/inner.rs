@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use posthaste_control::identity::PublicKey;
 use posthaste_control::message::NodeNumber;
+use posthaste_control::time::{Kept, Teller};
+use posthaste_relay::clock;
 use tokio::sync::{Notify, oneshot};
 
 use super::super::desk::Desk;
@@ -26,6 +28,7 @@ pub(in super::super) struct Inner {
     pub(super) exchange: BTreeMap<NodeNumber, [u8; 32]>,
     tickets: u64,
     pub(super) lines: Quota,
+    teller: Teller,
     /// The last plan since the controller started.
     pub(in super::super) made: Option<Made>,
 }
@@ -59,8 +62,10 @@ impl Inner {
         desk: Desk,
         config: Controller,
         exchange: BTreeMap<NodeNumber, [u8; 32]>,
+        teller: Teller,
     ) -> Self {
         Self {
+            teller,
             desk,
             config,
             seats: BTreeMap::new(),
@@ -69,6 +74,13 @@ impl Inner {
             lines: Quota::default(),
             made: None,
         }
+    }
+
+    /// What nodes are told of the time, at `now` by the controller's own clock that nobody sets.
+    pub(super) fn time(&mut self, now: Duration) -> Kept {
+        let clock = clock::own();
+        let told = self.teller.tell(clock, now);
+        Kept { told, clock }
     }
 
     pub(super) fn keys(&self) -> BTreeMap<NodeNumber, PublicKey> {

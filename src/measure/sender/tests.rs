@@ -44,7 +44,7 @@ impl Pair {
         Self {
             sender,
             mine,
-            reflector: Reflector::new(vec![(at, socket)]),
+            reflector: Reflector::new(vec![(at, socket)], Clock::default()),
             theirs: settings(2, 1, at, extra),
             at,
         }
@@ -62,7 +62,7 @@ impl Pair {
             self.reflector.serve(&self.theirs, NOW, |one| {
                 seen.push(match one {
                     Seen::Answered => None,
-                    Seen::Refused(_, refusal) => Some(refusal),
+                    Seen::Refused(_, refusal, _) => Some(refusal),
                 });
             });
         }
@@ -90,7 +90,7 @@ fn peer() -> NodeId {
 }
 
 fn now_sealed(sequence: u32, key: &Key) -> [u8; stamp::SEALED_BYTES] {
-    probe_at(sequence, since_1970()).seal(key)
+    probe_at(sequence, clock::own()).seal(key)
 }
 
 fn probe_at(sequence: u32, at: Duration) -> Probe {
@@ -123,7 +123,7 @@ fn probes_are_answered_and_timed() {
 #[test]
 fn nobody_there_is_told_at_once() {
     let mut pair = Pair::new("127.0.0.1:0", "");
-    pair.reflector = Reflector::new(Vec::new());
+    pair.reflector = Reflector::new(Vec::new(), Clock::default());
     pair.send((2, 9));
     assert_eq!(pair.collect(1), [Event::Refused(peer(), (2, 9))]);
 }
@@ -134,11 +134,11 @@ fn a_reflector_answers_nobody_but_peers() {
     let (socket, _) = stranger();
     let key = pair.mine.targets[0].key.clone().unwrap();
     let other = stamp::key(&Key::new([9; 32]));
-    let old = since_1970() - Duration::from_secs(31);
-    let new = since_1970() + Duration::from_secs(60);
+    let old = clock::own() - Duration::from_secs(31);
+    let new = clock::own() + Duration::from_secs(60);
     let unknown = Probe {
         session: 77,
-        ..probe_at(0, since_1970())
+        ..probe_at(0, clock::own())
     };
     let mut changed = now_sealed(0, &key);
     changed[50] ^= 1;
@@ -146,7 +146,7 @@ fn a_reflector_answers_nobody_but_peers() {
         (b"noise", Refusal::Malformed),
         (&[0; 44], Refusal::Malformed),
         (&[0xff; 500], Refusal::Malformed),
-        (&probe_at(0, since_1970()).encode(), Refusal::Stranger),
+        (&probe_at(0, clock::own()).encode(), Refusal::Stranger),
         (&now_sealed(0, &other), Refusal::Seal),
         (&unknown.seal(&key), Refusal::Seal),
         (&changed, Refusal::Seal),
@@ -207,7 +207,7 @@ fn what_comes_from_a_reflectors_port_is_not_answered() {
     again.set_ip("127.0.0.2".parse().unwrap());
     let socket = Udp::bind(again, 0, false).unwrap();
     socket
-        .send(&probe_at(0, since_1970()).encode(), pair.at, None)
+        .send(&probe_at(0, clock::own()).encode(), pair.at, None)
         .unwrap();
     assert_eq!(pair.reflect(1), [Some(Refusal::Port)]);
 }

@@ -18,6 +18,7 @@ use posthaste_control::message::{
 use posthaste_control::rows::Held;
 use posthaste_control::stream::Stream;
 use posthaste_control::tls;
+use posthaste_lab::clock::WrongClock;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::process::Process;
 use posthaste_lab::scratch::Scratch;
@@ -46,6 +47,8 @@ pub(crate) struct Site {
     pub(crate) alive_s: u32,
     /// What the configuration has besides.
     pub(crate) more: String,
+    /// The clock that it goes by, from the next start on.
+    pub(crate) clock: Option<WrongClock>,
 }
 
 impl Site {
@@ -64,6 +67,7 @@ impl Site {
             nodes: nodes.to_vec(),
             alive_s,
             more: String::new(),
+            clock: None,
         };
         let secret = site.path("controller.key");
         let made = posthaste(&["keys", "identity", "--output", secret.to_str().unwrap()]);
@@ -102,7 +106,12 @@ impl Site {
         let mut command = self.host.command(binary()).unwrap();
         let file = self.path("controller.toml");
         command.args(["controller", "-c"]).arg(file);
-        let mut process = Process::spawn("the controller", command).unwrap();
+        let name = "the controller";
+        let process = match &self.clock {
+            Some(clock) => clock.spawn(name, command),
+            None => Process::spawn(name, command),
+        };
+        let mut process = process.unwrap();
         until("the controller is ready", || {
             let ended = process.ended().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", process.stderr());

@@ -10,6 +10,7 @@
 //! Times are round trips, and not named where they are short. One is on the path of its clients, three
 //! is next to the server, and two on no path. Destinations at the server are three's.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use posthaste_control::message::NodeNumber;
+use posthaste_lab::clock::WrongClock;
 use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
@@ -61,6 +63,8 @@ pub(super) struct Settings {
     pub(super) carriers: Vec<NodeNumber>,
     /// What a connection is taken to carry.
     pub(super) transfer_size: &'static str,
+    /// Nodes that go by clocks of their own; 0 is the controller.
+    pub(super) clocks: BTreeMap<NodeNumber, WrongClock>,
 }
 
 impl Settings {
@@ -73,6 +77,7 @@ impl Settings {
             beside: Duration::from_millis(10),
             carriers: CHAIN.to_vec(),
             transfer_size: "64KiB",
+            clocks: BTreeMap::new(),
         }
     }
 }
@@ -86,6 +91,7 @@ pub(super) struct Scene {
     states: Scratch,
     hops: Family,
     transfer_size: &'static str,
+    clocks: BTreeMap<NodeNumber, WrongClock>,
 }
 
 impl Scene {
@@ -109,6 +115,7 @@ impl Scene {
         // Some of it counts from the start only.
         site.end(Signal::SIGTERM);
         site.write_config();
+        site.clock = settings.clocks.get(&0).cloned();
         site.start();
         let mut scene = Self {
             network: Arc::new(network),
@@ -117,6 +124,7 @@ impl Scene {
             states: Scratch::new().expect("a directory"),
             hops: settings.hops,
             transfer_size: settings.transfer_size,
+            clocks: settings.clocks.clone(),
         };
         for number in NUMBERS {
             scene.start_node(number);
@@ -139,11 +147,14 @@ impl Scene {
 
     /// Starts a node, which may have run before: its plan is kept.
     pub(super) fn start_node(&mut self, number: NodeNumber) {
-        let node = Node::builder(self.host(number), binary())
-            .config(&self.config(number))
-            .metrics(METRICS)
-            .start()
-            .expect("the node becomes ready");
+        let config = self.config(number);
+        let mut builder = Node::builder(self.host(number), binary())
+            .config(&config)
+            .metrics(METRICS);
+        if let Some(clock) = self.clocks.get(&number) {
+            builder = builder.clock(clock);
+        }
+        let node = builder.start().expect("the node becomes ready");
         self.nodes[place(number)] = Some(node);
     }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node keeps across restarts: the plan, the members and their keys.
+//! What a node keeps across restarts: the plan, the members and their keys, and what time it is.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EGRESSES_MAX, Follower, LIFE_S};
+use super::{EGRESSES_MAX, Follower, LIFE_S, Told};
 use crate::message::{Egress, Member, NodeNumber, Rows};
 
 /// What the bytes begin with: the last one is the version of what follows.
-const MAGIC: [u8; 8] = *b"phplan\x00\x02";
+const MAGIC: [u8; 8] = *b"phplan\x00\x03";
 
 /// What was kept cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +30,8 @@ pub struct Saved {
     boot: [u8; 16],
     /// When the controller last said that the plan stands, by that clock, in microseconds.
     stood_us: Option<u64>,
+    /// What the controller last said of the time, by that clock.
+    time: Option<Told>,
 }
 
 impl Saved {
@@ -55,6 +57,14 @@ impl Saved {
         let stood = self.stood_us.filter(|_| boot == self.boot);
         stood.map(Duration::from_micros)
     }
+
+    /// Forgets what the controller said of the time, unless the clock of this start of the host, which
+    /// `boot` names, still goes.
+    #[must_use]
+    pub fn since(mut self, boot: [u8; 16]) -> Self {
+        self.time = self.time.filter(|_| boot == self.boot);
+        self
+    }
 }
 
 impl Follower {
@@ -70,6 +80,7 @@ impl Follower {
             life_s: u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX),
             boot,
             stood_us: self.stood.map(micros),
+            time: self.time.told(),
         }
     }
 
@@ -86,6 +97,7 @@ impl Follower {
             .rows
             .is_some_and(|rows| self.held.apply(&rows).is_ok());
         self.stood = stood.filter(|stood| held && *stood <= now);
+        self.time.restore(saved.time, now);
         self.renew = true;
     }
 }

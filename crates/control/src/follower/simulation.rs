@@ -235,7 +235,7 @@ impl World {
                     self.controller.hang_up();
                 }
                 Order::Save => self.disk = Some(self.follower.saved([self.boot; 16]).to_bytes()),
-                Order::Renew | Order::Measure => {}
+                Order::Renew | Order::Measure | Order::SetTime(_) => {}
             }
         }
         panic!("the two never come to rest");

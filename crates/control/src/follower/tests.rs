@@ -24,15 +24,23 @@ fn sends(follower: &mut Follower, now: Duration) -> Vec<ToController> {
 }
 
 fn welcome() -> ToNode {
+    welcome_of(1)
+}
+
+fn welcome_of(version: u16) -> ToNode {
     ToNode::Welcome(Welcome {
-        version: VERSION,
+        version,
         life_s: 60,
         alive_s: 5,
     })
 }
 
-/// Let in, at 0.
+/// Let in, at 0, by a controller that cannot be asked for the time.
 fn joined() -> Follower {
+    joined_by(1)
+}
+
+fn joined_by(version: u16) -> Follower {
     let mut follower = Follower::new(hello(), None, 1, Duration::ZERO);
     assert_eq!(orders(&mut follower, Duration::ZERO), [Order::Dial]);
     follower.on_open(Duration::ZERO);
@@ -40,7 +48,7 @@ fn joined() -> Follower {
         sends(&mut follower, Duration::ZERO)[..],
         [ToController::Hello(Hello { holds: None, .. })]
     ));
-    follower.on_message(welcome(), Duration::ZERO);
+    follower.on_message(welcome_of(version), Duration::ZERO);
     follower
 }
 
@@ -241,7 +249,7 @@ fn what_makes_no_sense_ends_the_stream() {
     assert!(closes(&mut twice, S).unwrap().contains("out of turn"));
     for (version, life_s, alive_s) in [
         (0, 60, 5),
-        (2, 60, 5),
+        (VERSION + 1, 60, 5),
         (1, 0, 5),
         (1, 60, 0),
         (1, u32::MAX, 5),
@@ -337,4 +345,53 @@ fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
     let over = S * 2 + labels::FORMER;
     orders(&mut follower, over);
     assert_eq!(numbers(&follower), new);
+}
+
+#[test]
+fn the_time_is_asked_for_again_and_again_and_kept_until_the_host_starts_again() {
+    let mut follower = joined_by(VERSION);
+    follower.on_own_clock(Duration::from_secs(700), Duration::ZERO);
+    let asked = sends(&mut follower, Duration::ZERO);
+    let [
+        ToController::Time {
+            mark,
+            ahead_us: None,
+        },
+    ] = asked[..]
+    else {
+        panic!("{asked:?}");
+    };
+    let unix_us = 1_000_000_000;
+    follower.on_message(ToNode::Time { mark, unix_us }, S * 2);
+    let told = orders(&mut follower, S * 2);
+    let set = told.iter().find_map(|order| match order {
+        Order::SetTime(told) => Some(*told),
+        _ => None,
+    });
+    let set = set.unwrap_or_else(|| panic!("{told:?}"));
+    assert_eq!((set.time(S * 2), set.error(S * 2)), (S * 1_001, S));
+    assert!(told.contains(&Order::Save) && follower.time() == Some(set));
+    let again = told.iter().any(|order| match order {
+        Order::Send(message) => matches!(**message, ToController::Time { ahead_us, .. } if ahead_us == Some(-299_000_000)),
+        _ => false,
+    });
+    assert!(again, "{told:?}");
+    // Every five seconds, in place of a word that nothing is new.
+    follower.on_message(ToNode::Stands(stamp(1)), S * 7);
+    assert!(matches!(
+        sends(&mut follower, S * 7)[..],
+        [ToController::Time { .. }]
+    ));
+    let saved = follower.saved([1; 16]);
+    let saved = Saved::from_bytes(&saved.to_bytes()).unwrap();
+    let later = |saved: Saved| Follower::new(hello(), Some((saved, None)), 1, S * 8).time();
+    assert_eq!(later(saved.clone().since([1; 16])), Some(set));
+    assert_eq!(later(saved.since([2; 16])), None);
+}
+
+#[test]
+fn a_controller_of_the_first_version_is_not_asked_for_the_time() {
+    let mut follower = joined();
+    assert!(sends(&mut follower, Duration::ZERO).is_empty());
+    assert_eq!(sends(&mut follower, S * 5), [ToController::Alive]);
 }

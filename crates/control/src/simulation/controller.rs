@@ -95,7 +95,7 @@ impl Controller {
             }
             ToController::Holds(holds) => self.hold(number, Some(holds)),
             ToController::Misfit { .. } => self.hold(number, None),
-            ToController::Destinations(_) | ToController::Alive => {}
+            ToController::Destinations(_) | ToController::Alive | ToController::Time { .. } => {}
         }
     }
 

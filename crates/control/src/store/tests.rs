@@ -58,9 +58,10 @@ fn check_new(contents: &Contents) {
         saved,
         keys,
         prefixes,
+        time,
     } = contents;
     assert_eq!((saved.stamp, &*saved.chains), (Stamp::default(), &[][..]));
-    assert!(keys.is_empty() && prefixes.is_empty());
+    assert!(keys.is_empty() && prefixes.is_empty() && time.is_none());
 }
 
 #[test]
@@ -109,6 +110,7 @@ fn what_was_written_is_there_again() {
         },
         keys: [(5, [9; 32])].into(),
         prefixes: [(prefix, 4)].into(),
+        time: None,
     };
     assert_eq!(contents, expected);
 }
@@ -301,4 +303,18 @@ fn what_is_no_store_is_moved_aside() {
         error.contains("open") && error.contains("missing"),
         "{error}"
     );
+}
+
+#[test]
+fn what_was_told_of_the_time_is_there_again() {
+    let place = Place::new("time");
+    let at = |seconds| Duration::from_secs(seconds);
+    for told in [at(1_700_000_000), at(1_700_000_060)] {
+        let clock = told - at(3_600);
+        open(&place.file())
+            .0
+            .set_time(Kept { told, clock })
+            .unwrap();
+        assert_eq!(open(&place.file()).1.time, Some(Kept { told, clock }));
+    }
 }

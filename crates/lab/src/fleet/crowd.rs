@@ -169,7 +169,7 @@ impl Crowd {
                 Order::Close(why) => player.lose(why),
                 Order::Renew => player.measure(place, &self.world),
                 // What the world says does not change unless it is told; and nothing is kept.
-                Order::Measure | Order::Save => {}
+                Order::Measure | Order::Save | Order::SetTime(_) => {}
             }
         }
         player.note_events();
@@ -338,7 +338,12 @@ impl Player {
                 Event::Joined => self.joined = self.joined.or_else(|| Some(Instant::now())),
                 Event::Follows(stamp) => self.plans.push((stamp, Instant::now())),
                 Event::Refused(refusal) => self.losses.push(format!("rows refused: {refusal}")),
-                Event::Over(_) | Event::Again(_) | Event::Unwanted(_) | Event::Farewell(_) => {}
+                Event::Over(_)
+                | Event::Again(_)
+                | Event::Unwanted(_)
+                | Event::Farewell(_)
+                | Event::ClockWrong(_)
+                | Event::ClockRight => {}
             }
         }
     }

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What time it is by the controller's clock. The node asks; the answer was made at some point between
+//! question and answer, so it is wrong by half of the round trip at the most.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Event;
+use crate::message::ToController;
+
+/// An answer that took longer says too little: seals count for 30 s.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(10);
+/// Clocks that nobody disciplines gain or lose one part in so many at the most, by what is usual twice.
+const DRIFT: u32 = 5_000;
+/// A clock that differs by more is wrong. One that is disciplined differs by milliseconds, and by up to
+/// a second while a leap second is spread over a day.
+const WRONG: Duration = Duration::from_secs(1);
+
+/// What the controller said of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The time since 1970, and when that was by the clock that only goes forward.
+    unix: Duration,
+    at: Duration,
+    within: Duration,
+}
+
+impl Told {
+    /// What time it is since 1970, at `now` by the clock that only goes forward.
+    pub fn time(&self, now: Duration) -> Duration {
+        self.unix + now.saturating_sub(self.at)
+    }
+
+    /// By how much that may be wrong.
+    pub fn error(&self, now: Duration) -> Duration {
+        self.within + now.saturating_sub(self.at) / DRIFT
+    }
+
+    /// Whether this and a newer one may both be true.
+    fn agrees(&self, newer: &Self) -> bool {
+        let now = newer.at;
+        self.time(now).abs_diff(newer.unix) <= self.error(now) + newer.within
+    }
+}
+
+/// Asks, and knows what was answered.
+#[derive(Debug, Default)]
+pub(super) struct Time {
+    /// How often to ask, of a controller that knows the question.
+    every: Option<Duration>,
+    ask_at: Option<Duration>,
+    /// When the question was asked that waits for its answer.
+    asked: Option<Duration>,
+    told: Option<Told>,
+    is_news: bool,
+    /// What this host's own clock showed, and when.
+    own: Option<(Duration, Duration)>,
+    /// How far that was ahead when it was last said to be wrong, in microseconds; 0 if it is right.
+    said_us: i64,
+}
+
+impl Time {
+    /// The controller can be asked, at once and then as often.
+    pub(super) fn on_joined(&mut self, every: Duration, now: Duration) {
+        (self.every, self.ask_at) = (Some(every), Some(now));
+    }
+
+    pub(super) fn on_closed(&mut self) {
+        (self.every, self.ask_at, self.asked) = (None, None, None);
+    }
+
+    /// What was kept.
+    pub(super) fn restore(&mut self, told: Option<Told>, now: Duration) {
+        self.told = told.filter(|told| told.at <= now);
+        self.is_news = self.told.is_some();
+    }
+
+    pub(super) fn told(&self) -> Option<Told> {
+        self.told
+    }
+
+    /// What was told, if it is to be gone by from now on.
+    pub(super) fn take_news(&mut self) -> Option<Told> {
+        let is_news = std::mem::take(&mut self.is_news);
+        self.told.filter(|_| is_news)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.ask_at
+    }
+
+    /// The question, if it is time to ask. An answer that has not come by then is not waited for.
+    pub(super) fn question(&mut self, now: Duration) -> Option<ToController> {
+        let every = self.every?;
+        self.ask_at.take_if(|at| *at <= now)?;
+        (self.asked, self.ask_at) = (Some(now), Some(now + every));
+        Some(ToController::Time {
+            mark: mark(now),
+            ahead_us: self.ahead_us(now),
+        })
+    }
+
+    /// Takes an answer. Whether something else is to be gone by from now on: the better of two that may
+    /// both be true, the newer of two that differ.
+    pub(super) fn on_answer(&mut self, of: u64, unix_us: u64, now: Duration) -> bool {
+        let Some(asked) = self.asked.take_if(|asked| mark(*asked) == of) else {
+            return false;
+        };
+        let took = now.saturating_sub(asked);
+        if took > ROUND_TRIP_MAX {
+            return false;
+        }
+        let newer = Told {
+            unix: Duration::from_micros(unix_us) + took / 2,
+            at: now,
+            within: took / 2,
+        };
+        if self.told.is_none() {
+            // The controller is to hear soon how far this host's clock is from its own.
+            self.ask_at = Some(now);
+        }
+        let stays = |told: &Told| told.agrees(&newer) && told.error(now) < newer.within;
+        if self.told.as_ref().is_some_and(stays) {
+            return false;
+        }
+        (self.told, self.is_news) = (Some(newer), true);
+        true
+    }
+
+    /// Takes what this host's own clock shows. What there is to be said of it.
+    pub(super) fn on_own_clock(&mut self, unix: Duration, now: Duration) -> Option<Event> {
+        self.own = Some((unix, now));
+        let error = self.told?.error(now);
+        let (ahead_us, wrong_us) = (self.ahead_us(now)?, micros(WRONG + error));
+        let is_right = ahead_us.abs() < wrong_us / 2;
+        if is_right && self.said_us != 0 {
+            self.said_us = 0;
+            return Some(Event::ClockRight);
+        }
+        // A clock that goes wrong slowly, or a controller's that is put right so, is no news each second.
+        let stir_us = wrong_us.saturating_add(self.said_us.abs() / 4);
+        if ahead_us.saturating_sub(self.said_us).abs() <= stir_us {
+            return None;
+        }
+        self.said_us = ahead_us;
+        Some(Event::ClockWrong(ahead_us))
+    }
+
+    /// How far this host's own clock is ahead, in microseconds.
+    fn ahead_us(&self, now: Duration) -> Option<i64> {
+        let (unix, at) = self.own?;
+        let told = self.told?.time(now);
+        let own = unix + now.saturating_sub(at);
+        let ahead = micros(own.saturating_sub(told));
+        Some(ahead - micros(told.saturating_sub(own)))
+    }
+}
+
+/// Marks the question that was asked then.
+fn mark(asked: Duration) -> u64 {
+    u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(10);
+    /// The controller's time when the node's clock that only goes forward began.
+    const ZERO: Duration = Duration::from_secs(1_700_000_000);
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn joined() -> Time {
+        let mut time = Time::default();
+        time.on_joined(EVERY, at(0));
+        time
+    }
+
+    /// Asks, and has it answered: `there` ms later by a controller that is `ahead_ms` ahead, and heard
+    /// `back` ms after that.
+    fn ask(time: &mut Time, now_ms: u64, there: u64, back: u64, ahead_ms: u64) -> bool {
+        let question = time.question(at(now_ms));
+        let Some(ToController::Time { mark, .. }) = question else {
+            panic!("nothing is asked at {now_ms}");
+        };
+        let unix = ZERO + at(now_ms + there + ahead_ms);
+        let unix_us = u64::try_from(unix.as_micros()).unwrap();
+        time.on_answer(mark, unix_us, at(now_ms + there + back))
+    }
+
+    fn off_ms(time: &Time, now_ms: u64) -> u128 {
+        let told = time.told().unwrap().time(at(now_ms));
+        told.abs_diff(ZERO + at(now_ms)).as_millis()
+    }
+
+    #[test]
+    fn the_time_is_known_to_half_of_the_round_trip_and_the_best_answer_counts() {
+        let mut time = joined();
+        assert!(ask(&mut time, 0, 5, 195, 0));
+        assert_eq!((off_ms(&time, 200), off_ms(&time, 9_000)), (95, 95));
+        assert_eq!(time.told().unwrap().error(at(200)), at(100));
+        // At once again: the controller has not heard how far off this host is.
+        assert!(ask(&mut time, 200, 10, 14, 0));
+        assert_eq!(off_ms(&time, 9_000), 2);
+        assert_eq!(time.deadline(), Some(at(10_200)));
+        assert!(!ask(&mut time, 10_200, 400, 0, 0), "a worse one");
+        assert_eq!(off_ms(&time, 20_000), 2);
+        // After a day nobody knows how the clock has gone, and a worse one is better.
+        assert!(ask(&mut time, 86_400_000, 400, 0, 0));
+        assert_eq!(off_ms(&time, 86_400_400), 200);
+    }
+
+    #[test]
+    fn what_cannot_be_true_any_more_gives_way_at_once() {
+        let mut time = joined();
+        assert!(ask(&mut time, 0, 1, 1, 0));
+        assert!(ask(&mut time, 2, 300, 300, 5_000));
+        assert_eq!(off_ms(&time, 700), 5_000);
+    }
+
+    #[test]
+    fn late_repeated_and_foreign_answers_say_nothing() {
+        let mut time = joined();
+        assert!(!ask(&mut time, 0, 9_000, 2_000, 0));
+        let _ = time.question(at(20_000)).unwrap();
+        assert!(!time.on_answer(mark(at(0)), 7, at(20_001)));
+        assert!(time.on_answer(mark(at(20_000)), 7, at(20_002)));
+        assert!(!time.on_answer(mark(at(20_000)), 9_000_000, at(20_003)));
+        time.on_closed();
+        assert!(time.question(at(1_000_000)).is_none() && time.deadline().is_none());
+        assert!(time.told().is_some(), "nobody need hold the stream for it");
+    }
+
+    #[test]
+    fn a_wrong_clock_is_said_once_until_it_is_another_or_right() {
+        let mut time = joined();
+        let own = |ahead_ms: u64| ZERO + at(100 + ahead_ms);
+        assert_eq!(time.on_own_clock(own(90_000), at(100)), None, "unknown");
+        assert!(ask(&mut time, 100, 0, 0, 0));
+        assert_eq!(time.on_own_clock(own(999), at(100)), None);
+        let said = |us| Some(Event::ClockWrong(us));
+        assert_eq!(time.on_own_clock(own(90_000), at(100)), said(90_000_000));
+        assert_eq!(time.on_own_clock(own(110_000), at(100)), None);
+        assert_eq!(time.on_own_clock(own(20_000), at(100)), said(20_000_000));
+        assert_eq!(
+            time.on_own_clock(own(400), at(100)),
+            Some(Event::ClockRight)
+        );
+        assert_eq!(time.on_own_clock(own(400), at(100)), None);
+        let behind = ZERO - Duration::from_secs(3_600) + at(100);
+        assert_eq!(time.on_own_clock(behind, at(100)), said(-3_600_000_000));
+        let Some(ToController::Time { ahead_us, .. }) = time.question(at(100)) else {
+            panic!("nothing is asked");
+        };
+        assert_eq!(ahead_us, Some(-3_600_000_000));
+    }
+}
