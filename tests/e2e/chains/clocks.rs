@@ -190,3 +190,29 @@ fn hops_that_wait_carry_flows_of_a_node_with_a_wrong_clock() {
         assert_eq!(counter(&first, "hops_refused_for_clock"), 0);
     }
 }
+
+/// The first flow finds no hop that waits, and is refused. One is opened for those that follow.
+#[test]
+fn after_a_refusal_hops_that_wait_are_still_taken() {
+    let network = far_apart();
+    let plan = Plan {
+        accept: "strict",
+        warm: true,
+        direct: true,
+        hops: Family::V6,
+        ..Plan::of(2)
+    };
+    let clock = WrongClock::new(90_000);
+    let [first, second] = start(&network, &plan, 0, &clock);
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let before = counter(&second, "relays_opened");
+        until("a flow over a hop that waited", || {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            pair.close_client_first();
+            counter(&second, "relays_opened") > before
+        });
+    }
+    check_refused(&first);
+}
