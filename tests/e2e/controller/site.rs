@@ -145,8 +145,10 @@ impl Site {
         process.signal(Signal::SIGHUP).unwrap();
     }
 
+    /// What the controller has said; nothing while it does not run.
     pub(crate) fn log(&self) -> String {
-        self.process.as_ref().unwrap().stdout()
+        let process = self.process.as_ref();
+        process.map(Process::stdout).unwrap_or_default()
     }
 
     /// A connection to where nodes come to.
