@@ -287,7 +287,10 @@ impl Thread {
                 self.node.set_wanted(wanted.collect());
             }
             Order::Save => self.save(),
-            Order::SetTime(told) => self.shared.clock.tell(told.time(sys::monotonic())),
+            Order::SetTime(told) => {
+                let clock = &self.shared.clock;
+                clock.tell(|| told.time(sys::monotonic()));
+            }
         }
     }
 

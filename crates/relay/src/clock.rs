@@ -12,6 +12,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::sys;
 
+/// Two clocks that are read within this are read at once.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// How often that is tried.
+const READINGS_MAX: u32 = 100;
+
 /// Stands for a time that nobody has told.
 const UNTOLD: i64 = i64::MIN;
 
@@ -48,9 +53,18 @@ impl Clock {
         u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// It is this time now, whatever the host's own clock shows.
-    pub fn tell(&self, now: Duration) {
-        let started_us = micros(now).saturating_sub(micros(sys::since_start()));
+    /// It is what `now` says, whatever the host's own clock shows.
+    pub fn tell(&self, now: impl Fn() -> Duration) {
+        let mut time = (now(), sys::since_start());
+        for _ in 0..READINGS_MAX {
+            let before = sys::since_start();
+            time = (now(), before);
+            if sys::since_start() < before + AT_ONCE {
+                break;
+            }
+            // This thread had to wait between the two, and nobody knows after which.
+        }
+        let started_us = micros(time.0).saturating_sub(micros(time.1));
         self.started_us.store(started_us, Ordering::Relaxed);
     }
 
@@ -107,16 +121,16 @@ mod tests {
         let clock = Clock::default();
         let copy = clock.clone();
         let told = own() + HOUR;
-        clock.tell(told);
+        clock.tell(|| told);
         let now = copy.now();
         assert!(now >= told - Duration::from_micros(1) && near(now, told));
         assert!(u128::from(copy.now_ms()) >= now.as_millis());
         let ahead = copy.own_ahead_us().unwrap();
         assert!(ahead < 0 && near(Duration::from_micros(ahead.unsigned_abs()), HOUR));
         assert!(near(copy.corrected(own()), told));
-        clock.tell(own() - HOUR);
+        clock.tell(|| own() - HOUR);
         assert!(near(copy.corrected(own()), own() - HOUR));
-        clock.tell(Duration::ZERO);
+        clock.tell(|| Duration::ZERO);
         assert!(near(copy.now(), Duration::ZERO), "no time is before 1970");
     }
 }
