@@ -177,7 +177,7 @@ pub struct PeerState {
     pub opened: Option<(Duration, Duration)>,
     /// What became of hops to it.
     pub totals: HopTotals,
-    /// Why the last dial that failed did.
+    /// Why the last dial that failed did, or why the peer refuses requests.
     pub failure: Option<String>,
     /// For how much longer its hops have no option in their SYN, since it did not heed
     /// those that had; `None` while they have, if they are to.

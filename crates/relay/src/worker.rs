@@ -14,6 +14,7 @@ mod admit;
 mod ask;
 mod carry;
 mod entry;
+mod faults;
 mod greeting;
 mod halves;
 mod herald;
@@ -53,12 +54,12 @@ use crate::warm::{self, WarmHops};
 pub use ask::Desk;
 use ask::TOKEN_GREETING;
 use entry::Entry;
+use faults::Fault;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
 use listeners::Listeners;
 use pace::Paces;
-use ways::Fault;
 
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 256;

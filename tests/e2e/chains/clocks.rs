@@ -85,6 +85,11 @@ fn strict_flows_of_a_node_with_a_wrong_clock_go_directly() {
         }
         assert_eq!(counter(&second, "relays_opened"), 0);
         check_refused(&first);
+        until("it is shown", || {
+            Pair::open(&network, hops, &listener).check();
+            let chains = first.admin("chains").expect("the node answers");
+            chains.contains("its clock and that of this node differ")
+        });
         until_said(&second, "request denied", "clock", ahead_ms);
         until_said(&second, "measuring packet refused", "stale", ahead_ms);
         // By handshakes instead.

@@ -17,7 +17,7 @@ use crate::side::Side;
 use crate::sys;
 
 use super::entry::{Entry, LocalRule, State, millis};
-use super::ways::Fault;
+use super::faults::{CLOCKS_DIFFER, Fault};
 use super::{TICK, Worker};
 
 /// The policy in force and the one before it, which events may still refer to.
@@ -236,9 +236,14 @@ impl<I: Intercept> Worker<I> {
             opened: hops.opened,
             totals: hops.totals,
             option_paused_for: self.heralds.paused_for(peer.id, self.now),
-            failure: hops.failure.map(ToString::to_string),
-            // Until a dial succeeds.
-            down_for: left(Fault::Peer(peer.id)).or_else(|| hops.down.then_some(TICK)),
+            failure: match left(Fault::Clock(peer.id)) {
+                Some(_) => Some(CLOCKS_DIFFER.to_owned()),
+                None => hops.failure.map(ToString::to_string),
+            },
+            // Until a dial succeeds; hops that wait need no request.
+            down_for: left(Fault::Peer(peer.id))
+                .or_else(|| hops.down.then_some(TICK))
+                .or_else(|| left(Fault::Clock(peer.id)).filter(|_| hops.waiting == 0)),
         });
         let of_chains = chains.chains.iter().map(|chain| ChainState {
             chain: chain.number,

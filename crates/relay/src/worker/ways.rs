@@ -25,33 +25,14 @@ use crate::sys::{self, IcmpError};
 use super::Worker;
 use super::admit::Blame;
 use super::entry::Pending;
+use super::faults::Fault;
 use super::herald::note_herald;
 use super::hop;
-use super::prologue::{
-    Expecting, Unheard, Via, is_of_all_flows, is_of_hop, outcome_of, read_whole, say,
-};
+use super::prologue::{Expecting, Unheard, Via, is_of_hop, outcome_of, read_whole, say};
 
 /// How long the next node may take to accept a connection before another way is
 /// tried, if there is one: no less than its first SYN and a repetition take.
 const HOP_WITHIN: Duration = Duration::from_millis(1500);
-/// How long a way that failed is tried last.
-const DOWN_FOR: Duration = Duration::from_secs(5);
-/// How long the requests of cold hops to a node that refuses them for the time they were made are tried
-/// last: a clock that is wrong stays so until somebody sets it.
-const CLOCK_DOWN_FOR: Duration = Duration::from_secs(60);
-/// Resets without an answer, one after the other, until a chain counts as failed.
-const DOUBTS_MAX: u32 = 3;
-
-/// What keeps a way from being taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Fault {
-    /// A node does not answer.
-    Peer(NodeId),
-    /// A node beyond the next one failed, by number of the chain.
-    Chain(u32),
-    /// A node refuses requests since its clock and ours differ. Hops that are open need none.
-    Clock(NodeId),
-}
 
 /// The hop to the next node, while the flow is opening.
 #[derive(Debug)]
@@ -132,41 +113,15 @@ impl<I: Intercept> Worker<I> {
 
     /// The best way left: one that has failed of late only if no other is.
     fn next_way(&mut self, key: u64) -> Option<Way> {
-        let now = self.now;
         let left = std::mem::take(&mut self.pending(key)?.ways);
-        let is_up = |way: &Way| match *way {
-            Way::Hop { peer, chain, .. } => {
-                let is_over = |fault| self.down.get(&fault).is_none_or(|until| *until <= now);
-                let is_heard = is_over(Fault::Clock(peer)) || self.has_warm(peer);
-                let is_fine = is_over(Fault::Peer(peer)) && is_over(Fault::Chain(chain));
-                is_fine && is_heard && !self.is_absent(peer)
-            }
-            Way::Direct => true,
-        };
         let best = left
             .iter()
-            .position(is_up)
+            .position(|way| self.is_up(way))
             .or_else(|| (!left.is_empty()).then_some(0));
         let mut left = left;
         let way = best.map(|index| left.remove(index));
         self.pending(key)?.ways = left;
         way
-    }
-
-    /// Whether the last that is known of a node is that it is not there.
-    fn is_absent(&self, peer: NodeId) -> bool {
-        let (Some(warm), Some(peer)) = (&self.warm, self.rules.chains().peer(peer)) else {
-            return false;
-        };
-        warm.down(peer)
-    }
-
-    /// Whether a hop to a node waits for a flow.
-    fn has_warm(&self, peer: NodeId) -> bool {
-        let (Some(warm), Some(peer)) = (&self.warm, self.rules.chains().peer(peer)) else {
-            return false;
-        };
-        warm.has_waiting(peer)
     }
 
     fn out_of_ways(&mut self, key: u64) {
@@ -499,53 +454,6 @@ impl<I: Intercept> Worker<I> {
             pending.ways.insert(0, way);
         }
         self.try_next(key);
-    }
-
-    /// Has flows that begin now go another way, if what a node said of itself holds for them, too.
-    pub(super) fn heed(&mut self, reply: Reply, via: Via) {
-        if reply == Reply::Clock {
-            self.counters.hops_refused_for_clock.add(1);
-            self.mark_down_for(Fault::Clock(via.peer), CLOCK_DOWN_FOR);
-        } else if is_of_all_flows(reply) {
-            self.mark_down(Fault::Chain(via.chain));
-        }
-    }
-
-    /// Has flows that begin now go another way.
-    pub(super) fn mark_down(&mut self, fault: Fault) {
-        self.mark_down_for(fault, DOWN_FOR);
-    }
-
-    fn mark_down_for(&mut self, fault: Fault, time: Duration) {
-        let now = self.now;
-        self.down.retain(|_, until| *until > now);
-        self.down.insert(fault, now + time);
-    }
-
-    /// A node has accepted a flow and then reset it without an answer. It may have
-    /// answered, and the server reset the flow: an answer that is lost on its way is
-    /// not repeated after a reset. One that never answers is found out by the next
-    /// flows.
-    pub(super) fn doubt(&mut self, via: Via) {
-        let now = self.now;
-        let (count, last) = self.doubts.get(&via.chain).copied().unwrap_or((0, now));
-        let count = if now < last + DOWN_FOR { count + 1 } else { 1 };
-        self.doubts.insert(via.chain, (count, now));
-        if count >= DOUBTS_MAX {
-            self.doubts.remove(&via.chain);
-            self.mark_down(Fault::Chain(via.chain));
-        }
-        let peer = self.rules.chains().peer(via.peer);
-        if let (Some(warm), Some(peer)) = (&mut self.warm, peer) {
-            warm.suspect(peer, now);
-        }
-    }
-
-    /// The next node has answered.
-    pub(super) fn trust(&mut self, via: Via) {
-        if !self.doubts.is_empty() {
-            self.doubts.remove(&via.chain);
-        }
     }
 
     /// Whether the hop of an opening flow has taken too long.
