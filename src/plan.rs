@@ -100,7 +100,14 @@ enum CongestionWord {
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let network = load(args)?;
     let hops_max = args.nodes_max.map(|nodes| nodes + 1);
-    let planner = Planner::new(&network.matrix, args.model(), Limits { hops_max });
+    let planner = Planner::new(
+        &network.matrix,
+        args.model(),
+        Limits {
+            hops_max,
+            ..Limits::default()
+        },
+    );
     let transfers = args.transfers()?;
     let (Some(from), Some(to)) = (&args.from, &args.to) else {
         let all = All::of(&planner, &network.names, &transfers);

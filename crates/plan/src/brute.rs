@@ -3,7 +3,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use crate::fronts::{Fronts, Limits, Measure};
+use crate::fronts::{Fronts, Limits, Measure, Precision};
 use crate::matrix::{Link, Matrix};
 use crate::model::{Mode, Model};
 use crate::planner::{Planner, Transfer};
@@ -109,6 +109,7 @@ fn random_limits(rng: &mut Rng) -> Limits {
     let hops_max = [None, Some(1), Some(2), Some(3), Some(4), Some(5)];
     Limits {
         hops_max: hops_max[rng.below(6) as usize],
+        ..Limits::default()
     }
 }
 
@@ -181,6 +182,152 @@ fn loss_and_rate_are_planned_for_as_exactly() {
         let limits = random_limits(&mut rng);
         let measure = Measure::TimeFor(u64::from(rng.below(3_000_000)));
         agree(&matrix, &random_model(&mut rng), measure, limits);
+    }
+}
+
+/// More nodes than are compared at once: too many to look at every chain.
+fn large_matrix(rng: &mut Rng, directed: bool) -> Matrix {
+    let nodes = 17 + rng.below(24) as usize;
+    let places: Vec<u32> = (0..nodes).map(|_| rng.below(60)).collect();
+    let mut matrix = Matrix::new(nodes).unwrap();
+    for from in 0..nodes {
+        matrix.set_cost(from, rng.below(3) * 300).unwrap();
+        for to in (0..nodes).filter(|to| *to < from || (directed && *to > from)) {
+            // Few different round trips, so that the longest hops can be tried one after the other.
+            let apart = places[from].abs_diff(places[to]) / 4 + rng.below(6);
+            let link = Some(Link::of_rtt((1 + apart) * 4000));
+            matrix.set(from, to, link).unwrap();
+            if !directed {
+                matrix.set(to, from, link).unwrap();
+            }
+        }
+    }
+    matrix
+}
+
+/// The fronts from a node, by last node: for each bound of the longest hop the shortest chains of so many hops.
+fn fronts_from(matrix: &Matrix, from: usize, hops_max: usize) -> Vec<Vec<Cost>> {
+    let mut rtts: Vec<u32> = matrix.links().map(|(_, _, link)| link.rtt_us).collect();
+    rtts.sort_unstable();
+    rtts.dedup();
+    let mut fronts = vec![Vec::new(); matrix.nodes()];
+    for longest in rtts {
+        let mut lengths = vec![None; matrix.nodes()];
+        lengths[from] = Some(0);
+        for _ in 0..hops_max {
+            let before = lengths.clone();
+            let links = matrix.links().filter(|(_, _, link)| link.rtt_us <= longest);
+            for (one, other, link) in links {
+                let Some(length) = before[one] else { continue };
+                let cost = if one == from { 0 } else { matrix.cost_us(one) };
+                let length: u32 = length + link.rtt_us + cost;
+                lengths[other] =
+                    Some(lengths[other].map_or(length, |known: u32| known.min(length)));
+            }
+        }
+        for (to, length) in lengths.into_iter().enumerate() {
+            fronts[to].extend(
+                length
+                    .filter(|_| to != from)
+                    .map(|length| (length, longest)),
+            );
+        }
+    }
+    fronts.into_iter().map(unbeaten).collect()
+}
+
+#[test]
+fn many_nodes_are_planned_for_as_exactly() {
+    let mut rng = Rng(8);
+    for round in 0..12 {
+        let matrix = large_matrix(&mut rng, round % 2 == 0);
+        let hops_max = [None, Some(2), Some(4)][round % 3];
+        let limits = Limits {
+            hops_max,
+            ..Limits::default()
+        };
+        let model = Model::default();
+        let fronts = Fronts::of(&matrix, &model, Measure::RoundTrip, limits);
+        let hops_max = hops_max.map_or_else(|| matrix.nodes(), usize::from);
+        let mut chain = Vec::new();
+        for from in 0..matrix.nodes() {
+            for (to, expected) in fronts_from(&matrix, from, hops_max).iter().enumerate() {
+                let mut found = Vec::new();
+                for point in fronts.points(from, to) {
+                    fronts.chain(from, to, &point, &mut chain);
+                    assert!(chain.len() <= hops_max + 1);
+                    let ends = [chain[0], chain[chain.len() - 1]].map(usize::from);
+                    assert_eq!(ends, [from, to]);
+                    found.push((point.length_us, point.longest_us));
+                    let real = cost(&matrix, &model, Measure::RoundTrip, &chain);
+                    assert_eq!(found.last(), Some(&real));
+                }
+                assert_eq!(&found, expected, "{from} to {to}, {limits:?}");
+            }
+        }
+    }
+}
+
+/// What is told of near chains is right, and they are few, and nearly as fast as any.
+#[test]
+fn near_chains_are_nearly_as_fast() {
+    let mut rng = Rng(9);
+    let (mut near_points, mut all_points) = (0, 0);
+    for round in 0..10 {
+        let matrix = large_matrix(&mut rng, round % 2 == 0);
+        let model = Model::default();
+        let planner = |precision| {
+            let hops_max = Some(4);
+            let limits = Limits {
+                hops_max,
+                precision,
+            };
+            Planner::new(&matrix, model, limits)
+        };
+        let (near, exact) = (planner(Precision::Near), planner(Precision::Exact));
+        let (near_fronts, fronts) = (near.fronts(0), exact.fronts(0));
+        let pairs = (0..matrix.nodes()).flat_map(|from| (0..from).map(move |to| (from, to)));
+        let mut chain = Vec::new();
+        for (from, to) in pairs.flat_map(|(from, to)| [(from, to), (to, from)]) {
+            all_points += fronts.points(from, to).count();
+            for point in near_fronts.points(from, to) {
+                near_points += 1;
+                near_fronts.chain(from, to, &point, &mut chain);
+                let real = cost(&matrix, &model, Measure::RoundTrip, &chain);
+                assert_eq!((point.length_us, point.longest_us), real);
+                assert!(chain.len() <= 5);
+            }
+            for bytes in [0, 100_000, 10_000_000] {
+                let transfer = Transfer {
+                    bytes,
+                    access_us: 0,
+                };
+                let (_, best) = exact.choose(&fronts, from, to, transfer).unwrap();
+                let (_, time) = near.choose(&near_fronts, from, to, transfer).unwrap();
+                assert!(
+                    time <= best + best / 32 + 400,
+                    "{time} for {best}, {from} to {to}"
+                );
+            }
+        }
+    }
+    assert!(
+        near_points * 10 < all_points * 9,
+        "{near_points} of {all_points}"
+    );
+}
+
+#[test]
+fn threads_change_nothing() {
+    let mut rng = Rng(10);
+    for round in 0..GRAPHS / 15 {
+        let matrix = random_matrix(&mut rng, round % 2 == 0);
+        let planner = Planner::new(&matrix, Model::default(), random_limits(&mut rng));
+        let classes = Classes::by_rounds(&Model::default());
+        let tables = planner.tables(&classes);
+        for threads in [2, 3, 20] {
+            assert_eq!(planner.tables_by(&classes, threads), tables);
+        }
     }
 }
 

@@ -5,9 +5,11 @@
 //! Of chains that tie in both, one is kept: the one that the sweep found first. A cost of at least a
 //! microsecond for each node makes it one with the fewest nodes.
 
+use std::ops::Range;
+
 use crate::matrix::Matrix;
 use crate::model::Model;
-use crate::sweep::{Edges, Found};
+use crate::sweep::{Edges, Log, NO_NODE, Nodes, Slack};
 
 /// What the longest hop of a chain is measured by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +25,32 @@ pub enum Measure {
 pub struct Limits {
     /// The most hops of a chain, ends included: one more than the nodes between. At least 1.
     pub hops_max: Option<u8>,
+    /// What makes a chain shorter than another.
+    pub precision: Precision,
+}
+
+/// What makes a chain shorter than another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// A microsecond.
+    #[default]
+    Exact,
+    /// A 64th part of the other's length and 0.2 ms, if there is a bound of hops. There are about half as many
+    /// chains then, by which transfers take some 3 % longer at the most.
+    Near,
+}
+
+impl Precision {
+    /// In the units of the sweep, half microseconds.
+    fn slack(self) -> Slack {
+        match self {
+            Self::Exact => Slack::NONE,
+            Self::Near => Slack {
+                shift: 6,
+                least: 400,
+            },
+        }
+    }
 }
 
 /// A chain that is not beaten.
@@ -39,13 +67,16 @@ pub struct Point {
 /// The chains of all pairs.
 #[derive(Debug)]
 pub struct Fronts {
-    /// By first node, then by layer.
-    rows: Vec<Vec<Row>>,
+    /// By first node. Nodes are told by their places in the order of the sweep.
+    rows: Vec<Row>,
+    /// The places of nodes, and the nodes by their places.
+    places: Vec<u16>,
+    nodes: Vec<u16>,
     /// What the ends of chains cost, which is in their lengths and must not be.
     costs: Vec<u32>,
     measure: Measure,
-    /// Whether chains that are one hop shorter are in the layer before.
-    layered: bool,
+    /// Chains serve both directions, and are in the row of the end with the lower place.
+    is_halved: bool,
 }
 
 /// What was found from one node, by last node, in the order of finding.
@@ -54,19 +85,18 @@ struct Row {
     /// Where the last node's begin; one more for the end.
     starts: Vec<u32>,
     entries: Vec<Entry>,
+    /// The nodes between the ends of each, or without a bound of hops that before the last.
+    nodes: Nodes,
+    /// Without a bound of hops, where the chain to that node is, or [`FIRST`].
+    before: Vec<u32>,
 }
 
 /// A chain that was the shortest for a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// Its last node.
-    to: u16,
-    /// Where the chain to the node before that is, in the row or in the layer before: [`FIRST`] if
-    /// that node is the first.
-    before: u32,
-    length: u32,
     /// Of the link that it was found with, its longest.
     key: u32,
+    length: u32,
 }
 
 /// There is nothing before a hop.
@@ -94,20 +124,30 @@ impl Fronts {
         // No chain has more hops than there are nodes to go to.
         let hops_max = limits.hops_max.map(usize::from);
         let hops_max = hops_max.filter(|hops| *hops + 1 < nodes);
-        let mut logs = edges.sweep(nodes, hops_max);
-        let layered = hops_max.is_some();
-        let row = |from: usize| {
-            let taken = logs
-                .iter_mut()
-                .map(|layer| std::mem::take(&mut layer[from]));
-            let logs: Vec<Vec<Found>> = taken.collect();
-            sort_layers(from, nodes, &logs, layered, &edges)
+        let slack = match hops_max {
+            Some(_) => limits.precision.slack(),
+            None => Slack::NONE,
         };
+        let logs = edges.sweep(hops_max, slack);
+        let row = |(from, log): (usize, Log)| {
+            let mut row = sort(nodes, &log, &edges);
+            if hops_max.is_none() {
+                row.link(from, &log);
+            }
+            row
+        };
+        let rows = logs.into_iter().enumerate().map(row).collect();
+        let mut places = vec![0; nodes];
+        for (place, node) in (0u16..).zip(&edges.nodes) {
+            places[usize::from(*node)] = place;
+        }
         Self {
-            rows: (0..nodes).map(row).collect(),
+            rows,
+            places,
+            nodes: edges.nodes,
             costs: (0..nodes).map(|node| matrix.cost_us(node)).collect(),
             measure,
-            layered,
+            is_halved: edges.both_ways && hops_max.is_some(),
         }
     }
 
@@ -124,8 +164,9 @@ impl Fronts {
     /// The chains from one node to another, in ascending order of the longest hop and descending
     /// order of length. None if there is no chain, or the nodes are the same.
     pub fn points(&self, from: usize, to: usize) -> impl Iterator<Item = Point> {
-        let row = self.last_layer(from);
-        let places = row.starts[to]..row.starts[to + 1];
+        let (first, last) = self.in_order(self.places[from], self.places[to]);
+        let row = &self.rows[usize::from(first)];
+        let places = row.range(last);
         let entries = &row.entries[places.start as usize..places.end as usize];
         let followers = entries.iter().skip(1).map(Some).chain([None]);
         let costs = self.costs[from] + self.costs[to];
@@ -143,111 +184,115 @@ impl Fronts {
     /// Writes the nodes of a chain to `chain`, its ends included. The point must be of this pair.
     pub fn chain(&self, from: usize, to: usize, point: &Point, chain: &mut Vec<u16>) {
         chain.clear();
-        let mut layer = self.rows[from].len() - 1;
-        let mut place = point.place;
-        while place != FIRST {
-            let entry = &self.rows[from][layer].entries[place as usize];
-            chain.push(entry.to);
-            place = entry.before;
-            layer -= usize::from(self.layered);
-        }
-        debug_assert_eq!(chain.first(), Some(&node(to)), "a point of another pair");
-        chain.push(node(from));
-        chain.reverse();
+        chain.push(self.name(self.places[from]));
+        self.between(self.places[from], self.places[to], point, chain);
+        chain.push(self.name(self.places[to]));
     }
 
-    fn last_layer(&self, from: usize) -> &Row {
-        let layers = &self.rows[from];
-        &layers[layers.len() - 1]
+    /// Adds the nodes between the ends of a chain.
+    fn between(&self, first: u16, last: u16, point: &Point, chain: &mut Vec<u16>) {
+        let start = chain.len();
+        let (row, _) = self.in_order(first, last);
+        let row = &self.rows[usize::from(row)];
+        let mut place = point.place;
+        if row.before.is_empty() {
+            let nodes = row.nodes.get(place as usize).iter();
+            let nodes = nodes.take_while(|node| **node != NO_NODE);
+            chain.extend(nodes.map(|node| self.name(*node)));
+            if (first, last) == self.in_order(first, last) {
+                return;
+            }
+        } else {
+            while row.before[place as usize] != FIRST {
+                chain.push(self.name(row.nodes.get(place as usize)[0]));
+                place = row.before[place as usize];
+            }
+        }
+        chain[start..].reverse();
+    }
+
+    /// The node at a place.
+    fn name(&self, place: u16) -> u16 {
+        self.nodes[usize::from(place)]
+    }
+
+    /// The ends of a chain in the order in which they are looked up.
+    fn in_order(&self, first: u16, last: u16) -> (u16, u16) {
+        if self.is_halved && last < first {
+            (last, first)
+        } else {
+            (first, last)
+        }
     }
 
     /// How many chains were found in all, and how many bytes they take.
     pub fn size(&self) -> (usize, usize) {
-        let rows = self.rows.iter().flatten();
-        let found: usize = rows.clone().map(|row| row.entries.len()).sum();
-        let starts: usize = rows.map(|row| row.starts.len()).sum();
-        (
-            found,
-            found * size_of::<Entry>() + starts * size_of::<u32>(),
-        )
+        let found: usize = self.rows.iter().map(|row| row.entries.len()).sum();
+        let bytes = |row: &Row| {
+            let linked = size_of_val(&*row.nodes.all) + size_of_val(&*row.before);
+            size_of_val(&*row.entries) + size_of_val(&*row.starts) + linked
+        };
+        (found, self.rows.iter().map(bytes).sum())
     }
 }
 
-fn node(number: usize) -> u16 {
-    u16::try_from(number).expect("a matrix has fewer nodes")
-}
+impl Row {
+    /// Where the entries to a node are.
+    fn range(&self, last: u16) -> Range<u32> {
+        let last = usize::from(last);
+        self.starts[last]..self.starts[last + 1]
+    }
 
-/// The rows of a node's logs, by layer.
-fn sort_layers(
-    from: usize,
-    nodes: usize,
-    logs: &[Vec<Found>],
-    layered: bool,
-    edges: &Edges,
-) -> Vec<Row> {
-    let starts: Vec<Vec<u32>> = logs.iter().map(|log| starts(nodes, log)).collect();
-    let row = |layer: usize| {
-        // Of the chains to the node before the last: they are one hop shorter.
-        let rest = layer.saturating_sub(usize::from(layered));
-        Row {
-            entries: sort(
-                from,
-                (&logs[layer], &starts[layer]),
-                (&logs[rest], &starts[rest]),
-                edges,
-            ),
-            starts: starts[layer].clone(),
+    /// Notes for each chain of a log where the chain to the node before its last is.
+    fn link(&mut self, from: usize, log: &Log) {
+        let mut next = self.starts.clone();
+        let (mut rest, mut known) = (log.found.iter().peekable(), self.starts.clone());
+        self.before = vec![FIRST; log.found.len()];
+        self.nodes = Nodes {
+            room: 1,
+            all: vec![NO_NODE; log.found.len()],
+        };
+        for found in &log.found {
+            // What the same link made shorter counts: it may be the chain to the node before.
+            while let Some(other) = rest.next_if(|other| other.rank <= found.rank) {
+                known[usize::from(other.to)] += 1;
+            }
+            let before = usize::from(found.before);
+            let place = &mut next[usize::from(found.to)];
+            self.nodes.all[*place as usize] = found.before;
+            if before != from {
+                self.before[*place as usize] = known[before] - 1;
+            }
+            *place += 1;
         }
-    };
-    (0..logs.len()).map(row).collect()
+    }
 }
 
-/// Where what was found to each node begins when a log is sorted, and the end.
-fn starts(nodes: usize, log: &[Found]) -> Vec<u32> {
+/// Sorts a log by last node, and leaves what is of the same in its order.
+fn sort(nodes: usize, log: &Log, edges: &Edges) -> Row {
     let mut starts = vec![0u32; nodes + 1];
-    for found in log {
+    for found in &log.found {
         starts[usize::from(found.to) + 1] += 1;
     }
     for node in 0..nodes {
         starts[node + 1] += starts[node];
     }
-    starts
-}
-
-/// A log and where its parts begin.
-type Log<'a> = (&'a [Found], &'a [u32]);
-
-/// Sorts a log by last node, and leaves what is of the same in its order. `rest` is the log with
-/// the chains to the nodes before the last.
-fn sort(from: usize, log: Log<'_>, rest: Log<'_>, edges: &Edges) -> Vec<Entry> {
-    let (log, starts) = log;
-    let nothing = Entry {
-        to: 0,
-        before: FIRST,
-        length: 0,
-        key: 0,
+    let mut row = Row {
+        entries: vec![Entry::default(); log.found.len()],
+        nodes: log.nodes.clone(),
+        before: Vec::new(),
+        starts,
     };
-    let mut entries = vec![nothing; log.len()];
-    let mut next = starts.to_vec();
-    let (mut rest, mut known) = (rest.0.iter().peekable(), rest.1.to_vec());
-    for found in log {
-        // What the same link made shorter counts: it may be the chain to the node before.
-        while let Some(other) = rest.next_if(|other| other.rank <= found.rank) {
-            known[usize::from(other.to)] += 1;
-        }
-        let before = usize::from(found.before);
+    let mut next = row.starts.clone();
+    for (number, found) in log.found.iter().enumerate() {
         let place = &mut next[usize::from(found.to)];
-        entries[*place as usize] = Entry {
-            to: found.to,
-            before: if before == from {
-                FIRST
-            } else {
-                known[before] - 1
-            },
-            length: found.length,
+        row.entries[*place as usize] = Entry {
             key: edges.edges[found.rank as usize].key,
+            length: found.length,
         };
+        let nodes = log.nodes.get(number).iter().copied();
+        row.nodes.set(*place as usize, nodes);
         *place += 1;
     }
-    entries
+    row
 }

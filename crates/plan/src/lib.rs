@@ -2,8 +2,8 @@
 //! Which nodes should carry a connection? From measured links to the best chain for every pair of
 //! nodes and every size of transfer.
 //!
-//! Pure: no I/O, no clock, no threads, no chance. The same matrix gives the same plan, bit for
-//! bit, so that two controllers that know the same publish the same.
+//! Pure: no I/O, no clock, no chance, and no threads but those that are asked for. The same matrix
+//! gives the same plan, bit for bit, so that two controllers that know the same publish the same.
 //!
 //! | module | what |
 //! |---|---|
@@ -23,6 +23,7 @@ mod brute;
 pub mod fronts;
 pub mod matrix;
 pub mod model;
+mod parallel;
 pub mod planner;
 #[cfg(test)]
 mod rng;

@@ -136,7 +136,13 @@ impl<'a> Planner<'a> {
 
     /// The tables of all nodes, by node.
     pub fn tables(&self, classes: &Classes) -> Vec<Table> {
-        table::build_all(self, classes)
+        self.tables_by(classes, 1)
+    }
+
+    /// The same, made by so many threads at most, which changes nothing about the tables. Where links differ in
+    /// more than round trips, each has the memory of a sweep.
+    pub fn tables_by(&self, classes: &Classes, threads: usize) -> Vec<Table> {
+        table::build_all(self, classes, threads)
     }
 
     /// How long a transfer of `bytes` would wait for a hop of a measure.
@@ -227,7 +233,10 @@ mod tests {
     #[test]
     fn hops_may_be_bounded() {
         let matrix = line(5, 0);
-        let limits = Limits { hops_max: Some(2) };
+        let limits = Limits {
+            hops_max: Some(2),
+            ..Limits::default()
+        };
         let planner = Planner::new(&matrix, Model::default(), limits);
         let transfer = Transfer {
             bytes: 1_000_000,

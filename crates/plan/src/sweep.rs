@@ -13,6 +13,9 @@
 //! each; and none at all if `D(i,j) <= s`. That is the optimisation of MOSTO's appendix A, and exact
 //! because lengths are integers: rounding would break it.
 //!
+//! Nodes are swept in an order in which those next to each other are near each other ([`order`]), so that those
+//! of `A` lie together, and those of `B`.
+//!
 //! **Bounded hops.** A layer for each number of hops `h` holds the shortest chains of at most `h`.
 //! The same holds between layers: `A_a` compares layer `a` with `a + 1`, and `A_a x B_b` is for
 //! layer `a + b + 1`. A link that is beaten cannot be passed over there: the chain that beats it may
@@ -21,25 +24,38 @@
 //! one has none: for most links, which two others beat for whoever comes that way, that is the second.
 //! Without a bound one layer takes the part of all.
 //!
+//! **Slack.** If little is not worth a point, a chain counts as shorter only if it is so by more than
+//! some slack, above as well. Its length is always right; that there is none shorter is not certain any
+//! more, but none is by more than the slack of its parts.
+//!
 //! **Both directions.** Where every link is like its reverse, so are the chains: half of the links are
 //! taken, each for both directions.
 //!
-//! For every point the node before the last is logged. A chain is read backwards from it: the
-//! chain to that node, as short as it was when the point was found, is the rest.
+//! **Nodes.** For every point the nodes of its chain are logged, for one of both directions. Without a bound of
+//! hops there may be many, and only the node before the last is. Such a chain is read backwards from it: the chain
+//! to that node, as short as it was when the point was found, is the rest. That needs exact lengths: with slack it
+//! may be another chain.
+
+mod layer;
+mod lengths;
+mod near;
+mod order;
 
 use crate::matrix::Matrix;
+use layer::{Joint, Layer, Room};
+pub(crate) use layer::{Log, NO_NODE, Nodes};
+use lengths::Shape;
+use near::NearNodes;
 
 /// The length of a chain that is not there. Three of them still fit: no sum overflows.
 pub(crate) const ABSENT: i32 = 1 << 29;
-
-/// Rows are padded to blocks of so many nodes, which are compared at once.
-const BLOCK: usize = 16;
 
 /// A link as the sweep sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
     /// What links are ordered by.
     pub(crate) key: u32,
+    /// Its ends, by their places in the order of the sweep.
     pub(crate) from: u16,
     pub(crate) to: u16,
     /// What it adds to the length of a chain.
@@ -49,9 +65,9 @@ pub(crate) struct Edge {
 /// A chain was found that is shorter than all with no longer a hop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    /// Its last node; the first is that of the log.
+    /// The place of its last node; the first is that of the log.
     pub(crate) to: u16,
-    /// The node before the last.
+    /// The place of the node before the last, without a bound of hops.
     pub(crate) before: u16,
     /// Place in the order of links of the one that made it.
     pub(crate) rank: u32,
@@ -59,12 +75,36 @@ pub(crate) struct Found {
     pub(crate) length: u32,
 }
 
+/// By how much a chain must be shorter than another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slack {
+    /// The other's length over two to the power of this, and
+    pub(crate) shift: u32,
+    /// so much.
+    pub(crate) least: i32,
+}
+
+impl Slack {
+    /// A chain must be shorter, by however little.
+    pub(crate) const NONE: Self = Self {
+        shift: i32::BITS - 1,
+        least: 0,
+    };
+
+    /// What a chain must be shorter than to replace one of this length. Never falls for a longer one.
+    fn off(self, length: i32) -> i32 {
+        length - (length >> self.shift) - self.least
+    }
+}
+
 /// The links in the order of the sweep, which depends on nothing else than the matrix.
 #[derive(Debug)]
 pub(crate) struct Edges {
     pub(crate) edges: Vec<Edge>,
     /// Each stands for its reverse, too.
-    both_ways: bool,
+    pub(crate) both_ways: bool,
+    /// The nodes by their places.
+    pub(crate) nodes: Vec<u16>,
 }
 
 impl Edges {
@@ -94,17 +134,47 @@ impl Edges {
         edges.sort_unstable_by_key(|edge| {
             u64::from(edge.key) << 32 | u64::from(edge.from) << 16 | u64::from(edge.to)
         });
-        Self { edges, both_ways }
+        let nodes = order::order(matrix.nodes(), |from, to| {
+            measure(from, to).map_or(ABSENT, |(_, length)| length)
+        });
+        let mut places = vec![0; nodes.len()];
+        for (place, node) in (0u16..).zip(&nodes) {
+            places[usize::from(*node)] = place;
+        }
+        for edge in &mut edges {
+            edge.from = places[usize::from(edge.from)];
+            edge.to = places[usize::from(edge.to)];
+        }
+        Self {
+            edges,
+            both_ways,
+            nodes,
+        }
     }
 
-    /// Takes all in their order. The logs are by layer and by first node, in the order of finding;
-    /// there is one layer, or `hops_max` and one for chains without a hop, which is empty.
-    pub(crate) fn sweep(&self, nodes: usize, hops_max: Option<usize>) -> Vec<Vec<Vec<Found>>> {
-        let mut sweep = Sweep::new(nodes, hops_max, self.both_ways);
+    /// Takes all in their order. The logs are by the place of the first node; with a bound of hops, chains that serve
+    /// both directions are in that of the end with the lower place only.
+    pub(crate) fn sweep(&self, hops_max: Option<usize>, slack: Slack) -> Vec<Log> {
+        let shape = Shape::new(self.nodes.len(), slack);
+        let count = hops_max.unwrap_or(1);
+        let layer = |hops| {
+            let hops = hops_max.map(|most| (hops, most));
+            Layer::new(shape, hops, self.both_ways)
+        };
+        let mut sweep = Sweep {
+            layers: (1..=count).map(layer).collect(),
+            slack,
+            is_bounded: hops_max.is_some(),
+            both_ways: self.both_ways,
+            sources: vec![NearNodes::new(shape); count],
+            targets: vec![NearNodes::new(shape); count],
+            room: Room::default(),
+        };
         for (rank, edge) in (0u32..).zip(&self.edges) {
             sweep.take(rank, edge);
         }
-        sweep.layers.into_iter().map(|layer| layer.log).collect()
+        let last = sweep.layers.pop();
+        last.map_or_else(Vec::new, Layer::into_log)
     }
 }
 
@@ -112,241 +182,94 @@ fn short(node: usize) -> u16 {
     u16::try_from(node).expect("a matrix has fewer nodes")
 }
 
-/// The shortest chains over the links taken, of at most so many hops.
-#[derive(Debug)]
-struct Layer {
-    /// Lengths by first node, then by last.
-    rows: Vec<i32>,
-    /// The same by last node, then by first. Empty if that is the same.
-    columns: Vec<i32>,
-    /// The node before the last, by first, then by last.
-    before: Vec<u16>,
-    log: Vec<Vec<Found>>,
-}
-
-/// A node that the link brings nearer: first node of `A`, or last of `B`.
-#[derive(Clone, Copy, Debug, Default)]
-struct Near {
-    node: u16,
-    /// The one before it on the chain from the link's nearer end.
-    before: u16,
-    /// The length up to the link's end, with the link in `A`.
-    length: i32,
-}
-
-/// Nodes that the link at hand brings nearer. There is room for all, which stays.
-#[derive(Clone, Debug)]
-struct NearNodes {
-    room: Vec<Near>,
-    count: usize,
-}
-
 #[derive(Debug)]
 struct Sweep {
-    /// Nodes in a padded row.
-    stride: usize,
+    /// From chains of one hop on, or of all.
     layers: Vec<Layer>,
+    slack: Slack,
+    is_bounded: bool,
     /// Links and chains are like their reverses.
     both_ways: bool,
-    /// From a layer to the one that its chains are in with one more hop: 1, or 0 without a bound.
-    step: usize,
-    /// By layer, of the link at hand.
+    /// By how many hops there are between the node and the link's end, of the link at hand.
     sources: Vec<NearNodes>,
     targets: Vec<NearNodes>,
+    room: Room,
 }
 
 impl Sweep {
-    fn new(nodes: usize, hops_max: Option<usize>, both_ways: bool) -> Self {
-        let stride = nodes.next_multiple_of(BLOCK);
-        let count = hops_max.map_or(1, |hops| hops + 1);
-        let none = NearNodes {
-            // One more, to write what does not count.
-            room: vec![Near::default(); stride + 1],
-            count: 0,
-        };
-        Self {
-            stride,
-            layers: (0..count)
-                .map(|_| Layer::new(nodes, stride, both_ways))
-                .collect(),
-            both_ways,
-            step: usize::from(hops_max.is_some()),
-            sources: vec![none.clone(); count],
-            targets: vec![none; count],
-        }
-    }
-
     fn take(&mut self, rank: u32, edge: &Edge) {
-        let open = self.open_layers(edge);
+        if !self.is_news(edge) {
+            return;
+        }
         // Where a layer has none, those above have none either.
-        let sources = (0..open).take_while(|near| self.collect_sources(*near, edge));
+        let hops = 0..self.layers.len();
+        let sources = hops
+            .clone()
+            .take_while(|hops| self.has_sources(*hops, edge));
         let sources = sources.count();
-        let targets = (0..open).take_while(|near| self.collect_targets(*near, edge));
+        let targets = hops.take_while(|hops| self.has_targets(*hops, edge));
         let targets = targets.count();
+        if !self.is_bounded {
+            self.join_any(rank, edge);
+            return;
+        }
         for one in 0..sources {
-            for other in 0..targets {
-                let joined = if self.step == 0 { 0 } else { one + other + 1 };
-                let Some(layer) = self.layers.get_mut(joined) else {
-                    continue;
+            for other in 0..targets.min(self.layers.len() - one) {
+                let (below, layers) = self.layers.split_at_mut(one + other);
+                let joint = Joint {
+                    rank,
+                    edge,
+                    sources: self.sources[one].all(),
+                    targets: self.targets[other].all(),
+                    to_link: one.checked_sub(1).map(|layer| &below[layer]),
+                    from_link: other.checked_sub(1).map(|layer| &below[layer]),
                 };
-                let (sources, targets) = (self.sources[one].all(), self.targets[other].all());
-                layer.join(self.stride, rank, sources, targets);
-                if self.both_ways {
-                    layer.join(self.stride, rank, targets, sources);
-                }
+                layers[0].join(&joint, &mut self.room);
             }
         }
     }
 
-    /// Collects the sources whose chains are in a layer; returns whether there are any.
-    fn collect_sources(&mut self, near: usize, edge: &Edge) -> bool {
-        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
-        let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
-        let (stride, sources) = (self.stride, &mut self.sources[near]);
-        if near < self.step {
-            sources.set(edge.from, edge.length);
-        } else {
-            let (chains, compared) = (chains.column(from, stride), compared.column(to, stride));
-            collect(chains, compared, edge.length, sources);
-        }
+    /// Joins chains of any number of hops.
+    fn join_any(&mut self, rank: u32, edge: &Edge) {
+        let (sources, targets) = (&mut self.sources[0], &mut self.targets[0]);
+        let layer = &mut self.layers[0];
+        layer::note_next(layer, edge, sources, targets);
+        layer.join_any(rank, sources.all(), targets.all());
         if self.both_ways {
-            for source in sources.all_mut() {
-                let known = chains.before[from * stride + usize::from(source.node)];
-                let is_end = source.node == edge.from;
-                source.before = if is_end { edge.to } else { known };
+            layer.join_any(rank, targets.all(), sources.all());
+        }
+    }
+
+    /// Whether there is no chain between the link's ends already that is no longer, and takes no more
+    /// hops, which without a bound is all the same.
+    fn is_news(&self, edge: &Edge) -> bool {
+        let known = self.layers[0].length(edge.from, edge.to);
+        edge.length < self.slack.off(known)
+    }
+
+    /// Collects the sources that are at most so many hops from the link; returns whether there are any.
+    fn has_sources(&mut self, hops: usize, edge: &Edge) -> bool {
+        let sources = &mut self.sources[hops];
+        match hops.checked_sub(usize::from(self.is_bounded)) {
+            None => sources.set(edge.from, edge.length),
+            Some(layer) => {
+                let (chains, compared) = (&self.layers[layer], &self.layers[hops]);
+                layer::collect_sources(chains, compared, edge, sources);
             }
         }
-        sources.count > 0
+        sources.has_any()
     }
 
     /// The same for targets.
-    fn collect_targets(&mut self, near: usize, edge: &Edge) -> bool {
-        let (from, to) = (usize::from(edge.from), usize::from(edge.to));
-        let (chains, compared) = (&self.layers[near], &self.layers[near + self.step]);
-        let (stride, targets) = (self.stride, &mut self.targets[near]);
-        if near < self.step {
-            targets.set(edge.to, edge.length);
-        } else {
-            let (chains, compared) = (chains.row(to, stride), compared.row(from, stride));
-            collect(chains, compared, edge.length, targets);
-        }
-        for target in targets.all_mut() {
-            let known = chains.before[to * stride + usize::from(target.node)];
-            let is_end = target.node == edge.to;
-            target.before = if is_end { edge.from } else { known };
-            target.length -= edge.length;
-        }
-        targets.count > 0
-    }
-
-    /// How many layers' chains to look at: none if there is a chain between the link's ends
-    /// already that is no longer, and takes no more hops, which without a bound is all the same.
-    fn open_layers(&self, edge: &Edge) -> usize {
-        let place = usize::from(edge.from) * self.stride + usize::from(edge.to);
-        let known = self.layers[self.step].rows[place];
-        if edge.length < known {
-            self.layers.len().max(2) - 1
-        } else {
-            0
-        }
-    }
-}
-
-impl Layer {
-    fn new(nodes: usize, stride: usize, both_ways: bool) -> Self {
-        let mut rows = vec![ABSENT; nodes * stride];
-        for node in 0..nodes {
-            rows[node * stride + node] = 0;
-        }
-        Self {
-            columns: if both_ways { Vec::new() } else { rows.clone() },
-            rows,
-            before: vec![0; nodes * stride],
-            log: vec![Vec::new(); nodes],
-        }
-    }
-
-    fn row(&self, from: usize, stride: usize) -> &[i32] {
-        &self.rows[from * stride..][..stride]
-    }
-
-    fn column(&self, to: usize, stride: usize) -> &[i32] {
-        if self.columns.is_empty() {
-            return self.row(to, stride);
-        }
-        &self.columns[to * stride..][..stride]
-    }
-
-    /// Looks at the chains from all sources over the link to all targets.
-    fn join(&mut self, stride: usize, rank: u32, sources: &[Near], targets: &[Near]) {
-        for source in sources {
-            let from = usize::from(source.node);
-            let row = &mut self.rows[from * stride..][..stride];
-            let before = &mut self.before[from * stride..][..stride];
-            let log = &mut self.log[from];
-            for target in targets {
-                let to = usize::from(target.node);
-                let length = source.length + target.length;
-                if length < row[to] {
-                    row[to] = length;
-                    before[to] = target.before;
-                    if let Some(column) = self.columns.get_mut(to * stride + from) {
-                        *column = length;
-                    }
-                    log.push(Found {
-                        to: target.node,
-                        before: target.before,
-                        rank,
-                        length: length.cast_unsigned(),
-                    });
-                }
+    fn has_targets(&mut self, hops: usize, edge: &Edge) -> bool {
+        let targets = &mut self.targets[hops];
+        match hops.checked_sub(usize::from(self.is_bounded)) {
+            None => targets.set(edge.to, 0),
+            Some(layer) => {
+                let (chains, compared) = (&self.layers[layer], &self.layers[hops]);
+                layer::collect_targets(chains, compared, edge, targets);
             }
         }
-    }
-}
-
-impl NearNodes {
-    fn all(&self) -> &[Near] {
-        &self.room[..self.count]
-    }
-
-    /// The link's end itself, from which there is no hop to it.
-    fn set(&mut self, node: u16, length: i32) {
-        self.room[0] = Near {
-            node,
-            before: 0,
-            length,
-        };
-        self.count = 1;
-    }
-
-    fn all_mut(&mut self) -> &mut [Near] {
-        &mut self.room[..self.count]
-    }
-}
-
-/// The nodes whose `chains` and one link of `length` more are shorter than `compared`.
-fn collect(chains: &[i32], compared: &[i32], length: i32, near: &mut NearNodes) {
-    near.count = 0;
-    let (chains, _) = chains.as_chunks::<BLOCK>();
-    let (compared, _) = compared.as_chunks::<BLOCK>();
-    for (block, (chains, compared)) in chains.iter().zip(compared).enumerate() {
-        // Few blocks have any, and to learn that of all of a block at once is cheap.
-        let pairs = chains.iter().zip(compared);
-        let any = pairs.fold(0, |any, (chain, other)| {
-            any | i32::from(chain + length < *other)
-        });
-        if any == 0 {
-            continue;
-        }
-        // Written whether they count or not: a branch would be guessed wrong.
-        for (place, (chain, other)) in chains.iter().zip(compared).enumerate() {
-            near.room[near.count] = Near {
-                node: short(block * BLOCK + place),
-                before: 0,
-                length: chain + length,
-            };
-            near.count += usize::from(chain + length < *other);
-        }
+        targets.has_any()
     }
 }

@@ -6,30 +6,38 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::{CHOICES, Choices, Classes, NONE, Table};
 use crate::fronts::{Fronts, Point};
+use crate::parallel;
 use crate::planner::{HopTime, Planner, Transfer};
 
-/// The tables of all nodes. Where one set of chains serves every size it is swept once, otherwise
-/// once for each size.
-pub(crate) fn build_all(planner: &Planner<'_>, classes: &Classes) -> Vec<Table> {
-    let sizes = classes.sizes();
-    let group = if planner.serves_every_size() {
-        sizes.len()
-    } else {
-        1
-    };
-    let groups = sizes.chunks(group).map(|sizes| {
+/// The tables of all nodes, made by so many threads at most. Where one set of chains serves every size it is
+/// swept once, and the threads share the nodes; otherwise once for each size, and they share the sizes.
+pub(crate) fn build_all(planner: &Planner<'_>, classes: &Classes, threads: usize) -> Vec<Table> {
+    let tables = if planner.serves_every_size() {
+        let sizes = classes.sizes();
         let fronts = planner.fronts(sizes[0]);
-        (0..fronts.nodes())
-            .map(|from| build(planner, &fronts, from, sizes, classes.access_us()))
-            .collect()
-    });
-    let together = groups.reduce(|tables: Vec<Table>, more| {
-        let pairs = tables.into_iter().zip(more);
-        pairs.map(|(table, more)| join(&table, &more)).collect()
-    });
-    let tables = together.unwrap_or_default();
+        parallel::map(fronts.nodes(), threads, |from| {
+            build(planner, &fronts, from, sizes, classes.access_us())
+        })
+    } else {
+        by_size(planner, classes, threads)
+    };
     debug_assert!(tables.iter().all(|table| table.classes == classes.count()));
     tables
+}
+
+fn by_size(planner: &Planner<'_>, classes: &Classes, threads: usize) -> Vec<Table> {
+    let of_size = |size: &[u64]| -> Vec<Table> {
+        let fronts = planner.fronts(size[0]);
+        (0..fronts.nodes())
+            .map(|from| build(planner, &fronts, from, size, classes.access_us()))
+            .collect()
+    };
+    let sizes: Vec<&[u64]> = classes.sizes().chunks(1).collect();
+    let by_size = parallel::map(sizes.len(), threads, |place| of_size(sizes[place]));
+    parallel::map(planner.matrix().nodes(), threads, |from| {
+        let tables: Vec<&Table> = by_size.iter().map(|tables| &tables[from]).collect();
+        join(&tables)
+    })
 }
 
 /// The table of one node for transfers of these sizes.
@@ -60,12 +68,15 @@ fn build(
     draft.table()
 }
 
-/// One table for the size classes of both, which are of the same node.
-fn join(one: &Table, other: &Table) -> Table {
-    let mut draft = Draft::new(one.nodes(), one.classes + other.classes);
-    for egress in 0..one.nodes() {
-        let mut kept = Vec::new();
-        for table in [one, other] {
+/// One table for the size classes of all, which are of the same node.
+fn join(tables: &[&Table]) -> Table {
+    let classes = tables.iter().map(|table| table.classes).sum();
+    let nodes = tables.first().map_or(0, |table| table.nodes());
+    let mut draft = Draft::new(nodes, classes);
+    let mut kept = Vec::new();
+    for egress in 0..nodes {
+        kept.clear();
+        for table in tables {
             // Classes beside each other mostly have the same choices.
             let mut last = None;
             for class in 0..table.classes {

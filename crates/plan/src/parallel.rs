@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The same work many times over, on some threads.
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Builder, scope};
+
+/// What `work` makes of the numbers below `count`, in their order. Fewer threads do it where no more are
+/// to be had; however many there are, the outcome is the same.
+pub(crate) fn map<T: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    if threads.min(count) <= 1 {
+        return (0..count).map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let some = || {
+        let place = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|place| *place < count);
+        let places = std::iter::from_fn(place);
+        places.map(|place| (place, work(place))).collect::<Vec<_>>()
+    };
+    let mut all = scope(|scope| {
+        let others = (1..threads.min(count)).map(|_| Builder::new().spawn_scoped(scope, some));
+        let others: Vec<_> = others.filter_map(Result::ok).collect();
+        let mut all = some();
+        for other in others {
+            all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        all
+    });
+    all.sort_unstable_by_key(|(place, _)| *place);
+    all.into_iter().map(|(_, made)| made).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::map;
+
+    #[test]
+    fn everything_is_done_once_and_in_order() {
+        for threads in [0, 1, 2, 7, 200] {
+            for count in [0, 1, 2, 100] {
+                let squares: Vec<usize> = (0..count).map(|number| number * number).collect();
+                assert_eq!(map(count, threads, |number| number * number), squares);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the last is wrong")]
+    fn what_goes_wrong_on_a_thread_is_not_kept_there() {
+        map(100, 4, |number| assert!(number < 99, "the last is wrong"));
+    }
+}

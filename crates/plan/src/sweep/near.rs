@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whom a link brings nearer.
+
+use super::lengths::{BLOCK, Shape};
+use super::{Slack, short};
+
+/// A node that the link brings nearer: first node of `A`, or last of `B`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Near {
+    pub(super) node: u16,
+    /// Without a bound of hops, the one beside it on the chain over the link; of sources only if that serves
+    /// both directions.
+    pub(super) next: u16,
+    /// The length up to the link's end, with the link in `A`.
+    pub(super) length: i32,
+}
+
+/// Nodes that the link at hand brings nearer. There is room for all, which stays.
+#[derive(Clone, Debug)]
+pub(super) struct NearNodes {
+    room: Vec<Near>,
+    count: usize,
+}
+
+impl NearNodes {
+    pub(super) fn new(shape: Shape) -> Self {
+        Self {
+            // One more, to write what does not count.
+            room: vec![Near::default(); shape.stride + 1],
+            count: 0,
+        }
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        self.count > 0
+    }
+
+    pub(super) fn all(&self) -> &[Near] {
+        &self.room[..self.count]
+    }
+
+    pub(super) fn all_mut(&mut self) -> &mut [Near] {
+        &mut self.room[..self.count]
+    }
+
+    /// The link's end itself, from which there is no hop to it.
+    pub(super) fn set(&mut self, node: u16, length: i32) {
+        self.room[0] = Near {
+            node,
+            next: 0,
+            length,
+        };
+        self.count = 1;
+    }
+
+    /// The nodes whose `chains` and a link of `length` are shorter than `compared`, with that length.
+    pub(super) fn collect(&mut self, chains: &[i32], compared: &[i32], length: i32, slack: Slack) {
+        self.count = 0;
+        let (all, _) = chains.as_chunks::<BLOCK>();
+        let (others, _) = compared.as_chunks::<BLOCK>();
+        for (block, (chains, compared)) in all.iter().zip(others).enumerate() {
+            // Few blocks have any, and to learn that of all of a block at once is cheap.
+            let pairs = chains.iter().zip(compared);
+            let any = pairs.fold(0, |any, (chain, other)| {
+                any | i32::from(chain + length < slack.off(*other))
+            });
+            if any > 0 {
+                self.collect_block(block, (chains, compared), length, slack);
+            }
+        }
+    }
+
+    fn collect_block(
+        &mut self,
+        block: usize,
+        (chains, compared): (&[i32; BLOCK], &[i32; BLOCK]),
+        length: i32,
+        slack: Slack,
+    ) {
+        // Written whether they count or not: a branch would be guessed wrong.
+        for (place, (chain, other)) in chains.iter().zip(compared).enumerate() {
+            self.room[self.count] = Near {
+                node: short(block * BLOCK + place),
+                next: 0,
+                length: chain + length,
+            };
+            self.count += usize::from(chain + length < slack.off(*other));
+        }
+    }
+}
