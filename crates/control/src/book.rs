@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_plan::fronts::Limits;
+use posthaste_plan::fronts::{Limits, Precision};
 use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Matrix, Model, Planner};
 
@@ -48,6 +48,13 @@ use times::Times;
 
 /// How much a node may make the epoch grow by what it says it holds. Nobody can use the epochs up.
 pub const EPOCH_LEAP: u64 = 1 << 20;
+
+/// Fewer nodes are planned for by one thread: that takes a fraction of a second, and others may need the rest.
+const NODES_ALONE: usize = 200;
+
+/// So many threads plan at most. Where links lose packets each has the memory of a sweep, some 100 MB for a
+/// thousand nodes.
+const THREADS_MAX: usize = 4;
 
 /// How plans are made.
 #[derive(Clone, Debug)]
@@ -82,13 +89,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Which chains are the best, by node.
+    /// Which chains are the best, by node, or so nearly that no class is worth a chain of its own.
     pub fn tables(&self, network: &Network) -> Vec<Table> {
         let limits = Limits {
             hops_max: Some(self.hops_max.max(1)),
+            precision: Precision::Near,
         };
         let planner = Planner::new(&network.matrix, self.model, limits);
-        planner.tables(&self.classes)
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let is_small = network.nodes.len() < NODES_ALONE;
+        let threads = if is_small { 1 } else { threads };
+        planner.tables_by(&self.classes, threads.min(THREADS_MAX))
     }
 }
 
