@@ -207,7 +207,11 @@ impl Registry {
 
     /// What both ends of a link come to, if both have registered.
     pub fn agreed(&self, one: NodeNumber, other: NodeNumber) -> Agreed {
-        let said = self.said(one, other).zip(self.said(other, one));
+        self.agree(self.said(one, other), self.said(other, one))
+    }
+
+    fn agree(&self, there: Option<LinkState>, back: Option<LinkState>) -> Agreed {
+        let said = there.zip(back);
         let mut agreed = said.map_or_else(Agreed::default, |(there, back)| Agreed::of(there, back));
         if let Some(link) = agreed.link.as_mut().filter(|_| self.warm) {
             // What it may send at once is what its ends take it to bear, if that is more.
@@ -219,18 +223,36 @@ impl Registry {
     /// What to plan for: all nodes that have registered, and the links that both ends say are up.
     pub fn network(&self) -> Network {
         let nodes: Vec<NodeNumber> = self.nodes.keys().copied().collect();
-        let mut matrix = Matrix::new(nodes.len()).expect("the list is no longer than a matrix");
-        for (place, one) in nodes.iter().enumerate() {
-            let cost_us = self.listed.get(one).map_or(0, |listed| listed.cost_us);
+        let count = nodes.len();
+        let said = self.all_said();
+        let mut matrix = Matrix::new(count).expect("the list is no longer than a matrix");
+        for (place, node) in nodes.iter().enumerate() {
+            let cost_us = self.listed.get(node).map_or(0, |listed| listed.cost_us);
             // A cost that the matrix does not take is not the node's fault: it is the list's.
             let _ = matrix.set_cost(place, cost_us.min(posthaste_plan::matrix::TIME_MAX_US));
-            for (before, other) in nodes[..place].iter().enumerate() {
-                let link = self.agreed(*one, *other).link;
-                let set = matrix.set_both(place, before, link);
+            for before in 0..place {
+                let (there, back) = (said[place * count + before], said[before * count + place]);
+                let set = matrix.set_both(place, before, self.agree(there, back).link);
                 set.expect("what was agreed is possible");
             }
         }
         Network { nodes, matrix }
+    }
+
+    /// What every node said of the link to every other, by row: half a million links are not looked up one
+    /// by one.
+    fn all_said(&self) -> Vec<Option<LinkState>> {
+        let count = self.nodes.len();
+        let mut said = vec![None; count * count];
+        for (row, node) in said.chunks_mut(count.max(1)).zip(self.nodes.values()) {
+            let mut links = node.links.iter().peekable();
+            for (known, number) in row.iter_mut().zip(self.nodes.keys()) {
+                while links.next_if(|(to, _)| *to < number).is_some() {}
+                let link = links.next_if(|(to, _)| *to == number);
+                *known = link.map(|(_, state)| *state);
+            }
+        }
+        said
     }
 
     /// Whether every node on the list has told its links: nothing more is to be waited for.
