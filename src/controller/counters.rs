@@ -30,6 +30,7 @@ pub(super) struct Counters {
     pub(super) rows_changed: Counter,
     pub(super) plans: Counter,
     pub(super) plans_changed: Counter,
+    pub(super) repairs: Counter,
     pub(super) store_failures: Counter,
     pub(super) requests_denied: Counter,
     pub(super) reloads_succeeded: Counter,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use posthaste_control::book::{Book, Network};
+use posthaste_control::book::{Adoption, Book, Settings};
 use posthaste_control::egresses::Egresses;
 use posthaste_control::message::{
     Egress, Hello, Interval, NodeNumber, Prefix, Stamp, ToController, ToNode, VERSION,
@@ -23,8 +23,11 @@ use super::wire::End;
 mod due;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use due::Due;
+use work::Ends;
+pub(super) use work::Work;
 
 /// Nodes are told of others that came or went after so long: many come at once.
 const TELL_AFTER: Duration = Duration::from_millis(250);
@@ -58,9 +61,19 @@ pub(super) struct Desk {
     pub(super) egresses: Egresses,
     timing: Timing,
     roster: Roster,
-    /// Nothing while a plan is being made.
-    book: Option<Book>,
+    settings: Settings,
+    /// Nothing while it is being written to.
+    book: Option<Box<Book>>,
     stamp: Stamp,
+    /// Since when that is the newest.
+    stamp_at: Duration,
+    /// A plan was begun, and is not all in the book.
+    is_planning: bool,
+    /// What is to be written into the book.
+    adoption: Option<Adoption>,
+    /// Links that chains use and that became much worse, and when they did last: those that the tables of the
+    /// book may not know of.
+    worse: BTreeMap<Ends, Duration>,
     /// What a node holds although it is newer than the newest plan.
     outrun: Option<Stamp>,
     list: Vec<Egress>,
@@ -75,13 +88,6 @@ pub(super) struct Desk {
     /// When what nodes said of destinations is to be looked at.
     list_at: Option<Duration>,
     seated: BTreeMap<NodeNumber, Due>,
-}
-
-/// What to plan.
-#[derive(Debug)]
-pub(super) struct Work {
-    pub(super) book: Book,
-    pub(super) network: Network,
 }
 
 impl Desk {
@@ -103,7 +109,12 @@ impl Desk {
             timing: Timing::new(now, stamp.version > 0),
             roster: Roster::default(),
             stamp,
-            book: Some(book),
+            stamp_at: now,
+            settings: book.settings().clone(),
+            book: Some(Box::new(book)),
+            is_planning: false,
+            adoption: None,
+            worse: BTreeMap::new(),
             outrun: None,
             list: Vec::new(),
             list_version: 0,
@@ -197,9 +208,7 @@ impl Desk {
                 if news.death {
                     self.timing.death(now);
                 }
-                if self.uses_any(number, &news.worse) {
-                    self.timing.worse(now);
-                }
+                self.note_worse(number, &news.worse, now);
             }
             ToController::Destinations(destinations) => {
                 self.egresses.measured(number, &destinations, now);
@@ -227,24 +236,18 @@ impl Desk {
         self.registry.away(number, now);
     }
 
-    /// Whether chains lead over the link between a node and any of these others. While a plan is made,
-    /// they may.
-    fn uses_any(&self, number: NodeNumber, others: &[NodeNumber]) -> bool {
-        let uses = |book: &Book| {
-            let near = book.neighbours(number);
-            others.iter().any(|other| near.contains(other))
-        };
-        !others.is_empty() && self.book.as_ref().is_none_or(uses)
-    }
-
     /// When something is to be done without being asked: nodes to be forgotten, told of others, or
     /// planned with.
     pub(super) fn deadline(&self) -> Duration {
-        let plan = self.timing.due(self.registry.is_complete());
+        let plan = self.plan_due();
+        let book = self.book.as_ref().and_then(|_| self.book_due());
         let away = self.away.values().min().copied();
         let registry = self.registry.deadline();
-        let others = [registry, self.tell_at, self.list_at, away, self.complete_at];
-        others.into_iter().flatten().fold(plan, Duration::min)
+        let dues = [plan, book, registry, away];
+        let others = [self.tell_at, self.list_at, self.complete_at];
+        let dues = dues.into_iter().chain(others).flatten();
+        // Somebody may always come: there is no need to look when nothing is due.
+        dues.min().unwrap_or(Duration::MAX)
     }
 
     /// Does what is due at a time. Returns whether nodes are to look what they have to be told.
@@ -268,29 +271,6 @@ impl Desk {
         self.tell_at.take_if(|at| *at <= now).is_some() || lists
     }
 
-    /// What to plan, if a plan is due. [`Desk::planned`] gives the book back.
-    pub(super) fn work(&mut self, now: Duration) -> Option<Work> {
-        if now < self.timing.due(self.registry.is_complete()) {
-            return None;
-        }
-        let book = self.book.take()?;
-        self.timing.planned(now);
-        let network = self.registry.network();
-        Some(Work { book, network })
-    }
-
-    /// A plan was made, and is kept where it survives.
-    pub(super) fn planned(&mut self, book: Book, now: Duration) {
-        self.timing.made(now);
-        self.stamp = book.stamp();
-        self.book = Some(book);
-        self.list_egresses(now);
-        self.seated.values_mut().for_each(Due::look_again);
-        if let Some(held) = self.outrun.take() {
-            self.note_outrun(Some(held), now);
-        }
-    }
-
     /// What a node has to be told now, which is `time` since 1970.
     pub(super) fn due(&mut self, number: NodeNumber, time: Duration) -> Option<ToNode> {
         let due = self.seated.get_mut(&number)?;
@@ -305,7 +285,7 @@ impl Desk {
             return Some(members);
         }
         // What nodes measured is complete when they are.
-        let is_planned = self.book.as_ref().is_some_and(Book::is_planned);
+        let is_planned = self.book.as_deref().is_some_and(Book::is_planned);
         if is_planned && due.egresses != Some(self.list_version) {
             due.egresses = Some(self.list_version);
             return Some(ToNode::Egresses(self.list.clone()));
@@ -314,6 +294,10 @@ impl Desk {
             return Some(ToNode::Stands(self.stamp));
         }
         let book = self.book.as_ref().filter(|book| book.is_planned())?;
+        // Rows first: what died is in those that a node has.
+        if let Some(base) = due.wants_rows(self.stamp) {
+            return book.rows(number, base).map(ToNode::Rows);
+        }
         if due.wants_intervals() {
             let roster = &self.roster;
             let intervals = intervals(number, roster, book, self.intervals);
@@ -321,8 +305,7 @@ impl Desk {
                 return Some(ToNode::Measure(intervals));
             }
         }
-        let base = due.wants_rows(self.stamp)?;
-        book.rows(number, base).map(ToNode::Rows)
+        None
     }
 
     /// What a node is told when nothing is due: that its plan stands, or nothing at all.
@@ -343,9 +326,9 @@ impl Desk {
         self.stamp
     }
 
-    /// The book, unless a plan is being made.
+    /// The book, unless it is being written to.
     pub(super) fn book(&self) -> Option<&Book> {
-        self.book.as_ref()
+        self.book.as_deref()
     }
 
     /// Whose destinations are whose.
@@ -397,7 +380,7 @@ impl Desk {
             None => self.outrun = self.outrun.max(Some(held)),
             Some(book) => {
                 if book.outrun(held) {
-                    self.stamp = book.stamp();
+                    (self.stamp, self.stamp_at) = (book.stamp(), now);
                     self.timing.news(now);
                     self.seated.values_mut().for_each(Due::look_again);
                 }

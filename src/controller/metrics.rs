@@ -147,6 +147,11 @@ fn counters(page: &mut Page, hub: &Hub) {
             &counters.plans_changed,
         ),
         (
+            "plan_repairs_total",
+            "Times that a plan was mended without planning anew.",
+            &counters.repairs,
+        ),
+        (
             "store_failures_total",
             "Writes to the store that failed.",
             &counters.store_failures,

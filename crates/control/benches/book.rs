@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long a controller takes to write a plan down and to make the rows of all nodes from it, without
 //! the planning itself, of which `cargo bench -p posthaste-plan` tells; and how long a node takes to
-//! follow, and to look ways up.
+//! follow, and to look ways up; and to repair a plan.
 //!
 //! Before its own figures it prints, for each number of nodes, how long a thread's processor worked: other
 //! work of the machine counts less there.
 //!
 //! The matrix is that of `detours` there: random places, each link stretched by chance.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use posthaste_control::book::{Book, Network, Saved, Settings};
+use posthaste_control::book::{Adoption, Book, Network, Repaired, Saved, Settings};
 use posthaste_control::frame;
 use posthaste_control::message::{NodeNumber, ToNode};
 use posthaste_control::rows::Held;
@@ -77,6 +78,12 @@ fn planned(settings: &Settings, nodes: usize, noise: f64) -> Planned {
     Planned { network, tables }
 }
 
+impl Planned {
+    fn adoption(&self) -> Adoption {
+        Adoption::new(self.network.clone(), self.tables.clone())
+    }
+}
+
 fn book(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("book");
     group.sample_size(10);
@@ -88,16 +95,15 @@ fn book(criterion: &mut Criterion) {
         );
         let empty = || Book::new(settings.clone(), &Saved::default(), Duration::ZERO);
         group.bench_function(BenchmarkId::new("first plan", nodes), |bencher| {
-            let plan = |mut book: Book| {
-                book.adopt(&first.network, &first.tables, Duration::ZERO);
+            let plan = |(mut book, mut adoption): (Book, Adoption)| {
+                book.adopt(&mut adoption, Duration::ZERO, || true);
                 book
             };
-            bencher.iter_batched(empty, plan, BatchSize::PerIteration);
+            let begin = || (empty(), first.adoption());
+            bencher.iter_batched(begin, plan, BatchSize::PerIteration);
         });
-        let mut book = empty();
-        let first_plan = worked(|| {
-            book.adopt(&first.network, &first.tables, Duration::ZERO);
-        });
+        let (mut book, mut adoption) = (empty(), first.adoption());
+        let first_plan = worked(|| book.adopt(&mut adoption, Duration::ZERO, || true));
         let held = book.stamp();
         let numbers = first.network.nodes.clone();
         let all = |book: &Book, holds| {
@@ -118,9 +124,8 @@ fn book(criterion: &mut Criterion) {
             black_box(near.sum::<usize>());
         });
         let (before, _) = book.chain_count();
-        let another = worked(|| {
-            book.adopt(&next.network, &next.tables, Duration::from_secs(10));
-        });
+        let mut adoption = next.adoption();
+        let another = worked(|| book.adopt(&mut adoption, Duration::from_secs(10), || true));
         let changes = worked(|| {
             black_box(all(&book, Some(held)));
         });
@@ -136,8 +141,61 @@ fn book(criterion: &mut Criterion) {
             bencher.iter(|| all(&book, Some(held)));
         });
         look_up(&mut group, &book, nodes);
+        repair(&mut book, &next.network);
     }
     group.finish();
+}
+
+/// The link that most chains lead over dies, and then the node that most chains pass.
+fn repair(book: &mut Book, network: &Network) {
+    let chains = |book: &Book, node| book.rows(node, None).map_or(Vec::new(), |rows| rows.chains);
+    let numbers = network.nodes.iter();
+    let busiest = numbers.max_by_key(|node| chains(book, **node).len());
+    let busiest = *busiest.expect("there are nodes");
+    let mut used = BTreeMap::new();
+    let of_node = chains(book, busiest);
+    for ends in of_node.iter().flat_map(|chain| chain.nodes.windows(2)) {
+        let other = [(ends[0], ends[1]), (ends[1], ends[0])];
+        let other = other.into_iter().find(|(one, _)| *one == busiest);
+        *used
+            .entry(other.map_or(busiest, |(_, other)| other))
+            .or_insert(0) += 1;
+    }
+    used.remove(&busiest);
+    let most = used.into_iter().max_by_key(|(_, count)| *count);
+    let place = |number| network.nodes.iter().position(|node| *node == number);
+    let (one, other) = (
+        place(busiest),
+        place(most.map_or(busiest, |(node, _)| node)),
+    );
+    let (one, other) = one.zip(other).expect("they are there");
+    let mut network = network.clone();
+    let all: Vec<usize> = (0..network.nodes.len()).collect();
+    let mut died = |what: &str, others: &[usize]| {
+        for &other in others.iter().filter(|other| **other != one) {
+            network
+                .matrix
+                .set_both(one, other, None)
+                .expect("two nodes");
+        }
+        let (mut repaired, held) = (Repaired::default(), book.stamp());
+        let took = worked(|| repaired = book.repair(&network, &[], Duration::from_secs(20)));
+        let rows = worked(|| {
+            let all = network
+                .nodes
+                .iter()
+                .map(|node| book.rows(*node, Some(held)));
+            black_box(all.count());
+        });
+        let pairs = repaired.pairs;
+        println!(
+            "{} nodes, of the processor: repair after a {what} died {took:?}, for {pairs} pairs; all \
+             changes {rows:?}",
+            network.nodes.len()
+        );
+    };
+    died("link", &[other]);
+    died("node", &all);
 }
 
 /// How long this thread's processor works on something.

@@ -17,11 +17,14 @@
 //!
 //! A chain that is wanted again before its number is free comes back with its number.
 
+mod adoption;
 mod chains;
 mod choose;
+mod detours;
 mod numbers;
 mod pairs;
 mod place;
+mod repair;
 mod rows;
 mod rules;
 mod slots;
@@ -35,16 +38,16 @@ use posthaste_plan::fronts::{Limits, Precision};
 use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Matrix, Model, Planner};
 
+pub use adoption::Adoption;
 pub use numbers::NUMBERS;
+pub use repair::Repaired;
 pub use rules::Rules;
 
 use crate::message::{ChainNumber, NodeNumber, NumberedChain, Stamp};
 use chains::Chains;
-use choose::Chooser;
 use numbers::Numbers;
 use pairs::Pair;
 use slots::Slots;
-use times::Times;
 
 /// How much a node may make the epoch grow by what it says it holds. Nobody can use the epochs up.
 pub const EPOCH_LEAP: u64 = 1 << 20;
@@ -260,54 +263,24 @@ impl Book {
     /// Panics if the nodes do not ascend, or are not those of the matrix.
     pub fn plan(&mut self, network: &Network, now: Duration) -> bool {
         let tables = self.settings.tables(network);
-        self.adopt(network, &tables, now)
+        let mut adoption = Adoption::new(network.clone(), tables);
+        self.adopt(&mut adoption, now, || true);
+        adoption.has_changed()
     }
 
-    /// The same, when the tables are known ([`Settings::tables`]).
-    pub fn adopt(&mut self, network: &Network, tables: &[Table], now: Duration) -> bool {
-        assert!(network.is_sound(), "nodes by their places in the matrix");
-        let (settings, version) = (self.settings.clone(), self.stamp.version + 1);
-        let times = Times::new(&network.matrix, &settings.model, &settings.classes);
-        let mut chooser = Chooser::new(times, settings.rules);
+    /// Begins to write something down that was made for a network.
+    fn turn(&mut self, network: &Network, now: Duration) -> place::Turn {
         let slots = network.nodes.iter().map(|node| self.slot(*node));
-        let mut turn = place::Turn::new(version, whole_seconds(now), slots.collect());
-        turn.changed = !self.is_planned;
-        self.unnumbered = 0;
-        for (from, table) in tables.iter().enumerate() {
-            self.plan_from(from, table, &mut chooser, &mut turn);
-        }
-        self.leave_out(&mut turn);
-        self.expire(&mut turn);
-        self.is_planned = true;
+        let slots = slots.collect();
+        place::Turn::new(self.stamp.version + 1, whole_seconds(now), slots)
+    }
+
+    /// Ends it. Returns whether anything is another than before.
+    fn end(&mut self, turn: &place::Turn) -> bool {
         if turn.changed {
-            self.stamp.version = version;
+            self.stamp.version = turn.version;
         }
         turn.changed
-    }
-
-    /// Plans the ways from one node.
-    fn plan_from(
-        &mut self,
-        from: usize,
-        table: &Table,
-        chooser: &mut Chooser<'_>,
-        turn: &mut place::Turn,
-    ) {
-        let first = turn.slots[from];
-        let mut pairs = std::mem::take(&mut self.pairs[usize::from(first)]);
-        for to in (0..turn.slots.len()).filter(|to| *to != from) {
-            let last = turn.slots[to];
-            let egress = table.egress(to);
-            let pair = &mut pairs[usize::from(last)];
-            chooser.start(from, to, egress);
-            self.offer(pair, chooser, turn);
-            let in_use = &turn.in_use;
-            chooser.choose(egress, |class| {
-                in_use.get(class).copied().unwrap_or_default()
-            });
-            self.set_pair((first, last), pair, chooser, turn);
-        }
-        self.pairs[usize::from(first)] = pairs;
     }
 
     /// The slot of a node, a new one if it has none.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When to plan. Pure.
+//! When to plan, and when to mend the plan. Pure.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ pub const TICK_MAX: Duration = Duration::from_secs(10);
 /// News wait for so many times as long as the last plan took to make, within those bounds.
 const TICK_FACTOR: u32 = 20;
 
-/// From whatever is heard to the next plan: what goes with it is heard of by then.
+/// From whatever is heard to the next plan or repair: what goes with it is heard of by then.
 pub const GATHER: Duration = Duration::from_millis(100);
 
-/// Links that become worse wait for so many times as long as the last plan took, too: some always do.
-const WORSE_FACTOR: u32 = 4;
+/// Between repairs at the least, if links became worse and none died: some always do.
+pub const WORSE_TICK: Duration = Duration::from_secs(1);
 
 /// How long nodes have to tell their links before the first plan of all.
 pub const FIRST: Duration = Duration::from_secs(10);
@@ -27,18 +27,22 @@ pub const SETTLE: Duration = Duration::from_secs(30);
 /// Between plans without news: chains that left give their numbers back.
 pub const IDLE: Duration = Duration::from_secs(60);
 
-/// When the next plan is due.
+/// When the next plan is due, and the next repair.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// When the last plan was begun, or the controller started.
     last: Duration,
-    /// How long the first plan waits for nodes; nothing when it was made.
+    /// How long the first plan waits for nodes; nothing when it was begun.
     first: Option<Duration>,
-    /// How long the last plan took, until nodes could be told.
+    /// How long the last plan took, until nodes could be told, and when that was.
     took: Duration,
+    made: Duration,
     news: Option<Duration>,
     worse: Option<Duration>,
     death: Option<Duration>,
+    /// When the last repair was begun, and when nodes could be told.
+    repair: Duration,
+    repaired: Duration,
 }
 
 impl Timing {
@@ -48,9 +52,12 @@ impl Timing {
             last: now,
             first: Some(if has_plan { SETTLE } else { FIRST }),
             took: Duration::ZERO,
+            made: now,
             news: None,
             worse: None,
             death: None,
+            repair: now,
+            repaired: now,
         }
     }
 
@@ -61,51 +68,74 @@ impl Timing {
 
     /// A link that chains use is much worse than it was planned with.
     pub fn worse(&mut self, now: Duration) {
+        self.news(now);
         self.worse.get_or_insert(now);
     }
 
     /// A link or a node is not there any more.
     pub fn death(&mut self, now: Duration) {
+        self.news(now);
         self.death.get_or_insert(now);
     }
 
-    /// When to plan. The first time waits until all nodes have told their links, or for a while.
-    pub fn due(&self, is_complete: bool) -> Duration {
+    /// When to plan. The first time waits until all nodes have told their links, or for a while. After that
+    /// planning takes half of a processor at the most.
+    pub fn due(&self, is_complete: impl FnOnce() -> bool) -> Duration {
         if let Some(wait) = self.first {
-            return if is_complete {
+            return if is_complete() {
                 self.last
             } else {
                 self.last + wait
             };
         }
-        let after = |since: Option<Duration>, factor: u32| {
-            let pause = (self.took * factor).clamp(TICK, TICK_MAX);
-            Some((since? + GATHER).max(self.last + pause))
-        };
-        let dues = [
-            after(self.news, TICK_FACTOR),
-            after(self.worse, WORSE_FACTOR),
-            self.death.map(|since| since + GATHER),
-        ];
+        let tick = (self.took * TICK_FACTOR).clamp(TICK, TICK_MAX);
         let idle = self.last + IDLE;
-        dues.into_iter().flatten().fold(idle, Duration::min)
+        let news = self.news.map_or(idle, |since| since + GATHER);
+        let news = news.max(self.last + tick).min(idle);
+        news.max(self.made + self.took)
     }
 
-    /// A plan with all that was said until `now` is being made.
+    /// When to repair the plan, if something is to be repaired. That takes half of a processor at the most,
+    /// however often links die, and never waits for planning.
+    pub fn repair_due(&self) -> Option<Duration> {
+        let death = self.death.map(|since| since + GATHER);
+        let worse = self.worse.map(|since| since + GATHER);
+        let worse = worse.map(|due| due.max(self.repair + WORSE_TICK));
+        let due = death.into_iter().chain(worse).min()?;
+        let took = self.repaired.saturating_sub(self.repair);
+        Some(due.max(self.repaired + took))
+    }
+
+    /// A plan with all that was said until `now` is being made. What the first is made for needs no repair.
     pub fn planned(&mut self, now: Duration) {
-        *self = Self {
-            last: now,
-            first: None,
-            took: self.took,
-            news: None,
-            worse: None,
-            death: None,
-        };
+        if self.first.take().is_some() {
+            (self.worse, self.death) = (None, None);
+        }
+        self.last = now;
+        self.news = None;
     }
 
-    /// The plan that was being made is there.
-    pub fn made(&mut self, now: Duration) {
+    /// When the last plan was begun.
+    pub fn planned_at(&self) -> Duration {
+        self.last
+    }
+
+    /// The plan that was being made is there. Returns how long it took.
+    pub fn made(&mut self, now: Duration) -> Duration {
         self.took = now.saturating_sub(self.last);
+        self.made = now;
+        self.took
+    }
+
+    /// The plan is being repaired by all that was said until `now`.
+    pub fn repairing(&mut self, now: Duration) {
+        (self.worse, self.death) = (None, None);
+        self.repair = now;
+    }
+
+    /// The repair that was begun last is there.
+    pub fn repaired(&mut self, now: Duration) {
+        self.repaired = now;
     }
 }
 
@@ -120,55 +150,75 @@ mod tests {
     #[test]
     fn the_first_plan_waits_for_nodes() {
         let timing = Timing::new(at(500), false);
-        assert_eq!((timing.due(true), timing.due(false)), (at(500), at(10_500)));
+        assert_eq!(
+            (timing.due(|| true), timing.due(|| false)),
+            (at(500), at(10_500))
+        );
         let mut timing = Timing::new(at(500), true);
         timing.death(at(600));
-        assert_eq!((timing.due(true), timing.due(false)), (at(500), at(30_500)));
+        assert_eq!(
+            (timing.due(|| true), timing.due(|| false)),
+            (at(500), at(30_500))
+        );
+        timing.planned(at(700));
+        assert_eq!(timing.repair_due(), None);
     }
 
     #[test]
-    fn news_wait_for_the_tick_and_deaths_do_not() {
+    fn news_wait_for_the_tick_and_deaths_are_repaired_at_once() {
         let mut timing = Timing::new(at(0), false);
         timing.planned(at(1000));
-        assert_eq!(timing.due(true), at(61_000));
+        timing.made(at(1000));
+        assert_eq!(
+            (timing.due(|| true), timing.repair_due()),
+            (at(61_000), None)
+        );
         timing.news(at(1100));
-        assert_eq!(timing.due(true), at(2000));
+        assert_eq!((timing.due(|| true), timing.repair_due()), (at(2000), None));
         timing.death(at(1300));
         timing.death(at(1350));
-        assert_eq!(timing.due(false), at(1400));
-        timing.planned(at(1400));
-        timing.news(at(9000));
-        assert_eq!(timing.due(false), at(9100));
-        timing.planned(at(1400));
-        assert_eq!(timing.due(false), at(61_400));
-        timing.death(at(13_099));
-        assert_eq!(timing.due(false), at(13_199));
+        assert_eq!(timing.repair_due(), Some(at(1400)));
+        timing.repairing(at(1400));
+        timing.repaired(at(1420));
+        assert_eq!(
+            (timing.due(|| false), timing.repair_due()),
+            (at(2000), None)
+        );
+        timing.planned(at(2000));
+        timing.made(at(2000));
+        timing.death(at(9000));
+        assert_eq!(timing.due(|| false), at(9100), "a plan follows");
     }
 
     #[test]
-    fn who_plans_for_long_plans_less_often() {
+    fn who_plans_for_long_plans_less_often_and_repairs_as_fast() {
         let mut timing = Timing::new(at(0), false);
-        for (took, tick) in [(10, 1000), (200, 4000), (5000, 10_000)] {
+        for (took, tick) in [(10, 1000), (200, 4000), (5000, 10_000), (12_000, 24_000)] {
             timing.planned(at(1000));
+            timing.death(at(1500));
+            assert_eq!(timing.repair_due(), Some(at(1600)), "while it plans");
+            timing.repairing(at(1600));
+            timing.repaired(at(1600));
             timing.made(at(1000 + took));
-            timing.planned(at(20_000));
-            timing.news(at(20_000));
-            assert_eq!(timing.due(true), at(20_000 + tick), "{took}");
+            timing.news(at(1000));
+            assert_eq!(timing.due(|| true), at(1000 + tick), "{took}");
         }
-        timing.death(at(20_500));
-        assert_eq!(timing.due(true), at(20_600), "of whatever size");
+        timing.death(at(13_500));
+        assert_eq!(timing.repair_due(), Some(at(13_600)));
     }
 
     #[test]
-    fn what_is_worse_waits_for_a_while_at_the_most() {
+    fn what_is_worse_is_repaired_each_second_and_repairs_take_half_of_the_time() {
         let mut timing = Timing::new(at(0), false);
         timing.planned(at(1000));
-        timing.made(at(1500));
-        timing.worse(at(1600));
-        assert_eq!(timing.due(true), at(3000));
-        timing.planned(at(3000));
-        timing.worse(at(9000));
-        timing.worse(at(9050));
-        assert_eq!(timing.due(true), at(9100));
+        timing.worse(at(5000));
+        timing.worse(at(5050));
+        assert_eq!(timing.repair_due(), Some(at(5100)));
+        timing.repairing(at(5100));
+        timing.repaired(at(5400));
+        timing.worse(at(5450));
+        assert_eq!(timing.repair_due(), Some(at(6100)));
+        timing.death(at(5500));
+        assert_eq!(timing.repair_due(), Some(at(5700)));
     }
 }

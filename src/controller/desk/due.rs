@@ -18,6 +18,8 @@ pub(super) struct Due {
     misfits: u32,
     /// It was sent rows, and has not said whether they fit.
     awaits_answer: bool,
+    /// Of which plan the last were.
+    sent: Option<Stamp>,
     /// It is to be told that its plan stands: it has just come with it, or has just taken it.
     stands_due: bool,
     /// It is to be sent all rows, not changes.
@@ -39,6 +41,7 @@ impl Due {
             holds,
             misfits: 0,
             awaits_answer: false,
+            sent: None,
             stands_due: true,
             whole: false,
             intervals: Vec::new(),
@@ -105,6 +108,12 @@ impl Due {
         true
     }
 
+    /// Whether it has the newest plan, or is being sent its rows.
+    pub(super) fn is_told(&self, newest: Stamp) -> bool {
+        let is_sent = self.awaits_answer && self.sent == Some(newest);
+        is_sent || (self.holds == Some(newest) && !self.whole)
+    }
+
     /// Whether rows of the newest plan are to be sent, and as changes to what. Rows that it has not
     /// answered come first: only then is it known what it holds.
     pub(super) fn wants_rows(&mut self, newest: Stamp) -> Option<Option<Stamp>> {
@@ -112,6 +121,7 @@ impl Due {
             return None;
         }
         self.awaits_answer = true;
+        self.sent = Some(newest);
         let whole = std::mem::take(&mut self.whole);
         Some(self.holds.filter(|_| !whole))
     }

@@ -2,7 +2,7 @@
 //! Nodes at the desk, one step after the other.
 
 use posthaste_control::book::{Saved, Settings};
-use posthaste_control::message::{Link, LinkState, Rows};
+use posthaste_control::message::{DIRECT, Link, LinkState, Rows};
 use posthaste_control::rows::Held;
 
 use super::*;
@@ -68,14 +68,49 @@ impl Office {
 
     /// Lets time pass until a plan is made.
     fn plan(&mut self) {
-        loop {
-            self.now = self.now.max(self.desk.deadline());
-            self.desk.tick(self.now);
-            if let Some(mut work) = self.desk.work(self.now) {
-                work.book.plan(&work.network, self.now);
-                return self.desk.planned(work.book, self.now);
+        while !self.work_next() {}
+    }
+
+    /// Lets time pass until something is due, and does it. Returns whether a plan is whole by that.
+    fn work_next(&mut self) -> bool {
+        self.now = self.now.max(self.desk.deadline());
+        self.desk.tick(self.now);
+        let work = self.desk.work(self.now);
+        work.is_some_and(|work| self.make(work))
+    }
+
+    /// Tables for what is known now.
+    fn tables(&mut self) -> Adoption {
+        match self.desk.work(self.now).unwrap() {
+            Work::Tables(settings, network) => {
+                let tables = settings.tables(&network);
+                Adoption::new(network, tables)
+            }
+            work @ Work::Book(..) => panic!("{work:?}"),
+        }
+    }
+
+    fn make(&mut self, work: Work) -> bool {
+        match work {
+            Work::Tables(settings, network) => {
+                let tables = settings.tables(&network);
+                self.desk.tabled(Adoption::new(network, tables));
+                false
+            }
+            Work::Book(mut book, mut adoption) => {
+                if let Some(adoption) = &mut adoption {
+                    book.adopt(adoption, self.now, || !self.desk.is_repair_due(self.now));
+                }
+                self.written(book, adoption)
             }
         }
+    }
+
+    /// Repairs the book by what is known now, and gives it back.
+    fn written(&mut self, mut book: Box<Book>, adoption: Option<Adoption>) -> bool {
+        let (network, worse) = self.desk.repairing(self.now);
+        book.repair(&network, &worse, self.now);
+        self.desk.written(book, adoption, self.now).is_some()
     }
 
     /// All that is due to a node, and the rows among it.
@@ -103,11 +138,16 @@ impl Office {
 }
 
 fn three() -> Office {
+    three_with(200_000)
+}
+
+/// One after the other, and as far from the first to the last without the second.
+fn three_with(direct_us: u32) -> Office {
     let mut office = Office::new(&[1, 2, 3]);
     (1..=3).for_each(|number| office.enter(number, None));
-    office.links(1, &[(2, 50_000), (3, 200_000)]);
+    office.links(1, &[(2, 50_000), (3, direct_us)]);
     office.links(2, &[(1, 50_000), (3, 50_000)]);
-    office.links(3, &[(1, 200_000), (2, 50_000)]);
+    office.links(3, &[(1, direct_us), (2, 50_000)]);
     office
 }
 
@@ -190,7 +230,9 @@ fn rows_that_do_not_fit_are_sent_whole_but_not_for_ever() {
 fn a_node_that_holds_a_newer_plan_is_outrun_also_while_a_plan_is_made() {
     let mut office = three();
     office.now = office.desk.deadline();
-    let mut work = office.desk.work(office.now).unwrap();
+    let adoption = office.tables();
+    office.desk.tabled(adoption);
+    let work = office.desk.work(office.now).unwrap();
     let newer = Stamp {
         epoch: 4,
         version: 700,
@@ -198,8 +240,7 @@ fn a_node_that_holds_a_newer_plan_is_outrun_also_while_a_plan_is_made() {
     office.enter(1, Some(newer));
     assert!(office.desk.stamp() < newer);
     assert_eq!(office.told(1).1, [], "there is no book to look into");
-    work.book.plan(&work.network, office.now);
-    office.desk.planned(work.book, office.now);
+    assert!(office.make(work));
     assert!(office.desk.stamp() > newer);
     office.links(1, &[(2, 50_000), (3, 200_000)]);
     let (_, rows) = office.told(1);
@@ -219,8 +260,8 @@ fn a_node_that_went_is_planned_without_and_told_of_when_no_plan_of_its_stands() 
     let (others, rows) = office.told(1);
     assert!(!others.iter().any(gone) && rows.is_empty(), "{others:?}");
     assert_eq!(office.desk.due(2, TIME), None);
-    let went = office.now;
-    office.now += SECOND * 899;
+    let went = before + posthaste_control::registry::AWAY;
+    office.now = went + SECOND * 899;
     assert!(!office.desk.tick(office.now) || !office.told(1).0.iter().any(gone));
     office.now = went + SECOND * 900;
     assert!(office.desk.tick(office.now));
@@ -243,25 +284,146 @@ fn that_members_are_all_is_said_when_a_life_has_passed_since_the_start() {
     assert!(!office.told(1).0.iter().any(all), "once");
 }
 
-#[test]
-fn a_link_in_use_that_becomes_much_worse_is_planned_with_soon_though_plans_take_long() {
-    let mut office = three();
+/// Three nodes that hold the first plan, which took a second to make.
+fn three_slow() -> (Office, [Held; 3]) {
+    let mut office = three_with(120_000);
     office.now = office.desk.deadline();
-    let mut work = office.desk.work(office.now).unwrap();
-    work.book.plan(&work.network, office.now);
-    office.desk.planned(work.book, office.now + SECOND);
-    let last = office.now;
-    office.now += SECOND * 5;
+    let adoption = office.tables();
+    office.desk.tabled(adoption);
+    office.now += SECOND;
+    assert!(office.work_next());
+    let mut held = [1, 2, 3].map(Held::new);
+    for held in &mut held {
+        office.follow(held, held.node());
+    }
+    (office, held)
+}
+
+#[test]
+fn a_link_in_use_that_becomes_much_worse_is_left_soon_though_plans_take_long() {
+    let (mut office, mut held) = three_slow();
+    let last = office.now - SECOND;
+    office.now += SECOND * 4;
     office.desk.tick(office.now);
     // Neither by much, nor in use.
     office.links(2, &[(3, 60_000)]);
     office.links(3, &[(2, 60_000)]);
     assert_eq!(office.desk.deadline(), last + SECOND * 10);
-    office.links(2, &[(3, 90_000)]);
+    office.links(2, &[(3, 115_000)]);
     assert_eq!(office.desk.deadline(), last + SECOND * 10, "of one's own");
-    office.links(3, &[(2, 90_000)]);
+    office.links(3, &[(2, 115_000)]);
     let soon = office.now + Duration::from_millis(100);
     assert_eq!(office.desk.deadline(), soon);
+    assert!(!office.work_next());
+    assert_eq!(office.now, soon);
+    office.follow(&mut held[0], 1);
+    assert_eq!(held[0].ways(3, 0)[0], DIRECT);
+    assert_eq!(office.desk.deadline(), last + SECOND * 10, "a plan follows");
+}
+
+#[test]
+fn a_link_that_is_back_after_a_repair_is_planned_with() {
+    let (mut office, mut held) = three_slow();
+    let chain = held[0].ways(3, 0).to_vec();
+    office.now += SECOND * 20;
+    office.heard(2, ToController::Links(vec![dead(3)]));
+    assert!(!office.work_next());
+    office.follow(&mut held[0], 1);
+    assert_eq!(held[0].ways(3, 0), [DIRECT]);
+    office.plan();
+    office.links(2, &[(3, 50_000)]);
+    office.plan();
+    office.follow(&mut held[0], 1);
+    assert_eq!(held[0].ways(3, 0), chain);
+}
+
+#[test]
+fn tables_that_are_there_while_the_book_is_repaired_are_written_down_after() {
+    let (mut office, mut held) = three_slow();
+    office.now += SECOND * 20;
+    office.heard(2, ToController::Links(vec![dead(3)]));
+    office.now = office.desk.deadline();
+    let Some(Work::Book(book, None)) = office.desk.work(office.now) else {
+        panic!("something died");
+    };
+    let adoption = office.tables();
+    office.desk.tabled(adoption);
+    assert!(!office.written(book, None));
+    office.follow(&mut held[0], 1);
+    office.plan();
+    office.links(2, &[(3, 50_000)]);
+    office.plan();
+}
+
+#[test]
+fn a_link_that_dies_while_tables_are_made_is_in_no_chain_before_or_after_they_are_there() {
+    let (mut office, mut held) = three_slow();
+    let chain = held[0].ways(3, 0)[0];
+    office.links(1, &[(3, 121_000)]);
+    office.links(3, &[(1, 121_000)]);
+    office.now = office.desk.deadline();
+    let adoption = office.tables();
+    office.heard(2, ToController::Links(vec![dead(3)]));
+    let died = office.now;
+    assert!(!office.work_next());
+    assert_eq!(office.now, died + Duration::from_millis(100));
+    office.follow(&mut held[0], 1);
+    assert_eq!(held[0].ways(3, 0), [DIRECT]);
+    // Tables of what was do not bring it back.
+    office.desk.tabled(adoption);
+    office.now = office.desk.deadline();
+    let Some(Work::Book(mut book, Some(mut adoption))) = office.desk.work(office.now) else {
+        panic!("tables are there");
+    };
+    book.adopt(&mut adoption, office.now, || true);
+    assert!(office.written(book, Some(adoption)));
+    if office.desk.stamp() != held[0].stamp().unwrap() {
+        office.follow(&mut held[0], 1);
+    }
+    assert_eq!(held[0].ways(3, 0), [DIRECT]);
+    assert!(held[0].chain(chain).is_some(), "labels lead where they did");
+}
+
+#[test]
+fn what_dies_while_tables_are_written_down_goes_first_and_is_told_before_it_goes_on() {
+    let (mut office, mut held) = three_slow();
+    office.links(1, &[(2, 51_000)]);
+    office.links(2, &[(1, 51_000)]);
+    office.now = office.desk.deadline();
+    let adoption = office.tables();
+    office.desk.tabled(adoption);
+    let Some(Work::Book(mut book, Some(mut adoption))) = office.desk.work(office.now) else {
+        panic!("tables are there");
+    };
+    let mut left = 2;
+    book.adopt(&mut adoption, office.now, || {
+        left -= 1;
+        left > 0
+    });
+    assert!(!adoption.is_over());
+    office.heard(3, ToController::Links(vec![dead(2)]));
+    assert!(!office.desk.is_repair_due(office.now));
+    assert!(office.desk.work(office.now).is_none(), "there is no book");
+    office.now += Duration::from_millis(100);
+    assert!(office.desk.is_repair_due(office.now));
+    assert!(!office.written(book, Some(adoption)));
+    // The others are sent what is new before the book is away again, or after a while.
+    assert_eq!(office.desk.deadline(), office.now + SECOND * 2);
+    for held in &mut held[..2] {
+        office.follow(held, held.node());
+        assert!(office.desk.work(office.now).is_none());
+    }
+    assert_eq!(held[0].ways(3, 0), [DIRECT]);
+    let (_, rows) = office.told(3);
+    assert_eq!(rows.len(), 1);
+    assert_eq!(office.desk.deadline(), office.now, "sent is enough");
+    assert!(office.work_next(), "it goes on to the end");
+    office.plan();
+}
+
+fn dead(to: NodeNumber) -> Link {
+    let state = LinkState::Dead;
+    Link { to, state }
 }
 
 #[test]

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which chains a pair of nodes is to use: what the tables say, unless what is in use is nearly as good
-//! or the direct hop is. Pure.
+//! Which chains a pair of nodes is to use: what is offered as the best, by tables or by the times of what
+//! there is, unless what is in use is nearly as good or the direct hop is. Pure.
 
 use std::ops::Range;
-
-use posthaste_plan::table::Egress;
 
 use super::rules::{Promise, Rules};
 use super::times::{Cost, Times};
@@ -75,6 +73,23 @@ pub(crate) struct Chosen {
     pub(crate) choices: Vec<Choice>,
 }
 
+/// By class, the fastest of the candidates.
+#[derive(Debug, Default)]
+pub(crate) struct Ranking {
+    places: Vec<u8>,
+    /// Of every class.
+    each: usize,
+    classes: usize,
+}
+
+impl Ranking {
+    /// By class, the best first.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = &[u8]> {
+        let of = |class| &self.places[class * self.each..][..self.each];
+        (0..self.classes).map(of)
+    }
+}
+
 /// No time.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -114,13 +129,22 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Goes on to a pair, with the candidates that its table has, and the direct hop.
-    pub(crate) fn start(&mut self, from: usize, to: usize, egress: Egress<'_>) {
+    /// The times that it goes by.
+    pub(crate) fn times(&self) -> &Times<'a> {
+        &self.times
+    }
+
+    /// Goes on to a pair, with these candidates, and the direct hop.
+    pub(crate) fn start<'n>(
+        &mut self,
+        (from, to): (usize, usize),
+        chains: impl IntoIterator<Item = &'n [u16]>,
+    ) {
         self.ends = (from, to);
         self.candidates.clear();
         self.nodes.clear();
         self.slowest_us.clear();
-        for inner in egress.chains() {
+        for inner in chains {
             self.add(inner.iter().copied(), None, None);
         }
         let mut known = self.candidates.iter();
@@ -161,15 +185,44 @@ impl<'a> Chooser<'a> {
         self.direct
     }
 
-    /// Chooses for every class. `in_use` says which candidates there were for a class until now.
+    /// The fastest candidates for every class, as links are now, for [`Chooser::choose`]. In a tie the one
+    /// that came first stays.
+    pub(crate) fn rank(&mut self, ranking: &mut Ranking) {
+        let whole = (0..self.candidates.len()).filter(|place| u8::try_from(*place).is_ok());
+        let whole: Vec<usize> = whole.filter(|place| self.cost(*place).is_some()).collect();
+        ranking.each = whole.len().min(CHOICES_MAX);
+        ranking.places.clear();
+        for class in 0..self.times.classes() {
+            let mut fastest = [(u64::MAX, u8::MAX); CHOICES_MAX];
+            for &place in &whole {
+                let timed = self.time_us(place, class).zip(u8::try_from(place).ok());
+                let mut next = timed.unwrap_or(fastest[CHOICES_MAX - 1]);
+                for slot in &mut fastest {
+                    if next < *slot {
+                        std::mem::swap(slot, &mut next);
+                    }
+                }
+            }
+            let kept = fastest.iter().take(ranking.each);
+            ranking.places.extend(kept.map(|(_, place)| *place));
+        }
+        ranking.classes = self.times.classes();
+    }
+
+    /// Chooses for every class. `offers` has candidates for each, the best first; `in_use` says which there
+    /// were for a class until now.
     ///
     /// A candidate that is first for its own sake makes a new promise.
-    pub(crate) fn choose(&mut self, egress: Egress<'_>, in_use: impl Fn(usize) -> Choice) {
+    pub(crate) fn choose<'o, I: Iterator<Item = &'o [u8]>>(
+        &mut self,
+        offers: impl Fn() -> I,
+        in_use: impl Fn(usize) -> Choice,
+    ) {
         self.firsts.clear();
         self.shared.clear();
         self.chosen.classes.clear();
         self.chosen.choices.clear();
-        for (class, places) in egress.choices().enumerate() {
+        for (class, places) in offers().enumerate() {
             let best = self.worth(places.first().map(|&place| place.into()), class);
             let kept = self.kept(in_use(class).first(), best, class);
             let first = kept.or_else(|| self.nearly(best, class));
@@ -182,7 +235,7 @@ impl<'a> Chooser<'a> {
             candidate.promise = candidate.promised.or(candidate.promise);
         }
         let mut last = None;
-        for (class, places) in egress.choices().enumerate() {
+        for (class, places) in offers().enumerate() {
             let in_use = in_use(class);
             let asked = (self.firsts[class], places, in_use);
             // Classes beside each other mostly have the same. What was in use may be too slow for one.
@@ -279,7 +332,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// The first, and what to fall back on: what that was until now, while it is no slower than the direct
-    /// hop; then what the table has, of chains that are the first of another class; then the direct hop.
+    /// hop; then what is offered, of chains that are the first of another class; then the direct hop.
     /// What is rarely used, and never for long, is not worth a number of its own, unless there is nothing
     /// else.
     fn list(&mut self, in_use: &Choice, places: &[u8], class: usize) -> Choice {
@@ -336,142 +389,4 @@ impl<'a> Chooser<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use posthaste_plan::fronts::Limits;
-    use posthaste_plan::table::{Classes, Table};
-    use posthaste_plan::{Link, Matrix, Model, Planner};
-
-    use super::*;
-
-    const MS: u32 = 1000;
-
-    /// 0 and 2 are `direct_ms` apart, and 40 ms each from 1.
-    fn triangle(direct_ms: u32, half_ms: u32) -> Matrix {
-        let mut matrix = Matrix::new(3).unwrap();
-        for (one, other, ms) in [(0, 2, direct_ms), (0, 1, half_ms), (1, 2, half_ms)] {
-            let link = (ms > 0).then_some(Link::of_rtt(ms * MS));
-            matrix.set_both(one, other, link).unwrap();
-        }
-        matrix
-    }
-
-    fn classes() -> Classes {
-        Classes::new(&[450_000], &[0]).unwrap()
-    }
-
-    fn table(matrix: &Matrix) -> Table {
-        let planner = Planner::new(matrix, Model::default(), Limits::default());
-        planner.tables(&classes()).swap_remove(0)
-    }
-
-    /// Chooses from 0 to 2 with a chain in use and its promise, in milliseconds; returns the nodes
-    /// between of the choices, and the new promise of the first.
-    fn choose(
-        matrix: &Matrix,
-        in_use: Option<(&[u16], Option<u32>)>,
-    ) -> (Vec<Vec<u16>>, Option<u32>) {
-        let (model, classes, table) = (Model::default(), classes(), table(matrix));
-        let times = Times::new(matrix, &model, &classes);
-        let mut chooser = Chooser::new(times, Rules::default());
-        chooser.start(0, 2, table.egress(2));
-        let place = in_use.map(|(inner, promise_ms)| {
-            let mut all = 0..chooser.candidates.len();
-            let known = all.find(|place| chooser.inner(*place) == inner);
-            let place = known.unwrap_or_else(|| chooser.add(inner.to_vec(), None, None));
-            chooser.candidates[place].promise = promise_ms.map(|ms| Promise {
-                class: 0,
-                time_us: ms * MS,
-            });
-            place
-        });
-        let mut in_use = Choice::default();
-        place.into_iter().for_each(|place| in_use.add(place));
-        chooser.choose(table.egress(2), |_| in_use);
-        assert_eq!(chooser.chosen.classes, [0]);
-        let choices = chooser.chosen.choices[0].places().iter();
-        let first = choices.clone().next();
-        let promise = first.and_then(|&first| chooser.candidates[first].promise);
-        let inner = choices.map(|&place| chooser.inner(place).to_vec());
-        (inner.collect(), promise.map(|promise| promise.time_us / MS))
-    }
-
-    #[test]
-    fn a_chain_must_be_worth_its_nodes() {
-        // 450 kB take 7 round trips, that of the bytes included: 560 ms without a node.
-        let (direct, by_one): (&[u16], &[u16]) = (&[], &[1]);
-        let (chosen, _) = choose(&triangle(80, 40), None);
-        assert_eq!(chosen, [by_one, direct]);
-        let (chosen, _) = choose(&triangle(80, 68), None);
-        assert_eq!(chosen[0], direct);
-        let (chosen, _) = choose(&triangle(0, 68), None);
-        assert_eq!(chosen, [by_one]);
-        let (chosen, _) = choose(&triangle(80, 0), None);
-        assert_eq!(chosen, [direct]);
-        let mut nothing = triangle(0, 0);
-        nothing.set(0, 1, Some(Link::of_rtt(1))).unwrap();
-        assert_eq!(choose(&nothing, None).0, [] as [&[u16]; 0]);
-    }
-
-    #[test]
-    fn what_is_in_use_stays_while_it_is_nearly_as_good() {
-        let (direct, by_one): (&[u16], &[u16]) = (&[], &[1]);
-        // Nearly as slow as without a node, where it would not be chosen.
-        let nearly = triangle(80, 68);
-        assert_eq!(choose(&nearly, Some((by_one, None))).0[0], by_one);
-        assert_eq!(choose(&nearly, Some((by_one, Some(560)))).0[0], by_one);
-        assert_eq!(choose(&nearly, Some((by_one, Some(400)))).0[0], direct);
-        assert_eq!(choose(&triangle(80, 80), Some((by_one, None))).0[0], direct);
-        // What is not measured any more gives way at once.
-        assert_eq!(choose(&triangle(80, 0), Some((by_one, None))).0, [direct]);
-    }
-
-    #[test]
-    fn what_is_fallen_back_on_stays_as_long_as_it_is_of_use() {
-        // Three ways around, of which the table keeps two to fall back on.
-        let network = |rtts: [u32; 4]| {
-            let mut matrix = Matrix::new(6).unwrap();
-            for (node, half_ms) in (1..).zip(rtts) {
-                let link = Some(Link::of_rtt(half_ms * MS));
-                matrix.set_both(0, node, link).unwrap();
-                matrix.set_both(node, 5, link).unwrap();
-            }
-            matrix
-        };
-        let (model, classes) = (Model::default(), classes());
-        let choose = |matrix: &Matrix, in_use: &[u16]| {
-            let planner = Planner::new(matrix, model, Limits::default());
-            let table = planner.tables(&classes).swap_remove(0);
-            let times = Times::new(matrix, &model, &classes);
-            let mut chooser = Chooser::new(times, Rules::default());
-            chooser.start(0, 5, table.egress(5));
-            let mut old = Choice::default();
-            for &node in in_use {
-                let mut all = 0..chooser.candidates.len();
-                let known = all.find(|place| chooser.inner(*place) == [node]);
-                old.add(known.unwrap_or_else(|| chooser.add([node], None, None)));
-            }
-            chooser.choose(table.egress(5), |_| old);
-            let places = chooser.chosen.choices[0].places().iter();
-            places
-                .flat_map(|place| chooser.inner(*place).to_vec())
-                .collect::<Vec<u16>>()
-        };
-        assert_eq!(choose(&network([40, 50, 60, 70]), &[]), [1]);
-        assert_eq!(choose(&network([40, 50, 60, 70]), &[1, 3, 4]), [1, 3, 4]);
-        assert_eq!(choose(&network([41, 40, 60, 70]), &[1, 3]), [1, 3]);
-        assert_eq!(choose(&network([41, 40, 60, 70]), &[1]), [1, 2]);
-        assert_eq!(choose(&network([60, 40, 60, 70]), &[1, 3]), [2]);
-        let mut direct = network([40, 50, 60, 70]);
-        direct.set_both(0, 5, Some(Link::of_rtt(70 * MS))).unwrap();
-        assert_eq!(choose(&direct, &[1, 2, 4]), [1, 2]);
-    }
-
-    #[test]
-    fn promises_are_made_for_own_sakes_only() {
-        let by_one: &[u16] = &[1];
-        let (_, promise) = choose(&triangle(80, 40), Some((by_one, Some(9))));
-        assert_eq!(promise, Some(320));
-        let (chosen, promise) = choose(&triangle(80, 68), Some((by_one, Some(560))));
-        assert_eq!((chosen[0].as_slice(), promise), (by_one, Some(560)));
-    }
-}
+mod tests;

@@ -34,7 +34,7 @@ pub(super) struct Turn {
     /// Likewise, places of chains.
     used: Vec<u32>,
     /// Likewise, by class which candidates there were.
-    pub(super) in_use: Vec<Choice>,
+    in_use: Vec<Choice>,
 }
 
 impl Turn {
@@ -57,17 +57,28 @@ impl Turn {
         }
     }
 
+    /// Which candidates there were for a class of the pair at hand.
+    pub(super) fn in_use(&self, class: usize) -> Choice {
+        self.in_use.get(class).copied().unwrap_or_default()
+    }
+
     /// Where in the matrix the node of a slot is, if it is there.
-    fn place(&self, slot: u16) -> Option<u16> {
+    pub(super) fn place(&self, slot: u16) -> Option<u16> {
         let place = self.places.get(usize::from(slot)).copied();
         place.filter(|place| *place != ABSENT)
     }
 }
 
 impl Book {
-    /// Tells the chooser which candidates have numbers, and what they promised; adds those in use that
-    /// the table does not have. Notes by class which there were.
-    pub(super) fn offer(&self, pair: &Pair, chooser: &mut Chooser<'_>, turn: &mut Turn) {
+    /// Tells the chooser which candidates have numbers, and what they promised; adds those in such states
+    /// that it does not have. Notes by class which there were.
+    pub(super) fn offer(
+        &self,
+        pair: &Pair,
+        states: &[State],
+        chooser: &mut Chooser<'_>,
+        turn: &mut Turn,
+    ) {
         for &id in &pair.chains {
             let Some(chain) = self.chains.get(id) else {
                 continue;
@@ -88,7 +99,7 @@ impl Book {
             if let Some(same) = same {
                 chooser.candidates[same].known = known;
                 chooser.candidates[same].promise = chain.promise;
-            } else if chain.state == State::InUse && places().all(|place| place.is_some()) {
+            } else if states.contains(&chain.state) && places().all(|place| place.is_some()) {
                 chooser.add(places().flatten(), known, chain.promise);
             }
         }

@@ -9,6 +9,8 @@ use crate::message::DIRECT;
 use crate::rng::{Rng, simulate};
 use crate::rows::Held;
 
+mod repair;
+
 const FIRST: ChainNumber = NUMBERS.start;
 const LIFE: Duration = Duration::from_secs(100);
 

@@ -34,7 +34,7 @@ pub(crate) struct Cost {
 }
 
 /// No round trip is as long.
-const ABSENT: u32 = u32::MAX;
+pub(crate) const ABSENT: u32 = u32::MAX;
 
 impl<'a> Times<'a> {
     pub(crate) fn new(matrix: &'a Matrix, model: &'a Model, classes: &'a Classes) -> Self {
@@ -89,6 +89,22 @@ impl<'a> Times<'a> {
             before = node;
         }
         Some(cost)
+    }
+
+    /// Round trips of links from a node, by their other ends, in microseconds; [`ABSENT`] where there is none.
+    pub(crate) fn rtts_from(&self, from: usize) -> &[u32] {
+        let count = self.matrix.nodes();
+        &self.rtts_us[from * count..][..count]
+    }
+
+    /// What a chain pays for a node, in microseconds.
+    pub(crate) fn node_us(&self, node: usize) -> u32 {
+        self.matrix.cost_us(node)
+    }
+
+    /// How many classes there are.
+    pub(crate) fn classes(&self) -> usize {
+        self.floors_us.len()
     }
 
     /// How many sizes there are.

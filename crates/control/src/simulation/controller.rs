@@ -7,10 +7,11 @@ use std::time::Duration;
 use posthaste_plan::table::Classes;
 
 use super::{LIFE, NODES, Stream};
-use crate::book::{Book, Saved, Settings};
+use crate::book::{Adoption, Book, Saved, Settings};
 use crate::message::{DIRECT, NodeNumber, Stamp, ToController};
 use crate::planning::Timing;
 use crate::registry::{Listed, Registry};
+use crate::rng::Rng;
 
 /// After so long without an answer rows are sent again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -23,17 +24,29 @@ struct Told {
     sent: Option<(Stamp, Duration)>,
 }
 
+/// Tables that are being made, or written down.
+struct Planning {
+    adoption: Adoption,
+    /// When the tables are there, and how many nodes are written down at a time.
+    ready: Duration,
+    step: u32,
+}
+
 /// A controller.
 pub(super) struct Controller {
     pub(super) registry: Registry,
     pub(super) book: Book,
     timing: Timing,
+    planning: Option<Planning>,
+    /// Links that became much worse since the last plan that is written down was begun, and when.
+    worse: BTreeMap<(NodeNumber, NodeNumber), Duration>,
     told: BTreeMap<NodeNumber, Told>,
     /// As it was when the last plan was saved.
     saved: Saved,
     /// It makes no plan any more.
     pub(super) rests: bool,
     pub(super) plans: usize,
+    pub(super) repairs: usize,
     pub(super) unnumbered: usize,
 }
 
@@ -58,10 +71,13 @@ impl Controller {
             registry,
             book: Book::new(settings, &saved, now),
             timing: Timing::new(now, has_plan),
+            planning: None,
+            worse: BTreeMap::new(),
             told: BTreeMap::new(),
             saved,
             rests: false,
             plans: 0,
+            repairs: 0,
             unnumbered: 0,
         }
     }
@@ -92,6 +108,11 @@ impl Controller {
                 } else if news.changed {
                     self.timing.news(now);
                 }
+                for other in news.worse {
+                    let ends = (number.min(other), number.max(other));
+                    self.worse.insert(ends, now);
+                    self.timing.worse(now);
+                }
             }
             ToController::Holds(holds) => self.hold(number, Some(holds)),
             ToController::Misfit { .. } => self.hold(number, None),
@@ -108,13 +129,24 @@ impl Controller {
         *told = Told { holds, sent: None };
     }
 
-    /// Plans if that is due, and sends rows.
-    pub(super) fn run(&mut self, streams: &mut BTreeMap<NodeNumber, Stream>, now: Duration) {
+    /// Plans and repairs if that is due, and sends rows.
+    pub(super) fn run(
+        &mut self,
+        streams: &mut BTreeMap<NodeNumber, Stream>,
+        rng: &mut Rng,
+        now: Duration,
+    ) {
         if !self.registry.expire(now).is_empty() {
             self.timing.death(now);
         }
-        if self.timing.due(self.registry.is_complete()) <= now && !self.rests {
-            self.plan(now);
+        let is_due = self.timing.due(|| self.registry.is_complete()) <= now && !self.rests;
+        if self.planning.is_none() && is_due {
+            self.begin(rng, now);
+        }
+        let repair_due = self.timing.repair_due().is_some_and(|due| due <= now);
+        let is_ready = |planning: &Planning| planning.ready <= now;
+        if repair_due || self.planning.as_ref().is_some_and(is_ready) {
+            self.write(now);
         }
         for (number, told) in &mut self.told {
             let is_sent = told
@@ -131,20 +163,53 @@ impl Controller {
         }
     }
 
-    fn plan(&mut self, now: Duration) {
+    /// Tables are made, of what is known now; they may be there at once, or after others have died.
+    fn begin(&mut self, rng: &mut Rng, now: Duration) {
         self.timing.planned(now);
-        self.book.plan(&self.registry.network(), now);
+        let network = self.registry.network();
+        let tables = self.book.settings().tables(&network);
+        let takes = rng.below(3) * rng.below(3000);
+        self.planning = Some(Planning {
+            adoption: Adoption::new(network, tables),
+            ready: now + Duration::from_millis(takes.into()),
+            // None at all would never be over.
+            step: 2 + rng.below(10),
+        });
+    }
+
+    /// Writes down what there is, and repairs it by what is known now.
+    fn write(&mut self, now: Duration) {
+        let ready = self.planning.as_mut().filter(|plan| plan.ready <= now);
+        let is_over = ready.is_some_and(|planning| {
+            let mut left = planning.step;
+            self.book.adopt(&mut planning.adoption, now, || {
+                left = left.saturating_sub(1);
+                left > 0
+            });
+            planning.adoption.is_over()
+        });
+        self.timing.repairing(now);
+        let worse: Vec<_> = self.worse.keys().copied().collect();
+        let repaired = self.book.repair(&self.registry.network(), &worse, now);
+        self.timing.repaired(now);
+        self.repairs += usize::from(repaired.changed);
         self.saved = self.book.saved();
-        self.plans += 1;
-        self.unnumbered += self.book.chain_count().1;
-        for number in 1..=NODES {
-            self.check(number);
+        if is_over {
+            self.planning = None;
+            self.timing.made(now);
+            let begun = self.timing.planned_at();
+            self.worse.retain(|_, at| *at > begun);
+            self.plans += 1;
+            self.unnumbered += self.book.chain_count().1;
         }
+        (1..=NODES).for_each(|number| self.check(number));
     }
 
     /// Every link of every way of a plan is one that both ends say is up, and every node is there.
     fn check(&self, number: NodeNumber) {
-        let rows = self.book.rows(number, None).unwrap();
+        let Some(rows) = self.book.rows(number, None) else {
+            return;
+        };
         let chains: BTreeMap<u32, &Vec<u64>> = rows
             .chains
             .iter()

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When which work is to be done for plans. Who does it takes what it needs with it, and gives it back.
+
+use std::time::Duration;
+
+use posthaste_control::book::{Adoption, Book, Network, Settings};
+use posthaste_control::message::NodeNumber;
+
+use super::Desk;
+use super::due::Due;
+
+/// How long the writing down of tables rests at the most until nodes have been sent what is written: rows are
+/// not made meanwhile.
+const TELLING_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// A link.
+pub(super) type Ends = (NodeNumber, NodeNumber);
+
+/// What is to be done, each on a thread that may take its time.
+#[derive(Debug)]
+pub(in super::super) enum Work {
+    /// Tables are to be made for a network. [`Desk::tabled`] takes them.
+    Tables(Settings, Network),
+    /// The book is to be repaired, and what is to be written into it is to be written until another repair
+    /// is due. [`Desk::written`] takes both back.
+    Book(Box<Book>, Option<Adoption>),
+}
+
+impl Desk {
+    /// Links between a node and these others became much worse. Those matter that ways lead over; while the
+    /// book is written to, any may be.
+    pub(super) fn note_worse(&mut self, number: NodeNumber, others: &[NodeNumber], now: Duration) {
+        if others.is_empty() {
+            return;
+        }
+        let near = self.book.as_ref().map(|book| book.neighbours(number));
+        let is_used = |other: &&NodeNumber| near.as_ref().is_none_or(|near| near.contains(other));
+        for other in others.iter().filter(is_used) {
+            let ends = (number.min(*other), number.max(*other));
+            self.worse.insert(ends, now);
+            self.timing.worse(now);
+        }
+    }
+
+    /// When tables are to be made, unless those of the last plan are not all in the book.
+    pub(super) fn plan_due(&self) -> Option<Duration> {
+        let is_complete = || self.registry.is_complete();
+        (!self.is_planning).then(|| self.timing.due(is_complete))
+    }
+
+    /// When the book is to be written to. Nodes first are sent what is written, as they cannot be meanwhile.
+    pub(super) fn book_due(&self) -> Option<Duration> {
+        let adopt = self.adoption.as_ref().map(|_| {
+            let is_planned = self.book.as_deref().is_some_and(Book::is_planned);
+            let is_told = |due: &Due| !is_planned || due.is_told(self.stamp);
+            let all_told = self.seated.values().all(is_told);
+            self.stamp_at
+                + if all_told {
+                    Duration::ZERO
+                } else {
+                    TELLING_TIME_MAX
+                }
+        });
+        adopt.into_iter().chain(self.timing.repair_due()).min()
+    }
+
+    /// What is to be done now, if anything is.
+    pub(in super::super) fn work(&mut self, now: Duration) -> Option<Work> {
+        if self.book_due().is_some_and(|due| due <= now)
+            && let Some(book) = self.book.take()
+        {
+            return Some(Work::Book(book, self.adoption.take()));
+        }
+        self.plan_due().filter(|due| *due <= now)?;
+        self.timing.planned(now);
+        self.is_planning = true;
+        Some(Work::Tables(self.settings.clone(), self.registry.network()))
+    }
+
+    /// Tables were made.
+    pub(in super::super) fn tabled(&mut self, adoption: Adoption) {
+        self.adoption = Some(adoption);
+    }
+
+    /// Whether who writes tables down is to leave off, as there is something to repair.
+    pub(in super::super) fn is_repair_due(&self, now: Duration) -> bool {
+        self.timing.repair_due().is_some_and(|due| due <= now)
+    }
+
+    /// What the book is to be repaired by, and the links that may have become worse than it knows.
+    pub(in super::super) fn repairing(&mut self, now: Duration) -> (Network, Vec<Ends>) {
+        self.timing.repairing(now);
+        let worse = self.worse.keys().copied().collect();
+        (self.registry.network(), worse)
+    }
+
+    /// The book was repaired, and is kept where it survives. Returns how long a plan took, if one is whole now.
+    pub(in super::super) fn written(
+        &mut self,
+        book: Box<Book>,
+        adoption: Option<Adoption>,
+        now: Duration,
+    ) -> Option<Duration> {
+        self.timing.repaired(now);
+        if self.stamp != book.stamp() {
+            self.stamp = book.stamp();
+            self.stamp_at = now;
+        }
+        self.book = Some(book);
+        let is_over = adoption.as_ref().is_some_and(Adoption::is_over);
+        // Tables may have been made while the book was repaired.
+        self.adoption = adoption
+            .filter(|_| !is_over)
+            .or_else(|| self.adoption.take());
+        if let Some(held) = self.outrun.take() {
+            self.note_outrun(Some(held), now);
+        }
+        is_over.then(|| self.planned(now))
+    }
+
+    /// All of a plan is in the book.
+    fn planned(&mut self, now: Duration) -> Duration {
+        self.is_planning = false;
+        let known = self.timing.planned_at();
+        self.worse.retain(|_, at| *at > known);
+        self.list_egresses(now);
+        self.seated.values_mut().for_each(Due::look_again);
+        self.timing.made(now)
+    }
+}
