@@ -7,8 +7,7 @@
 use std::hint::black_box;
 
 use anyhow::{Context, Result};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use nix::time::{ClockId, clock_gettime};
 use posthaste_plan::fronts::Limits;
 use posthaste_plan::table::Classes;
 use posthaste_plan::{Matrix, Model, Planner};
@@ -140,9 +139,9 @@ fn timed<T>(work: impl FnOnce() -> T) -> Result<(f64, T)> {
 }
 
 fn processor_ms() -> Result<f64> {
-    let usage = getrusage(UsageWho::RUSAGE_THREAD).context("read this thread's times")?;
-    let ms = |time: TimeVal| time.tv_sec() as f64 * 1e3 + time.tv_usec() as f64 / 1e3;
-    Ok(ms(usage.user_time()) + ms(usage.system_time()))
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let time = time.context("read this thread's time")?;
+    Ok(time.tv_sec() as f64 * 1e3 + time.tv_nsec() as f64 / 1e6)
 }
 
 fn with_costs(mut matrix: Matrix) -> Result<Matrix> {

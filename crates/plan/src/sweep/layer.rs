@@ -154,7 +154,8 @@ impl Layer {
         self.columns.as_ref().unwrap_or(&self.rows)
     }
 
-    /// Looks at the chains from all sources over the link to all targets, of any number of hops.
+    /// Looks at the chains from all sources over the link to all targets, of any number of hops. These are exact:
+    /// there is no slack.
     pub(super) fn join_any(&mut self, rank: u32, sources: &[Near], targets: &[Near]) {
         for source in sources {
             let from = usize::from(source.node);
@@ -164,7 +165,7 @@ impl Layer {
             let log = &mut self.log[from].found;
             for target in targets {
                 let (to, length) = (usize::from(target.node), source.length + target.length);
-                if length < self.shape.slack.off(row[to]) {
+                if length < row[to] {
                     row[to] = length;
                     before[to] = target.next;
                     if let Some(columns) = &mut self.columns {
