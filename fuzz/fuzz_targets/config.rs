@@ -8,6 +8,11 @@ mod product {
     pub(crate) mod config;
 }
 
+// How many workers there are by default depends on it.
+#[allow(dead_code, reason = "the node uses the rest")]
+#[path = "../../src/affinity.rs"]
+mod affinity;
+
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
