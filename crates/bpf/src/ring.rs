@@ -2,8 +2,10 @@
 //! Reads a ring of the kernel's (`BPF_MAP_TYPE_RINGBUF`).
 //!
 //! Two pages hold how far the reader and the writers have come; the data
-//! follow, mapped twice in a row so that no record is torn at the end. A record
-//! begins with its length and two flags.
+//! follow. The kernel would map these twice in a row, for records that begin at
+//! the end and go on at the beginning. Ours are all of one length, of which the
+//! data hold a whole number, so none does, and once is enough. A record begins
+//! with its length and two flags.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -56,7 +58,7 @@ impl Reader {
         let failed = || Error::map("read", "ring");
         let write = libc::PROT_READ | libc::PROT_WRITE;
         let read = Mapping::new(ring.as_fd(), write, 0, page_bytes).map_err(failed())?;
-        let bytes = page_bytes + 2 * DATA_BYTES as usize;
+        let bytes = page_bytes + DATA_BYTES as usize;
         let written = Mapping::new(ring.as_fd(), libc::PROT_READ, page_bytes, bytes);
         Ok(Self {
             written: written.map_err(failed())?,
@@ -78,8 +80,10 @@ impl Reader {
                 continue;
             }
             let start = self.head(position).as_ptr();
-            // SAFETY: a record is no longer than the data, which follow once
-            // more; it is not written again before it is given back.
+            let end = position % u64::from(DATA_BYTES) + (HEAD_BYTES + bytes) as u64;
+            assert!(end <= u64::from(DATA_BYTES), "a record of another length");
+            // SAFETY: it ends within the data; it is not written again before
+            // it is given back.
             let record = unsafe { std::slice::from_raw_parts(start.add(HEAD_BYTES), bytes) };
             let taken = take(record);
             self.read.position().store(after, Ordering::SeqCst);

@@ -150,10 +150,14 @@ struct event_head {
 	__u8 pad[3];
 };
 
+/* With the eight bytes that the kernel puts before it, a part of a page: none is
+ * torn at the end of the ring. */
 struct event {
 	struct event_head head;
 	__u8 frame[FRAME_MAX];
+	__u8 spare[64];
 };
+_Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 
 /* The programs that `redirect` calls to go on with a packet. */
 enum step {

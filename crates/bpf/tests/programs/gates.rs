@@ -305,6 +305,28 @@ fn overflow(host: &mut Host<'_>, fate: crate::host::Verdict) -> u64 {
     10
 }
 
+/// They are read from the end of the ring and from its beginning.
+#[test]
+fn events_are_whole_however_often_the_ring_has_gone_round() {
+    on_host(|host| {
+        for first in (1..4000).step_by(600) {
+            let frames: Vec<_> = (first..first + 600)
+                .map(|port| syn_from(client_at(Family::V6, port)))
+                .collect();
+            for frame in &frames {
+                assert_eq!(host.receive(frame), Redirected);
+            }
+            let events = host.events();
+            assert_eq!(events.len(), frames.len());
+            for ((event, frame), port) in events.iter().zip(&frames).zip(first..) {
+                assert_eq!((&event.frame, event.flow.client_port), (frame, port));
+                host.lane.open_gate(&gate(event));
+            }
+        }
+        assert_eq!(host.stat("events_lost"), 0);
+    });
+}
+
 /// The worker knows nothing of the second attempt, so the first one's gate still has to hold the
 /// server's SYN-ACK.
 #[test]
