@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a relay ends: FIN of either side, resets, silence, time.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use super::super::{Bounds, Verdict};
+use super::pair::{Pair, reset};
+use crate::outcome::Outcome;
+use crate::side::Side::{self, Downstream, Upstream};
+
+const BOUNDS: Bounds = Bounds {
+    idle_ms: 60_000,
+    client_fin_ms: 5_000,
+    server_fin_ms: 7_000,
+};
+
+#[test]
+fn each_side_may_close_first() {
+    for side in Side::BOTH {
+        let mut pair = Pair::half_closed(side);
+        assert!(pair.relay.closing());
+        pair.send(!side, 700);
+        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.relay.moved_from(!side), 700, "half-closed, not closed");
+        assert!(!pair.kernel.streams[side].fin_sent);
+        pair.kernel.arrive_fin(!side);
+        assert_eq!(pair.turn(), Verdict::Done(Outcome::Finished));
+        assert!(pair.kernel.handed_over(Downstream) && pair.kernel.handed_over(Upstream));
+    }
+}
+
+#[test]
+fn both_sides_may_close_at_once() {
+    let mut pair = Pair::joined(1000);
+    for side in Side::BOTH {
+        pair.send(side, 10);
+        pair.kernel.arrive_fin(side);
+    }
+    assert_eq!(pair.turn(), Verdict::Done(Outcome::Finished));
+    assert!(pair.kernel.handed_over(Downstream) && pair.kernel.handed_over(Upstream));
+}
+
+#[test]
+fn fin_waits_for_held_bytes() {
+    for side in Side::BOTH {
+        for mut pair in [
+            Pair::holding(side, 1000, 1500),
+            Pair::holding_in_a_pipe(side, 1000, 1500),
+        ] {
+            pair.kernel.arrive_fin(side);
+            for _ in 0..2 {
+                assert_eq!(pair.turn(), Verdict::Blocked);
+                assert!(!pair.kernel.streams[!side].fin_sent);
+                pair.drain(!side);
+            }
+            assert_eq!(pair.turn(), Verdict::Blocked);
+            assert!(pair.kernel.handed_over(side));
+            pair.close();
+        }
+    }
+}
+
+#[test]
+fn a_reset_is_the_fault_of_its_sender() {
+    for side in Side::BOTH {
+        let mut pair = Pair::joined(1000);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+    }
+}
+
+#[test]
+fn a_silent_peer_is_at_fault() {
+    let outcomes = [Outcome::DownstreamTimeout, Outcome::UpstreamTimeout];
+    for (side, outcome) in Side::BOTH.into_iter().zip(outcomes) {
+        let silences = [
+            ErrorKind::TimedOut,
+            ErrorKind::HostUnreachable,
+            ErrorKind::NetworkUnreachable,
+        ];
+        for silence in silences {
+            let mut pair = Pair::joined(1000);
+            pair.kernel.die(side, silence);
+            assert_eq!(pair.turn(), Verdict::Done(outcome));
+        }
+    }
+}
+
+#[test]
+fn bytes_that_came_before_a_reset_are_passed_on() {
+    let mut pair = Pair::joined(1000);
+    pair.send(Upstream, 300);
+    pair.kernel.die(Upstream, ErrorKind::ConnectionReset);
+    assert_eq!(pair.turn(), Verdict::Done(Outcome::UpstreamReset));
+    assert_eq!(pair.relay.moved_from(Upstream), 300);
+}
+
+#[test]
+fn whoever_does_not_take_held_bytes_is_at_fault() {
+    for side in Side::BOTH {
+        for mut pair in [
+            Pair::holding(side, 1000, 1500),
+            Pair::holding_in_a_pipe(side, 1000, 1500),
+        ] {
+            pair.kernel.die(!side, ErrorKind::ConnectionReset);
+            assert_eq!(pair.turn(), Verdict::Done(reset(!side)));
+            pair.close();
+        }
+    }
+}
+
+#[test]
+fn held_bytes_go_out_although_their_sender_has_reset() {
+    for side in Side::BOTH {
+        for mut pair in [
+            Pair::holding(side, 1000, 500),
+            Pair::holding_in_a_pipe(side, 1000, 500),
+        ] {
+            pair.kernel.die(side, ErrorKind::ConnectionReset);
+            assert_eq!(pair.turn(), Verdict::Blocked);
+            pair.drain(!side);
+            assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+            assert_eq!(pair.kernel.held(side), 0);
+            pair.close();
+        }
+    }
+}
+
+#[test]
+fn bytes_taken_before_a_fault_are_counted() {
+    for side in Side::BOTH {
+        let mut pair = Pair::joined(1000);
+        pair.kernel.die_after(!side, 600);
+        pair.send(side, 900);
+        assert_eq!(pair.turn(), Verdict::Done(reset(!side)));
+        assert_eq!(pair.relay.moved_from(side), 600);
+    }
+}
+
+#[test]
+fn a_reset_behind_a_fin_ends_the_relay_at_once() {
+    for side in Side::BOTH {
+        let mut pair = Pair::half_closed(side);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+    }
+}
+
+#[test]
+fn a_reset_that_comes_with_a_fin_ends_the_relay_at_once() {
+    for side in Side::BOTH {
+        let mut pair = Pair::joined(1000);
+        pair.send(side, 400);
+        pair.kernel.arrive_fin(side);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert_eq!(pair.relay.moved_from(side), 400);
+    }
+}
+
+#[test]
+fn a_fin_that_cannot_be_passed_on_is_no_clean_end() {
+    for side in Side::BOTH {
+        let mut pair = Pair::half_closed(side);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        pair.kernel.arrive_fin(!side);
+        // The FIN is seen before the reset is.
+        let ready = pair.kernel.take_event(!side).unwrap();
+        pair.relay.note(!side, ready);
+        let verdict = pair.relay.advance(&mut pair.kernel, pair.now);
+        assert_eq!(verdict, Verdict::Done(reset(side)));
+    }
+}
+
+#[test]
+fn the_answer_of_a_side_that_cannot_take_the_fin_is_passed_on_first() {
+    for side in Side::BOTH {
+        let mut pair = Pair::holding(side, 1000, 500);
+        pair.kernel.arrive_fin(side);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        pair.kernel.arrive_fin(!side);
+        assert_eq!(pair.turn(), Verdict::Blocked);
+        pair.drain(!side);
+        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert!(pair.kernel.handed_over(side));
+    }
+}
+
+#[test]
+fn a_quiet_relay_times_out() {
+    let mut pair = Pair::joined(1000);
+    pair.after(59_999);
+    assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
+    pair.after(1);
+    assert_eq!(
+        pair.relay.on_time(pair.now, &BOUNDS),
+        Some(Outcome::IdleTimeout)
+    );
+    pair.send(Upstream, 1);
+    pair.turn();
+    assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
+    assert_eq!(pair.relay.active(), pair.now);
+    pair.after(60_000);
+    assert_eq!(
+        pair.relay.on_time(pair.now, &BOUNDS),
+        Some(Outcome::IdleTimeout)
+    );
+}
+
+#[test]
+fn bytes_that_only_come_in_do_not_count_as_activity() {
+    let mut pair = Pair::holding(Downstream, 1000, 500);
+    pair.after(30_000);
+    pair.send(Downstream, 500);
+    pair.turn();
+    assert_eq!(pair.relay.deadline(&BOUNDS), Duration::from_mins(1));
+}
+
+#[test]
+fn the_side_that_did_not_close_gets_its_own_time() {
+    let cases = [
+        (Downstream, 5_000, Outcome::ClientFinTimeout),
+        (Upstream, 7_000, Outcome::ServerFinTimeout),
+    ];
+    for (side, bound, outcome) in cases {
+        let mut pair = Pair::half_closed(side);
+        pair.after(bound - 1);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
+        pair.send(!side, 1);
+        pair.turn();
+        pair.after(bound - 1);
+        assert_eq!(
+            pair.relay.on_time(pair.now, &BOUNDS),
+            None,
+            "it still sends"
+        );
+        pair.after(1);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), Some(outcome));
+    }
+}
+
+#[test]
+fn a_fin_after_a_long_silence_leaves_the_other_side_its_time() {
+    for (side, bound) in [(Downstream, 5_000), (Upstream, 7_000)] {
+        let mut pair = Pair::joined(1000);
+        pair.after(50_000);
+        pair.kernel.arrive_fin(side);
+        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
+        let deadline = pair.now + Duration::from_millis(bound);
+        assert_eq!(pair.relay.deadline(&BOUNDS), deadline);
+    }
+}
