@@ -16,6 +16,7 @@ use crate::config::Config;
 mod checks;
 mod cores;
 mod host;
+mod interception;
 mod offload;
 mod others;
 #[cfg(test)]
@@ -58,7 +59,7 @@ struct Diagnosis {
 impl Diagnosis {
     fn of(host: &Host, config: &Config) -> Self {
         let interception: &[checks::Check] = if config.transparent.enabled {
-            &checks::INTERCEPTION
+            &interception::ALL
         } else {
             &[]
         };

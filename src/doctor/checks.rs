@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The checks: each looks at one thing and says how it is.
+//! The checks for every node: each looks at one thing and says how it is.
 
 use caps::Capability;
 
-use super::host::{Host, Interface};
+use super::host::Host;
 use super::{Finding, Level, others};
 use crate::config::Config;
-use crate::host::Framing;
 use crate::privileges;
 
 /// A pure function of the snapshot and the configuration.
@@ -27,19 +26,6 @@ pub(super) const ALL: [Check; 13] = [
     cookies,
     time_wait,
     others::settings,
-];
-
-/// Those for one that intercepts flows.
-pub(super) const INTERCEPTION: [Check; 9] = [
-    interfaces,
-    forwarding_v4,
-    forwarding_v6,
-    reverse_path,
-    marks,
-    firewall,
-    conntrack,
-    early_demux,
-    offloads,
 ];
 
 /// Oldest kernel a node works on, and the first with TCX links.
@@ -95,17 +81,6 @@ pub(super) fn or_ok(findings: Vec<Finding>, check: &'static str, what: &str) -> 
     } else {
         findings
     }
-}
-
-/// The interfaces a node would intercept on.
-pub(super) fn wanted<'a>(
-    host: &'a Host,
-    config: &'a Config,
-) -> impl Iterator<Item = &'a Interface> {
-    let fits = |interface: &&Interface| {
-        config.transparent.wants(&interface.link.name) && !interface.link.is_port()
-    };
-    host.interfaces.iter().filter(fits)
 }
 
 fn kernel(host: &Host, _: &Config) -> Vec<Finding> {
@@ -171,165 +146,6 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
     )
 }
 
-fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for name in &config.transparent.interfaces {
-        if !host
-            .interfaces
-            .iter()
-            .any(|interface| interface.link.name == *name)
-        {
-            let what = format!("there is no interface {name}, which transparent.interfaces names");
-            findings.extend(fail("interfaces", what, "ip link shows those there are"));
-        }
-    }
-    for interface in wanted(host, config).filter(|interface| interface.link.up) {
-        if let Framing::Other(kind) = interface.link.framing {
-            let what = format!(
-                "{}: frames of ARPHRD type {kind} cannot be intercepted",
-                interface.link.name
-            );
-            findings.extend(warn(
-                "interfaces",
-                what,
-                "its flows are forwarded; name the others in transparent.interfaces",
-            ));
-        }
-    }
-    let usable: Vec<&str> = wanted(host, config)
-        .filter(|interface| {
-            interface.link.up && !matches!(interface.link.framing, Framing::Other(_))
-        })
-        .map(|interface| interface.link.name.as_str())
-        .collect();
-    if usable.is_empty() && findings.is_empty() {
-        return warn(
-            "interfaces",
-            "no interface is up to intercept on",
-            "a node attaches to interfaces when they come",
-        );
-    }
-    or_ok(findings, "interfaces", &usable.join(", "))
-}
-
-fn forwarding_v4(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "forwarding";
-    if host.number("net/ipv4/ip_forward") != Some(1) {
-        let what = "this host does not forward IPv4: there is nothing to relay";
-        return fail(check, what, "sysctl -w net.ipv4.ip_forward=1");
-    }
-    let idle = wanted(host, config).filter(|interface| interface.link.up && !interface.forwards_v4);
-    let findings = idle.map(|interface| {
-        let name = &interface.link.name;
-        let what = format!("{name}: does not forward IPv4");
-        finding(
-            check,
-            Level::Warn,
-            what,
-            format!("sysctl -w net.ipv4.conf.{name}.forwarding=1"),
-        )
-    });
-    or_ok(findings.collect(), check, "IPv4 is forwarded")
-}
-
-fn forwarding_v6(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "forwarding";
-    if host.setting("net/ipv6/conf/lo/disable_ipv6") != Some("0") {
-        return warn(
-            check,
-            "IPv6 is off on lo: no IPv6 flow is relayed",
-            "sysctl -w net.ipv6.conf.lo.disable_ipv6=0",
-        );
-    }
-    let mut all = wanted(host, config)
-        .map(|interface| interface.forwards_v6)
-        .peekable();
-    if all.peek().is_none() || all.any(|forwards| forwards) {
-        return ok(check, "IPv6 is forwarded");
-    }
-    let what = "this host does not forward IPv6: no IPv6 flow is relayed";
-    warn(check, what, "sysctl -w net.ipv6.conf.all.forwarding=1")
-}
-
-/// Redirected packets are marked. With `src_valid_mark` the source of a packet
-/// is validated by the rules for its mark, which say "local": with a filter on
-/// everything is dropped, without one it takes `accept_local`.
-fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "reverse path";
-    let all = |key: &str| {
-        host.number(&format!("net/ipv4/conf/all/{key}"))
-            .unwrap_or(0)
-    };
-    let mut findings = Vec::new();
-    for interface in wanted(host, config) {
-        let name = &interface.link.name;
-        if !(interface.src_valid_mark || all("src_valid_mark") != 0) {
-            continue;
-        }
-        let filter = u64::from(interface.rp_filter).max(all("rp_filter"));
-        if filter != 0 {
-            let what = format!(
-                "{name}: src_valid_mark with rp_filter={filter} drops every redirected packet"
-            );
-            let remedy = format!(
-                "sysctl -w net.ipv4.conf.all.src_valid_mark=0 net.ipv4.conf.{name}.src_valid_mark=0 (wg-quick sets it)"
-            );
-            findings.extend(fail(check, what, remedy));
-        } else if !(interface.accept_local || all("accept_local") != 0) {
-            let what = format!(
-                "{name}: src_valid_mark without accept_local drops every redirected packet"
-            );
-            findings.extend(fail(
-                check,
-                what,
-                format!("sysctl -w net.ipv4.conf.{name}.accept_local=1"),
-            ));
-        }
-    }
-    or_ok(
-        findings,
-        check,
-        "source validation lets redirected packets in",
-    )
-}
-
-fn marks(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "marks";
-    let ours = &config.transparent;
-    let mut findings = Vec::new();
-    for rule in host.rules.iter().filter(|rule| !rule.is_ours()) {
-        let bits = rule.mask & (ours.mark | ours.socket_mark);
-        if bits != 0 {
-            let what = format!(
-                "an {} rule of somebody else (priority {}) uses the fwmark bits {bits:#x}",
-                rule.family.name(),
-                rule.priority
-            );
-            findings.extend(warn(
-                check,
-                what,
-                "choose other bits for transparent.mark and transparent.socket_mark",
-            ));
-        }
-        if rule.table == ours.table {
-            let what = format!(
-                "a rule of somebody else (priority {}) uses table {}",
-                rule.priority, ours.table
-            );
-            findings.extend(warn(check, what, "choose another transparent.table"));
-        }
-    }
-    if host.table_taken {
-        let what = format!("routing table {} has routes that are not ours", ours.table);
-        findings.extend(fail(check, what, "choose another transparent.table"));
-    }
-    or_ok(
-        findings,
-        check,
-        "the fwmark bits and the routing table are free",
-    )
-}
-
 fn node(host: &Host, config: &Config) -> Vec<Finding> {
     if host.node_runs {
         return ok(
@@ -350,44 +166,6 @@ fn node(host: &Host, config: &Config) -> Vec<Finding> {
         );
     }
     ok("node", "no node runs, and none left anything behind")
-}
-
-/// Redirected packets are delivered locally: they pass INPUT, not FORWARD.
-fn firewall(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "firewall";
-    let mark = config.transparent.mark;
-    let findings = host.firewalls.iter().map(|name| {
-        let what = format!("{name} is active: relayed flows pass its INPUT rules and no longer its FORWARD rules");
-        let remedy = format!("accept them there: nft insert rule inet filter input meta mark \\& {mark:#x} == {mark:#x} accept");
-        finding(check, Level::Warn, what, remedy)
-    });
-    or_ok(
-        findings.collect(),
-        check,
-        "no firewall manager found (firewalld, ufw, docker)",
-    )
-}
-
-/// Both connections of a relay have one 4-tuple with different sequence
-/// numbers; connection tracking calls their packets INVALID.
-fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "conntrack";
-    let tracks = host
-        .number("net/netfilter/nf_conntrack_count")
-        .is_some_and(|count| count > 0);
-    if !tracks {
-        return ok(check, "no connections are tracked");
-    }
-    if host.number("net/netfilter/nf_conntrack_tcp_be_liberal") == Some(1) {
-        return ok(check, "connections are tracked, liberally");
-    }
-    let (mark, socket_mark) = (config.transparent.mark, config.transparent.socket_mark);
-    let what = "connections are tracked: a rule that drops INVALID packets breaks relays";
-    let remedy = format!(
-        "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or notrack the marks {mark:#x} (prerouting) and \
-         {socket_mark:#x} (output)"
-    );
-    warn(check, what, remedy)
 }
 
 fn open_files(host: &Host, config: &Config) -> Vec<Finding> {
@@ -540,35 +318,4 @@ fn time_wait(host: &Host, _: &Config) -> Vec<Finding> {
         return warn(check, what, "sysctl -w net.ipv4.tcp_max_tw_buckets=262144");
     }
     ok(check, format!("{most} sockets may be in TIME_WAIT"))
-}
-
-/// Early demultiplexing is what makes leftover sockets swallow packets.
-fn early_demux(host: &Host, _: &Config) -> Vec<Finding> {
-    let what = if host.number("net/ipv4/tcp_early_demux") == Some(0) {
-        "early demultiplexing is off: leftover sockets are harmless, local delivery costs a little more"
-    } else {
-        "early demultiplexing is on: the guard process and teardown destroy leftover sockets"
-    };
-    ok("early demux", what)
-}
-
-fn offloads(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "offloads";
-    let mut findings = Vec::new();
-    for interface in wanted(host, config).filter(|interface| interface.link.up) {
-        let name = &interface.link.name;
-        if interface.gro == Some(false) {
-            let what = format!(
-                "{name}: generic receive offload is off: every segment costs as much as a large one"
-            );
-            findings.extend(warn(check, what, format!("ethtool -K {name} gro on")));
-        }
-        if interface.lro == Some(true) {
-            let what = format!(
-                "{name}: large receive offload is on, which spoils packets that are forwarded"
-            );
-            findings.extend(warn(check, what, format!("ethtool -K {name} lro off")));
-        }
-    }
-    or_ok(findings, check, "receive offloads are as they should be")
 }

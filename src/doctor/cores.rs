@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use super::checks::{Check, finding, ok, or_ok, wanted, warn};
+use super::checks::{Check, finding, ok, or_ok, warn};
 use super::host::Host;
+use super::interception::wanted;
 use super::topology::{Card, Cpus, as_list, as_mask};
 use super::{Finding, Level};
 use crate::config::Config;

@@ -201,7 +201,7 @@ fn a_sound_host_passes_every_check() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
     // One finding each; what concerns other nodes has none.
-    let checks = checks::ALL.len() + checks::INTERCEPTION.len() + cores::ALL.len();
+    let checks = checks::ALL.len() + interception::ALL.len() + cores::ALL.len();
     assert_eq!(diagnosis.findings.len(), checks - 1);
     assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
 }
