@@ -10,6 +10,7 @@ use super::invariants::{HOST, read_again};
 use super::{Capacity, Config};
 
 mod chains;
+mod keys;
 mod measure;
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -19,6 +20,29 @@ fn parse(text: &str) -> Result<Config, String> {
 /// The error of `body` under a `version = 1` line.
 fn error_of(body: &str) -> String {
     parse(&format!("version = 1\n{body}")).unwrap_err()
+}
+
+/// A node that may have peers, and a peer.
+const NODE: &str = "[node]\nid = 7\n";
+const PEER: &str = "[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey = \"0101010101010101010101010101010101010101010101010101010101010101\"\n";
+
+/// Asserts that each body, below a `version = 1` line and `above`, is refused at that place in
+/// those words.
+fn assert_mistakes(above: &str, table: &[(&str, &str, &[&str])]) {
+    for (body, place, said) in table {
+        let error = error_of(&format!("{above}{body}"));
+        let start = format!("node.toml{place}: ");
+        assert!(
+            error.starts_with(&start),
+            "{body}\ngives {error}\nnot at {start}"
+        );
+        for words in *said {
+            assert!(
+                error.contains(words),
+                "{body}\ngives {error}\nwithout {words}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -254,20 +278,7 @@ const INVALID: &[(&str, &str, &[&str])] = &[
 
 #[test]
 fn every_mistake_names_file_line_key_value_and_form() {
-    for (body, place, said) in INVALID {
-        let error = error_of(body);
-        let start = format!("node.toml{place}: ");
-        assert!(
-            error.starts_with(&start),
-            "{body}\ngives {error}\nnot at {start}"
-        );
-        for words in *said {
-            assert!(
-                error.contains(words),
-                "{body}\ngives {error}\nwithout {words}"
-            );
-        }
-    }
+    assert_mistakes("", INVALID);
 }
 
 #[test]

@@ -6,7 +6,6 @@ use posthaste_wire::header::{LOOK_UP, NodeId};
 use posthaste_wire::seal::Key;
 
 use super::super::Fixed;
-use super::super::host::KeyFile;
 use super::*;
 
 #[test]
@@ -120,10 +119,6 @@ fn a_host_without_bbr_has_hops_without_it() {
     let config = Config::parse(Path::new("node.toml"), &text, &poor).unwrap();
     assert_eq!(config.policy.chains.peers[0].socket.congestion, None);
 }
-
-/// A node that may have peers, and a peer.
-const NODE: &str = "[node]\nid = 7\n";
-const PEER: &str = "[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey = \"0101010101010101010101010101010101010101010101010101010101010101\"\n";
 
 /// Likewise, below [`NODE`] and [`PEER`] on lines 2 to 8.
 const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
@@ -384,20 +379,7 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
 
 #[test]
 fn every_mistake_about_other_nodes_is_named() {
-    for (body, place, said) in INVALID_CHAINS {
-        let error = error_of(&format!("{NODE}{PEER}{body}"));
-        let start = format!("node.toml{place}: ");
-        assert!(
-            error.starts_with(&start),
-            "{body}\ngives {error}\nnot at {start}"
-        );
-        for words in *said {
-            assert!(
-                error.contains(words),
-                "{body}\ngives {error}\nwithout {words}"
-            );
-        }
-    }
+    assert_mistakes(&format!("{NODE}{PEER}"), INVALID_CHAINS);
 }
 
 #[test]
@@ -417,86 +399,6 @@ fn a_node_with_peers_or_listeners_needs_a_number() {
         assert!(error.starts_with("node.toml:3:6: "), "{wrong}: {error}");
         assert!(!error.contains("missing"), "{error}");
     }
-}
-
-/// Whatever is wrong with a key, what is said of it does not give it away.
-#[test]
-fn no_message_has_a_key_in_it() {
-    let digits = "c0ffee".repeat(10);
-    let key = format!("{digits}dead");
-    let (short, other) = (&key[..63], format!("{key}x"));
-    for line in [
-        format!("key = \"{short}\""),
-        format!("key = \"{other}\""),
-        format!("key = [\"{key}\"]"),
-        format!("key = {key}"),
-        format!("key = \"{key}\"\nkey_file = \"/x\""),
-        format!("key_file = \"{key}\""),
-        format!("key = \"{key}\"\nkey = \"{key}\""),
-        format!("key = \"{key}"),
-        format!("ky = \"{key}\""),
-    ] {
-        let error = error_of(&format!("{NODE}[[peer]]\nname = \"a\"\n{line}"));
-        assert!(!error.contains("c0ffee"), "{line}: {error}");
-        assert!(error.starts_with("node.toml:"), "{error}");
-    }
-    let config = parse(&format!("version = 1\n{NODE}{PEER}")).unwrap();
-    for shown in [
-        config.to_string(),
-        config.to_json().unwrap(),
-        format!("{config:?}"),
-    ] {
-        assert!(!shown.contains("0101010101"), "{shown}");
-    }
-    assert!(config.to_string().contains("key = \"(hidden)\""));
-}
-
-#[test]
-fn a_file_with_a_key_may_be_wrong() {
-    type Read = fn(&Path) -> std::io::Result<KeyFile>;
-    let files: [(Read, &str); 2] = [
-        (
-            |_| {
-                Ok(KeyFile {
-                    text: "5a".into(),
-                    for_all: false,
-                })
-            },
-            "64 hexadecimal digits in it",
-        ),
-        (
-            |_| Err(std::io::ErrorKind::PermissionDenied.into()),
-            "cannot be read: permission denied",
-        ),
-    ];
-    let file = PEER.replace("key = \"", "key_file = \"/");
-    let parse = |key_file| {
-        let host = Capacity { key_file, ..HOST };
-        Config::parse(
-            Path::new("node.toml"),
-            &format!("version = 1\n{NODE}{file}"),
-            &host,
-        )
-    };
-    for (key_file, said) in files {
-        let error = parse(key_file).unwrap_err().to_string();
-        assert!(
-            error.starts_with("node.toml:8:12: peer \"a\": key_file = \"/01")
-                && error.contains(said),
-            "{error}"
-        );
-    }
-    let open = |_: &Path| {
-        Ok(KeyFile {
-            text: "5a".repeat(32),
-            for_all: true,
-        })
-    };
-    let warnings = parse(open).unwrap().warnings;
-    assert!(
-        warnings[0].contains("others may read or write it: chmod o= /01"),
-        "{warnings:?}"
-    );
 }
 
 #[test]

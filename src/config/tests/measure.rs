@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How links are measured.
 
-use super::super::Schedule;
+use super::super::{Measure, Schedule};
 use super::*;
 
-const PEER: &str = "[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey = \"0101010101010101010101010101010101010101010101010101010101010101\"\n";
-const NODE: &str = "version = 1\n[node]\nid = 7\n";
+/// What is said of measuring in a node with a number and `rest`.
+fn measure_of(rest: &str) -> Measure {
+    parse(&format!("version = 1\n{NODE}{rest}"))
+        .unwrap()
+        .measure
+}
 
 fn listeners(addresses: &[&str]) -> String {
     let sections = addresses
@@ -36,14 +40,14 @@ fn what_is_said_of_measuring_is_read() {
 #[test]
 fn reflectors_are_beside_the_listeners_unless_said_otherwise() {
     let given = listeners(&["10.0.0.1:4480", "10.0.0.1:4481", "[fd00::1]:4480"]);
-    let measure = parse(&format!("{NODE}{given}{PEER}")).unwrap().measure;
+    let measure = measure_of(&format!("{given}{PEER}"));
     let beside = ["10.0.0.1:862", "[fd00::1]:862"].map(|text| text.parse().unwrap());
     assert_eq!(measure.reflectors, beside);
     let usual = "192.0.2.8:862".parse().unwrap();
     assert_eq!(measure.reflectors_of_peers, [Some(usual)]);
-    let none = format!("{NODE}[measure]\nreflector = []\n{given}{PEER}");
-    assert_eq!(parse(&none).unwrap().measure.reflectors, []);
-    let alone = parse(&format!("{NODE}{given}")).unwrap().measure;
+    let none = measure_of(&format!("[measure]\nreflector = []\n{given}{PEER}"));
+    assert_eq!(none.reflectors, []);
+    let alone = measure_of(&given);
     assert_eq!(
         (alone.reflectors, alone.reflectors_of_peers),
         (vec![], vec![])
@@ -78,7 +82,7 @@ fn mistakes_about_measuring_are_named() {
         let error = error_of(&format!("[measure]\n{body}"));
         assert!(error.contains(words), "{words} is not in {error}");
     }
-    let error = parse(&format!("{NODE}{PEER}reflector = \"0.0.0.0:862\"")).unwrap_err();
+    let error = error_of(&format!("{NODE}{PEER}reflector = \"0.0.0.0:862\""));
     let words = "peer \"a\": reflector = \"0.0.0.0:862\": expected an address and port";
     assert!(error.contains(words), "{error}");
 }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys of peers: where they stand, and that nobody is told them.
+
+use super::super::host::KeyFile;
+use super::*;
+
+/// Whatever is wrong with a key, what is said of it does not give it away.
+#[test]
+fn no_message_has_a_key_in_it() {
+    let digits = "c0ffee".repeat(10);
+    let key = format!("{digits}dead");
+    let (short, other) = (&key[..63], format!("{key}x"));
+    for line in [
+        format!("key = \"{short}\""),
+        format!("key = \"{other}\""),
+        format!("key = [\"{key}\"]"),
+        format!("key = {key}"),
+        format!("key = \"{key}\"\nkey_file = \"/x\""),
+        format!("key_file = \"{key}\""),
+        format!("key = \"{key}\"\nkey = \"{key}\""),
+        format!("key = \"{key}"),
+        format!("ky = \"{key}\""),
+    ] {
+        let error = error_of(&format!("{NODE}[[peer]]\nname = \"a\"\n{line}"));
+        assert!(!error.contains("c0ffee"), "{line}: {error}");
+        assert!(error.starts_with("node.toml:"), "{error}");
+    }
+    let config = parse(&format!("version = 1\n{NODE}{PEER}")).unwrap();
+    for shown in [
+        config.to_string(),
+        config.to_json().unwrap(),
+        format!("{config:?}"),
+    ] {
+        assert!(!shown.contains("0101010101"), "{shown}");
+    }
+    assert!(config.to_string().contains("key = \"(hidden)\""));
+}
+
+#[test]
+fn a_file_with_a_key_may_be_wrong() {
+    type Read = fn(&Path) -> std::io::Result<KeyFile>;
+    let files: [(Read, &str); 2] = [
+        (
+            |_| {
+                Ok(KeyFile {
+                    text: "5a".into(),
+                    for_all: false,
+                })
+            },
+            "64 hexadecimal digits in it",
+        ),
+        (
+            |_| Err(std::io::ErrorKind::PermissionDenied.into()),
+            "cannot be read: permission denied",
+        ),
+    ];
+    let file = PEER.replace("key = \"", "key_file = \"/");
+    let parse = |key_file| {
+        let host = Capacity { key_file, ..HOST };
+        Config::parse(
+            Path::new("node.toml"),
+            &format!("version = 1\n{NODE}{file}"),
+            &host,
+        )
+    };
+    for (key_file, said) in files {
+        let error = parse(key_file).unwrap_err().to_string();
+        assert!(
+            error.starts_with("node.toml:8:12: peer \"a\": key_file = \"/01")
+                && error.contains(said),
+            "{error}"
+        );
+    }
+    let open = |_: &Path| {
+        Ok(KeyFile {
+            text: "5a".repeat(32),
+            for_all: true,
+        })
+    };
+    let warnings = parse(open).unwrap().warnings;
+    assert!(
+        warnings[0].contains("others may read or write it: chmod o= /01"),
+        "{warnings:?}"
+    );
+}
