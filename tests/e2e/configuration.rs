@@ -16,6 +16,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use crate::support::{SOON, binary, line, listen_at};
+use crate::verbs::{assert_says, posthaste, said};
 use crate::watch::assert_nothing_left;
 
 /// A file in a directory of its own.
@@ -33,25 +34,6 @@ impl File {
             path,
             _directory: directory,
         }
-    }
-}
-
-/// Runs the program to its end.
-fn posthaste<'a>(words: impl IntoIterator<Item = &'a Path>) -> Output {
-    Command::new(binary()).args(words).output().unwrap()
-}
-
-/// What a run that failed said, if it failed with that exit code.
-fn said(output: &Output, code: i32) -> String {
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    stderr
-}
-
-/// Asserts that a message has all of `words`.
-fn assert_says(message: &str, words: &[&str]) {
-    for word in words {
-        assert!(message.contains(word), "no {word:?} in: {message}");
     }
 }
 
@@ -213,7 +195,7 @@ fn wrong_words_on_the_command_line_are_exit_code_2() {
         (&["status", "--jason"], "'--json'"),
         (&["top", "--interval", "x"], "such as 2 or 0.5"),
     ] {
-        let output = Command::new(binary()).args(words).output().unwrap();
+        let output = posthaste(words);
         assert_says(&said(&output, 2), &[help]);
     }
 }

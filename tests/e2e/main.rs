@@ -37,5 +37,6 @@ mod rules;
 mod run;
 mod support;
 mod transparency;
+mod verbs;
 mod warm;
 mod watch;

@@ -6,7 +6,7 @@ use std::thread;
 
 use posthaste_lab::network::Family;
 
-use crate::accept_modes::{attempt_all, client_of, impatient, unreachable_targets};
+use crate::accept_modes::refusals::{attempt_all, client_of, impatient, unreachable_targets};
 use crate::asking::start_all;
 use crate::support::{
     PORT, add_address, counter, dial, ended, errno, expect_accepted_and_reset, firewall, talkative,

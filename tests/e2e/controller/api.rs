@@ -7,8 +7,9 @@ use nix::sys::signal::Signal;
 use posthaste_control::message::ToNode;
 use serde_json::{Value, json};
 
-use super::site::{FAMILIES, Site, posthaste, up};
+use super::site::{FAMILIES, Site, up};
 use crate::support::{binary, until};
+use crate::verbs::posthaste;
 
 const READ: &str = "read-read-read-read";
 const OPERATE: &str = "operate-operate-operate";
@@ -132,7 +133,7 @@ fn a_file_is_checked_before_it_is_used() {
     let site = Site::new(&[1]);
     let file = site.path("controller.toml");
     let file = file.to_str().unwrap();
-    let checked = posthaste(&["check", file]);
+    let checked = posthaste(["check", file]);
     let text = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(
         checked.status.success() && text.contains("life = \"15m\""),

@@ -6,7 +6,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +24,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use crate::support::{SOON, binary, until};
+use crate::verbs::posthaste;
 
 /// Where nodes come to, and the API.
 pub(crate) const STREAMS: u16 = 4490;
@@ -70,7 +70,7 @@ impl Site {
             clock: None,
         };
         let secret = site.path("controller.key");
-        let made = posthaste(&["keys", "identity", "--output", secret.to_str().unwrap()]);
+        let made = posthaste(["keys", "identity", "--output", secret.to_str().unwrap()]);
         assert!(made.status.success(), "{made:?}");
         site.write_config();
         site.start();
@@ -215,11 +215,6 @@ impl Site {
             value.is_some_and(|value| value >= least)
         });
     }
-}
-
-/// Runs the program to its end.
-pub(crate) fn posthaste(words: &[&str]) -> Output {
-    Command::new(binary()).args(words).output().unwrap()
 }
 
 /// The secret of a node of this number, in hexadecimal digits.
