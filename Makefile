@@ -4,7 +4,9 @@
 CARGO := cargo --locked
 PREFIX := /usr/local
 FUZZ_SECONDS := 60
-RELEASE = $(or $(CARGO_TARGET_DIR),target)/$(shell rustc --print host-tuple)/release
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+RELEASE = $(TARGET)/$(shell rustc --print host-tuple)/release
+FUZZ = --manifest-path fuzz/Cargo.toml
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .PHONY: help setup setup-bench build demo bench test lint unit e2e kernel-test fuzz fmt deny typos install clean
@@ -30,9 +32,11 @@ bench: setup-bench build ## compare posthaste with IP forwarding, HAProxy and ng
 
 test: setup lint unit e2e ## everything that must pass (needs root)
 
-lint: ## formatting, and clippy with warnings as errors
+lint: ## formatting, and clippy with warnings as errors, of what fuzzing builds too
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTFLAGS='--cfg fuzzing' $(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features -- -D warnings
 
 unit: ## unit tests (those of the eBPF programs need root)
 	$(CARGO) test --workspace --lib --bins
@@ -48,6 +52,7 @@ fuzz: ## feed noise to what reads frames, events, messages and files, FUZZ_SECON
 
 fmt: ## format the Rust and the C code in place (needs clang-format)
 	cargo fmt --all
+	cargo fmt $(FUZZ)
 	clang-format -i crates/bpf/src/*.c crates/bpf/src/*.h
 
 deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)

@@ -2,7 +2,7 @@
 //! The text of a configuration file.
 #![no_main]
 
-#[allow(dead_code, reason = "the node uses the rest")]
+#[allow(dead_code, unused_imports, reason = "the node uses the rest")]
 #[path = "../../src"]
 mod product {
     pub(crate) mod config;
