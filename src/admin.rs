@@ -44,8 +44,6 @@ pub(crate) use operations::Operations;
 pub(crate) use socket::ensure_alone;
 
 /// How often the control thread looks whether the workers have ended.
-/// How long after its start a node has run all the code that only starting needs.
-const SETTLED: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_DRAINING: Duration = Duration::from_millis(10);
 /// How long a request may keep an ended node.
@@ -112,10 +110,6 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
         .map_err(std::io::Error::from)
         .context("poll for interfaces")?;
     tokio::spawn(pass_on_links(links, Arc::clone(control)));
-    tokio::spawn(async {
-        tokio::time::sleep(SETTLED).await;
-        memory::forget_start();
-    });
     if let Some(interval) = notify::watchdog_interval() {
         tokio::spawn(feed_watchdog(interval, Arc::clone(control)));
     }
@@ -233,6 +227,7 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
 /// failure: the others are drained.
 async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
     let mut failed = false;
+    let mut settled = false;
     loop {
         let draining = control.state() == State::Draining;
         let pause = if draining {
@@ -242,6 +237,11 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         };
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
+        if !settled {
+            // All the code that only starting needs has run.
+            memory::forget_start();
+            settled = true;
+        }
         let ended = roll.ended();
         if ended == control.workers().len() {
             break;

@@ -4,12 +4,16 @@
 //! The kernel maps what lies around each page of the program that is used. A node that has
 //! read its command line and its configuration holds most of the file in its memory, and will
 //! never need most of that again. What it does need comes back at a touch, from the page cache.
+//! The same goes for the heap: what was freed since stays with the allocator.
 
 use std::fs;
 use std::ops::Range;
 
-/// Gives back the pages of the program's code and constants. Those in use come back by themselves.
+/// Gives back the pages of the program's code and constants, of which those in use come back by
+/// themselves, and those of the heap in which nothing is.
 pub(crate) fn forget_start() {
+    // SAFETY: what is in use is left alone.
+    unsafe { libc::malloc_trim(0) };
     // Without a list nothing is given back, which is no harm.
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for part in unwritten(&maps) {
