@@ -9,9 +9,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use posthaste_lab::chance::Random;
 use posthaste_lab::network::{Family, Network};
 
-use crate::payload::{Random, receive, receive_all, send, send_piece};
+use crate::payload::{receive, receive_all, send, send_piece};
 use crate::support::{PORT, accept, dial, line, listen, reset, start, target};
 use crate::watch::{Accounts, relay_lines};
 
@@ -54,7 +55,7 @@ struct Plan {
 
 impl Plan {
     fn new(number: u64) -> Self {
-        let mut random = Random(number);
+        let mut random = Random::new(number);
         // Most are short; one in fifty is long enough to be spliced.
         let mut size = || match random.below(50) {
             0 => 64 * 1024 + random.below(512 * 1024),

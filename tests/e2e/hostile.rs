@@ -11,13 +11,13 @@ mod requests;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use posthaste_lab::chance::Random;
 use posthaste_lab::network::{Family, Network};
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use posthaste_wire::seal::{Key, Nonce, Seal};
 
 use crate::asking::{ALLOWED, Asked, Heard, KEY, explicit, hear, listener, say_to};
-use crate::payload::Random;
 use crate::support::{PORT, until};
 
 /// The node that is asked, and the peer that the tests play.
@@ -55,7 +55,7 @@ fn unix_ms() -> u64 {
 fn nonce() -> Nonce {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut random = Random(NEXT.fetch_add(1, Ordering::Relaxed) ^ unix_ms() << 20);
+    let mut random = Random::new(NEXT.fetch_add(1, Ordering::Relaxed) ^ unix_ms() << 20);
     let mut bytes = [0; 16];
     for half in bytes.chunks_mut(8) {
         half.copy_from_slice(&random.next().to_be_bytes());

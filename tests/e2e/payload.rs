@@ -7,6 +7,8 @@
 use std::io::{self, Read, Write};
 use std::sync::OnceLock;
 
+use posthaste_lab::chance::Random;
+
 /// After this many bytes the content repeats: a prime, so no multiple of any buffer.
 const PERIOD: usize = 65_521;
 
@@ -17,7 +19,7 @@ const CHUNK: usize = 64 << 10;
 fn content(seed: u64, offset: u64, length: usize) -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
     let content = CONTENT.get_or_init(|| {
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let mut period: Vec<u8> = (0..PERIOD)
             .map(|_| random.next().to_le_bytes()[4])
             .collect();
@@ -90,24 +92,5 @@ fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usiz
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
-    }
-}
-
-/// A repeatable sequence of numbers (splitmix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number from 0 to `below` - 1.
-    pub(crate) fn below(&mut self, below: u64) -> u64 {
-        self.next() % below
     }
 }

@@ -25,9 +25,9 @@ use posthaste_control::message::{ChainNumber, DIRECT, LinkState, NodeNumber, Sta
 use posthaste_control::rows::Held;
 use serde_json::Value;
 
+use crate::chance::Random;
 use crate::controller::{self, Controller};
 use crate::echo::raise_descriptor_limit;
-use crate::link::scramble;
 use crate::netns::Namespace;
 use crate::node::Binary;
 use crate::record::Record;
@@ -226,7 +226,7 @@ impl Experiment<'_> {
         let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
-        let mut random = scramble(self.args.seed ^ 0xf1ee7);
+        let mut chance = Random::new(self.args.seed ^ 0xf1ee7);
         let (mut owed, mut next) = (0.0, before.at);
         while Instant::now() < end {
             self.crowd
@@ -235,7 +235,7 @@ impl Experiment<'_> {
             owed += each_beat;
             while owed >= 1.0 {
                 owed -= 1.0;
-                random = scramble(random);
+                let random = chance.next();
                 let (one, other) = pair(random, nodes);
                 let factor = if random >> 63 == 0 {
                     CHANGE
@@ -409,6 +409,7 @@ fn pair(random: u64, nodes: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chance::scramble;
 
     #[test]
     fn pairs_are_of_two_nodes_there_are() {

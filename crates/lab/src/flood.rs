@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::chance::Random;
+
 /// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
@@ -234,24 +236,6 @@ impl Sources {
                 return (source, u32::from_be_bytes([c, d, e, f]));
             }
         }
-    }
-}
-
-/// A small generator with a seed (xorshift64*): the same flood every time.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        // Zero is the one state that it never leaves.
-        Self(seed ^ 0x9e37_79b9_7f4a_7c15 | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 }
 

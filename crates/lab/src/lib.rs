@@ -13,6 +13,7 @@
 pub mod boot;
 pub mod carrier;
 mod chain;
+pub mod chance;
 pub mod chart;
 pub mod clock;
 pub mod compare;
@@ -37,7 +38,6 @@ pub mod planning;
 pub mod process;
 pub mod record;
 pub mod scratch;
-mod shuffle;
 pub mod stats;
 pub mod synflood;
 mod sys;

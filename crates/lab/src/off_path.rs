@@ -33,7 +33,7 @@ use crate::model::Path;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
 use crate::record::Record;
-use crate::shuffle::shuffled;
+use crate::chance::shuffled;
 use crate::transfer::{Request, Server, Timing, fetch};
 
 /// Bytes in a KB.

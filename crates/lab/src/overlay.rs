@@ -29,7 +29,7 @@ use crate::demo::web::find;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::Record;
-use crate::shuffle::shuffled;
+use crate::chance::shuffled;
 use moves::Move;
 use site::{Hops, Site, Way};
 use web::Fetched;

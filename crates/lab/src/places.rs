@@ -3,7 +3,7 @@
 
 use std::f64::consts::TAU;
 
-use crate::link::scramble;
+use crate::chance::Random;
 
 /// Of the earth, and of light in fibre in a millisecond.
 const RADIUS_KM: f64 = 6371.0;
@@ -21,18 +21,14 @@ pub(crate) struct Place {
 pub(crate) fn distances(places: &[Place], detours: bool, seed: u64) -> Vec<Vec<f64>> {
     let nodes = places.len();
     let mut rtts_ms = vec![vec![0.0; nodes]; nodes];
-    let mut random = scramble(seed);
-    let mut uniform = || {
-        random = scramble(random);
-        (random >> 11) as f64 / (1u64 << 53) as f64
-    };
+    let mut random = Random::new(seed);
     for one in 0..nodes {
         for other in 0..one {
             let mut rtt_ms = 2.0 * great_circle_km(places[one], places[other]) / KM_PER_MS;
             if detours {
                 // Box and Muller's way to normal numbers.
-                let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
-                let normal = radius * (TAU * uniform()).cos();
+                let radius = (-2.0 * (1.0 - random.uniform()).ln()).sqrt();
+                let normal = radius * (TAU * random.uniform()).cos();
                 rtt_ms = rtt_ms * (1.2 + 0.5 * normal.abs()) + 0.3;
             }
             rtts_ms[one][other] = rtt_ms;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::link::scramble;
+use crate::chance::scramble;
 use crate::netns::Namespace;
 
 /// Bytes written or read at a time.

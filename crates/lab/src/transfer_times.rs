@@ -36,7 +36,7 @@ use crate::model::Mode;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::Record;
-use crate::shuffle::shuffled;
+use crate::chance::shuffled;
 use crate::transfer::Timing;
 use setup::Setup;
 use way::{Carriage, Layout, Way};

@@ -4,12 +4,12 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use posthaste_lab::chance::Random;
 use posthaste_lab::network::Family;
 
 use super::opened;
 use super::scene::{CHAIN, DIRECT, NUMBERS, Scene, Settings};
 use super::visitors::Visitors;
-use crate::payload::Random;
 use crate::support::{Pair, until};
 
 #[test]
@@ -58,7 +58,7 @@ fn a_controller_that_is_killed_again_and_again_disturbs_nobody() {
     let mut scene = Scene::start(&Settings::of(Family::V4));
     let mut open = opened(&scene);
     let visitors = Visitors::come(&scene.network);
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for round in 0..6 {
         // So that there are plans to be kept.
         match round % 2 {

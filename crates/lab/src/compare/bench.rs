@@ -15,7 +15,7 @@ use super::start::{self, Starts};
 use super::{Args, Results};
 use crate::load::Work;
 use crate::record::{self, Record};
-use crate::shuffle::shuffled;
+use crate::chance::shuffled;
 
 /// How remarks begin that say what could not be measured.
 const FAILED: &str = "FAILED";

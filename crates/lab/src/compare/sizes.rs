@@ -6,7 +6,7 @@
 //! 1.318) for 93 of 100 files and a Pareto tail (alpha 1.1) from 133 KB on. The tail is cut at
 //! [`LARGEST`]: without a cut one object in a million would decide what a second of load costs.
 
-use crate::shuffle::shuffled;
+use crate::chance::shuffled;
 
 /// How many sizes there are before they repeat.
 const COUNT: u32 = 1000;

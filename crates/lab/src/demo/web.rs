@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::link::scramble;
+use crate::chance::scramble;
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::link::scramble;
+use crate::chance::Random;
 use crate::places::{Place, distances};
 
 /// Round-trip times between all nodes, in microseconds, never 0.
@@ -16,15 +16,11 @@ impl World {
     /// So many nodes, anywhere on earth. Links make detours, as real ones do, so that some are longer
     /// than a way around them.
     pub(super) fn new(nodes: usize, seed: u64) -> Self {
-        let mut random = scramble(seed);
-        let mut uniform = || {
-            random = scramble(random);
-            (random >> 11) as f64 / (1_u64 << 53) as f64
-        };
+        let mut random = Random::new(seed);
         let place = |_| Place {
-            longitude: uniform() * 360.0 - 180.0,
+            longitude: random.uniform() * 360.0 - 180.0,
             // As much of each latitude as there is of it.
-            latitude: (uniform() * 2.0 - 1.0).asin().to_degrees(),
+            latitude: (random.uniform() * 2.0 - 1.0).asin().to_degrees(),
         };
         let places: Vec<Place> = (0..nodes).map(place).collect();
         let rows = distances(&places, true, seed);

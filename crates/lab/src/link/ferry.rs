@@ -13,8 +13,9 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::EventFd;
 
-use super::queue::{Queue, scramble};
+use super::queue::Queue;
 use super::{Emulation, MTU};
+use crate::chance::scramble;
 use crate::sys;
 
 /// Packets read from one interface before the due ones of all are written.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::Emulation;
 use super::fragment::Splitter;
+use crate::chance::scramble;
 
 /// How late the ferry wakes up on average; subtracted from every delay to centre the error.
 const WAKE_UP: Duration = Duration::from_micros(40);
@@ -60,14 +61,6 @@ impl Stage for Loss {
     fn pass(&mut self, arrival: Duration, _bytes: usize) -> Option<Duration> {
         (self.next() >= self.threshold).then_some(arrival)
     }
-}
-
-/// Spreads the bits of a number over the whole word (the finaliser of `splitmix64`).
-pub(crate) fn scramble(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Sends at a constant rate; what waits beyond a limit is dropped at the tail.

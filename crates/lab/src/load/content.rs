@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::link::scramble;
+use crate::chance::scramble;
 
 /// Bytes after which the pattern repeats: one more than a power of two, so that bytes that slip
 /// by a page or a buffer are not those expected.

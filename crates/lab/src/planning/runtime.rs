@@ -15,9 +15,8 @@ use posthaste_plan::{Matrix, Model, Planner};
 use super::Args;
 use super::data::Mesh;
 use super::quality::to_matrix;
-use crate::link::scramble;
+use crate::chance::{scramble, shuffled};
 use crate::places::{Place, distances};
-use crate::shuffle::shuffled;
 
 /// What a node costs.
 const COST_US: u32 = 500;
