@@ -30,6 +30,7 @@ mod mesh;
 mod model;
 pub mod netns;
 pub mod network;
+pub mod nginx;
 pub mod node;
 pub mod off_path;
 pub mod overlay;

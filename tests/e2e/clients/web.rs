@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use posthaste_lab::network::{Family, Network};
-use posthaste_lab::process::Process;
+use posthaste_lab::nginx::{LOG_VISITORS, Nginx};
 use posthaste_lab::scratch::Scratch;
 
 use super::{program, run, settle, succeed};
 use crate::payload::send;
 use crate::run::{led, start_open};
-use crate::support::{SOON, counter, line, start, until_counter};
+use crate::support::{counter, line, start, until_counter};
 use crate::watch::Accounts;
 
 /// Objects to fetch, and the bytes of each.
@@ -24,39 +24,29 @@ const OBJECTS: [(&str, u64); 4] = [
 ];
 
 /// An nginx on ports 80 and, with TLS and HTTP/2, 443 of a network's server.
-struct WebServer {
-    _process: Process,
-    files: Scratch,
-}
-
-impl WebServer {
-    fn start(network: &Network) -> Self {
-        let files = Scratch::new().unwrap();
-        let root = files.path();
-        for (seed, (name, bytes)) in (0..).zip(OBJECTS) {
-            let mut object = fs::File::create(root.join(name)).unwrap();
-            send(&mut object, seed, bytes).unwrap();
-        }
-        make_certificate(network, root);
-        fs::write(root.join("nginx.conf"), configuration(root)).unwrap();
-        let mut command = network.server().command(program("nginx")).unwrap();
-        command.args(["-e", "stderr", "-p"]).arg(root);
-        command.arg("-c").arg(root.join("nginx.conf"));
-        let mut process = Process::spawn("nginx", command).unwrap();
-        let listening = root.join("nginx.pid");
-        let started = process.wait_until("sign that it listens", SOON, |_| listening.exists());
-        started.unwrap();
-        Self {
-            _process: process,
-            files,
-        }
+fn start_server(network: &Network) -> Nginx {
+    let files = Scratch::new().unwrap();
+    let root = files.path();
+    for (seed, (name, bytes)) in (0..).zip(OBJECTS) {
+        let mut object = fs::File::create(root.join(name)).unwrap();
+        send(&mut object, seed, bytes).unwrap();
     }
-
-    /// Requests served so far, and from which addresses.
-    fn visits(&self) -> Vec<String> {
-        let log = fs::read_to_string(self.files.path().join("access.log")).unwrap();
-        log.lines().map(str::to_owned).collect()
-    }
+    make_certificate(network, root);
+    let http = format!(
+        "{LOG_VISITORS}
+    keepalive_requests 1000000;
+    ssl_certificate {root}/certificate.pem;
+    ssl_certificate_key {root}/key.pem;
+    server {{
+        listen 0.0.0.0:80;
+        listen [::]:80 ipv6only=on;
+        listen 0.0.0.0:443 ssl http2;
+        listen [::]:443 ssl http2 ipv6only=on;
+        root {root};
+    }}",
+        root = root.display()
+    );
+    Nginx::start(&program("nginx"), network.server(), files, &http).unwrap()
 }
 
 /// A certificate for the server's addresses, signed by itself.
@@ -79,39 +69,6 @@ fn make_certificate(network: &Network, root: &Path) {
     succeed(&mut openssl);
 }
 
-/// Everything nginx writes goes to its own directory. One process, so that it ends as a whole.
-fn configuration(root: &Path) -> String {
-    let root = root.display();
-    format!(
-        "daemon off;
-master_process off;
-pid {root}/nginx.pid;
-error_log stderr;
-events {{ worker_connections 1024; }}
-http {{
-    log_format visitor '$remote_addr';
-    access_log {root}/access.log visitor;
-    client_body_temp_path {root}/body;
-    proxy_temp_path {root}/proxy;
-    fastcgi_temp_path {root}/fastcgi;
-    uwsgi_temp_path {root}/uwsgi;
-    scgi_temp_path {root}/scgi;
-    sendfile on;
-    keepalive_requests 1000000;
-    ssl_certificate {root}/certificate.pem;
-    ssl_certificate_key {root}/key.pem;
-    server {{
-        listen 0.0.0.0:80;
-        listen [::]:80 ipv6only=on;
-        listen 0.0.0.0:443 ssl http2;
-        listen [::]:443 ssl http2 ipv6only=on;
-        root {root};
-    }}
-}}
-"
-    )
-}
-
 /// A host as URLs write it.
 fn in_url(address: IpAddr) -> String {
     match address {
@@ -123,7 +80,7 @@ fn in_url(address: IpAddr) -> String {
 #[test]
 fn curl_fetches_from_nginx() {
     let network = line();
-    let server = WebServer::start(&network);
+    let server = start_server(&network);
     let node = start(&network, "");
     let accounts = Accounts::of(&node);
     for family in Family::ALL {
@@ -141,7 +98,7 @@ fn curl_fetches_from_nginx() {
         let plain = fetch_all(&network, &server, &format!("http://{host}"), &["--http1.1"]);
         assert_eq!(plain, ["1.1"; OBJECTS.len()]);
         assert!(counter(&node, "relays_opened") >= before + 4);
-        let visits = server.visits();
+        let visits = server.visitors().unwrap();
         let ours = visits.iter().filter(|visitor| **visitor == client);
         assert_eq!(ours.count(), 4 * OBJECTS.len(), "{visits:?}");
     }
@@ -149,9 +106,9 @@ fn curl_fetches_from_nginx() {
 }
 
 /// Fetches every object and compares it; the HTTP versions that were used.
-fn fetch_all(network: &Network, server: &WebServer, site: &str, options: &[&str]) -> Vec<String> {
+fn fetch_all(network: &Network, server: &Nginx, site: &str, options: &[&str]) -> Vec<String> {
     let fetched = Scratch::new().unwrap();
-    let root = server.files.path();
+    let root = server.files();
     let mut curl = network.client().command(program("curl")).unwrap();
     curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*"])
         .args(["--max-time", "60", "--write-out", "%{http_version}\n"])
@@ -180,19 +137,22 @@ const CONNECTIONS: u64 = 200;
 #[test]
 fn wrk_sees_no_error_on_two_hundred_connections() {
     let network = line();
-    let server = WebServer::start(&network);
+    let server = start_server(&network);
     let node = start(&network, "");
     let accounts = Accounts::of(&node);
     for family in Family::ALL {
         let site = format!("http://{}/small", in_url(network.server_address(family)));
-        let (before, visits) = (counter(&node, "relays_opened"), server.visits().len());
+        let (before, visits) = (
+            counter(&node, "relays_opened"),
+            server.visitors().unwrap().len(),
+        );
         let requests = wrk(&network, &site, &[]);
         let relays = counter(&node, "relays_opened") - before;
         assert!(
             (CONNECTIONS..=2 * CONNECTIONS).contains(&relays),
             "{relays} relays"
         );
-        assert!(server.visits().len() as u64 >= visits as u64 + requests);
+        assert!(server.visitors().unwrap().len() as u64 >= visits as u64 + requests);
         settle(&node, &accounts);
 
         // A connection for every request; some are under way when wrk ends.
@@ -236,28 +196,28 @@ fn a_browser_that_is_run_through_a_node_loads_a_page() {
         return;
     };
     let network = line();
-    let server = WebServer::start(&network);
+    let server = start_server(&network);
     let pictures: String = (0..PICTURES)
         .map(|number| format!("<img src='/small?{number}'>"))
         .collect();
     let count = "onload = () => document.body.append(`${document.images.length} pictures`)";
     let page = format!("<body><script>{count}</script>{pictures}</body>");
-    fs::write(server.files.path().join("page.html"), page).unwrap();
+    fs::write(server.files().join("page.html"), page).unwrap();
     let (_node, via) = start_open(&network, Family::V4);
     for (scheme, family) in [("http", Family::V4), ("https", Family::V6)] {
-        let before = server.visits().len();
+        let before = server.visitors().unwrap().len();
         let mut command = network.client().command(&browser).unwrap();
         command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
         command.args(["--ignore-certificate-errors", "--disable-dev-shm-usage"]);
         command.arg(format!(
             "--user-data-dir={}",
-            server.files.path().join(scheme).display()
+            server.files().join(scheme).display()
         ));
         let address = in_url(network.server_address(family));
         command.arg(format!("{scheme}://{address}/page.html"));
         let loaded = run(&mut led(&network, via, &command));
         assert!(loaded.contains(&format!("{PICTURES} pictures")), "{loaded}");
-        let visits = server.visits();
+        let visits = server.visitors().unwrap();
         assert!(visits.len() > before + PICTURES, "{scheme}: {visits:?}");
         let client = network.client_address(family).to_string();
         assert!(

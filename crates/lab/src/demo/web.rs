@@ -4,20 +4,16 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::chance::scramble;
 use crate::netns::Namespace;
-use crate::process::Process;
+use crate::nginx::{LOG_VISITORS, Nginx};
 use crate::scratch::Scratch;
 
 /// Bytes in a KB.
 const KB: u64 = 1000;
-
-/// How long the server may take to start, and curl to fetch.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where programs are, beyond PATH: Debian does not put `sbin` in every user's.
 const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
@@ -64,10 +60,7 @@ pub(crate) fn object_name(size: u64) -> String {
 
 /// An nginx with objects of some sizes, on port 80 of all addresses of a namespace.
 #[derive(Debug)]
-pub(super) struct WebServer {
-    _process: Process,
-    files: Scratch,
-}
+pub(super) struct WebServer(Nginx);
 
 impl WebServer {
     /// Starts nginx and waits until it listens.
@@ -77,64 +70,27 @@ impl WebServer {
         for &size in sizes {
             fs::write(root.join(object_name(size)), object(size)).context("write an object")?;
         }
-        fs::write(root.join("nginx.conf"), configuration(root)).context("configure nginx")?;
-        let mut command = namespace.command(nginx)?;
-        command
-            .arg("-e")
-            .arg("stderr")
-            .arg("-p")
-            .arg(root)
-            .arg("-c")
-            .arg(root.join("nginx.conf"));
-        let mut process = Process::spawn("nginx", command)?;
-        // nginx writes its process id when it listens.
-        let listening = root.join("nginx.pid");
-        process.wait_until("sign that it listens", PATIENCE, |_| listening.exists())?;
-        Ok(Self {
-            _process: process,
-            files,
-        })
-    }
-
-    /// The addresses of all clients so far, in order.
-    pub(super) fn visitors(&self) -> Result<Vec<IpAddr>> {
-        let log = fs::read_to_string(self.files.path().join("access.log"));
-        let log = log.context("read the log of nginx")?;
-        let address = |line: &str| {
-            line.parse()
-                .with_context(|| format!("address {line:?} in the log"))
-        };
-        log.lines().map(address).collect()
-    }
-}
-
-/// Everything nginx writes goes to its own directory. One process, so that it ends as a whole.
-fn configuration(root: &Path) -> String {
-    let root = root.display();
-    format!(
-        "daemon off;
-master_process off;
-pid {root}/nginx.pid;
-error_log stderr;
-events {{ worker_connections 512; }}
-http {{
-    log_format visitor '$remote_addr';
-    access_log {root}/access.log visitor;
-    client_body_temp_path {root}/body;
-    proxy_temp_path {root}/proxy;
-    fastcgi_temp_path {root}/fastcgi;
-    uwsgi_temp_path {root}/uwsgi;
-    scgi_temp_path {root}/scgi;
-    sendfile on;
+        let http = format!(
+            "{LOG_VISITORS}
     tcp_nopush on;
     server {{
         listen 0.0.0.0:80;
         listen [::]:80 ipv6only=on;
-        root {root};
-    }}
-}}
-"
-    )
+        root {};
+    }}",
+            root.display()
+        );
+        Ok(Self(Nginx::start(nginx, namespace, files, &http)?))
+    }
+
+    /// The addresses of all clients so far, in order.
+    pub(super) fn visitors(&self) -> Result<Vec<IpAddr>> {
+        let address = |line: &String| {
+            line.parse()
+                .with_context(|| format!("address {line:?} in the log"))
+        };
+        self.0.visitors()?.iter().map(address).collect()
+    }
 }
 
 /// Fetches with curl.

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::web::Nginx;
+use super::web::{front, origin};
 use super::{Args, KB, Pair, World};
 use crate::chain;
 use crate::controller::{self, Controller};
 use crate::link::{Emulation, Link};
 use crate::mesh::{Beside, Mesh, address};
 use crate::netns::Namespace;
+use crate::nginx::Nginx;
 use crate::node::Node;
 use crate::scratch::Scratch;
 use crate::transfer;
@@ -274,7 +275,7 @@ fn web(args: &Args, world: &World, mesh: &Mesh, nginx: &Path) -> Result<Vec<Ngin
         .collect();
     for place in world.servers() {
         let host = mesh.host(place, SERVER)?;
-        web.push(Nginx::origin(nginx, host, &ports, &args.sizes)?);
+        web.push(origin(nginx, host, &ports, &args.sizes)?);
     }
     for place in world.clients() {
         let pairs = world.pairs.iter().filter(|pair| pair.client == place);
@@ -283,7 +284,7 @@ fn web(args: &Args, world: &World, mesh: &Mesh, nginx: &Path) -> Result<Vec<Ngin
             (front_port(pair.server), origin)
         });
         let origins: Vec<_> = origins.collect();
-        web.push(Nginx::front(nginx, mesh.host(place, FRONT)?, &origins)?);
+        web.push(front(nginx, mesh.host(place, FRONT)?, &origins)?);
     }
     Ok(web)
 }

@@ -17,96 +17,57 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::demo::web::{object, object_name};
 use crate::netns::Namespace;
-use crate::process::Process;
+use crate::nginx::Nginx;
 use crate::scratch::Scratch;
 
-/// How long a server may take to start.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes read at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// A running nginx.
-#[derive(Debug)]
-pub(super) struct Nginx {
-    _process: Process,
-    _files: Scratch,
+/// An origin at some ports, with an object of each size in KB.
+pub(super) fn origin(
+    nginx: &Path,
+    host: &Namespace,
+    ports: &[u16],
+    sizes: &[u64],
+) -> Result<Nginx> {
+    let files = Scratch::new()?;
+    for &size in sizes {
+        let file = files.path().join(object_name(size));
+        fs::write(file, object(size)).context("write an object")?;
+    }
+    let root = files.path().display();
+    let servers = format!("server {{\n{}root {root};\n}}\n", listen(ports));
+    start(nginx, host, files, &servers)
 }
 
-impl Nginx {
-    /// An origin at some ports, with an object of each size in KB.
-    pub(super) fn origin(
-        nginx: &Path,
-        host: &Namespace,
-        ports: &[u16],
-        sizes: &[u64],
-    ) -> Result<Self> {
-        let files = Scratch::new()?;
-        for &size in sizes {
-            let file = files.path().join(object_name(size));
-            fs::write(file, object(size)).context("write an object")?;
-        }
-        let root = files.path().display();
-        let servers = format!("server {{\n{}root {root};\n}}\n", listen(ports));
-        Self::start(nginx, host, files, &servers)
-    }
+/// A front for origins: where it listens, and for whom.
+pub(super) fn front(
+    nginx: &Path,
+    host: &Namespace,
+    origins: &[(u16, SocketAddr)],
+) -> Result<Nginx> {
+    let servers = origins.iter().map(|(port, origin)| {
+        let listen = listen(&[*port]);
+        format!(
+            "upstream origin{port} {{ server {origin}; keepalive 8; }}\n\
+             server {{\n{listen}location / {{\n\
+             proxy_pass http://origin{port};\nproxy_http_version 1.1;\n\
+             proxy_set_header Connection \"\";\nproxy_buffers 64 16k;\n\
+             proxy_max_temp_file_size 0;\n}}\n}}\n"
+        )
+    });
+    start(nginx, host, Scratch::new()?, &servers.collect::<String>())
+}
 
-    /// A front for origins: where it listens, and for whom.
-    pub(super) fn front(
-        nginx: &Path,
-        host: &Namespace,
-        origins: &[(u16, SocketAddr)],
-    ) -> Result<Self> {
-        let servers = origins.iter().map(|(port, origin)| {
-            let listen = listen(&[*port]);
-            format!(
-                "upstream origin{port} {{ server {origin}; keepalive 8; }}\n\
-                 server {{\n{listen}location / {{\n\
-                 proxy_pass http://origin{port};\nproxy_http_version 1.1;\n\
-                 proxy_set_header Connection \"\";\nproxy_buffers 64 16k;\n\
-                 proxy_max_temp_file_size 0;\n}}\n}}\n"
-            )
-        });
-        Self::start(nginx, host, Scratch::new()?, &servers.collect::<String>())
-    }
-
-    fn start(nginx: &Path, host: &Namespace, files: Scratch, servers: &str) -> Result<Self> {
-        let root = files.path();
-        let text = format!(
-            "daemon off;
-master_process off;
-pid {root}/nginx.pid;
-error_log stderr;
-events {{ worker_connections 512; }}
-http {{
-    access_log off;
-    client_body_temp_path {root}/body;
-    proxy_temp_path {root}/proxy;
-    fastcgi_temp_path {root}/fastcgi;
-    uwsgi_temp_path {root}/uwsgi;
-    scgi_temp_path {root}/scgi;
-    sendfile on;
+fn start(nginx: &Path, host: &Namespace, files: Scratch, servers: &str) -> Result<Nginx> {
+    let http = format!(
+        "access_log off;
     tcp_nodelay on;
     keepalive_timeout 600s;
     keepalive_requests 100000;
-    {servers}
-}}
-",
-            root = root.display()
-        );
-        let file = root.join("nginx.conf");
-        fs::write(&file, text).context("configure nginx")?;
-        let mut command = host.command(nginx)?;
-        command.arg("-e").arg("stderr").arg("-p").arg(root);
-        command.arg("-c").arg(&file);
-        let mut process = Process::spawn("nginx", command)?;
-        // nginx writes its process id when it listens.
-        let listening = root.join("nginx.pid");
-        process.wait_until("sign that it listens", PATIENCE, |_| listening.exists())?;
-        Ok(Self {
-            _process: process,
-            _files: files,
-        })
-    }
+    {servers}"
+    );
+    Nginx::start(nginx, host, files, &http)
 }
 
 fn listen(ports: &[u16]) -> String {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Web servers: nginx as one process, which ends as a whole and writes to its own directory only.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::netns::Namespace;
+use crate::process::Process;
+use crate::scratch::Scratch;
+
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For the section `http`: writes down who comes, as [`Nginx::visitors`] tells.
+pub const LOG_VISITORS: &str = "log_format visitor '$remote_addr';
+    access_log access.log visitor;";
+
+/// A running nginx, which is ended when this is dropped.
+#[derive(Debug)]
+pub struct Nginx {
+    _process: Process,
+    files: Scratch,
+}
+
+impl Nginx {
+    /// Starts `program` in a namespace and waits until it listens. `files` is its directory, and
+    /// `http` what the section of this name says of servers.
+    pub fn start(program: &Path, host: &Namespace, files: Scratch, http: &str) -> Result<Self> {
+        let root = files.path();
+        let file = root.join("nginx.conf");
+        fs::write(&file, configuration(http)).context("configure nginx")?;
+        let mut command = host.command(program)?;
+        command.args(["-e", "stderr", "-p"]).arg(root);
+        command.arg("-c").arg(&file);
+        let mut process = Process::spawn("nginx", command)?;
+        // nginx writes its process id when it listens.
+        let listening = root.join("nginx.pid");
+        process.wait_until("sign that it listens", PATIENCE, |_| listening.exists())?;
+        Ok(Self {
+            _process: process,
+            files,
+        })
+    }
+
+    /// Its directory.
+    pub fn files(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// The addresses of all clients so far, in order, where [`LOG_VISITORS`] is said: one for each
+    /// request.
+    pub fn visitors(&self) -> Result<Vec<String>> {
+        let log = fs::read_to_string(self.files().join("access.log"));
+        let log = log.context("read the log of nginx")?;
+        Ok(log.lines().map(str::to_owned).collect())
+    }
+}
+
+/// File names are relative to its directory.
+fn configuration(http: &str) -> String {
+    format!(
+        "daemon off;
+master_process off;
+pid nginx.pid;
+error_log stderr;
+events {{ worker_connections 1024; }}
+http {{
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    sendfile on;
+    {http}
+}}
+"
+    )
+}
