@@ -38,6 +38,7 @@ mod places;
 pub mod planning;
 pub mod process;
 pub mod record;
+mod repeats;
 pub mod scratch;
 pub mod stats;
 pub mod synflood;

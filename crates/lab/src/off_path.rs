@@ -33,7 +33,7 @@ use crate::model::Path;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
 use crate::record::Record;
-use crate::chance::shuffled;
+use crate::repeats::Repeats;
 use crate::transfer::{Request, Server, Timing, fetch};
 
 /// Bytes in a KB.
@@ -44,9 +44,6 @@ const PORT: u16 = 8001;
 
 /// How long one transfer may take; the slowest takes less than a second.
 const DEADLINE: Duration = Duration::from_secs(30);
-
-/// Transfers that may fail before the run is given up.
-const FAILURES_MAX: usize = 5;
 
 /// Distances and sizes: as many as pictures have colours, no node aside.
 const SERIES_MAX: usize = 6;
@@ -275,28 +272,18 @@ fn measure(args: &Args, setups: &Setups, failures: &mut Vec<String>) -> Result<T
         let first = setup.fetch(args, Configuration { place, bytes });
         first.with_context(|| format!("first transfer, {place}"))?;
     }
-    for repeat in 0..args.repeats {
-        let (round, count) = (repeat + 1, configurations.len());
-        eprintln!(
-            "off-path: repeat {round} of {}, {count} transfers",
-            args.repeats
-        );
-        for configuration in shuffled(&configurations, args.seed, repeat) {
-            let Configuration { place, bytes } = configuration;
-            match setups[&place].fetch(args, configuration) {
-                Ok(timing) => timings.entry(configuration).or_default().push(timing),
-                Err(error) => {
-                    let failure = format!("{} KB, {place}: {error:#}", bytes / KB);
-                    eprintln!("off-path: {failure}");
-                    failures.push(failure);
-                }
-            }
-            ensure!(
-                failures.len() <= FAILURES_MAX,
-                "more than {FAILURES_MAX} transfers failed"
-            );
-        }
-    }
+    let repeats = Repeats {
+        experiment: "off-path",
+        count: args.repeats,
+        seed: args.seed,
+    };
+    repeats.run(&configurations, failures, |configuration| {
+        let Configuration { place, bytes } = configuration;
+        let fetched = setups[&place].fetch(args, configuration);
+        let timing = fetched.with_context(|| format!("{} KB, {place}", bytes / KB))?;
+        timings.entry(configuration).or_default().push(timing);
+        Ok(())
+    })?;
     Ok(timings)
 }
 

@@ -29,7 +29,7 @@ use crate::demo::web::find;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::Record;
-use crate::chance::shuffled;
+use crate::repeats::Repeats;
 use moves::Move;
 use site::{Hops, Site, Way};
 use web::Fetched;
@@ -39,8 +39,6 @@ use world::{Pair, World};
 const KB: u64 = 1000;
 /// How long one transfer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Transfers that may fail before the run is given up.
-const FAILURES_MAX: usize = 5;
 /// Fetches of every kind before those that count: hops are warm then, and the front's connections
 /// have grown.
 const PRIMERS: u32 = 2;
@@ -262,24 +260,17 @@ fn measure(
             outcome.chains.insert(*one, chain);
         }
     }
-    for repeat in 0..args.repeats {
-        eprintln!("overlay: repeat {} of {}", repeat + 1, args.repeats);
-        for one in shuffled(&configurations, args.seed, repeat) {
-            match fetch(&one) {
-                Ok(fetched) => outcome.timings.entry(one).or_default().push(fetched),
-                Err(error) => {
-                    let failure = format!("{}: {error:#}", one.contender.name());
-                    eprintln!("overlay: {failure}");
-                    outcome.failures.push(failure);
-                }
-            }
-            let count = outcome.failures.len();
-            ensure!(
-                count <= FAILURES_MAX,
-                "more than {FAILURES_MAX} transfers failed"
-            );
-        }
-    }
+    let repeats = Repeats {
+        experiment: "overlay",
+        count: args.repeats,
+        seed: args.seed,
+    };
+    let (timings, failures) = (&mut outcome.timings, &mut outcome.failures);
+    repeats.run(&configurations, failures, |one| {
+        let fetched = fetch(&one).with_context(|| one.contender.name())?;
+        timings.entry(one).or_default().push(fetched);
+        Ok(())
+    })?;
     let after = hops_taken(sites)?;
     for (hops, (warm, cold)) in after {
         let (warm_before, cold_before) = before[&hops];

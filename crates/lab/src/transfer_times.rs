@@ -36,16 +36,13 @@ use crate::model::Mode;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::Record;
-use crate::chance::shuffled;
+use crate::repeats::Repeats;
 use crate::transfer::Timing;
 use setup::Setup;
 use way::{Carriage, Layout, Way};
 
 /// Bytes in a KB.
 const KB: u64 = 1000;
-
-/// Transfers that may fail before the run is given up.
-const FAILURES_MAX: usize = 5;
 
 /// Arguments of `posthaste-lab transfer-times`.
 #[derive(Clone, Debug, clap::Args)]
@@ -218,28 +215,17 @@ fn measure(args: &Args, setups: &Setups, failures: &mut Vec<String>) -> Result<T
             .fetch(args, *configuration)
             .with_context(|| format!("first transfer: {}", configuration.describe()))?;
     }
-    for repeat in 0..args.repeats {
-        let round = repeat + 1;
-        eprintln!(
-            "transfer-times: repeat {round} of {}, {} transfers",
-            args.repeats,
-            configurations.len()
-        );
-        for configuration in shuffled(&configurations, args.seed, repeat) {
-            match setups[&configuration.way.layout()].fetch(args, configuration) {
-                Ok(more) => timings.entry(configuration).or_default().extend(more),
-                Err(error) => {
-                    let failure = format!("{}: {error:#}", configuration.describe());
-                    eprintln!("transfer-times: {failure}");
-                    failures.push(failure);
-                }
-            }
-            ensure!(
-                failures.len() <= FAILURES_MAX,
-                "more than {FAILURES_MAX} transfers failed"
-            );
-        }
-    }
+    let repeats = Repeats {
+        experiment: "transfer-times",
+        count: args.repeats,
+        seed: args.seed,
+    };
+    repeats.run(&configurations, failures, |configuration| {
+        let fetched = setups[&configuration.way.layout()].fetch(args, configuration);
+        let more = fetched.with_context(|| configuration.describe())?;
+        timings.entry(configuration).or_default().extend(more);
+        Ok(())
+    })?;
     Ok(timings)
 }
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Repeats of an experiment's transfers, each time in another order, so that whatever else the
+//! machine does meets all of them alike.
+
+use anyhow::{Result, ensure};
+
+use crate::chance::shuffled;
+
+/// Failures after which an experiment is given up.
+const FAILURES_MAX: usize = 5;
+
+/// How often, and in which orders.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeats {
+    /// Its name, for what is said on the way.
+    pub(crate) experiment: &'static str,
+    pub(crate) count: u32,
+    /// Decides the orders.
+    pub(crate) seed: u64,
+}
+
+impl Repeats {
+    /// Runs all transfers. Those that fail are told and added to `failures`; when there are too many
+    /// it is an error.
+    pub(crate) fn run<T: Clone>(
+        self,
+        transfers: &[T],
+        failures: &mut Vec<String>,
+        mut transfer: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let Self {
+            experiment,
+            count,
+            seed,
+        } = self;
+        for repeat in 0..count {
+            let (round, all) = (repeat + 1, transfers.len());
+            eprintln!("{experiment}: repeat {round} of {count}, {all} transfers");
+            for one in shuffled(transfers, seed, repeat) {
+                if let Err(error) = transfer(one) {
+                    let failure = format!("{error:#}");
+                    eprintln!("{experiment}: {failure}");
+                    failures.push(failure);
+                }
+                ensure!(
+                    failures.len() <= FAILURES_MAX,
+                    "more than {FAILURES_MAX} transfers failed"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    const TWICE: Repeats = Repeats {
+        experiment: "test",
+        count: 2,
+        seed: 1,
+    };
+
+    #[test]
+    fn each_runs_as_often_as_asked_and_failures_are_told() {
+        let (mut ran, mut failures) = ([0; 4], Vec::new());
+        let all = TWICE.run(&[0, 1, 2, 3], &mut failures, |one: usize| {
+            ran[one] += 1;
+            ensure!(one != 3, "the last");
+            Ok(())
+        });
+        assert!(all.is_ok());
+        assert_eq!((ran, failures), ([2; 4], vec!["the last".to_owned(); 2]));
+    }
+
+    #[test]
+    fn too_many_failures_end_it() {
+        let mut failures = Vec::new();
+        let all = TWICE.run(&[(); 20], &mut failures, |()| bail!("all of them"));
+        assert!(all.is_err());
+        assert_eq!(failures.len(), FAILURES_MAX + 1);
+    }
+}
