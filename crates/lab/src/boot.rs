@@ -110,19 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     record.parameter("repeats", args.repeats);
     report::fill(&mut record, &boots, &footprints);
-    record.tables.iter().for_each(|table| println!("{table}"));
-    record
-        .remarks
-        .iter()
-        .for_each(|remark| println!("{remark}"));
-    let picture = record.path(&args.output, "svg");
-    record::write_file(&picture, &report::chart(&boots).svg())?;
-    println!(
-        "picture: {}\nrecord:  {}",
-        picture.display(),
-        record.write(&args.output)?.display()
-    );
-    Ok(())
+    record.publish(&args.output, [("svg", report::chart(&boots))])
 }
 
 fn measure_boots(args: &Args, network: &Network) -> Result<Vec<Boots>> {

@@ -18,7 +18,7 @@ use crate::chart::{Across, Chart, Series};
 use crate::link::Link;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{deviation_percent, median, percentile};
 use crate::table::Table;
 use web::{Browser, Fetched, Programs, WebServer};
@@ -214,11 +214,7 @@ fn report(args: &Args, sites: &[Site; 2], record: &mut Record) -> Result<()> {
     );
     println!("{}", record.tables[0]);
     println!("Every object arrived unchanged, and nginx saw the client's own address both ways.");
-    let picture = record.path(&args.output, "svg");
-    record::write_file(&picture, &chart(args, sites).svg())?;
-    println!("Picture: {}", picture.display());
-    println!("Record:  {}", record.write(&args.output)?.display());
-    Ok(())
+    record.save(&args.output, [("svg", chart(args, sites))])
 }
 
 fn table(args: &Args, sites: &[Site; 2]) -> Result<Table> {

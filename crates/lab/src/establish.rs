@@ -18,7 +18,7 @@ use crate::echo::{self, Echo};
 use crate::link::Link;
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{mean, median, percentile};
 use crate::table::Table;
 
@@ -84,16 +84,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let cells = measure(args)?;
     fill(&mut record, args, &cells);
-    let table = table(args, &cells);
-    println!("{table}");
-    record.tables.push(table);
-    for picture in &PICTURES {
-        let path = record.path(&args.output, &format!("{}.svg", picture.name));
-        record::write_file(&path, &picture.chart(args, &cells).svg())?;
-        println!("picture: {}", path.display());
-    }
-    println!("record:  {}", record.write(&args.output)?.display());
-    Ok(())
+    record.tables.push(table(args, &cells));
+    let chart = |picture: &Picture| (format!("{}.svg", picture.name), picture.chart(args, &cells));
+    record.publish(&args.output, PICTURES.iter().map(chart))
 }
 
 fn measure(args: &Args) -> Result<Vec<Cell>> {

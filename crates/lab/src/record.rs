@@ -6,6 +6,7 @@
 //! again and to check every summary row against the samples.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::chart::Chart;
 use crate::table::Table;
 
 /// Version of the file format that this lab writes and reads.
@@ -130,6 +132,37 @@ impl Record {
         Ok(path)
     }
 
+    /// Prints tables and remarks, and saves all as [`Record::save`] does.
+    pub(crate) fn publish<N: Display>(
+        &self,
+        directory: &Path,
+        pictures: impl IntoIterator<Item = (N, Chart)>,
+    ) -> anyhow::Result<()> {
+        for table in &self.tables {
+            println!("{table}");
+        }
+        for remark in &self.remarks {
+            println!("{remark}");
+        }
+        self.save(directory, pictures)
+    }
+
+    /// Writes pictures, by the extensions of their files' names, and the record below `directory`,
+    /// and prints where they are.
+    pub(crate) fn save<N: Display>(
+        &self,
+        directory: &Path,
+        pictures: impl IntoIterator<Item = (N, Chart)>,
+    ) -> anyhow::Result<()> {
+        for (extension, chart) in pictures {
+            let path = self.path(directory, &extension.to_string());
+            write_file(&path, &chart.svg())?;
+            println!("Picture: {}", path.display());
+        }
+        println!("Record: {}", self.write(directory)?.display());
+        Ok(())
+    }
+
     /// Reads a record back.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
@@ -209,7 +242,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Writes `text` to `path`, making its directory if missing.
-pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let directory = path.parent().unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(directory)
         .with_context(|| format!("make directory {}", directory.display()))?;

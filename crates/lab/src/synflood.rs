@@ -21,7 +21,7 @@ use self::trial::{Case, Outcome, Strength};
 use crate::carrier::Carrier;
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::{self, Record};
+use crate::record::Record;
 
 /// Arguments of `posthaste-lab synflood`.
 #[derive(Debug, clap::Args)]
@@ -141,14 +141,7 @@ pub fn run(args: &Args) -> Result<()> {
     record
         .remarks
         .extend(broken.iter().map(|what| format!("BROKEN: {what}")));
-    record.tables.iter().for_each(|table| println!("{table}"));
-    let picture = record.path(&args.output, "svg");
-    record::write_file(&picture, &report::chart(args, &trials).svg())?;
-    println!(
-        "picture: {}\nrecord:  {}",
-        picture.display(),
-        record.write(&args.output)?.display()
-    );
+    record.publish(&args.output, [("svg", report::chart(args, &trials))])?;
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
     Ok(())
 }

@@ -13,9 +13,9 @@ use super::load::{self, Load, Placement, Yield};
 use super::report;
 use super::start::{self, Starts};
 use super::{Args, Results};
-use crate::load::Work;
-use crate::record::{self, Record};
 use crate::chance::shuffled;
+use crate::load::Work;
+use crate::record::Record;
 
 /// How remarks begin that say what could not be measured.
 const FAILED: &str = "FAILED";
@@ -171,13 +171,9 @@ impl Bench<'_> {
 
     pub(super) fn finish(&self, record: &Record, results: &Results) -> Result<()> {
         print!("{}", record.markdown());
-        let output = &self.args.output;
-        println!("record:  {}", record.write(output)?.display());
-        for (name, chart) in report::charts(self, results) {
-            let path = record.path(output, &format!("{name}.svg"));
-            record::write_file(&path, &chart.svg())?;
-            println!("picture: {}", path.display());
-        }
+        let charts = report::charts(self, results).into_iter();
+        let pictures = charts.map(|(name, chart)| (format!("{name}.svg"), chart));
+        record.save(&self.args.output, pictures)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 use super::Args;
 use crate::chart::{Across, Chart, Series, Spacing};
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{max, median};
 use crate::table::Table;
 
@@ -61,16 +61,7 @@ pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Resu
     samples(outcome, record);
     record.tables = vec![arrival(outcome), deaths(outcome), cost(outcome, args)];
     record.remarks = remarks(outcome);
-    for table in &record.tables {
-        println!("{table}");
-    }
-    for remark in &record.remarks {
-        println!("{remark}");
-    }
-    let picture = record.path(&args.output, "svg");
-    record::write_file(&picture, &chart(args, outcome).svg())?;
-    println!("Picture: {}", picture.display());
-    println!("Record: {}", record.write(&args.output)?.display());
+    record.publish(&args.output, [("svg", chart(args, outcome))])?;
     let losses = outcome.losses.len();
     ensure!(losses == 0, "{losses} streams were lost, or rows refused");
     Ok(())

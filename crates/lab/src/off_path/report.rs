@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::crossing::crossing;
 use super::{Args, Configuration, KB, Place, Setups, Timings};
 use crate::model::Mode;
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{deviation_percent, median};
 use crate::table::Table;
 
@@ -33,18 +33,11 @@ pub(super) fn write(
     record.remarks.extend(misses.iter().cloned());
     record.remarks.extend(failures.iter().cloned());
     record.remarks.extend(report.elsewhere(setups)?);
-    for table in &record.tables {
-        println!("{table}");
-    }
-    for remark in &record.remarks {
-        println!("{remark}");
-    }
-    for (name, chart) in [("times", report.times()), ("ratio", report.ratios())] {
-        let path = record.path(&args.output, &format!("{name}.svg"));
-        record::write_file(&path, &chart.svg())?;
-        println!("Picture: {}", path.display());
-    }
-    println!("Record: {}", record.write(&args.output)?.display());
+    let pictures = [
+        ("times.svg", report.times()),
+        ("ratio.svg", report.ratios()),
+    ];
+    record.publish(&args.output, pictures)?;
     ensure!(failures.is_empty(), "{} transfers failed", failures.len());
     ensure!(
         misses.is_empty(),

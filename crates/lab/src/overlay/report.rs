@@ -9,7 +9,7 @@ use super::moves::Kind;
 use super::site::{Hops, Site};
 use super::world::{Pair, World};
 use super::{Args, Configuration, Contender, Outcome};
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{deviation_percent, max, median, percentile};
 use crate::table::Table;
 
@@ -46,18 +46,9 @@ pub(super) fn write(
     record.remarks.extend(misses.iter().cloned());
     record.remarks.extend(outcome.remarks.iter().cloned());
     record.remarks.extend(outcome.failures.iter().cloned());
-    for table in &record.tables {
-        println!("{table}");
-    }
-    for remark in &record.remarks {
-        println!("{remark}");
-    }
-    for (name, chart) in report.pictures() {
-        let path = record.path(&args.output, &format!("{name}.svg"));
-        record::write_file(&path, &chart.svg())?;
-        println!("Picture: {}", path.display());
-    }
-    println!("Record: {}", record.write(&args.output)?.display());
+    let pictures = report.pictures().into_iter();
+    let pictures = pictures.map(|(name, chart)| (format!("{name}.svg"), chart));
+    record.publish(&args.output, pictures)?;
     let failures = outcome.failures.len();
     ensure!(failures == 0, "{failures} transfers failed");
     ensure!(misses.is_empty(), "{} targets missed", misses.len());

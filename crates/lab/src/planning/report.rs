@@ -7,7 +7,7 @@ use super::pictures::{self, SAME_PERCENT};
 use super::quality::{Other, Qualities};
 use super::runtime::Times;
 use super::{Args, ROUNDS};
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{deviation_percent, mean, median, percentile};
 use crate::table::Table;
 
@@ -55,23 +55,14 @@ pub(super) fn write(args: &Args, findings: &Findings, mut record: Record) -> Res
         times(&findings.times),
     ];
     record.remarks = remarks(&findings.times);
-    for table in &record.tables {
-        println!("{table}");
-    }
-    for remark in &record.remarks {
-        println!("{remark}");
-    }
+    let mut pictures = Vec::new();
     for (rounds, size) in ROUNDS.into_iter().zip(SIZES) {
         let quality = &findings.published[&rounds];
         let chart = pictures::distribution(rounds, size, findings.graphs, quality);
-        let path = record.path(&args.output, &format!("rounds-{rounds}.svg"));
-        record::write_file(&path, &chart.svg())?;
-        println!("Picture: {}", path.display());
+        pictures.push((format!("rounds-{rounds}.svg"), chart));
     }
-    let path = record.path(&args.output, "time.svg");
-    record::write_file(&path, &pictures::times(&findings.times).svg())?;
-    println!("Picture: {}", path.display());
-    println!("Record: {}", record.write(&args.output)?.display());
+    pictures.push(("time.svg".to_owned(), pictures::times(&findings.times)));
+    record.publish(&args.output, pictures)?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use super::way::{Carriage, Layout, Way};
 use super::{Args, Configuration, KB, Setup, Setups, Timings};
 use crate::chart::{Across, Chart, Series};
 use crate::model::Mode;
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::stats::{deviation_percent, median, percentile};
 use crate::table::Table;
 use crate::transfer::Timing;
@@ -71,18 +71,8 @@ pub(super) fn write(
         .remarks
         .extend(misses.iter().chain(&idle).chain(failures).cloned());
     record.remarks.extend(setups.iter().map(emulation_remark));
-    for table in &record.tables {
-        println!("{table}");
-    }
-    for remark in &record.remarks {
-        println!("{remark}");
-    }
-    for view in views {
-        let path = record.path(&args.output, &view.file);
-        record::write_file(&path, &report.chart(&view).svg())?;
-        println!("Picture: {}", path.display());
-    }
-    println!("Record: {}", record.write(&args.output)?.display());
+    let pictures = views.iter().map(|view| (&view.file, report.chart(view)));
+    record.publish(&args.output, pictures)?;
     ensure!(failures.is_empty(), "{} transfers failed", failures.len());
     ensure!(misses.is_empty(), "{} targets were missed", misses.len());
     Ok(())
