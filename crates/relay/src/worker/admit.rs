@@ -25,7 +25,7 @@ use super::wait::LOOK;
 
 /// Events taken before others have their turn: as many as the redirection holds
 /// back, so that the SYN of an accepted client is always among them.
-const EVENTS_MAX: usize = 1400;
+const EVENTS_MAX: usize = 1024;
 
 /// Whose word it is that a destination cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
