@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel tells of a connection.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+/// From linux/tcp.h.
+const TCPI_OPT_TIMESTAMPS: u8 = 1;
+const TCPI_OPT_SACK: u8 = 2;
+const TCPI_OPT_WSCALE: u8 = 4;
+/// From include/net/tcp_states.h.
+const TCP_SYN_SENT: u8 = 2;
+const TCP_SYN_RECV: u8 = 3;
+/// Numbers that `SO_MEMINFO` tells, and the place of the bytes of packets that the
+/// socket has made and this host still holds (linux/sock_diag.h).
+const MEMINFO_VARS: usize = 9;
+const MEMINFO_WMEM_ALLOC: usize = 2;
+/// What the timestamps option takes of each segment (RFC 7323 appendix A).
+const TIMESTAMPS_BYTES: u32 = 12;
+
+/// What the kernel knows of one TCP connection (`TCP_INFO`, `tcp(7)`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Kernel state, for example `ESTABLISHED`.
+    pub state: &'static str,
+    /// Congestion control in use.
+    pub congestion: String,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u32,
+    /// Mean deviation of the round-trip time in microseconds.
+    pub rttvar_us: u32,
+    /// Lowest round-trip time seen, in microseconds.
+    pub min_rtt_us: u32,
+    /// Retransmission timeout in microseconds.
+    pub rto_us: u32,
+    /// Congestion window in segments.
+    pub cwnd_segments: u32,
+    /// Largest segment we send, in bytes.
+    pub send_mss_bytes: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked_segments: u32,
+    /// Segments retransmitted since the start.
+    pub retransmitted_segments: u32,
+    /// Of these, what the peer had already (by duplicate SACKs, RFC 2883).
+    pub needless_segments: u32,
+    /// Bytes acknowledged by the peer.
+    pub acked_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes written and not sent yet.
+    pub notsent_bytes: u32,
+    /// Rate at which the peer took data of late, in bytes per second.
+    pub delivery_rate_bytes_per_second: u64,
+}
+
+impl TcpInfo {
+    /// The lowest round-trip time, if one was measured: all ones stand for none.
+    pub fn min_rtt(&self) -> Option<Duration> {
+        let measured = ![0, u32::MAX].contains(&self.min_rtt_us);
+        measured.then(|| Duration::from_micros(self.min_rtt_us.into()))
+    }
+}
+
+/// Reads `TCP_INFO` and the congestion control's name.
+pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
+    let info = raw_tcp_info(socket)?;
+    let name = SockRef::from(socket).tcp_congestion().unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    Ok(TcpInfo {
+        state: state_name(info.tcpi_state),
+        congestion: name.trim_end_matches('\0').to_owned(),
+        rtt_us: info.tcpi_rtt,
+        rttvar_us: info.tcpi_rttvar,
+        min_rtt_us: info.tcpi_min_rtt,
+        rto_us: info.tcpi_rto,
+        cwnd_segments: info.tcpi_snd_cwnd,
+        send_mss_bytes: info.tcpi_snd_mss,
+        unacked_segments: info.tcpi_unacked,
+        retransmitted_segments: info.tcpi_total_retrans,
+        needless_segments: info.tcpi_dsack_dups,
+        acked_bytes: info.tcpi_bytes_acked,
+        received_bytes: info.tcpi_bytes_received,
+        notsent_bytes: info.tcpi_notsent_bytes,
+        delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
+    })
+}
+
+/// The smoothed round-trip time of a connection, once there is one, and its congestion
+/// window in segments.
+pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, u32)> {
+    let info = raw_tcp_info(socket).ok()?;
+    let round = (info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()));
+    Some((round, info.tcpi_snd_cwnd))
+}
+
+/// Whether a connecting socket's SYN is still in this host: in a queue of a device,
+/// or waiting for a neighbour's address. Nothing else tells a socket whose address
+/// is not this host's that a neighbour does not answer.
+pub(crate) fn syn_unsent(socket: &impl AsFd) -> bool {
+    let waits = raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_SENT);
+    waits && memory_info(socket).is_ok_and(|info| info[MEMINFO_WMEM_ALLOC] > 0)
+}
+
+/// Whether a connection was accepted with its SYN, and its handshake is not
+/// complete: who opened it may be anybody.
+pub(crate) fn is_handshaking(socket: &impl AsFd) -> bool {
+    raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_RECV)
+}
+
+/// The options of the SYN-ACK that the peer of an open connection sent (RFC 8803
+/// §6.2.6), as far as the kernel remembers them: timestamps are not.
+pub(crate) fn peer_options(socket: &impl AsFd) -> Vec<u8> {
+    let Ok(info) = raw_tcp_info(socket) else {
+        return Vec::new();
+    };
+    let has = |option: u8| info.tcpi_options & option != 0;
+    let mut options = Vec::new();
+    if let Some(mss) = segment_bytes(socket) {
+        options.extend_from_slice(&[2, 4]);
+        options.extend_from_slice(&mss.to_be_bytes());
+    }
+    if has(TCPI_OPT_SACK) {
+        options.extend_from_slice(&[4, 2]);
+    }
+    if has(TCPI_OPT_WSCALE) {
+        // The kernel packs both shifts into one byte, the peer's low.
+        let scales = info.tcpi_snd_rcv_wscale;
+        options.extend_from_slice(&[3, 3, scales & 0xf]);
+    }
+    options
+}
+
+/// The segment size that the peer of an open connection announced, as far as
+/// the path allows. The kernel tells it less the options of each segment.
+pub(crate) fn segment_bytes(socket: &impl AsFd) -> Option<u16> {
+    let info = raw_tcp_info(socket).ok()?;
+    let timestamps = info.tcpi_options & TCPI_OPT_TIMESTAMPS != 0;
+    let options = if timestamps { TIMESTAMPS_BYTES } else { 0 };
+    u16::try_from(info.tcpi_snd_mss + options).ok()
+}
+
+/// The bound that [`super::set_pacing`] has set; all ones for none.
+#[cfg(test)]
+pub(crate) fn pacing(socket: &impl AsFd) -> io::Result<u64> {
+    Ok(raw_tcp_info(socket)?.tcpi_max_pacing_rate)
+}
+
+fn memory_info(socket: &impl AsFd) -> io::Result<[u32; MEMINFO_VARS]> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut info = [0; MEMINFO_VARS];
+    let mut length = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or(0);
+    // SAFETY: `info` is `length` bytes long; an older kernel fills less.
+    let result = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(info)
+}
+
+fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
+    // SAFETY: `info` is zeroed and `length` bytes long; an older kernel fills less.
+    unsafe {
+        let result = libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        );
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(info.assume_init())
+    }
+}
+
+/// The name of a kernel TCP state (include/net/tcp_states.h).
+fn state_name(state: u8) -> &'static str {
+    const NAMES: [&str; 13] = [
+        "UNKNOWN",
+        "ESTABLISHED",
+        "SYN_SENT",
+        "SYN_RECV",
+        "FIN_WAIT1",
+        "FIN_WAIT2",
+        "TIME_WAIT",
+        "CLOSE",
+        "CLOSE_WAIT",
+        "LAST_ACK",
+        "LISTEN",
+        "CLOSING",
+        "NEW_SYN_RECV",
+    ];
+    NAMES.get(usize::from(state)).copied().unwrap_or("UNKNOWN")
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Settings of sockets.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::policy::SideOptions;
+
+/// A send buffer's size at the start, in bytes; the kernel doubles it.
+const SEND_BUFFER_BYTES: u32 = 512 << 10;
+/// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
+const SO_BUF_LOCK: i32 = 72;
+
+/// Applies a rule's settings to one side of a relay, or to the listener that
+/// such sides inherit them from.
+pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    apply_at_birth(fd, options)?;
+    apply_when_full(fd, options)?;
+    apply_when_old(fd, options)
+}
+
+/// Applies those of a rule's settings that a socket needs before it connects.
+pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    let socket = SockRef::from(fd);
+    if let Some(name) = &options.congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes as usize)?;
+    }
+    if let Some(bytes) = options.receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes as usize)?;
+    }
+    Ok(())
+}
+
+/// Applies those that matter once a socket has more to send than it takes at
+/// once, which most never have.
+pub(crate) fn apply_when_full(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    if options.send_buffer_bytes.is_none() {
+        widen_send_buffer(fd)?;
+    }
+    SockRef::from(fd).set_tcp_notsent_lowat(options.notsent_lowat_bytes)
+}
+
+/// Applies those that matter after seconds, which most connections do not last.
+pub(crate) fn apply_when_old(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
+    let socket = SockRef::from(fd);
+    if !options.user_timeout.is_zero() {
+        socket.set_tcp_user_timeout(Some(options.user_timeout))?;
+    }
+    if !options.keepalive_idle.is_zero() {
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(options.keepalive_idle)
+            .with_interval(options.keepalive_interval);
+        socket.set_tcp_keepalive(&keepalive)?;
+    }
+    Ok(())
+}
+
+/// Raises the size that a send buffer starts with and leaves its tuning to the
+/// kernel. It starts with room for 20 segments written one at a time, and grows
+/// only when an acknowledgement finds it full: a relay in slow start, which
+/// writes segments as they come, would lose a round trip of the hop.
+fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
+    // It may have grown beyond on its own.
+    if SockRef::from(socket).send_buffer_size()? >= 2 * SEND_BUFFER_BYTES as usize {
+        return Ok(());
+    }
+    set_option(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        SEND_BUFFER_BYTES.cast_signed(),
+    )?;
+    // Setting a size has switched the tuning off.
+    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
+}
+
+/// Has the ACK that completes a handshake wait for the bytes that most clients
+/// have sent by then, and saves a packet and its handling; or has it sent now.
+pub(crate) fn set_quick_ack(socket: &impl AsFd, quick: bool) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, quick.into())
+}
+
+/// Turns the armed reset-on-close off (or on again).
+pub(crate) fn set_reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
+    SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO))
+}
+
+/// Bounds the rate at which a socket sends, in bytes per second, or no longer.
+/// Once bounded, the kernel paces what the socket sends for good, by the rate
+/// that its congestion control thinks right.
+pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()> {
+    // All ones in 32 bits stand for no bound (sk_setsockopt in net/core/sock.c).
+    let rate = rate.map_or(-1, |rate| rate.min(u32::MAX - 1).cast_signed());
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
+}
+
+pub(super) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);
+    // SAFETY: `value` lives through the call and `length` is its size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

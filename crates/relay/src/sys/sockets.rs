@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sockets that listen, connect and accept, with addresses of this host and of others.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::options::set_option;
+
+/// From linux/tcp.h; not in the libc crate.
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+
+/// The marks and bounds that all our sockets share.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketSettings {
+    /// `SO_MARK`, by which the redirect program knows our sockets.
+    pub mark: u32,
+    /// Length of the accept queue of each listener.
+    pub backlog: i32,
+}
+
+/// Opens a transparent listener on the loopback address of the family, on a
+/// port of the kernel's choice. Flows reach it by redirection only: a
+/// connection made to its own address is refused by the worker.
+///
+/// # Errors
+/// Any of the system calls; `EPERM` without `CAP_NET_ADMIN`, and
+/// `EAFNOSUPPORT` or `EADDRNOTAVAIL` where IPv6 is off.
+pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = tcp_socket(ipv6, settings.mark)?;
+    let loopback = if ipv6 {
+        IpAddr::V6(Ipv6Addr::LOCALHOST)
+    } else {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    };
+    // Inherited by what it accepts: a crash resets instead of truncating.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&SocketAddr::new(loopback, 0).into())?;
+    socket.listen(settings.backlog)?;
+    Ok(socket)
+}
+
+/// Opens a listener on `address` for those who name the destination themselves.
+/// Several may share the address: the kernel spreads connections over them.
+/// A request in a SYN (TCP Fast Open, RFC 7413) is there before the handshake
+/// is complete; no cookie is asked for, since a request has a seal or waits.
+///
+/// # Errors
+/// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
+pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = bound_listener(address, settings)?;
+    // Without it requests come one round trip later.
+    let _ = set_option(&socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1);
+    let _ = set_option(
+        &socket,
+        libc::IPPROTO_TCP,
+        libc::TCP_FASTOPEN,
+        settings.backlog,
+    );
+    socket.listen(settings.backlog)?;
+    Ok(socket)
+}
+
+/// Opens a listener on `address` for clients whose handshake is complete. Several may
+/// share the address, as those of [`explicit_listener`].
+///
+/// # Errors
+/// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
+pub fn fixed_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = bound_listener(address, settings)?;
+    socket.listen(settings.backlog)?;
+    Ok(socket)
+}
+
+/// Has a listener take the connections that arrive on one CPU, of those that it shares
+/// an address with others for (Linux 6.2).
+///
+/// # Errors
+/// The kernel's.
+pub fn prefer_cpu(listener: &Socket, cpu: usize) -> io::Result<()> {
+    let cpu = i32::try_from(cpu).map_err(io::Error::other)?;
+    set_option(listener, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, cpu)
+}
+
+fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
+    let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// A non-blocking TCP socket with our mark that may use foreign addresses.
+pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(
+        domain,
+        Type::STREAM.nonblocking().cloexec(),
+        Some(Protocol::TCP),
+    )?;
+    if ipv6 {
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)?;
+    } else {
+        socket.set_ip_transparent_v4(true)?;
+    }
+    socket.set_mark(mark)?;
+    // Urgent bytes stay in their place among the others; inherited by what a
+    // listener accepts. Else they would be lost.
+    socket.set_out_of_band_inline(true)?;
+    Ok(socket)
+}
+
+/// A socket for an upstream connection: armed so that a crash resets instead of
+/// truncating, and free to share an address that another connection uses.
+pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    let socket = tcp_socket(ipv6, mark)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_reuse_address(true)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Sends the SYN of a connection to `address`.
+pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Sends the SYN of a connection to `address`, with as much of `bytes` in it as
+/// goes, and returns how many that are: none where the kernel does not offer it.
+pub(crate) fn connect_saying(
+    socket: &Socket,
+    address: SocketAddr,
+    bytes: &[u8],
+) -> io::Result<usize> {
+    let without = || connect(socket, address).map(|()| 0);
+    if set_option(socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1).is_err() {
+        return without();
+    }
+    let flags = libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL;
+    match socket.send_to_with_flags(bytes, &address.into(), flags) {
+        Ok(sent) => Ok(sent),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINPROGRESS) => Ok(0),
+            // Switched off by `net.ipv4.tcp_fastopen`.
+            Some(libc::EOPNOTSUPP) => without(),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Takes a connection whose handshake is complete: the socket, its client and
+/// its original destination.
+pub(crate) fn accept(listener: &Socket) -> io::Result<(OwnedFd, SocketAddr, SocketAddr)> {
+    let (socket, client) = listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+    let address = |address: socket2::SockAddr| {
+        address
+            .as_socket()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
+    };
+    let (client, server) = (address(client)?, address(socket.local_addr()?)?);
+    Ok((socket.into(), client, server))
+}
+
+/// Whether an address is one of this host's.
+pub fn is_own_address(ip: IpAddr) -> bool {
+    UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+}
+
+/// The address of this host that would reach `destination`. Sends nothing.
+pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr> {
+    let any = if destination.is_ipv4() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(destination)?;
+    Ok(socket.local_addr()?.ip())
+}
