@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
 use posthaste_wire::header::{ChainHeader, Endpoint, Label};
 use posthaste_wire::syn_option;
 
@@ -130,6 +131,19 @@ fn what_a_rule_rejects_is_not_opened() {
     expect("rule", listed, |network| option(server(network, 81), None));
 }
 
+/// Sends a node so many options in the name of a peer, and waits until it has them all.
+fn forge(network: &Network, node: &Node, peer: IpAddr, count: u16) {
+    let to = v4(listener(network, 0, Family::V4));
+    for port in 0..count {
+        let from = v4(SocketAddr::new(peer, 20_000 + port));
+        let option = option(server(network, PORT), None);
+        send_syn(network.client(), from, to, &option);
+    }
+    until("forged options", || {
+        counter(node, "heralds_received") == u64::from(count)
+    });
+}
+
 /// Whoever forges the address of a peer has the server asked, and no more: it completes no
 /// handshake, and is reset.
 #[test]
@@ -139,19 +153,7 @@ fn a_forged_option_of_a_peer_completes_no_handshake_at_the_server() {
     let peer = IpAddr::from([10, 0, 99, 7]);
     let asked = Asked::start(&network, &config(&network, peer));
     let servers = listen(network.server(), PORT);
-    let node = v4(listener(&network, 0, Family::V4));
-    for port in 0..50 {
-        let from = v4(SocketAddr::new(peer, 20_000 + port));
-        send_syn(
-            network.client(),
-            from,
-            node,
-            &option(server(&network, PORT), None),
-        );
-    }
-    until("forged options", || {
-        counter(&asked.node, "heralds_received") == 50
-    });
+    forge(&network, &asked.node, peer, 50);
     assert_eq!(counter(&asked.node, "heralds_opened"), 50);
     until_ended(&asked.node, "client_absent", 50);
     assert_eq!(kernel_counter(network.server(), "Tcp", "PassiveOpens"), 0);
@@ -168,19 +170,7 @@ fn forged_options_stay_within_the_budget_of_the_peers_prefix() {
     let config =
         config(&network, peer).replace("expiry = \"1s\"", "expiry = \"5s\"\nper_prefix = 8");
     let asked = Asked::start(&network, &config);
-    let node = v4(listener(&network, 0, Family::V4));
-    for port in 0..100 {
-        let from = v4(SocketAddr::new(peer, 20_000 + port));
-        send_syn(
-            network.client(),
-            from,
-            node,
-            &option(server(&network, PORT), None),
-        );
-    }
-    until("forged options", || {
-        counter(&asked.node, "heralds_received") == 100
-    });
+    forge(&network, &asked.node, peer, 100);
     let opened = counter(&asked.node, "heralds_opened");
     assert!((8..=16).contains(&opened), "{opened} by two workers");
     assert_eq!(counter(&asked.node, "over_budget"), 100 - opened);
