@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::matrix::Matrix;
 use crate::model::Model;
-use crate::sweep::{Edges, Log, NO_NODE, Nodes, Slack};
+use crate::sweep::{Edges, Found, Log, NO_NODE, Nodes, SETTLED, Slack};
 
 /// What the longest hop of a chain is measured by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,19 +84,19 @@ pub struct Fronts {
 struct Row {
     /// Where the last node's begin; one more for the end.
     starts: Vec<u32>,
-    entries: Vec<Entry>,
-    /// The nodes between the ends of each, or without a bound of hops that before the last.
+    entries: Vec<Found>,
+    /// The nodes between the ends of each. None without a bound of hops.
     nodes: Nodes,
     /// Without a bound of hops, where the chain to that node is, or [`FIRST`].
     before: Vec<u32>,
 }
 
-/// A chain that was the shortest for a time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    /// Of the link that it was found with, its longest.
-    key: u32,
-    length: u32,
+/// Memory to sort in.
+#[derive(Debug, Default)]
+struct Room {
+    found: Vec<Found>,
+    nodes: Nodes,
+    next: Vec<u32>,
 }
 
 /// There is nothing before a hop.
@@ -129,10 +129,11 @@ impl Fronts {
             None => Slack::NONE,
         };
         let logs = edges.sweep(hops_max, slack);
+        let mut room = Room::default();
         let row = |(from, log): (usize, Log)| {
-            let mut row = sort(nodes, &log, &edges);
+            let mut row = Row::new(nodes, log, &mut room);
             if hops_max.is_none() {
-                row.link(from, &log);
+                row.link(from, &mut room);
             }
             row
         };
@@ -168,29 +169,35 @@ impl Fronts {
         let row = &self.rows[usize::from(first)];
         let places = row.range(last);
         let entries = &row.entries[places.start as usize..places.end as usize];
-        let followers = entries.iter().skip(1).map(Some).chain([None]);
         let costs = self.costs[from] + self.costs[to];
-        places
-            .zip(entries.iter().zip(followers))
-            // A link of the same key may have made the chain shorter still.
-            .filter(|(_, (entry, next))| next.is_none_or(|next| next.key != entry.key))
-            .map(move |(place, (entry, _))| Point {
+        // A link of the same key may have made the chain shorter still.
+        let is_last = move |at: usize| {
+            entries
+                .get(at + 1)
+                .is_none_or(|next| next.key != entries[at].key)
+        };
+        let point = move |(at, place)| {
+            let entry: &Found = &entries[at];
+            is_last(at).then(|| Point {
                 length_us: (entry.length - costs) / 2,
                 longest_us: entry.key,
                 place,
             })
+        };
+        places.enumerate().filter_map(point)
     }
 
     /// Writes the nodes of a chain to `chain`, its ends included. The point must be of this pair.
     pub fn chain(&self, from: usize, to: usize, point: &Point, chain: &mut Vec<u16>) {
         chain.clear();
         chain.push(self.name(self.places[from]));
-        self.between(self.places[from], self.places[to], point, chain);
+        self.add_between(from, to, point, chain);
         chain.push(self.name(self.places[to]));
     }
 
-    /// Adds the nodes between the ends of a chain.
-    fn between(&self, first: u16, last: u16, point: &Point, chain: &mut Vec<u16>) {
+    /// Adds the nodes between the ends of a chain to `chain`. The point must be of this pair.
+    pub(crate) fn add_between(&self, from: usize, to: usize, point: &Point, chain: &mut Vec<u16>) {
+        let (first, last) = (self.places[from], self.places[to]);
         let start = chain.len();
         let (row, _) = self.in_order(first, last);
         let row = &self.rows[usize::from(row)];
@@ -204,8 +211,9 @@ impl Fronts {
             }
         } else {
             while row.before[place as usize] != FIRST {
-                chain.push(self.name(row.nodes.get(place as usize)[0]));
+                chain.push(self.name(row.entries[place as usize].before & !SETTLED));
                 place = row.before[place as usize];
+                debug_assert!(chain.len() - start < row.starts.len(), "it goes round");
             }
         }
         chain[start..].reverse();
@@ -237,62 +245,60 @@ impl Fronts {
 }
 
 impl Row {
+    /// Sorts a log by last node, and leaves what is of the same in its order.
+    fn new(nodes: usize, log: Log, room: &mut Room) -> Self {
+        let mut starts = vec![0u32; nodes + 1];
+        for found in &log.found {
+            starts[usize::from(found.to) + 1] += 1;
+        }
+        for node in 0..nodes {
+            starts[node + 1] += starts[node];
+        }
+        // It stays in its memory: to be given as much again takes longer than to sort.
+        room.found.clone_from(&log.found);
+        room.nodes.clone_from(&log.nodes);
+        room.next.clone_from(&starts);
+        let mut row = Self {
+            starts,
+            entries: log.found,
+            nodes: log.nodes,
+            before: Vec::new(),
+        };
+        for (number, found) in room.found.iter().enumerate() {
+            let place = &mut room.next[usize::from(found.to)];
+            row.entries[*place as usize] = *found;
+            if row.nodes.room > 0 {
+                let nodes = room.nodes.get(number).iter().copied();
+                row.nodes.set(*place as usize, nodes);
+            }
+            *place += 1;
+        }
+        row
+    }
+
+    /// Notes for each chain where the chain to the node before its last is, of chains from a node without a bound of
+    /// hops.
+    ///
+    /// That is the last that was found up to then. If the last hop is not the link itself, the same link has made
+    /// the chain to that node shorter: else it would not have made this one shorter either. The log has what a link
+    /// made in the order of last nodes, so that one may come later.
+    fn link(&mut self, from: usize, room: &mut Room) {
+        room.next.clone_from(&self.starts);
+        self.before = vec![FIRST; room.found.len()];
+        for found in &room.found {
+            let before = usize::from(found.before & !SETTLED);
+            let place = room.next[usize::from(found.to)];
+            room.next[usize::from(found.to)] += 1;
+            let is_to_come = found.before > found.to && found.before & SETTLED == 0;
+            if before != from {
+                self.before[place as usize] = room.next[before] + u32::from(is_to_come) - 1;
+            }
+        }
+    }
+
     /// Where the entries to a node are.
     fn range(&self, last: u16) -> Range<u32> {
         let last = usize::from(last);
         self.starts[last]..self.starts[last + 1]
     }
-
-    /// Notes for each chain of a log where the chain to the node before its last is.
-    fn link(&mut self, from: usize, log: &Log) {
-        let mut next = self.starts.clone();
-        let (mut rest, mut known) = (log.found.iter().peekable(), self.starts.clone());
-        self.before = vec![FIRST; log.found.len()];
-        self.nodes = Nodes {
-            room: 1,
-            all: vec![NO_NODE; log.found.len()],
-        };
-        for found in &log.found {
-            // What the same link made shorter counts: it may be the chain to the node before.
-            while let Some(other) = rest.next_if(|other| other.rank <= found.rank) {
-                known[usize::from(other.to)] += 1;
-            }
-            let before = usize::from(found.before);
-            let place = &mut next[usize::from(found.to)];
-            self.nodes.all[*place as usize] = found.before;
-            if before != from {
-                self.before[*place as usize] = known[before] - 1;
-            }
-            *place += 1;
-        }
-    }
-}
-
-/// Sorts a log by last node, and leaves what is of the same in its order.
-fn sort(nodes: usize, log: &Log, edges: &Edges) -> Row {
-    let mut starts = vec![0u32; nodes + 1];
-    for found in &log.found {
-        starts[usize::from(found.to) + 1] += 1;
-    }
-    for node in 0..nodes {
-        starts[node + 1] += starts[node];
-    }
-    let mut row = Row {
-        entries: vec![Entry::default(); log.found.len()],
-        nodes: log.nodes.clone(),
-        before: Vec::new(),
-        starts,
-    };
-    let mut next = row.starts.clone();
-    for (number, found) in log.found.iter().enumerate() {
-        let place = &mut next[usize::from(found.to)];
-        row.entries[*place as usize] = Entry {
-            key: edges.edges[found.rank as usize].key,
-            length: found.length,
-        };
-        let nodes = log.nodes.get(number).iter().copied();
-        row.nodes.set(*place as usize, nodes);
-        *place += 1;
-    }
-    row
 }

@@ -62,15 +62,19 @@ pub(crate) struct Edge {
     pub(crate) length: i32,
 }
 
+/// Said of a node before the last: the chain to it is not one that the same link made. No place is so large.
+pub(crate) const SETTLED: u16 = 1 << 15;
+
 /// A chain was found that is shorter than all with no longer a hop.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     /// The place of its last node; the first is that of the log.
     pub(crate) to: u16,
-    /// The place of the node before the last, without a bound of hops.
+    /// Without a bound of hops, the place of the node before the last, and [`SETTLED`] if the last hop is the link
+    /// that made the chain.
     pub(crate) before: u16,
-    /// Place in the order of links of the one that made it.
-    pub(crate) rank: u32,
+    /// The key of that link, which is the largest of its links'.
+    pub(crate) key: u32,
     /// Its length.
     pub(crate) length: u32,
 }
@@ -170,8 +174,8 @@ impl Edges {
             targets: vec![NearNodes::new(shape); count],
             room: Room::default(),
         };
-        for (rank, edge) in (0u32..).zip(&self.edges) {
-            sweep.take(rank, edge);
+        for edge in &self.edges {
+            sweep.take(edge);
         }
         let last = sweep.layers.pop();
         last.map_or_else(Vec::new, Layer::into_log)
@@ -197,8 +201,12 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn take(&mut self, rank: u32, edge: &Edge) {
+    fn take(&mut self, edge: &Edge) {
         if !self.is_news(edge) {
+            return;
+        }
+        if !self.is_bounded {
+            self.join_any(edge);
             return;
         }
         // Where a layer has none, those above have none either.
@@ -209,15 +217,10 @@ impl Sweep {
         let sources = sources.count();
         let targets = hops.take_while(|hops| self.has_targets(*hops, edge));
         let targets = targets.count();
-        if !self.is_bounded {
-            self.join_any(rank, edge);
-            return;
-        }
         for one in 0..sources {
             for other in 0..targets.min(self.layers.len() - one) {
                 let (below, layers) = self.layers.split_at_mut(one + other);
                 let joint = Joint {
-                    rank,
                     edge,
                     sources: self.sources[one].all(),
                     targets: self.targets[other].all(),
@@ -230,13 +233,19 @@ impl Sweep {
     }
 
     /// Joins chains of any number of hops.
-    fn join_any(&mut self, rank: u32, edge: &Edge) {
+    fn join_any(&mut self, edge: &Edge) {
         let (sources, targets) = (&mut self.sources[0], &mut self.targets[0]);
         let layer = &mut self.layers[0];
-        layer::note_next(layer, edge, sources, targets);
-        layer.join_any(rank, sources.all(), targets.all());
         if self.both_ways {
-            layer.join_any(rank, targets.all(), sources.all());
+            layer::collect_both(layer, edge, sources, targets);
+        } else {
+            layer::collect_sources(layer, layer, edge, sources);
+            layer::collect_targets(layer, layer, edge, targets);
+        }
+        layer::note_next(layer, edge, sources, targets);
+        layer.join_any(edge.key, sources.all(), targets.all());
+        if self.both_ways {
+            layer.join_any(edge.key, targets.all(), sources.all());
         }
     }
 
@@ -250,7 +259,7 @@ impl Sweep {
     /// Collects the sources that are at most so many hops from the link; returns whether there are any.
     fn has_sources(&mut self, hops: usize, edge: &Edge) -> bool {
         let sources = &mut self.sources[hops];
-        match hops.checked_sub(usize::from(self.is_bounded)) {
+        match hops.checked_sub(1) {
             None => sources.set(edge.from, edge.length),
             Some(layer) => {
                 let (chains, compared) = (&self.layers[layer], &self.layers[hops]);
@@ -263,7 +272,7 @@ impl Sweep {
     /// The same for targets.
     fn has_targets(&mut self, hops: usize, edge: &Edge) -> bool {
         let targets = &mut self.targets[hops];
-        match hops.checked_sub(usize::from(self.is_bounded)) {
+        match hops.checked_sub(1) {
             None => targets.set(edge.to, 0),
             Some(layer) => {
                 let (chains, compared) = (&self.layers[layer], &self.layers[hops]);

@@ -4,8 +4,8 @@
 use std::iter::repeat;
 
 use super::lengths::{Lengths, Shape};
-use super::near::{Near, NearNodes};
-use super::{Edge, Found};
+use super::near::{self, Near, NearNodes};
+use super::{Edge, Found, SETTLED};
 
 /// There are no more nodes.
 pub(crate) const NO_NODE: u16 = u16::MAX;
@@ -62,7 +62,6 @@ pub(super) struct Layer {
 /// Chains to a link, the link, and chains from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Joint<'a> {
-    pub(super) rank: u32,
     pub(super) edge: &'a Edge,
     pub(super) sources: &'a [Near],
     pub(super) targets: &'a [Near],
@@ -70,6 +69,10 @@ pub(super) struct Joint<'a> {
     pub(super) to_link: Option<&'a Layer>,
     pub(super) from_link: Option<&'a Layer>,
 }
+
+/// Chains to each node that a log begins with room for: to move it as it grows takes time, and memory that is not
+/// needed is not touched.
+const FOUND: usize = 8;
 
 /// Chains that are looked at together, unless there are more targets.
 const ROOM: usize = 4096;
@@ -106,14 +109,14 @@ impl Layer {
             Some(_) => 0,
             None => 1,
         };
-        let logged = Nodes {
-            room: hops.map_or(0, |(hops, _)| hops - 1),
-            all: Vec::new(),
+        let log = |_| Log {
+            found: Vec::with_capacity(shape.nodes * FOUND),
+            nodes: Nodes {
+                room: hops.map_or(0, |(hops, _)| hops - 1),
+                all: Vec::new(),
+            },
         };
-        let log = Log {
-            found: Vec::new(),
-            nodes: logged,
-        };
+        let logs = if is_last { shape.nodes } else { 0 };
         Self {
             shape,
             rows: Lengths::new(shape),
@@ -122,11 +125,7 @@ impl Layer {
                 room: between,
                 all: vec![NO_NODE; shape.nodes * shape.stride * between],
             },
-            log: if is_last {
-                vec![log; shape.nodes]
-            } else {
-                Vec::new()
-            },
+            log: (0..logs).map(log).collect(),
         }
     }
 
@@ -156,7 +155,7 @@ impl Layer {
 
     /// Looks at the chains from all sources over the link to all targets, of any number of hops. These are exact:
     /// there is no slack.
-    pub(super) fn join_any(&mut self, rank: u32, sources: &[Near], targets: &[Near]) {
+    pub(super) fn join_any(&mut self, key: u32, sources: &[Near], targets: &[Near]) {
         for source in sources {
             let from = usize::from(source.node);
             let start = from * self.shape.stride;
@@ -167,14 +166,14 @@ impl Layer {
                 let (to, length) = (usize::from(target.node), source.length + target.length);
                 if length < row[to] {
                     row[to] = length;
-                    before[to] = target.next;
+                    before[to] = target.next & !SETTLED;
                     if let Some(columns) = &mut self.columns {
                         columns.set(to, from, length);
                     }
                     log.push(Found {
                         to: target.node,
                         before: target.next,
-                        rank,
+                        key,
                         length: length.cast_unsigned(),
                     });
                 }
@@ -193,7 +192,7 @@ impl Layer {
                 let found = Found {
                     to: target.node,
                     before: NO_NODE,
-                    rank: joint.rank,
+                    key: joint.edge.key,
                     length: (source.length + target.length).cast_unsigned(),
                 };
                 joint.write(source, target, &mut room.chain);
@@ -287,6 +286,21 @@ pub(super) fn collect_targets(
     }
 }
 
+/// Both at once, by chains that are like their reverses: who comes sooner to either end by the link. These are
+/// exact: there is no slack.
+pub(super) fn collect_both(
+    chains: &Layer,
+    edge: &Edge,
+    sources: &mut NearNodes,
+    targets: &mut NearNodes,
+) {
+    let (near, far) = (
+        chains.rows.row(edge.from.into()),
+        chains.rows.row(edge.to.into()),
+    );
+    near::collect_both(near, far, edge.length, sources, targets);
+}
+
 /// Notes which nodes are beside those that a link brings nearer, by chains without a bound of hops.
 pub(super) fn note_next(
     chains: &Layer,
@@ -306,7 +320,11 @@ pub(super) fn note_next(
     for (end, other, all) in ends {
         for near in all {
             let known = chains.between.get(chains.place(end, near.node))[0];
-            near.next = if near.node == end { other } else { known };
+            near.next = if near.node == end {
+                other | SETTLED
+            } else {
+                known
+            };
         }
     }
 }

@@ -25,8 +25,8 @@ pub(super) struct NearNodes {
 impl NearNodes {
     pub(super) fn new(shape: Shape) -> Self {
         Self {
-            // One more, to write what does not count.
-            room: vec![Near::default(); shape.stride + 1],
+            // A block more, to write what does not count.
+            room: vec![Near::default(); shape.stride + BLOCK],
             count: 0,
         }
     }
@@ -77,14 +77,52 @@ impl NearNodes {
         length: i32,
         slack: Slack,
     ) {
+        let Some(room) = self.room[self.count..].first_chunk_mut::<BLOCK>() else {
+            unreachable!("there is room for all");
+        };
+        let mut count = 0;
         // Written whether they count or not: a branch would be guessed wrong.
         for (place, (chain, other)) in chains.iter().zip(compared).enumerate() {
-            self.room[self.count] = Near {
+            // It is less than a block, which the compiler does not know.
+            room[count % BLOCK] = Near {
                 node: short(block * BLOCK + place),
                 next: 0,
                 length: chain + length,
             };
-            self.count += usize::from(chain + length < slack.off(*other));
+            count += usize::from(chain + length < slack.off(*other));
         }
+        self.count += count;
+    }
+}
+
+/// The nodes that a link of `length` brings nearer to one of its ends, by their lengths to the `near` one and to the
+/// `far` one: sources are on the near side of it.
+pub(super) fn collect_both(
+    near: &[i32],
+    far: &[i32],
+    length: i32,
+    sources: &mut NearNodes,
+    targets: &mut NearNodes,
+) {
+    (sources.count, targets.count) = (0, 0);
+    let (all, _) = near.as_chunks::<BLOCK>();
+    let (others, _) = far.as_chunks::<BLOCK>();
+    for (block, (near, far)) in all.iter().zip(others).enumerate() {
+        let pairs = near.iter().zip(far);
+        let (source, target) = pairs.fold((0, 0), |(source, target), (near, far)| {
+            (
+                source | i32::from(near + length < *far),
+                target | i32::from(far + length < *near),
+            )
+        });
+        if source > 0 {
+            sources.collect_block(block, (near, far), length, Slack::NONE);
+        }
+        if target > 0 {
+            targets.collect_block(block, (far, near), length, Slack::NONE);
+        }
+    }
+    for target in targets.all_mut() {
+        target.length -= length;
     }
 }
