@@ -31,6 +31,8 @@ pub struct Transfer {
 pub(crate) enum HopTime<'a> {
     /// The measure is that time.
     Measure,
+    /// The measure is a round trip, and the time so many of them.
+    Rounds(u64),
     /// The measure is a round trip, and nothing else counts.
     Curve(Curve),
     /// The measure is a round trip, and the model knows more of such links.
@@ -42,6 +44,7 @@ impl HopTime<'_> {
     pub(crate) fn of(&self, measure_us: u32) -> u64 {
         match self {
             Self::Measure => measure_us.into(),
+            Self::Rounds(rounds) => rounds * u64::from(measure_us),
             Self::Curve(curve) => curve.of(measure_us),
             Self::Model(model, common, bytes) => {
                 let link = Link {
@@ -51,6 +54,20 @@ impl HopTime<'_> {
                 model.time_us(&link, *bytes)
             }
         }
+    }
+
+    /// The least measure with a longer time than this, in microseconds; more than any has if there is none. Times never
+    /// fall for a larger measure.
+    pub(crate) fn slower_us(&self, time_us: u64) -> u64 {
+        let (mut known, mut slower) = (0u64, 1 << u32::BITS);
+        while known < slower {
+            let middle = known.midpoint(slower);
+            match u32::try_from(middle) {
+                Ok(measure_us) if self.of(measure_us) <= time_us => known = middle + 1,
+                _ => slower = middle,
+            }
+        }
+        slower
     }
 }
 
@@ -149,7 +166,10 @@ impl<'a> Planner<'a> {
     pub(crate) fn hop_time(&self, fronts: &Fronts, bytes: u64) -> HopTime<'_> {
         match (fronts.measure(), self.common) {
             (Measure::RoundTrip, Some(common)) => match self.model.curve(&common, bytes) {
-                Some(curve) => HopTime::Curve(curve),
+                Some(curve) => match curve.rounds() {
+                    Some(rounds) => HopTime::Rounds(rounds),
+                    None => HopTime::Curve(curve),
+                },
                 None => HopTime::Model(&self.model, common, bytes),
             },
             _ => HopTime::Measure,

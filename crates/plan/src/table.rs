@@ -10,6 +10,7 @@
 //! egress, however many classes use it, and so is every distinct assignment of choices to classes.
 
 mod build;
+mod numbered;
 
 pub(crate) use build::build_all;
 

@@ -62,6 +62,11 @@ impl Curve {
         curve
     }
 
+    /// How many round trips it is for every hop, if it is the same number for all.
+    pub fn rounds(&self) -> Option<u64> {
+        (self.known_up_to_us == u32::MAX).then_some(self.before + self.known_rounds)
+    }
+
     /// For a hop of this round trip, in microseconds.
     pub fn of(&self, rtt_us: u32) -> u64 {
         let rtt = u64::from(rtt_us);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Making tables: choosing, and packing what was chosen.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
-
+use super::numbered::Numbered;
 use super::{CHOICES, Choices, Classes, NONE, Table};
 use crate::fronts::{Fronts, Point};
 use crate::parallel;
@@ -15,9 +13,8 @@ pub(crate) fn build_all(planner: &Planner<'_>, classes: &Classes, threads: usize
     let tables = if planner.serves_every_size() {
         let sizes = classes.sizes();
         let fronts = planner.fronts(sizes[0]);
-        parallel::map(fronts.nodes(), threads, |from| {
-            build(planner, &fronts, from, sizes, classes.access_us())
-        })
+        let sizes = Size::all(planner, &fronts, sizes, classes.access_us());
+        parallel::map(fronts.nodes(), threads, |from| build(&fronts, from, &sizes))
     } else {
         by_size(planner, classes, threads)
     };
@@ -28,9 +25,9 @@ pub(crate) fn build_all(planner: &Planner<'_>, classes: &Classes, threads: usize
 fn by_size(planner: &Planner<'_>, classes: &Classes, threads: usize) -> Vec<Table> {
     let of_size = |size: &[u64]| -> Vec<Table> {
         let fronts = planner.fronts(size[0]);
-        (0..fronts.nodes())
-            .map(|from| build(planner, &fronts, from, size, classes.access_us()))
-            .collect()
+        let sizes = Size::all(planner, &fronts, size, classes.access_us());
+        let table = |from| build(&fronts, from, &sizes);
+        (0..fronts.nodes()).map(table).collect()
     };
     let sizes: Vec<&[u64]> = classes.sizes().chunks(1).collect();
     let by_size = parallel::map(sizes.len(), threads, |place| of_size(sizes[place]));
@@ -41,27 +38,16 @@ fn by_size(planner: &Planner<'_>, classes: &Classes, threads: usize) -> Vec<Tabl
 }
 
 /// The table of one node for transfers of these sizes.
-fn build(
-    planner: &Planner<'_>,
-    fronts: &Fronts,
-    from: usize,
-    sizes: &[u64],
-    access_us: &[u32],
-) -> Table {
-    let mut draft = Draft::new(fronts.nodes(), sizes.len() * access_us.len());
-    let sizes: Vec<Size<'_>> = sizes
-        .iter()
-        .map(|&bytes| Size::new(planner, fronts, bytes, access_us))
-        .collect();
+fn build(fronts: &Fronts, from: usize, sizes: &[Size<'_>]) -> Table {
+    let classes = sizes.iter().map(|size| size.floors.len()).sum();
+    let mut draft = Draft::new(fronts.nodes(), classes);
     let mut chooser = Chooser::default();
-    let mut chain = Vec::new();
     for to in 0..fronts.nodes() {
         chooser.start(fronts.points(from, to));
         sizes.iter().for_each(|size| chooser.choose(size));
         chooser.give(&mut draft);
         for point in &chooser.kept {
-            fronts.chain(from, to, point, &mut chain);
-            draft.push(&chain[1..chain.len() - 1]);
+            draft.push(|chains| fronts.add_between(from, to, point, chains));
         }
         draft.finish();
     }
@@ -89,7 +75,8 @@ fn join(tables: &[&Table]) -> Table {
                 draft.pattern.push(number);
             }
         }
-        kept.iter().for_each(|chain| draft.push(chain));
+        kept.iter()
+            .for_each(|chain| draft.push(|chains| chains.extend_from_slice(chain)));
         draft.finish();
     }
     draft.table()
@@ -121,17 +108,66 @@ fn number(place: usize) -> u8 {
 #[derive(Debug)]
 struct Size<'a> {
     hop_time: HopTime<'a>,
-    /// How long its transfers wait for an access link, by class of these.
-    floors: Vec<u64>,
+    /// By class of access links.
+    floors: Vec<Floor>,
+}
+
+/// What an access link does to transfers of a size.
+#[derive(Debug)]
+struct Floor {
+    /// How long they wait for it.
+    time_us: u64,
+    /// The least measure of hops that they would wait for longer.
+    slower_us: u64,
 }
 
 impl<'a> Size<'a> {
+    fn all(
+        planner: &'a Planner<'_>,
+        fronts: &Fronts,
+        sizes: &[u64],
+        access_us: &[u32],
+    ) -> Vec<Self> {
+        let size = |&bytes| Self::new(planner, fronts, bytes, access_us);
+        sizes.iter().map(size).collect()
+    }
+
     fn new(planner: &'a Planner<'_>, fronts: &Fronts, bytes: u64, access_us: &[u32]) -> Self {
-        let floor = |&access_us| planner.floor_us(Transfer { bytes, access_us });
+        let hop_time = planner.hop_time(fronts, bytes);
+        let floor = |&access_us| {
+            let time_us = planner.floor_us(Transfer { bytes, access_us });
+            let slower_us = hop_time.slower_us(time_us);
+            Floor { time_us, slower_us }
+        };
         Self {
-            hop_time: planner.hop_time(fronts, bytes),
+            hop_time,
             floors: access_us.iter().map(floor).collect(),
         }
+    }
+}
+
+/// A point with the time of its longest hop: the smaller is the better.
+///
+/// Time and place as one number, so that in a tie the shorter chain is the better, and that no branch is needed, which
+/// would be guessed wrong. Times are far below 2 to the power of 56.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Offer(u64);
+
+impl Offer {
+    const NONE: Self = Self(u64::MAX << 8);
+
+    /// Of a hop that takes no time.
+    fn new(point: &Point, place: usize) -> Self {
+        Self(u64::from(point.length_us) << 8 | u64::from(NONE - number(place)))
+    }
+
+    fn with(self, hop_us: u64) -> Self {
+        Self(self.0 + (hop_us << 8))
+    }
+
+    fn place(self) -> u8 {
+        let [rest, ..] = self.0.to_le_bytes();
+        NONE - rest
     }
 }
 
@@ -139,6 +175,10 @@ impl<'a> Size<'a> {
 #[derive(Debug, Default)]
 struct Chooser {
     points: Vec<Point>,
+    /// By point, what it offers but for its longest hop, and how long that is by its measure.
+    offers: Vec<(Offer, u32)>,
+    /// By point, the best offer of this and all after it, of the size at hand.
+    fastest: Vec<Offer>,
     /// By class, the place of the point chosen.
     chosen: Vec<u8>,
     /// By point: whether it is chosen or a neighbour, and then its place among those that are.
@@ -154,36 +194,44 @@ impl Chooser {
         // Places are bytes. Of a longer front, which has not been seen, the end with the shortest
         // chains would be left out: those with the shortest hops matter more.
         self.points.extend(points.take(NONE.into()));
+        let offer = |(place, point): (_, &Point)| (Offer::new(point, place), point.longest_us);
+        self.offers.clear();
+        self.offers
+            .extend(self.points.iter().enumerate().map(offer));
+        self.fastest.clear();
+        self.fastest.resize(self.points.len() + 1, Offer::NONE);
     }
 
     /// Chooses for each access link of a size.
-    ///
-    /// Of the points whose hops are faster than the access link the last, being the shortest, is the
-    /// fastest; to the others the access link does nothing. Floors ascend, so one pass from the
-    /// end serves them all.
     fn choose(&mut self, size: &Size<'_>) {
-        let classes = self.chosen.len();
-        self.chosen.resize(classes + size.floors.len(), NONE);
-        let mut best = (u64::MAX, NONE);
-        let mut rest = self.points.len();
-        for (place, &floor) in size.floors.iter().enumerate().rev() {
-            let mut within = (u64::MAX, NONE);
-            while let Some(last) = rest.checked_sub(1) {
-                let point = &self.points[last];
-                let hop = size.hop_time.of(point.longest_us);
-                let time = u64::from(point.length_us) + hop.max(floor);
-                if hop <= floor {
-                    within = (time, number(last));
-                    break;
-                }
-                // In a tie the shorter chain stays.
-                if time < best.0 {
-                    best = (time, number(last));
-                }
-                rest = last;
-            }
-            let chosen = if within.0 < best.0 { within } else { best };
-            self.chosen[classes + place] = chosen.1;
+        let floors = &size.floors;
+        // Told apart here and not for each point: a hundred million are looked at for a plan.
+        match size.hop_time {
+            HopTime::Rounds(rounds) => self.choose_by(floors, |rtt_us| rounds * u64::from(rtt_us)),
+            HopTime::Curve(curve) => self.choose_by(floors, |rtt_us| curve.of(rtt_us)),
+            other => self.choose_by(floors, |measure_us| other.of(measure_us)),
+        }
+    }
+
+    /// Of the points whose hops are faster than the access link the last, being the shortest, is the
+    /// fastest; to the others the access link does nothing. Floors ascend, so one pass serves them all.
+    fn choose_by(&mut self, floors: &[Floor], hop_us: impl Fn(u32) -> u64) {
+        let mut fastest = Offer::NONE;
+        for ((offer, longest_us), from_here) in self.offers.iter().zip(&mut self.fastest).rev() {
+            fastest = fastest.min(offer.with(hop_us(*longest_us)));
+            *from_here = fastest;
+        }
+        let mut faster = 0;
+        for floor in floors {
+            let rest = self.offers[faster..].iter();
+            faster += rest
+                .take_while(|(_, longest_us)| u64::from(*longest_us) < floor.slower_us)
+                .count();
+            let within = match faster.checked_sub(1) {
+                Some(last) => self.offers[last].0.with(floor.time_us),
+                None => Offer::NONE,
+            };
+            self.chosen.push(self.fastest[faster].min(within).place());
         }
     }
 
@@ -247,8 +295,8 @@ struct Draft {
     starts: Vec<u32>,
     chains: Vec<u16>,
     pattern_of: Vec<u16>,
-    patterns: Numbered<Vec<u16>>,
-    choices: Numbered<Choices>,
+    patterns: Numbered<u16>,
+    choices: Numbered<u8>,
     /// Of the egress at hand.
     pattern: Vec<u16>,
     /// Where its chains begin.
@@ -256,17 +304,14 @@ struct Draft {
     classes: usize,
 }
 
-/// Things numbered as they first come. The hash is the same every time.
-type Numbered<T> = HashMap<T, u16, BuildHasherDefault<DefaultHasher>>;
-
 impl Draft {
     fn new(nodes: usize, classes: usize) -> Self {
         Self {
             starts: Vec::with_capacity(nodes),
             chains: Vec::new(),
             pattern_of: Vec::with_capacity(nodes),
-            patterns: Numbered::default(),
-            choices: Numbered::default(),
+            patterns: Numbered::new(classes),
+            choices: Numbered::new(CHOICES),
             pattern: Vec::with_capacity(classes),
             start: 0,
             classes,
@@ -275,52 +320,38 @@ impl Draft {
 
     /// The number of choices, which a pattern has for each class.
     fn number(&mut self, choices: Choices) -> u16 {
-        let new = short(self.choices.len());
-        *self.choices.entry(choices).or_insert(new)
+        self.choices.number(&choices)
     }
 
-    /// Adds a chain to the egress at hand.
-    fn push(&mut self, nodes: &[u16]) {
-        self.chains.push(short(nodes.len()));
-        self.chains.extend_from_slice(nodes);
+    /// Adds a chain to the egress at hand, whose nodes are to be added to what there is.
+    fn push(&mut self, add: impl FnOnce(&mut Vec<u16>)) {
+        let count = self.chains.len();
+        self.chains.push(0);
+        add(&mut self.chains);
+        self.chains[count] = short(self.chains.len() - count - 1);
     }
 
     /// Ends the egress at hand.
     fn finish(&mut self) {
         self.starts.push(self.start);
         self.start = u32::try_from(self.chains.len()).expect("a row of chains fits 32 bits");
-        let number = match self.patterns.get(&self.pattern) {
-            Some(known) => *known,
-            None => {
-                let new = short(self.patterns.len());
-                self.patterns.insert(self.pattern.clone(), new);
-                new
-            }
-        };
-        self.pattern_of.push(number);
+        self.pattern_of.push(self.patterns.number(&self.pattern));
         self.pattern.clear();
     }
 
     fn table(self) -> Table {
-        let patterns = in_order(self.patterns);
+        let choices = self.choices.into_all();
         Table {
             starts: self.starts.into(),
             chains: self.chains.into(),
             pattern_of: self.pattern_of.into(),
-            patterns: patterns.into_iter().flatten().collect(),
-            choices: in_order(self.choices).into(),
+            patterns: self.patterns.into_all().into(),
+            choices: choices.as_chunks().0.into(),
             classes: self.classes,
         }
     }
 }
 
-/// The things in the order of their numbers.
-fn in_order<T>(numbered: Numbered<T>) -> Vec<T> {
-    let mut things: Vec<(T, u16)> = numbered.into_iter().collect();
-    things.sort_unstable_by_key(|(_, number)| *number);
-    things.into_iter().map(|(thing, _)| thing).collect()
-}
-
-fn short(number: usize) -> u16 {
+pub(super) fn short(number: usize) -> u16 {
     u16::try_from(number).expect("there are no more of them than nodes, or than choices in bytes")
 }
