@@ -198,9 +198,13 @@ impl Site {
         (code, body.to_owned())
     }
 
-    /// A document of the API.
+    /// A document of the API, asked for again where a plan is being made.
     pub(crate) fn document(&self, target: &str) -> Value {
-        let (code, body) = self.ask(&format!("GET {target}"), None, "");
+        let (mut code, mut body) = (0, String::new());
+        until("a document", || {
+            (code, body) = self.ask(&format!("GET {target}"), None, "");
+            code != 503
+        });
         assert_eq!(code, 200, "{target}: {body}");
         serde_json::from_str(&body).unwrap()
     }

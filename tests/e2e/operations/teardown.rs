@@ -5,7 +5,7 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 use serde_json::Value;
 
-use crate::support::{PORT, Pair, binary, counter, line, listen, start};
+use crate::support::{PORT, Pair, binary, counter, line, listen, start, until};
 use crate::watch::{assert_nothing_left, installed};
 
 /// Runs a verb of the program in a namespace, asserts that it succeeds and returns its words.
@@ -20,6 +20,7 @@ pub(super) fn run(host: &Namespace, words: &str) -> String {
 fn setup_and_teardown_do_nothing_the_second_time() {
     let network = line();
     let host = network.node(0);
+    until_links_are_up(host);
     let before = state(host);
     let said = run(host, "setup");
     assert_eq!(said.lines().count(), 4, "{said}");
@@ -32,6 +33,17 @@ fn setup_and_teardown_do_nothing_the_second_time() {
     assert_nothing_left(host);
     assert_eq!(run(host, "teardown"), "nothing to do\n");
     assert_eq!(state(host), before);
+}
+
+/// Waits until the kernel has done what it does of itself when links come up.
+fn until_links_are_up(host: &Namespace) {
+    until("links that are up", || {
+        let [v4, v6] = ["-4", "-6"].map(|family| {
+            let words = format!("{family} route show table all");
+            host.ip_output(&words).unwrap()
+        });
+        !v4.contains("linkdown") && v6.matches("\nlocal fe80::").count() == 2
+    });
 }
 
 /// Everything a node might touch that is not its own.
@@ -71,6 +83,7 @@ fn teardown_removes_nothing_of_others() {
     ] {
         host.ip_output(words).unwrap();
     }
+    until_links_are_up(host);
     let before = state(host);
     run(host, "setup");
     assert_ne!(state(host), before);
