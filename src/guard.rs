@@ -22,10 +22,12 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2,
 
 use crate::config::Transparent;
 use crate::host::{self, Claim};
-use crate::privileges;
+use crate::{memory, privileges};
 
 /// Name of the process, as `ps -e` shows it: the most the kernel keeps.
 const NAME: &std::ffi::CStr = c"posthaste-guard";
+/// How long a node may take to start, in milliseconds.
+const START_TIME_MAX: u16 = 1000;
 /// How long the kernel may take to close what a dead node had open.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -75,6 +77,9 @@ impl Guard {
 fn live(node: Pid, pipe: File, transparent: &Transparent, claim: &Claim) -> i32 {
     let death = open_pidfd(node);
     step_aside();
+    if is_quiet(&pipe) {
+        memory::forget_start();
+    }
     if left_in_order(pipe) {
         return 0;
     }
@@ -121,6 +126,12 @@ fn step_aside() {
         let _ = dup2_stdout(&null);
     }
     let _ = privileges::keep_only(&[Capability::CAP_NET_ADMIN]);
+}
+
+/// Whether the node has lived for long enough to be in nobody's way.
+fn is_quiet(pipe: &File) -> bool {
+    let mut waiting = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    poll(&mut waiting, START_TIME_MAX) == Ok(0)
 }
 
 /// Waits for the pipe to end; whether the node said that it cleaned up.
