@@ -22,6 +22,8 @@ use super::wire::End;
 
 mod due;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 mod work;
 

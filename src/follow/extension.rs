@@ -27,13 +27,15 @@ const POOL: PoolLimits = PoolLimits { min: 0, max: 64 };
 /// What a controller adds.
 #[derive(Clone, Debug)]
 pub(crate) struct Extension {
-    /// The other nodes, and where they answer probes.
+    /// The other nodes, also those that are gone, and where they answer probes.
     peers: Vec<(Peer, Option<SocketAddr>)>,
+    /// Those that are gone: flows of others are still carried from and to them.
+    gone: HashSet<NodeNumber>,
     plan: Option<Held>,
     /// All that labels may name.
     chains: Vec<(ChainNumber, Vec<NodeNumber>)>,
-    /// Those of them that flows from here do not take yet.
-    fresh: HashSet<ChainNumber>,
+    /// Those of them that flows from here take.
+    taken: HashSet<ChainNumber>,
     egresses: Vec<Egress>,
     lessons: Lessons,
     transfer_bytes: u32,
@@ -68,23 +70,36 @@ impl Extension {
         keys: &mut PairKeys,
         lessons: Lessons,
     ) -> Self {
-        let members = follower.members();
-        let peers = members.filter_map(|(member, exchange)| {
+        let mut known = |member: &Member, exchange: &[u8; 32]| {
             let key = keys.of(identity, exchange)?;
             let key_id = key_id(&identity.exchange_public(), exchange);
             peer(member, (key, key_id), settings)
-        });
+        };
+        let members = follower.members();
+        let mut peers: Vec<_> = members
+            .filter_map(|(member, exchange)| known(member, exchange))
+            .collect();
+        // Nobody wants to know of links to who is gone.
+        let gone = follower.former_members();
+        peers.extend(gone.filter_map(|(member, exchange)| {
+            let (peer, _) = known(member, exchange)?;
+            Some((peer, None))
+        }));
         let chains = follower.chains();
         let chains: Vec<_> = chains
             .map(|(number, nodes)| (number, nodes.to_vec()))
             .collect();
         Self {
-            peers: peers.collect(),
+            peers,
+            gone: follower
+                .former_members()
+                .map(|(member, _)| member.number)
+                .collect(),
             plan: follower.plan().cloned(),
-            fresh: chains
+            taken: chains
                 .iter()
+                .filter(|(number, nodes)| follower.is_to_be_taken(*number, nodes))
                 .map(|(number, _)| *number)
-                .filter(|number| follower.is_fresh(*number))
                 .collect(),
             chains,
             egresses: follower.egresses().to_vec(),
@@ -173,7 +188,7 @@ impl Extension {
         chains.chains = all.into();
         let is_own = |number: &ChainNumber| {
             let found = numbered.binary_search_by_key(number, |one| one.0);
-            found.is_ok() && !self.fresh.contains(number)
+            found.is_ok() && self.taken.contains(number)
         };
         let gained = |egress: &&Egress| self.classes(egress) != 0;
         let key = |egress: &Egress| (egress.node, self.classes(egress));
@@ -181,9 +196,15 @@ impl Extension {
             self.egresses.iter().filter(gained).map(key).collect();
         keys.sort_unstable();
         keys.dedup();
-        let toward = keys
-            .iter()
-            .map(|(node, classes)| toward(&chains, plan, (*node, *classes), is_own));
+        let toward = keys.iter().map(|(node, classes)| {
+            // What is to come out at a node that is gone goes directly.
+            let classes = if self.gone.contains(node) {
+                0
+            } else {
+                *classes
+            };
+            toward(&chains, plan, (*node, classes), is_own)
+        });
         let toward = toward.collect();
         let egresses = self.egresses.iter().filter(gained).filter_map(|egress| {
             let place = keys.binary_search(&key(egress)).ok()?;

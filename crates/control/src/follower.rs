@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::{
-    ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, Member, NodeNumber, Stamp,
+    ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, NodeNumber, Stamp,
     ToController, ToNode, VERSION, VERSION_TIME, Welcome,
 };
 use crate::rows::{Held, Refusal};
@@ -172,7 +172,7 @@ impl Follower {
     /// Something to do now; call again until there is nothing.
     pub fn next_order(&mut self, now: Duration) -> Option<Order> {
         self.check_life(now);
-        self.renew |= self.labels.expire(now);
+        self.renew |= self.labels.expire(now) | self.members.expire(now);
         if std::mem::take(&mut self.renew) {
             return Some(Order::Renew);
         }
@@ -203,12 +203,15 @@ impl Follower {
     pub fn deadline(&self) -> Option<Duration> {
         let over = self.stood.map(|stood| stood + self.life);
         let over = over.filter(|_| self.in_force);
-        let labels = self.labels.deadline();
-        let time = self.time.deadline();
-        [over, labels, self.save_at, self.stage.deadline(), time]
-            .into_iter()
-            .flatten()
-            .min()
+        let known = [self.labels.deadline(), self.members.deadline()];
+        let others = [
+            over,
+            self.save_at,
+            self.stage.deadline(),
+            self.time.deadline(),
+        ];
+        let all = known.into_iter().chain(others);
+        all.flatten().min()
     }
 
     /// The next thing that has happened; call again until there is nothing.
@@ -235,16 +238,21 @@ impl Follower {
         self.events.extend(self.time.on_own_clock(unix, now));
     }
 
-    /// A link is not what it was.
+    /// A link is not what it was. Of links to who is gone the controller does not want to know.
     pub fn on_link(&mut self, link: Link) {
+        if self.members.is_former(link.to) {
+            return;
+        }
         self.links.insert(link.to, link.state);
         self.news.insert(link.to);
     }
 
     /// These links are measured, and no others any more.
     pub fn retain_links(&mut self, is_measured: impl Fn(NodeNumber) -> bool) {
-        self.links.retain(|to, _| is_measured(*to));
-        self.news.retain(|to| is_measured(*to));
+        let members = &self.members;
+        let stays = |to: NodeNumber| is_measured(to) && !members.is_former(to);
+        self.links.retain(|to, _| stays(*to));
+        self.news.retain(|to| stays(*to));
     }
 
     /// What the node's own connections have found of destinations since this was last told.
@@ -268,7 +276,7 @@ impl Follower {
         match message {
             ToNode::Welcome(welcome) => self.on_welcome(welcome, now),
             ToNode::Members { all, members, gone } => {
-                let unwanted = self.members.take(all, members, &gone);
+                let unwanted = self.members.take(all, members, &gone, now);
                 self.counts.keys += unwanted.iter().filter(|one| one.is_key()).count() as u64;
                 self.events
                     .extend(unwanted.into_iter().map(Event::Unwanted));
@@ -296,15 +304,6 @@ impl Follower {
         }
     }
 
-    /// Takes the key of a node that was told now for the one that counts. Whether there is such a node.
-    pub fn forget_key(&mut self, name: &str, now: Duration) -> bool {
-        let found = self.members.forget_key(name);
-        if found {
-            self.on_news(now);
-        }
-        found
-    }
-
     /// The plan that flows go by; nothing when there is none, or its life is over.
     pub fn plan(&self) -> Option<&Held> {
         self.in_force.then_some(&self.held)
@@ -317,11 +316,6 @@ impl Follower {
         self.held.chains().chain(self.labels.former())
     }
 
-    /// Whether a chain is so new that others may not know it yet: flows that begin here are not to take it.
-    pub fn is_fresh(&self, number: ChainNumber) -> bool {
-        self.labels.is_fresh(number)
-    }
-
     /// The plan that is held, in force or not, and for how long it is known to have stood.
     pub fn held(&self, now: Duration) -> Option<(Stamp, Option<Duration>)> {
         let age = self.stood.map(|stood| now.saturating_sub(stood));
@@ -331,11 +325,6 @@ impl Follower {
     /// The life of a plan.
     pub fn life(&self) -> Duration {
         self.life
-    }
-
-    /// The other nodes, each with the key that counts for it: the first that was told.
-    pub fn members(&self) -> impl Iterator<Item = (&Member, &[u8; 32])> {
-        self.members.all()
     }
 
     /// Whose destinations are whose.

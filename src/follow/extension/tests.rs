@@ -215,6 +215,38 @@ fn members_become_peers_with_keys_of_pairs_and_those_of_the_file_stay() {
 }
 
 #[test]
+fn a_node_that_is_gone_stays_a_peer_for_a_minute_and_flows_from_here_do_not_go_by_it() {
+    let mut follower = follower();
+    let later = Duration::from_secs(3);
+    let gone = |gone| ToNode::Members {
+        all: false,
+        members: Vec::new(),
+        gone,
+    };
+    let at = [203, 0, 113, 1];
+    follower.on_message(gone(vec![3]), later);
+    let config = extended(&follower);
+    let chains = &config.policy.chains;
+    // The file has it for a peer, and its chain; the others do not know it any more.
+    let hop = ["node-4 by to node-4", "direct"];
+    assert_eq!(ways(chains, at, Some(20_000)), hop);
+    follower.on_message(gone(vec![4]), later);
+    let config = extended(&follower);
+    let chains = &config.policy.chains;
+    assert_eq!(ways(chains, at, Some(20_000)), ["direct"]);
+    // Flows of others that are to go on over it do.
+    let place = chains.peer(NodeId::new(4).unwrap());
+    let chain = chains.chain(8).unwrap();
+    assert!(place.is_some() && chain.nodes.contains(&place));
+    assert_eq!(config.measure.reflectors_of_peers[place.unwrap()], None);
+    while follower.next_order(Duration::from_secs(64)).is_some() {}
+    let config = extended(&follower);
+    let chains = &config.policy.chains;
+    assert_eq!(chains.peer(NodeId::new(4).unwrap()), None);
+    assert!(chains.peer(NodeId::new(3).unwrap()).is_some());
+}
+
+#[test]
 fn when_the_life_of_the_plan_is_over_peers_stay_and_flows_go_directly() {
     let mut follower = follower();
     let late = Duration::from_secs(62);

@@ -3,10 +3,19 @@
 //!
 //! The first key that was told for a node counts until the operator says otherwise. So a controller
 //! that was broken into cannot put itself between two nodes that know each other.
+//!
+//! Nodes do not hear at the same moment that one is gone. A node that hears takes no way over it for flows
+//! that begin there. But others may not have heard, and still send flows by chains that it is on, and in early
+//! mode a flow that is refused on its way has lost bytes. So who is gone is known for a while: its requests
+//! are taken, and flows of others are passed on to it. Nor do they hear at the same moment that one has come,
+//! or has come back: so for a moment chains with it are not taken either.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::message::{Member, NodeNumber};
+use super::Follower;
+use super::labels::FRESH;
+use crate::message::{ChainNumber, Member, NodeNumber};
 
 /// The most nodes there are, this one aside.
 pub const MEMBERS_MAX: usize = 1024;
@@ -14,6 +23,9 @@ pub const MEMBERS_MAX: usize = 1024;
 const KEYS_MAX: usize = 4 * MEMBERS_MAX;
 /// Addresses of a node.
 const ADDRESSES_MAX: usize = 16;
+/// For so long who is gone is still known. A controller that was started with another list tells each node as
+/// it comes back, and nodes are back within half a minute or little more.
+pub(super) const FORMER: Duration = Duration::from_secs(60);
 
 /// Something about a member that was not taken as it was told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +48,11 @@ impl Unwanted {
 pub(super) struct Members {
     me: NodeNumber,
     members: BTreeMap<NodeNumber, Member>,
+    /// Those that have just come, and until when others may not have heard.
+    fresh: BTreeMap<NodeNumber, Duration>,
+    /// Those that are gone, and until when they are known. With the members they are no more than
+    /// [`MEMBERS_MAX`].
+    former: BTreeMap<NodeNumber, (Member, Duration)>,
     keys: BTreeMap<NodeNumber, [u8; 32]>,
 }
 
@@ -44,6 +61,8 @@ impl Members {
         Self {
             me,
             members: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            former: BTreeMap::new(),
             keys: BTreeMap::new(),
         }
     }
@@ -51,10 +70,11 @@ impl Members {
     /// As they were saved.
     pub(super) fn restore(&mut self, members: Vec<Member>, keys: Vec<(NodeNumber, [u8; 32])>) {
         self.keys = keys.into_iter().take(KEYS_MAX).collect();
-        self.take(true, members, &[]);
+        self.take(true, members, &[], Duration::ZERO);
+        self.fresh.clear();
     }
 
-    /// To be saved.
+    /// To be saved. Who is gone is not: nobody may be left to say so after a restart.
     pub(super) fn save(&self) -> (Vec<Member>, Vec<(NodeNumber, [u8; 32])>) {
         let keys = self.keys.iter().map(|(number, key)| (*number, *key));
         (self.members.values().cloned().collect(), keys.collect())
@@ -66,13 +86,15 @@ impl Members {
         all: bool,
         members: Vec<Member>,
         gone: &[NodeNumber],
+        now: Duration,
     ) -> Vec<Unwanted> {
-        if all {
-            self.members.clear();
-        }
-        for number in gone {
-            self.members.remove(number);
-        }
+        let mut leaving = if all {
+            std::mem::take(&mut self.members)
+        } else {
+            let gone = gone.iter();
+            gone.filter_map(|number| self.members.remove_entry(number))
+                .collect()
+        };
         let mut unwanted = Vec::new();
         for member in members {
             let Member {
@@ -98,9 +120,55 @@ impl Members {
                 unwanted.push(Unwanted::Key(member.name.clone()));
             }
             self.keys.entry(number).or_insert(member.exchange);
-            self.members.insert(number, member);
+            self.former.remove(&number);
+            let known = leaving.remove(&number);
+            if self.members.insert(number, member).or(known).is_none() {
+                self.fresh.insert(number, now + FRESH);
+            }
         }
+        for (number, member) in leaving {
+            self.fresh.remove(&number);
+            self.former.insert(number, (member, now + FORMER));
+        }
+        self.bound();
         unwanted
+    }
+
+    /// Forgets those that have been gone the longest, as far as there are too many.
+    fn bound(&mut self) {
+        while self.members.len() + self.former.len() > MEMBERS_MAX {
+            let until =
+                |(number, (_, until)): (&NodeNumber, &(Member, Duration))| (*until, *number);
+            let Some((_, first)) = self.former.iter().map(until).min() else {
+                return;
+            };
+            self.former.remove(&first);
+        }
+    }
+
+    /// Forgets those that have been gone for long enough, and that others are new. Whether there were any.
+    pub(super) fn expire(&mut self, now: Duration) -> bool {
+        let before = (self.fresh.len(), self.former.len());
+        self.fresh.retain(|_, until| *until > now);
+        self.former.retain(|_, (_, until)| *until > now);
+        before != (self.fresh.len(), self.former.len())
+    }
+
+    /// When one is to be forgotten, or new no more.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let former = self.former.values().map(|(_, until)| until);
+        self.fresh.values().chain(former).min().copied()
+    }
+
+    /// Whether others know that a node is there, and it is not gone.
+    pub(super) fn is_settled(&self, number: NodeNumber) -> bool {
+        let is_there = self.members.contains_key(&number) && !self.fresh.contains_key(&number);
+        number == self.me || is_there
+    }
+
+    /// Whether a node is gone, and still known.
+    pub(super) fn is_former(&self, number: NodeNumber) -> bool {
+        self.former.contains_key(&number)
     }
 
     /// Has the key that was told last count for the node of this name.
@@ -115,7 +183,47 @@ impl Members {
 
     /// Each with the key that counts.
     pub(super) fn all(&self) -> impl Iterator<Item = (&Member, &[u8; 32])> {
-        let members = self.members.iter();
-        members.filter_map(|(number, member)| Some((member, self.keys.get(number)?)))
+        self.with_keys(self.members.values())
+    }
+
+    /// Those that are gone and still known, likewise.
+    pub(super) fn former(&self) -> impl Iterator<Item = (&Member, &[u8; 32])> {
+        self.with_keys(self.former.values().map(|(member, _)| member))
+    }
+
+    fn with_keys<'a>(
+        &'a self,
+        members: impl Iterator<Item = &'a Member>,
+    ) -> impl Iterator<Item = (&'a Member, &'a [u8; 32])> {
+        members.filter_map(|member| Some((member, self.keys.get(&member.number)?)))
+    }
+}
+
+impl Follower {
+    /// Takes the key of a node that was told now for the one that counts. Whether there is such a node.
+    pub fn forget_key(&mut self, name: &str, now: Duration) -> bool {
+        let found = self.members.forget_key(name);
+        if found {
+            self.on_news(now);
+        }
+        found
+    }
+
+    /// Whether flows that begin here may take a chain of these nodes: not while it, or one of them, is so new
+    /// that others may not know of it yet, nor when one of them is gone.
+    pub fn is_to_be_taken(&self, number: ChainNumber, nodes: &[NodeNumber]) -> bool {
+        let are_settled = || nodes.iter().all(|node| self.members.is_settled(*node));
+        !self.labels.is_fresh(number) && are_settled()
+    }
+
+    /// The other nodes, each with the key that counts for it: the first that was told.
+    pub fn members(&self) -> impl Iterator<Item = (&Member, &[u8; 32])> {
+        self.members.all()
+    }
+
+    /// Nodes that are gone, each with the key that counts for it. Others may not have heard: flows that they
+    /// send by these, or to them, are to be carried for a while.
+    pub fn former_members(&self) -> impl Iterator<Item = (&Member, &[u8; 32])> {
+        self.members.former()
     }
 }

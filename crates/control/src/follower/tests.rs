@@ -4,6 +4,8 @@
 use super::fake::{difference, hello, member, whole};
 use super::*;
 
+mod gone;
+
 const S: Duration = Duration::from_secs(1);
 
 fn stamp(version: u64) -> Stamp {
@@ -312,6 +314,15 @@ fn streams_are_tried_again_later_and_later_and_not_by_all_at_once() {
     assert!(one[9] >= S * 15 && one[9] <= S * 30, "{one:?}");
 }
 
+/// All nodes that plans may have in them.
+fn everybody() -> ToNode {
+    ToNode::Members {
+        all: true,
+        members: (2..10).map(|number| member(number, 7)).collect(),
+        gone: vec![],
+    }
+}
+
 #[test]
 fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
     let mut follower = joined();
@@ -320,14 +331,19 @@ fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
         numbers.sort_unstable();
         numbers
     };
+    follower.on_message(everybody(), S);
     follower.on_message(ToNode::Rows(whole(stamp(4))), S);
     orders(&mut follower, S);
     let before = numbers(&follower);
-    assert!(!before.is_empty() && before.iter().all(|number| follower.is_fresh(*number)));
+    let takes = |follower: &Follower, number: &ChainNumber| {
+        let mut chains = follower.chains();
+        chains.any(|(known, nodes)| known == *number && follower.is_to_be_taken(known, nodes))
+    };
+    assert!(!before.is_empty() && !before.iter().any(|number| takes(&follower, number)));
     let soon = S + labels::FRESH;
     assert_eq!(follower.deadline().map(|at| at <= soon), Some(true));
     assert_eq!(orders(&mut follower, soon)[0], Order::Renew);
-    assert!(!before.iter().any(|number| follower.is_fresh(*number)));
+    assert!(before.iter().all(|number| takes(&follower, number)));
     // Another store, and so other numbers.
     let mut other = whole(Stamp {
         epoch: 2,
