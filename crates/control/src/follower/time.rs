@@ -37,6 +37,12 @@ impl Told {
         self.within + now.saturating_sub(self.at) / DRIFT
     }
 
+    /// Whether it can have been told, at `now` or before. What is read from a disk may be anything.
+    fn is_possible(&self, now: Duration) -> bool {
+        let latest = Duration::from_micros(u64::MAX) + ROUND_TRIP_MAX;
+        self.at <= now && self.unix <= latest && self.within <= ROUND_TRIP_MAX
+    }
+
     /// Whether this and a newer one may both be true.
     fn agrees(&self, newer: &Self) -> bool {
         let now = newer.at;
@@ -72,7 +78,7 @@ impl Time {
 
     /// What was kept.
     pub(super) fn restore(&mut self, told: Option<Told>, now: Duration) {
-        self.told = told.filter(|told| told.at <= now);
+        self.told = told.filter(|told| told.is_possible(now));
         self.is_news = self.told.is_some();
     }
 
@@ -133,14 +139,14 @@ impl Time {
         self.own = Some((unix, now));
         let error = self.told?.error(now);
         let (ahead_us, wrong_us) = (self.ahead_us(now)?, micros(WRONG + error));
-        let is_right = ahead_us.abs() < wrong_us / 2;
+        let is_right = ahead_us.saturating_abs() < wrong_us / 2;
         if is_right && self.said_us != 0 {
             self.said_us = 0;
             return Some(Event::ClockRight);
         }
         // A clock that goes wrong slowly, or a controller's that is put right so, is no news each second.
-        let stir_us = wrong_us.saturating_add(self.said_us.abs() / 4);
-        if ahead_us.saturating_sub(self.said_us).abs() <= stir_us {
+        let stir_us = wrong_us.saturating_add(self.said_us.saturating_abs() / 4);
+        if ahead_us.saturating_sub(self.said_us).saturating_abs() <= stir_us {
             return None;
         }
         self.said_us = ahead_us;
@@ -261,5 +267,27 @@ mod tests {
             panic!("nothing is asked");
         };
         assert_eq!(ahead_us, Some(-3_600_000_000));
+    }
+    #[test]
+    fn nothing_that_is_said_of_the_time_is_too_much() {
+        let mut time = joined();
+        for (step, unix_us) in (0..).zip([0, u64::MAX, 0, u64::MAX]) {
+            let now = at(step * 20_000);
+            let Some(ToController::Time { mark, .. }) = time.question(now) else {
+                panic!("nothing is asked");
+            };
+            assert!(time.on_answer(mark, unix_us, now));
+            let said = time.on_own_clock(ZERO, now);
+            assert!(matches!(said, Some(Event::ClockWrong(_))), "{said:?}");
+        }
+        // Nor is what is read from a disk.
+        let told = time.told().unwrap();
+        let unix = Duration::MAX;
+        let within = Duration::MAX;
+        let wrong = [Told { unix, ..told }, Told { within, ..told }];
+        for wrong in wrong {
+            time.restore(Some(wrong), at(100_000));
+            assert_eq!(time.on_own_clock(ZERO, at(100_000)), None, "{wrong:?}");
+        }
     }
 }
