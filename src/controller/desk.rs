@@ -73,11 +73,16 @@ pub(super) struct Desk {
     is_planning: bool,
     /// What is to be written into the book.
     adoption: Option<Adoption>,
+    /// How many of its tables are not, and since when.
+    left: usize,
+    rests_since: Duration,
     /// Links that chains use and that became much worse, and when they did last: those that the tables of the
     /// book may not know of.
     worse: BTreeMap<Ends, Duration>,
     /// What a node holds although it is newer than the newest plan.
     outrun: Option<Stamp>,
+    /// Which nodes said so, and when they were heeded last.
+    outran: BTreeMap<NodeNumber, Duration>,
     list: Vec<Egress>,
     list_version: u64,
     /// Nodes that are away for so long that they are not planned with, and when the others are told. Until
@@ -116,8 +121,11 @@ impl Desk {
             book: Some(Box::new(book)),
             is_planning: false,
             adoption: None,
+            left: 0,
+            rests_since: now,
             worse: BTreeMap::new(),
             outrun: None,
+            outran: BTreeMap::new(),
             list: Vec::new(),
             list_version: 0,
             away: BTreeMap::new(),
@@ -162,7 +170,7 @@ impl Desk {
         }
         self.away.remove(&number);
         self.seated.insert(number, Due::new(holds));
-        self.note_outrun(holds, now);
+        self.note_outrun(number, holds, now);
         self.list_egresses(now);
         self.timing.news(now);
         Ok(())
@@ -191,6 +199,10 @@ impl Desk {
         message: ToController,
         now: Duration,
     ) -> Result<(), End> {
+        if !self.seated.contains_key(&number) {
+            // Its key is off the list, and its stream is about to end: nothing is to be left of it.
+            return Ok(());
+        }
         match message {
             ToController::Hello(_) => return Err(End::OutOfTurn),
             ToController::Time { .. } if self.spoken(number) < VERSION_TIME => {
@@ -220,13 +232,13 @@ impl Desk {
                 if let Some(due) = self.seated.get_mut(&number) {
                     due.follows(stamp);
                 }
-                self.note_outrun(Some(stamp), now);
+                self.note_outrun(number, Some(stamp), now);
             }
             ToController::Misfit { holds, .. } => {
                 if let Some(due) = self.seated.get_mut(&number) {
                     due.misfit(holds);
                 }
-                self.note_outrun(holds, now);
+                self.note_outrun(number, holds, now);
             }
         }
         Ok(())
@@ -373,11 +385,21 @@ impl Desk {
         }
     }
 
-    /// A node may hold a newer plan than the newest: then the store was lost, or is older.
-    fn note_outrun(&mut self, held: Option<Stamp>, now: Duration) {
+    /// A node may hold a newer plan than the newest: then the store was lost, or is older. It can be so once
+    /// for each node; who says it again lies, and would have all nodes sent all rows.
+    fn note_outrun(&mut self, number: NodeNumber, held: Option<Stamp>, now: Duration) {
         let Some(held) = held.filter(|held| *held > self.stamp) else {
             return;
         };
+        let heeded = self.outran.get(&number);
+        if heeded.is_none_or(|at| *at + self.terms.life <= now) {
+            self.outran.insert(number, now);
+            self.outrun(held, now);
+        }
+    }
+
+    /// Begins an epoch that is newer than a plan that a node holds.
+    fn outrun(&mut self, held: Stamp, now: Duration) {
         match &mut self.book {
             None => self.outrun = self.outrun.max(Some(held)),
             Some(book) => {

@@ -111,13 +111,15 @@ impl Due {
     /// Whether it has the newest plan, or is being sent its rows.
     pub(super) fn is_told(&self, newest: Stamp) -> bool {
         let is_sent = self.awaits_answer && self.sent == Some(newest);
-        is_sent || (self.holds == Some(newest) && !self.whole)
+        is_sent || self.holds > Some(newest) || (self.holds == Some(newest) && !self.whole)
     }
 
     /// Whether rows of the newest plan are to be sent, and as changes to what. Rows that it has not
-    /// answered come first: only then is it known what it holds.
+    /// answered come first: only then is it known what it holds. Who holds a newer plan, which cannot be,
+    /// would refuse them.
     pub(super) fn wants_rows(&mut self, newest: Stamp) -> Option<Option<Stamp>> {
-        if self.awaits_answer || (self.holds == Some(newest) && !self.whole) {
+        let has_newest = self.holds == Some(newest) && !self.whole;
+        if self.awaits_answer || has_newest || self.holds > Some(newest) {
             return None;
         }
         self.awaits_answer = true;

@@ -7,6 +7,8 @@ use posthaste_control::rows::Held;
 
 use super::*;
 
+mod races;
+
 const SECOND: Duration = Duration::from_secs(1);
 /// Since 1970.
 const TIME: Duration = Duration::from_millis(1_700_000_000_250);

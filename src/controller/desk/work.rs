@@ -12,6 +12,9 @@ use super::due::Due;
 /// How long the writing down of tables rests at the most until nodes have been sent what is written: rows are
 /// not made meanwhile.
 const TELLING_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long it rests at the most although repairs have made something else to be sent meanwhile: a node that
+/// does not answer, and links that are another each second, must not keep a plan from all nodes.
+const RESTING_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// A link.
 pub(super) type Ends = (NodeNumber, NodeNumber);
@@ -28,17 +31,22 @@ pub(in super::super) enum Work {
 
 impl Desk {
     /// Links between a node and these others became much worse. Those matter that ways lead over; while the
-    /// book is written to, any may be.
+    /// book is written to, any may be. Tables that are not all in the book may use any, too: what becomes worse
+    /// meanwhile they do not know.
     pub(super) fn note_worse(&mut self, number: NodeNumber, others: &[NodeNumber], now: Duration) {
         if others.is_empty() {
             return;
         }
         let near = self.book.as_ref().map(|book| book.neighbours(number));
-        let is_used = |other: &&NodeNumber| near.as_ref().is_none_or(|near| near.contains(other));
-        for other in others.iter().filter(is_used) {
-            let ends = (number.min(*other), number.max(*other));
-            self.worse.insert(ends, now);
-            self.timing.worse(now);
+        for other in others {
+            let is_used = near.as_ref().is_none_or(|near| near.contains(other));
+            if is_used || self.is_planning {
+                let ends = (number.min(*other), number.max(*other));
+                self.worse.insert(ends, now);
+            }
+            if is_used {
+                self.timing.worse(now);
+            }
         }
     }
 
@@ -54,12 +62,11 @@ impl Desk {
             let is_planned = self.book.as_deref().is_some_and(Book::is_planned);
             let is_told = |due: &Due| !is_planned || due.is_told(self.stamp);
             let all_told = self.seated.values().all(is_told);
-            self.stamp_at
-                + if all_told {
-                    Duration::ZERO
-                } else {
-                    TELLING_TIME_MAX
-                }
+            if all_told {
+                return self.stamp_at;
+            }
+            let rests_until = self.rests_since + RESTING_TIME_MAX;
+            (self.stamp_at + TELLING_TIME_MAX).min(rests_until)
         });
         adopt.into_iter().chain(self.timing.repair_due()).min()
     }
@@ -79,6 +86,7 @@ impl Desk {
 
     /// Tables were made.
     pub(in super::super) fn tabled(&mut self, adoption: Adoption) {
+        (self.rests_since, self.left) = (self.stamp_at, adoption.left());
         self.adoption = Some(adoption);
     }
 
@@ -107,13 +115,17 @@ impl Desk {
             self.stamp_at = now;
         }
         self.book = Some(book);
+        let left = adoption.as_ref().map_or(self.left, Adoption::left);
+        if left < self.left {
+            (self.rests_since, self.left) = (now, left);
+        }
         let is_over = adoption.as_ref().is_some_and(Adoption::is_over);
         // Tables may have been made while the book was repaired.
         self.adoption = adoption
             .filter(|_| !is_over)
             .or_else(|| self.adoption.take());
         if let Some(held) = self.outrun.take() {
-            self.note_outrun(Some(held), now);
+            self.outrun(held, now);
         }
         is_over.then(|| self.planned(now))
     }

@@ -46,6 +46,11 @@ impl Adoption {
         &self.network
     }
 
+    /// How many tables are not written down.
+    pub fn left(&self) -> usize {
+        self.tables.len()
+    }
+
     /// Whether all is written down.
     pub fn is_over(&self) -> bool {
         self.is_over
