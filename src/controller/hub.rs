@@ -320,7 +320,9 @@ impl Hub {
 
     /// Sets whose destinations are whose, by the API; survives the controller.
     pub(super) fn set_prefixes(&self, table: BTreeMap<Prefix, NodeNumber>) -> anyhow::Result<()> {
-        self.store().set_prefixes(&table)?;
+        // Until all is done: of two that are set at once the same is to be kept and in force.
+        let mut store = self.store();
+        store.set_prefixes(&table)?;
         let now = self.now();
         let mut inner = self.lock();
         inner.desk.set_prefixes(table, now);
@@ -346,3 +348,6 @@ impl Hub {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;
