@@ -31,7 +31,7 @@ fn strangers_are_turned_away_and_counted() {
     let strangers = "posthaste_controller_strangers_total";
     site.until_metric(&format!("{strangers}{{reason=\"key\"}}"), 2.0);
     site.until_metric(&format!("{strangers}{{reason=\"handshake\"}}"), 2.0);
-    assert!(site.log().contains("msg=\"stranger turned away\""));
+    site.until_said("msg=\"stranger turned away\"");
     site.node(1, FAMILIES[0]);
 }
 

@@ -60,7 +60,7 @@ fn a_controller_without_its_store_makes_plans_that_nodes_take() {
     site.end(Signal::SIGKILL);
     std::fs::write(site.path("store.redb"), "no store").unwrap();
     site.start();
-    assert!(site.log().contains("it was moved aside"), "{}", site.log());
+    site.until_said("it was moved aside");
     let mut one = Node::come(&site, 1, FAMILIES[0], one.held);
     let mut two = Node::come(&site, 2, FAMILIES[0], two.held);
     one.say_links(&[up(2, 20)]);
@@ -100,6 +100,6 @@ fn a_configuration_that_is_wrong_changes_nothing() {
         "posthaste_controller_config_reloads_total{result=\"failure\"}",
         1.0,
     );
-    assert!(site.log().contains("plan.life = 5"), "{}", site.log());
+    site.until_said("plan.life = 5");
     site.node(1, FAMILIES[0]);
 }

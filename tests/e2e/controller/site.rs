@@ -19,7 +19,7 @@ use posthaste_control::stream::Stream;
 use posthaste_control::tls;
 use posthaste_lab::clock::WrongClock;
 use posthaste_lab::netns::Namespace;
-use posthaste_lab::process::Process;
+use posthaste_lab::process::{Process, wait_until};
 use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
@@ -149,6 +149,12 @@ impl Site {
     pub(crate) fn log(&self) -> String {
         let process = self.process.as_ref();
         process.map(Process::stdout).unwrap_or_default()
+    }
+
+    /// Waits until the controller has said something.
+    pub(crate) fn until_said(&self, words: &str) {
+        let said = wait_until(words, SOON, || self.log().contains(words));
+        assert!(said.is_ok(), "{words}: {}", self.log());
     }
 
     /// A connection to where nodes come to.

@@ -128,8 +128,7 @@ fn forged_probes_liars_and_strangers_change_no_plan() {
             .iter()
             .all(|family| scene.carry(*family) == CHAIN)
     );
-    let log = scene.site.log();
-    assert!(log.contains("msg=\"stranger turned away\""), "{log}");
+    scene.site.until_said("msg=\"stranger turned away\"");
 }
 
 /// Sends probes to one's reflector that two might have sent, but for the seal.

@@ -13,6 +13,7 @@ use crate::chains::{Plan, line_of};
 use crate::support::{
     PORT, Pair, counter, ended, firewall, firewall_text, listen, remove_firewall, until_ended,
 };
+use crate::watch::wait_for_line;
 
 use super::{chain_of, exchange, heralds};
 
@@ -119,14 +120,10 @@ fn the_request_counts_and_not_the_option() {
     assert_eq!(ended(&nodes[1], "finished"), 1);
     assert_eq!(counter(&nodes[1], "relays_opened"), 2);
     assert_eq!(counter(&nodes[1], "half_open"), 0);
+    wait_for_line(&nodes[1], &[":81 ", "outcome=client_absent"]);
     let log = nodes[1].log();
     let forsaken = |line: &&String| line.contains(":81 ") && line.contains("outcome=");
-    let forsaken: Vec<_> = log.iter().filter(forsaken).collect();
-    assert_eq!(forsaken.len(), 1, "{log:?}");
-    assert!(
-        forsaken[0].contains("outcome=client_absent"),
-        "{forsaken:?}"
-    );
+    assert_eq!(log.iter().filter(forsaken).count(), 1, "{log:?}");
 }
 
 #[test]
