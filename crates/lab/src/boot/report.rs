@@ -12,7 +12,7 @@ use crate::table::Table;
 
 /// What the design promises.
 const BOOT_MS_MAX: f64 = 5.0;
-const RESIDENT_MAX: f64 = 6e6;
+const RESIDENT_MAX: f64 = 2.5e6;
 const RELAY_BYTES_MAX: f64 = 512.0;
 /// The Miniproxy paper's boot time at 2 GHz and more, in milliseconds.
 const PAPER_BOOT_MS: f64 = 12.0;
