@@ -23,6 +23,7 @@ mod fragments;
 mod heralds;
 mod hostile;
 mod lab;
+mod last_words;
 mod measuring;
 mod neighbour;
 mod odd_clients;

@@ -20,6 +20,7 @@ mod halves;
 mod herald;
 mod hop;
 mod inspect;
+mod linger;
 mod listeners;
 mod pace;
 mod prologue;
@@ -58,6 +59,7 @@ use faults::Fault;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
+use linger::Lingering;
 use listeners::Listeners;
 use pace::Paces;
 
@@ -143,6 +145,8 @@ pub(crate) struct Worker<I> {
     unasked: Vec<u64>,
     /// Relays that want another turn.
     again: Vec<u64>,
+    /// Relays that want another in a while.
+    lingering: Lingering,
     ended: Vec<Ended>,
     /// The redirection may have more to report than was taken.
     events_wait: bool,
@@ -285,6 +289,7 @@ impl<I: Intercept> Worker<I> {
             workspace: Workspace::new(),
             unasked: Vec::new(),
             again: Vec::new(),
+            lingering: Lingering::default(),
             ended: Vec::new(),
             events_wait: false,
             now,
@@ -353,6 +358,7 @@ impl<I: Intercept> Worker<I> {
                 self.advance_with(key, &[]);
             }
         }
+        self.look_at_lingering();
         if self.now >= self.swept + TICK {
             self.swept = self.now;
             self.sweep();
@@ -383,7 +389,8 @@ impl<I: Intercept> Worker<I> {
         let tick = waiting.then_some(self.swept + TICK);
         let warm = self.warm.as_ref().and_then(WarmHops::deadline);
         let paces = self.paces.deadline();
-        let Some(next) = [tick, warm, paces].into_iter().flatten().min() else {
+        let lingering = self.lingering.deadline();
+        let Some(next) = [tick, warm, paces, lingering].into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
         let left = next.saturating_sub(self.now);

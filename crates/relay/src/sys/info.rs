@@ -15,6 +15,7 @@ const TCPI_OPT_WSCALE: u8 = 4;
 /// From include/net/tcp_states.h.
 const TCP_SYN_SENT: u8 = 2;
 const TCP_SYN_RECV: u8 = 3;
+const TCP_CLOSE: u8 = 7;
 /// Numbers that `SO_MEMINFO` tells, and the place of the bytes of packets that the
 /// socket has made and this host still holds (linux/sock_diag.h).
 const MEMINFO_VARS: usize = 9;
@@ -103,6 +104,20 @@ pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, 
 pub(crate) fn syn_unsent(socket: &impl AsFd) -> bool {
     let waits = raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_SENT);
     waits && memory_info(socket).is_ok_and(|info| info[MEMINFO_WMEM_ALLOC] > 0)
+}
+
+/// Whether the peer has yet to acknowledge bytes or a FIN. None is left to do so of a
+/// connection that was reset or given up.
+pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
+    raw_tcp_info(socket).is_ok_and(|info| {
+        let waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0;
+        info.tcpi_state != TCP_CLOSE && waits
+    })
+}
+
+/// Whether a connection was reset, or given up.
+pub(crate) fn is_gone(socket: &impl AsFd) -> bool {
+    raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
 }
 
 /// Whether a connection was accepted with its SYN, and its handshake is not

@@ -218,6 +218,14 @@ impl Entry {
         }
     }
 
+    /// When its last byte moved, in the worker's time.
+    pub(super) fn active(&self) -> Duration {
+        match &self.state {
+            State::Open(relay) => relay.active(),
+            State::Opening(_) => self.started(),
+        }
+    }
+
     /// When its SYN or its accept was seen, in the worker's time.
     pub(super) fn started(&self) -> Duration {
         self.started.into()
