@@ -28,6 +28,7 @@ mod measuring;
 mod neighbour;
 mod odd_clients;
 mod operations;
+mod patience;
 mod payload;
 mod pitfalls;
 mod plan;

@@ -24,6 +24,7 @@ mod linger;
 mod listeners;
 mod pace;
 mod prologue;
+mod user_timeout;
 mod wait;
 mod ways;
 
@@ -157,6 +158,8 @@ pub(crate) struct Worker<I> {
     starved: bool,
     swept: Duration,
     cursor: usize,
+    /// How often all relays have been looked at.
+    sweeps: u64,
     drain_from: Duration,
     drain_until: Option<Duration>,
 }
@@ -297,6 +300,7 @@ impl<I: Intercept> Worker<I> {
             starved: false,
             swept: Duration::ZERO,
             cursor: 0,
+            sweeps: 0,
             drain_from: Duration::ZERO,
             drain_until: None,
         })
@@ -441,9 +445,18 @@ impl<I: Intercept> Worker<I> {
             .filter(|(_, entry)| entry.deadline() <= self.now)
             .map(|(key, _)| key)
             .collect();
+        let open = self.entries.window(self.cursor, share);
+        let watched: Vec<u64> = open
+            .filter(|(key, entry)| self.is_watched(*key, entry))
+            .map(|(key, _)| key)
+            .collect();
         self.cursor += share;
         if self.cursor >= self.entries.capacity() {
             self.cursor = 0;
+            self.sweeps += 1;
+        }
+        for key in watched {
+            self.watch_sending(key);
         }
         for key in due {
             self.on_time(key);

@@ -106,6 +106,33 @@ pub(crate) fn syn_unsent(socket: &impl AsFd) -> bool {
     waits && memory_info(socket).is_ok_and(|info| info[MEMINFO_WMEM_ALLOC] > 0)
 }
 
+/// What a connection has to send, and what its peer says to that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    /// Segments sent and not acknowledged.
+    pub(crate) unacked_segments: u32,
+    /// Bytes written and not sent yet.
+    pub(crate) notsent_bytes: u32,
+    /// What the peer would take.
+    pub(crate) window_bytes: u32,
+    /// Probes of a closed window, or of an idle connection, since the last answer.
+    pub(crate) probes_unanswered: u8,
+    /// Since the last acknowledgement.
+    pub(crate) since_ack: Duration,
+}
+
+/// How it stands with what a connection has to send.
+pub(crate) fn sending(socket: &impl AsFd) -> io::Result<Sending> {
+    let info = raw_tcp_info(socket)?;
+    Ok(Sending {
+        unacked_segments: info.tcpi_unacked,
+        notsent_bytes: info.tcpi_notsent_bytes,
+        window_bytes: info.tcpi_snd_wnd,
+        probes_unanswered: info.tcpi_probes,
+        since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
 /// Whether the peer has yet to acknowledge bytes or a FIN. None is left to do so of a
 /// connection that was reset or given up.
 pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {

@@ -74,6 +74,8 @@ pub(super) struct Entry {
     pub(super) fixed: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
     pub(super) owed: Sides<Owed>,
+    /// Whether the rule's user timeout is set on the sockets now.
+    pub(super) timed: Sides<bool>,
     /// When its SYN or its accept was seen, in the worker's time.
     pub(super) started: Moment,
     pub(super) timers: Timers,
