@@ -24,6 +24,7 @@ mod heralds;
 mod hostile;
 mod lab;
 mod last_words;
+mod low_ports;
 mod measuring;
 mod neighbour;
 mod odd_clients;
