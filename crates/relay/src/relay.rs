@@ -212,6 +212,8 @@ pub struct Relay<P, B> {
     active: Moment,
     /// The side that failed first.
     failure: Option<Failure>,
+    /// The side that was sent a FIN first.
+    closed: Option<Side>,
 }
 
 impl<P, B: AsRef<[u8]>> Relay<P, B> {
@@ -222,6 +224,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             ready: Sides::default(),
             active: now.into(),
             failure: None,
+            closed: None,
         }
     }
 
@@ -335,6 +338,12 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// Bytes handed over that came from `side`.
     pub fn moved_from(&self, side: Side) -> u64 {
         self.directions[side].moved_bytes
+    }
+
+    /// The side that was sent a FIN first: its socket is the one that the kernel keeps in
+    /// TIME_WAIT, unless both ends have closed at the same moment.
+    pub fn closed_first(&self) -> Option<Side> {
+        self.closed
     }
 
     /// Whether a FIN was seen on either side.
@@ -523,6 +532,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     fn pass_fin(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         let passed = io.finish(!from);
         self.directions[from].stage = Stage::Ended;
+        self.closed.get_or_insert(!from);
         passed.map_err(|error| Stop::Failed(!from, error))
     }
 

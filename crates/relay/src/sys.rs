@@ -24,8 +24,8 @@ pub use info::TcpInfo;
 #[cfg(test)]
 pub(crate) use info::pacing;
 pub(crate) use info::{
-    Sending, is_gone, is_handshaking, is_unacknowledged, peer_options, round_and_window,
-    segment_bytes, sending, syn_unsent, tcp_info,
+    Sending, cookie, is_gone, is_handshaking, is_unacknowledged, local_address, peer_options,
+    round_and_window, segment_bytes, sending, syn_unsent, tcp_info,
 };
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, set_pacing, set_quick_ack,

@@ -24,6 +24,7 @@ mod linger;
 mod listeners;
 mod pace;
 mod prologue;
+mod time_wait;
 mod user_timeout;
 mod wait;
 mod ways;
@@ -44,7 +45,7 @@ use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::heralds::Heralds;
-use crate::intercept::{Gate, Intercept};
+use crate::intercept::{Closed, Gate, Intercept};
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::relay::Ready;
@@ -149,6 +150,8 @@ pub(crate) struct Worker<I> {
     /// Relays that want another in a while.
     lingering: Lingering,
     ended: Vec<Ended>,
+    /// Sockets of relays that ended in this turn, which the kernel may keep in TIME_WAIT.
+    closed: Vec<Closed>,
     /// The redirection may have more to report than was taken.
     events_wait: bool,
     now: Duration,
@@ -294,6 +297,7 @@ impl<I: Intercept> Worker<I> {
             again: Vec::new(),
             lingering: Lingering::default(),
             ended: Vec::new(),
+            closed: Vec::new(),
             events_wait: false,
             now,
             withdrawn: false,
@@ -371,6 +375,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(warm) = &mut self.warm {
             warm.on_time(&self.epoll, self.now);
         }
+        self.forget_closed();
         self.report();
     }
 

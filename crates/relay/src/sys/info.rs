@@ -3,6 +3,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -142,7 +143,19 @@ pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
     })
 }
 
-/// Whether a connection was reset, or given up.
+/// The number of a socket, which no other has or will have.
+pub(crate) fn cookie(socket: &impl AsFd) -> io::Result<u64> {
+    SockRef::from(socket).cookie()
+}
+
+/// The address and port that a socket is bound to.
+pub(crate) fn local_address(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    let address = SockRef::from(socket).local_addr()?.as_socket();
+    address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// Whether a connection is over for the kernel: both ends have closed it and have
+/// acknowledged that, or it was reset, or given up.
 pub(crate) fn is_gone(socket: &impl AsFd) -> bool {
     raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
 }

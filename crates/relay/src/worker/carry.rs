@@ -250,6 +250,7 @@ impl<I: Intercept> Worker<I> {
             note_herald(said, &mut self.heralds, &self.counters, self.now);
         }
         self.learn(&entry);
+        self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);

@@ -179,6 +179,13 @@ impl Entry {
         self.prologue.as_ref().is_some_and(|said| said.asked)
     }
 
+    /// Whether its upstream side is a hop to another node.
+    pub(super) fn is_hopping(&self) -> bool {
+        self.prologue
+            .as_ref()
+            .is_some_and(|said| said.via.is_some())
+    }
+
     /// Whether it was heralded, and the request for it has not come.
     pub(super) fn is_heralded(&self) -> bool {
         let said = self.prologue.as_ref();

@@ -157,6 +157,9 @@ impl Io for Halves<'_> {
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
+        // A socket that goes to TIME_WAIT keeps the number that it has by then, and is
+        // found by that; the kernel gives it when it is first asked for.
+        let _ = sys::cookie(self.fd(side));
         Ok(shutdown(self.fd(side).as_raw_fd(), Shutdown::Write)?)
     }
 

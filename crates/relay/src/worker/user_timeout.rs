@@ -75,9 +75,11 @@ impl<I: Intercept> Worker<I> {
         let peer = peer
             .and_then(|id| chains.peer(id))
             .map(|index| &chains.peers[index]);
-        peer.map_or(entry.rule.rule.sides()[side].user_timeout, |peer| {
-            peer.socket.user_timeout
-        })
+        let options = match peer {
+            Some(peer) => &peer.socket,
+            None => entry.rule.rule.sides()[side],
+        };
+        options.user_timeout
     }
 }
 
