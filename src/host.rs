@@ -27,6 +27,7 @@ mod tuning;
 pub(crate) use claim::Claim;
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use routing::{Family, Rule};
+pub(crate) use sockets::Destroyer;
 pub(crate) use tuning::wishes;
 
 /// How often to look whether sockets have ended.

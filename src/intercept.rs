@@ -10,11 +10,12 @@ use posthaste_bpf as bpf;
 use posthaste_relay::chain::Carrier;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{Event, EventKind, Gate, Heading, Intercept, Start};
+use posthaste_relay::intercept::{Closed, Event, EventKind, Gate, Heading, Intercept, Start};
 use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix};
 use posthaste_relay::sys;
 
 use crate::config::Config;
+use crate::host::Destroyer;
 
 /// How long a client's handshake may be under way: a round trip of its hop, and a
 /// segment that was lost.
@@ -25,13 +26,18 @@ pub(crate) struct Lane {
     lane: bpf::OpenLane,
     /// The worker's listeners, with whether each is for IPv6.
     listeners: Vec<(bool, OwnedFd)>,
+    destroyer: Destroyer,
 }
 
 impl Lane {
     /// For the worker's thread. `listeners` are duplicates of its own.
     pub(crate) fn open(lane: bpf::Lane, listeners: Vec<(bool, OwnedFd)>) -> io::Result<Self> {
         let lane = lane.open().map_err(io::Error::other)?;
-        Ok(Self { lane, listeners })
+        Ok(Self {
+            lane,
+            listeners,
+            destroyer: Destroyer::default(),
+        })
     }
 }
 
@@ -140,6 +146,10 @@ impl Intercept for Lane {
 
     fn acquit(&mut self, flow: &Flow) {
         self.lane.acquit(&flow_key(flow));
+    }
+
+    fn forget(&mut self, closed: &[Closed]) {
+        self.destroyer.destroy(closed);
     }
 }
 

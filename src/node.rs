@@ -7,6 +7,7 @@
 //! first. Everything that can fail at start fails before a flow is touched.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,9 @@ mod listeners;
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// Where CAP_NET_BIND_SERVICE is missing.
+const FORBIDDEN_PORTS: &str = "clients with privileged ports are forwarded and not relayed: \
+    CAP_NET_BIND_SERVICE is missing";
 
 /// How long the kernel may take over the last bytes of finished relays.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
@@ -135,6 +139,7 @@ fn load(config: &Config, maps: mpsc::Sender<Arc<Maps>>) -> anyhow::Result<Redire
         redirect_mark: config.transparent.mark,
         socket_mark: config.transparent.socket_mark,
         netns: sys::netns_cookie().context("ask for the number of this network namespace")?,
+        least_port: privileges::least_port(),
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: config.follow.is_some() || sets_windows(&config.policy),
@@ -172,6 +177,11 @@ impl Prepared {
         let listeners = admin::Listeners::bind(config)?;
         host::install(&config.transparent)?;
         let (log, writer) = journal::start(config.node.log_connections)?;
+        let least_port = privileges::least_port();
+        if config.transparent.enabled && least_port > 0 {
+            let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
+            log.warn(FORBIDDEN_PORTS, below);
+        }
         for warning in &config.warnings {
             log.warn(warning, &[]);
         }

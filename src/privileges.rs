@@ -46,15 +46,31 @@ pub(crate) const RUN: [(Capability, &str); 5] = [
 /// What setting a host up for a node, and clearing it, needs.
 pub(crate) const HOST: [(Capability, &str); 1] = [NODE[0]];
 
-/// What a node keeps once its programs are loaded. CAP_SYS_RESOURCE it uses
-/// when it may and can do without: larger pipes than the limit for ordinary
-/// users.
-pub(crate) const RUNNING: [Capability; 4] = [
+/// What a node keeps once its programs are loaded. The last two it uses when it may
+/// and can do without: for clients whose own port is privileged (rsh, NFS), and for
+/// larger pipes than the limit for ordinary users.
+pub(crate) const RUNNING: [Capability; 5] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_BPF,
+    Capability::CAP_NET_BIND_SERVICE,
     Capability::CAP_SYS_RESOURCE,
 ];
+
+/// The first port that anybody may bind to, as the kernel comes.
+const UNPRIVILEGED_PORT: u16 = 1024;
+
+/// The lowest port that this process may bind to, in the network namespace of this
+/// thread.
+pub(crate) fn least_port() -> u16 {
+    let held = caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_BIND_SERVICE);
+    if held.unwrap_or(false) {
+        return 0;
+    }
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let start = text.ok().and_then(|text| text.trim().parse().ok());
+    start.unwrap_or(UNPRIVILEGED_PORT)
+}
 
 /// Says which of the needed capabilities this process lacks, and what to do.
 pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {

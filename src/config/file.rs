@@ -104,6 +104,7 @@ pub(super) struct Side {
     pub(super) notsent_lowat: Scalar,
     pub(super) keepalive_idle: Scalar,
     pub(super) keepalive_interval: Scalar,
+    pub(super) keepalive_probes: Scalar,
     pub(super) user_timeout: Scalar,
 }
 

@@ -129,6 +129,7 @@ struct Side {
     notsent_lowat: String,
     keepalive_idle: String,
     keepalive_interval: String,
+    keepalive_probes: u32,
     user_timeout: String,
 }
 
@@ -266,6 +267,7 @@ fn side(side: &SideOptions) -> Side {
         notsent_lowat: show_size(side.notsent_lowat_bytes),
         keepalive_idle: show_duration(side.keepalive_idle),
         keepalive_interval: show_duration(side.keepalive_interval),
+        keepalive_probes: side.keepalive_probes,
         user_timeout: show_duration(side.user_timeout),
     }
 }

@@ -139,8 +139,16 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
             "run as root, or as the systemd unit does",
         )
     });
+    let ports = (!host.has(Capability::CAP_NET_BIND_SERVICE)).then(|| {
+        finding(
+            "capabilities",
+            Level::Warn,
+            "without CAP_NET_BIND_SERVICE clients with ports below 1024 (NFS, rsh) are forwarded, not relayed",
+            "grant CAP_NET_BIND_SERVICE, as the systemd unit does",
+        )
+    });
     or_ok(
-        findings.collect(),
+        findings.chain(ports).collect(),
         "capabilities",
         "this process may do what a node does",
     )

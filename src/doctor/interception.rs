@@ -234,7 +234,7 @@ fn early_demux(host: &Host, _: &Config) -> Vec<Finding> {
     let what = if host.number("net/ipv4/tcp_early_demux") == Some(0) {
         "early demultiplexing is off: leftover sockets are harmless, local delivery costs a little more"
     } else {
-        "early demultiplexing is on: the guard process and teardown destroy leftover sockets"
+        "early demultiplexing is on: the node, its guard and teardown destroy leftover sockets"
     };
     ok("early demux", what)
 }

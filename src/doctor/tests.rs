@@ -48,6 +48,7 @@ fn sound() -> Host {
     let capabilities = [
         "CAP_NET_ADMIN",
         "CAP_NET_RAW",
+        "CAP_NET_BIND_SERVICE",
         "CAP_SYS_ADMIN",
         "CAP_SYS_RESOURCE",
     ];
@@ -234,6 +235,11 @@ const AILMENTS: [Ailment; 30] = [
         |h, _| h.capabilities.retain(|held| held != "CAP_NET_RAW"),
         Level::Fail,
         "lacks CAP_NET_RAW",
+    ),
+    (
+        |h, _| h.capabilities.retain(|held| held != "CAP_NET_BIND_SERVICE"),
+        Level::Warn,
+        "ports below 1024",
     ),
     (
         |_, c| c.transparent.interfaces = vec!["c0".into(), "x9".into()],

@@ -11,6 +11,7 @@
 //! node with a new configuration finds what an old one left.
 
 use std::io;
+use std::net::IpAddr;
 
 use anyhow::{Context, bail};
 
@@ -62,6 +63,10 @@ pub(crate) enum Family {
 
 impl Family {
     pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    pub(super) fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
 
     /// `AF_INET` or `AF_INET6`.
     pub(super) fn number(self) -> u8 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Destroys TCP sockets that a dead node left behind.
+//! Destroys TCP sockets that a dead node left behind, and those of finished relays.
 //!
 //! Why: a socket in TIME_WAIT (or an orphan that waits for its peer) keeps the
 //! client's own addresses. Early demultiplexing finds it for packets that this
@@ -9,8 +9,10 @@
 //! Ours are told by the mark on them. Needs CONFIG_INET_DIAG_DESTROY.
 
 use std::io;
+use std::net::IpAddr;
 
 use anyhow::{Context, bail};
+use posthaste_relay::intercept::Closed;
 
 use super::routing::Family;
 use posthaste_netlink::{Message, Netlink};
@@ -71,6 +73,62 @@ pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
         }
     }
     Ok(destroyed)
+}
+
+/// A worker's means to destroy what the kernel keeps of its finished relays. Where the kernel
+/// does not let it, nothing is done: such sockets are in nobody's way while the node runs.
+#[derive(Debug, Default)]
+pub(crate) struct Destroyer {
+    netlink: Option<Netlink>,
+    failed: bool,
+}
+
+impl Destroyer {
+    /// Destroys these and no others.
+    pub(crate) fn destroy(&mut self, closed: &[Closed]) {
+        if self.failed {
+            return;
+        }
+        if self.netlink.is_none() {
+            self.netlink = Netlink::sock_diag().ok();
+        }
+        let Some(netlink) = &mut self.netlink else {
+            self.failed = true;
+            return;
+        };
+        for batch in closed.chunks(BATCH) {
+            let requests = batch.iter().map(|closed| {
+                let family = Family::of(closed.local.ip());
+                Message::new(DESTROY, 0, &request(family, ANY_STATE, &id_of(closed)))
+            });
+            let errors = netlink.request_all(requests.collect());
+            // Most have ended by themselves, or are another's by now.
+            let is_usual = |error: &io::Error| {
+                matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
+            };
+            self.failed |= !errors.is_ok_and(|errors| errors.iter().all(is_usual));
+        }
+    }
+}
+
+/// `struct inet_diag_sockid`: ports and addresses in network order, no interface, cookie.
+fn id_of(closed: &Closed) -> [u8; ID_BYTES] {
+    let mut id = [0; ID_BYTES];
+    let ends = [closed.local, closed.remote];
+    for (at, end) in ends.into_iter().enumerate() {
+        id[at * 2..][..2].copy_from_slice(&end.port().to_be_bytes());
+        let address = &mut id[4 + at * 16..][..16];
+        match end.ip() {
+            IpAddr::V4(v4) => address[..4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => address.copy_from_slice(&v6.octets()),
+        }
+    }
+    let (low, high) = (closed.cookie & 0xffff_ffff, closed.cookie >> 32);
+    for (at, half) in [low, high].into_iter().enumerate() {
+        let half = u32::try_from(half).expect("half of it").to_ne_bytes();
+        id[40 + at * 4..][..4].copy_from_slice(&half);
+    }
+    id
 }
 
 fn destroy_batch(netlink: &mut Netlink, family: Family, ids: &[Vec<u8>]) -> anyhow::Result<usize> {

@@ -10,6 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::*;
+use posthaste_relay::intercept::Closed;
 
 const MARK: u32 = 0x2000_0000;
 
@@ -172,6 +173,29 @@ fn leftover_sockets_are_destroyed_in_every_state_and_family() {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         }
         assert_eq!(sockets::destroy(MARK).unwrap(), 0);
+    });
+}
+
+#[test]
+fn what_a_closed_socket_leaves_is_destroyed_and_nothing_else() {
+    in_namespace(|| {
+        let mut destroyer = sockets::Destroyer::default();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let (closing, peer) = connection(&listener);
+            let mut closed = Closed {
+                local: closing.local_addr().unwrap(),
+                remote: closing.peer_addr().unwrap(),
+                cookie: socket2::SockRef::from(&closing).cookie().unwrap(),
+            };
+            close(closing, peer);
+            closed.cookie += 1;
+            destroyer.destroy(&[closed]);
+            assert_eq!(in_time_wait(), 1, "{address}: another's");
+            closed.cookie -= 1;
+            destroyer.destroy(&[closed, closed]);
+            assert_eq!(in_time_wait(), 0, "{address}");
+        }
     });
 }
 

@@ -16,7 +16,7 @@ use posthaste_bpf as bpf;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{Event, Gate, Heading, Intercept, Start};
+use posthaste_relay::intercept::{Closed, Event, Gate, Heading, Intercept, Start};
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
 
@@ -225,6 +225,9 @@ impl Intercept for Capture {
     fn widen(&mut self, _peer: IpAddr, _start: Option<Start>) {}
 
     fn suspect(&mut self, _flow: &Flow, _period: Duration) {}
+
+    /// No packet crosses a host because of a command: nothing is in the way.
+    fn forget(&mut self, _closed: &[Closed]) {}
 
     fn acquit(&mut self, _flow: &Flow) {}
 }

@@ -77,8 +77,6 @@ fn a_port_is_used_again_after_the_server_closed() {
         until_ended(&node, "finished", 2 * TIMES);
         assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
         assert_eq!(counter(&node, mode), 2 * TIMES);
-        // The node's TIME_WAIT sockets were met, and renewed.
-        assert!(counter(&node, "renewals") > 0, "{mode}");
     }
 }
 
@@ -99,21 +97,18 @@ fn a_port_is_used_again_by_a_client_without_timestamps() {
 }
 
 #[test]
-fn another_port_is_used_when_a_server_has_no_timestamps() {
+fn a_port_is_used_again_at_a_server_without_timestamps() {
     for mode in MODES {
         let network = line();
         without_timestamps(network.server());
         let node = start(&network, &accepting(mode));
-        for (count, family) in (1..).zip(Family::ALL) {
-            // The node keeps the first connection's port in TIME_WAIT for a minute.
+        for family in Family::ALL {
             connect_often(&network, family, Pair::close_client_first);
-            let fallbacks = count * (TIMES - 1);
-            assert_eq!(
-                counter(&node, "port_fallbacks"),
-                fallbacks,
-                "{mode} {family}"
-            );
         }
+        // A client may be back before the node's TIME_WAIT socket is gone, and the kernel
+        // would keep the port for a minute.
+        let fallbacks = counter(&node, "port_fallbacks");
+        assert!(fallbacks < TIMES, "{mode}: {fallbacks}");
         until_ended(&node, "finished", 2 * TIMES);
         until_counter(&node, "half_open", 0);
     }

@@ -147,7 +147,12 @@ static __always_inline bool is_nobody(const struct packet *pkt)
 	return first == 0xff || (!word[0] && !word[1] && !word[2] && bpf_ntohl(word[3]) <= 1);
 }
 
-/* Finds out what becomes of a flow. It is left alone where nobody listens. */
+/* The lowest port of a client that the node may bind to. */
+SETTING(setting_least_port);
+#define least_port SET(setting_least_port)
+
+/* Finds out what becomes of a flow. It is left alone where nobody listens, and
+ * where its server, which may look at the port (rsh, NFS), would see another. */
 STEP int judge(const struct packet *pkt, struct judgement *judgement)
 {
 	struct bpf_sock *listener;
@@ -162,6 +167,10 @@ STEP int judge(const struct packet *pkt, struct judgement *judgement)
 	if (!listener)
 		return ACTION_FORWARD;
 	bpf_sk_release(listener);
+	if (judgement->action == ACTION_RELAY && bpf_ntohs(pkt->flow.client_port) < least_port) {
+		count(STAT_PORTS);
+		return ACTION_FORWARD;
+	}
 	return judgement->action;
 }
 

@@ -35,6 +35,9 @@ pub struct Settings {
     pub socket_mark: u32,
     /// The number of the network namespace, as the kernel tells it (`SO_NETNS_COOKIE`).
     pub netns: u64,
+    /// The lowest port of a client that the node may bind to; flows from lower ones are
+    /// forwarded.
+    pub least_port: u16,
     /// Half-open upstream connections that anybody may cause.
     pub half_open: u32,
     /// Further ones, for clients that completed a handshake before.
@@ -168,6 +171,7 @@ impl Redirect {
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
             netns: low_half(settings.netns),
+            least_port: settings.least_port.into(),
         };
         let load = |number| object.load(number, &types, &shared.maps, &constants.in_order());
         let program = load(program::REDIRECT)?;
@@ -388,7 +392,7 @@ impl Redirect {
 
     /// What the programs counted: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        const STATS: [(&str, &str); 9] = [
+        const STATS: [(&str, &str); 10] = [
             ("syns_redirected", "SYNs given to a listener."),
             (
                 "gates_full",
@@ -410,10 +414,14 @@ impl Redirect {
                 "heralds_left_out",
                 "Chain headers that the SYN they were for had no room for.",
             ),
+            (
+                "ports_forbidden",
+                "SYNs forwarded for a source port that the node may not bind to.",
+            ),
         ];
         let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
         let mut total = |index: usize| {
-            let key = u32::try_from(index).expect("nine").to_ne_bytes();
+            let key = u32::try_from(index).expect("ten").to_ne_bytes();
             let found = self.shared.get(map::STATS).look_up(&key, &mut values);
             let values = values.as_chunks().0.iter();
             let total = values.copied().map(u64::from_ne_bytes).sum();

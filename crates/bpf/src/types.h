@@ -180,5 +180,6 @@ enum stat {
 	STAT_SUSPECTS,      /* early flows made strict by an earlier failure */
 	STAT_HERALDS_REFUSED, /* heralds from who may send none */
 	STAT_HERALDS_LEFT_OUT, /* heralds that their SYN had no room for */
+	STAT_PORTS,         /* SYNs forwarded for a port that the node may not bind to */
 	STAT_MAX,
 };

@@ -79,6 +79,18 @@ pub enum Heading {
 }
 
 /// The redirection, as one worker sees it. Belongs to the worker's thread.
+/// A TCP socket that the kernel has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// Its own address.
+    pub local: SocketAddr,
+    /// Its peer's.
+    pub remote: SocketAddr,
+    /// Its number, by which no later one with these addresses is taken for it
+    /// (`SO_COOKIE`).
+    pub cookie: u64,
+}
+
 pub trait Intercept {
     /// Readable when events wait.
     fn event_fd(&self) -> BorrowedFd<'_>;
@@ -133,4 +145,6 @@ pub trait Intercept {
     fn suspect(&mut self, flow: &Flow, period: Duration);
     /// Takes that back.
     fn acquit(&mut self, flow: &Flow);
+    /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
+    fn forget(&mut self, closed: &[Closed]);
 }

@@ -17,9 +17,9 @@ pub enum Outcome {
     DownstreamReset,
     /// The server sent RST after the connection was open.
     UpstreamReset,
-    /// The client stopped acknowledging (keepalive or TCP_USER_TIMEOUT).
+    /// The client stopped acknowledging (keepalive, retry limits or TCP_USER_TIMEOUT).
     DownstreamTimeout,
-    /// The server stopped acknowledging (keepalive or TCP_USER_TIMEOUT).
+    /// The server stopped acknowledging (keepalive, retry limits or TCP_USER_TIMEOUT).
     UpstreamTimeout,
     /// The server answered the SYN with RST.
     UpstreamRefused,

@@ -141,7 +141,10 @@ pub struct SideOptions {
     pub keepalive_idle: Duration,
     /// Time between keepalive probes.
     pub keepalive_interval: Duration,
-    /// `TCP_USER_TIMEOUT`; zero leaves the kernel's retry limits.
+    /// Keepalive probes in a row without an answer that end a connection.
+    pub keepalive_probes: u32,
+    /// How long bytes in flight may stay unacknowledged (`TCP_USER_TIMEOUT`); zero leaves the
+    /// kernel's retry limits.
     pub user_timeout: Duration,
 }
 
@@ -155,10 +158,14 @@ impl Default for SideOptions {
             notsent_lowat_bytes: 128 << 10,
             keepalive_idle: Duration::from_secs(180),
             keepalive_interval: Duration::from_secs(60),
-            user_timeout: Duration::from_secs(360),
+            // Two hours and four minutes with the idle time (RFC 5382 REQ-5).
+            keepalive_probes: 121,
+            user_timeout: Duration::ZERO,
         }
     }
 }
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Bounds on the time a relay may spend in each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +184,10 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(30),
-            idle: Duration::from_secs(3600),
-            client_fin: Duration::from_secs(300),
-            server_fin: Duration::from_secs(300),
+            // Ends that live answer keepalives, and a connection lasts as long as they want.
+            idle: DAY,
+            client_fin: DAY,
+            server_fin: DAY,
         }
     }
 }

@@ -21,9 +21,15 @@
 //! an event until a call says `WouldBlock`, or a read returns less than it
 //! could: then it has taken all there was, and what comes next is another event.
 //!
+//! When a side fails (a reset, or silence), what it sent before may still wait: in
+//! its socket, in the relay, or in the other side's send queue, which a reset of that
+//! would discard. So the direction to the failed side stops, the one from it goes on to
+//! its end, and the relay lingers until the other side has acknowledged everything, or
+//! [`LINGER_MS`] have passed without progress.
+//!
 //! The relay does no I/O itself and reads no clock. It acts on an [`Io`] and is
 //! handed the time. It ends with exactly one [`Outcome`]: `Finished` when both
-//! directions have ended, or the fault of a side.
+//! directions have ended, or the fault of the side that failed first.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -31,6 +37,14 @@ use std::time::Duration;
 use crate::moment::Moment;
 use crate::outcome::Outcome;
 use crate::side::{Side, Sides};
+
+mod failure;
+
+use failure::Failure;
+
+/// How long the bytes of a failed side may take to reach the other, from the failure or
+/// the last of them that moved.
+const LINGER_MS: u32 = 30_000;
 
 /// Bytes a relay may move in one turn before others have theirs.
 pub const TURN_BYTES: u64 = 4 << 20;
@@ -87,6 +101,8 @@ pub trait Io {
     /// # Errors
     /// `NotConnected` when the connection is gone, or its fault.
     fn finish(&mut self, side: Side) -> io::Result<()>;
+    /// Whether a side has yet to acknowledge bytes or a FIN. One that is gone has not.
+    fn unacknowledged(&mut self, side: Side) -> bool;
 }
 
 /// What a side turned out to be ready for.
@@ -120,6 +136,9 @@ pub enum Verdict {
     Blocked,
     /// Another turn: it has used up this one.
     Again,
+    /// A side failed, and the other has yet to acknowledge what came from it: another
+    /// turn in a while, since no event tells.
+    Linger,
     /// To be closed. Both sides are reset unless it finished.
     Done(Outcome),
 }
@@ -180,7 +199,7 @@ enum Stop {
     /// Its share of the turn is used up.
     Spent,
     /// A side failed.
-    Fault(Side, io::Error),
+    Failed(Side, io::Error),
 }
 
 /// A joined pair of TCP connections.
@@ -189,10 +208,12 @@ pub struct Relay<P, B> {
     /// By the side a direction reads from.
     directions: Sides<Direction<P, B>>,
     ready: Sides<Ready>,
-    /// When the last byte or FIN moved, in the worker's time.
+    /// When the last byte or FIN moved or a side failed, in the worker's time.
     active: Moment,
-    /// A side that was gone when it was to be sent FIN.
-    unreached: Option<Side>,
+    /// The side that failed first.
+    failure: Option<Failure>,
+    /// The side that was sent a FIN first.
+    closed: Option<Side>,
 }
 
 impl<P, B: AsRef<[u8]>> Relay<P, B> {
@@ -202,7 +223,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             directions: Sides([Direction::default(), Direction::default()]),
             ready: Sides::default(),
             active: now.into(),
-            unreached: None,
+            failure: None,
+            closed: None,
         }
     }
 
@@ -219,27 +241,70 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// Moves what can be moved, within one turn.
     pub fn advance(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>, now: Duration) -> Verdict {
         let before = self.progress();
-        let mut verdict = Verdict::Blocked;
-        for from in Side::BOTH {
-            match self.pump(from, io).and_then(|()| self.probe(from, io)) {
-                Ok(()) | Err(Stop::Blocked) => {}
-                Err(Stop::Spent) => verdict = Verdict::Again,
-                Err(Stop::Fault(side, error)) => {
-                    verdict = Verdict::Done(blame(side, &error));
-                    break;
-                }
-            }
-        }
+        let spent = self.pump_both(io);
         if self.progress() != before {
             self.active = now.into();
         }
-        if self.ended(Side::Downstream) && self.ended(Side::Upstream) {
-            return Verdict::Done(match self.unreached {
-                None => Outcome::Finished,
-                Some(side) => blame(side, &ErrorKind::ConnectionReset.into()),
-            });
+        // What waits in the socket of a side that has just failed is for another turn.
+        let fresh = self.failure.is_some() != before.1;
+        self.verdict(spent || fresh, io)
+    }
+
+    /// Gives both directions their share of a turn; whether one has used it up.
+    fn pump_both(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>) -> bool {
+        let mut spent = false;
+        for side in Side::BOTH {
+            let pumped = self.pump(side, io);
+            spent |= self.heed(pumped);
+            let probed = self.probe(side, io);
+            self.heed(probed);
         }
-        verdict
+        spent
+    }
+
+    /// Takes note of what stopped a direction; whether that is the end of its turn.
+    fn heed(&mut self, stopped: Result<(), Stop>) -> bool {
+        if let Err(Stop::Failed(side, error)) = &stopped {
+            self.fail(*side, error);
+        }
+        matches!(stopped, Err(Stop::Spent))
+    }
+
+    /// What is to be done after a turn.
+    fn verdict(&self, spent: bool, io: &mut impl Io<Pipe = P, Buffer = B>) -> Verdict {
+        let Some(failure) = &self.failure else {
+            let ended = Side::BOTH.iter().all(|side| self.ended(*side));
+            return match (ended, spent) {
+                (true, _) => Verdict::Done(Outcome::Finished),
+                (false, true) => Verdict::Again,
+                (false, false) => Verdict::Blocked,
+            };
+        };
+        if !self.ended(failure.side) {
+            return if spent {
+                Verdict::Again
+            } else {
+                Verdict::Blocked
+            };
+        }
+        if io.unacknowledged(!failure.side) {
+            return Verdict::Linger;
+        }
+        Verdict::Done(failure.outcome)
+    }
+
+    /// Notes that a side has failed. What it sent before may still be there.
+    fn fail(&mut self, side: Side, error: &io::Error) {
+        match &mut self.failure {
+            None => {
+                self.failure = Some(Failure::new(side, error));
+                self.ready[side].readable = true;
+            }
+            // Nobody is left to take the rest.
+            Some(first) if first.side != side => self.directions[!side].stage = Stage::Ended,
+            // A read tells what nobody was told.
+            Some(first) => *first = Failure::new(side, error),
+        }
     }
 
     /// When [`Relay::on_time`] wants to be called, unless bytes move before.
@@ -254,6 +319,9 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
 
     /// How long the relay may be quiet, and what it is called if it is longer.
     fn patience(&self, bounds: &Bounds) -> (u32, Outcome) {
+        if let Some(failure) = &self.failure {
+            return (LINGER_MS, failure.outcome);
+        }
         let fin = |side: Side| self.directions[side].stage != Stage::Flowing;
         match (fin(Side::Downstream), fin(Side::Upstream)) {
             (true, false) => (bounds.client_fin_ms, Outcome::ClientFinTimeout),
@@ -272,6 +340,12 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.directions[side].moved_bytes
     }
 
+    /// The side that was sent a FIN first: its socket is the one that the kernel keeps in
+    /// TIME_WAIT, unless both ends have closed at the same moment.
+    pub fn closed_first(&self) -> Option<Side> {
+        self.closed
+    }
+
     /// Whether a FIN was seen on either side.
     pub fn closing(&self) -> bool {
         Side::BOTH
@@ -283,14 +357,23 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.directions[side].stage == Stage::Ended
     }
 
-    /// Changes with every byte and FIN that moves.
-    fn progress(&self) -> [(u64, Stage); 2] {
-        Side::BOTH.map(|side| (self.moved_from(side), self.directions[side].stage))
+    /// Changes with every byte and FIN that moves, and when a side fails.
+    fn progress(&self) -> ([(u64, Stage); 2], bool) {
+        let moved = Side::BOTH.map(|side| (self.moved_from(side), self.directions[side].stage));
+        (moved, self.failure.is_some())
+    }
+
+    /// Whether a side has failed: nothing more is written to it.
+    fn has_failed(&self, side: Side) -> bool {
+        self.failure.is_some_and(|failure| failure.side == side)
     }
 
     /// Runs the direction that reads from `from` until it cannot go on.
     fn pump(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         let stop_at = self.directions[from].moved_bytes.saturating_add(TURN_BYTES);
+        if self.has_failed(!from) {
+            return Ok(());
+        }
         loop {
             self.flush(from, io)?;
             match self.directions[from].stage {
@@ -392,9 +475,12 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         if read < I::READ_BYTES && self.ready[from].ends_with_a_short_read() {
             self.ready[from].readable = false;
         }
+        // Linux says so of a reset, too, which no FIN is sent for.
+        let fin_follows =
+            self.ready[from].ending && !self.ready[from].failed && self.failure.is_none();
         let mut written = 0;
         while written < read && self.ready[!from].writable {
-            let result = io.write(!from, written, read, self.ready[from].ending);
+            let result = io.write(!from, written, read, fin_follows);
             match self.wrote(!from, result) {
                 Ok(bytes) => {
                     written += bytes;
@@ -414,17 +500,21 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// Notes the end of the stream or the end of readiness.
     fn read_result(&mut self, from: Side, result: io::Result<usize>) -> Result<usize, Stop> {
         match result {
-            Ok(bytes) => {
-                if bytes == 0 {
-                    self.directions[from].stage = Stage::Ending;
-                }
-                Ok(bytes)
+            Ok(0) => {
+                let cut = self.failure.is_some_and(|failure| failure.cuts(from));
+                self.directions[from].stage = if cut { Stage::Ended } else { Stage::Ending };
+                Ok(0)
             }
+            Ok(bytes) => Ok(bytes),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.ready[from].readable = false;
                 Err(Stop::Blocked)
             }
-            Err(error) => Err(Stop::Fault(from, error)),
+            Err(error) => {
+                // An error is told behind all bytes.
+                self.directions[from].stage = Stage::Ended;
+                Err(Stop::Failed(from, error))
+            }
         }
     }
 
@@ -435,26 +525,23 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
                 self.ready[to].writable = false;
                 Err(Stop::Blocked)
             }
-            Err(error) => Err(Stop::Fault(to, error)),
+            Err(error) => Err(Stop::Failed(to, error)),
         }
     }
 
     fn pass_fin(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
-        match io.finish(!from) {
-            Ok(()) => {}
-            // What it sent before it went may still have to be passed on.
-            Err(error) if error.kind() == ErrorKind::NotConnected => self.unreached = Some(!from),
-            Err(error) => return Err(Stop::Fault(!from, error)),
-        }
+        let passed = io.finish(!from);
         self.directions[from].stage = Stage::Ended;
-        Ok(())
+        self.closed.get_or_insert(!from);
+        passed.map_err(|error| Stop::Failed(!from, error))
     }
 
-    /// Looks for the fault of a side that has sent FIN. Nobody reads from it
-    /// any more, and Linux tells readers of the FIN only.
+    /// Looks whether a side has failed that nobody reads from: because it has sent FIN,
+    /// of which Linux tells readers only, or because the relay holds bytes of it.
     fn probe(&mut self, side: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
-        let unread = self.directions[side].stage != Stage::Flowing && !self.ended(!side);
-        if unread && std::mem::take(&mut self.ready[side].failed) {
+        // After our FIN every write fails.
+        let asks = self.failure.is_none() && !self.ended(!side);
+        if asks && std::mem::take(&mut self.ready[side].failed) {
             let result = io.write(side, 0, 0, false);
             self.wrote(side, result)?;
         }
@@ -471,26 +558,6 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
                 Held::Spliced { pipe, .. } => Some(pipe),
                 Held::Copied { .. } => None,
             })
-    }
-}
-
-/// Whose fault an error on an open connection is.
-pub(crate) fn blame(side: Side, error: &io::Error) -> Outcome {
-    let reset = matches!(
-        error.kind(),
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
-    );
-    // Unreachable errors on an open connection surface when its retries end.
-    let silent = matches!(
-        error.kind(),
-        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
-    );
-    match (side, reset, silent) {
-        (Side::Downstream, true, _) => Outcome::DownstreamReset,
-        (Side::Upstream, true, _) => Outcome::UpstreamReset,
-        (Side::Downstream, _, true) => Outcome::DownstreamTimeout,
-        (Side::Upstream, _, true) => Outcome::UpstreamTimeout,
-        _ => Outcome::Internal,
     }
 }
 

@@ -24,11 +24,12 @@ pub use info::TcpInfo;
 #[cfg(test)]
 pub(crate) use info::pacing;
 pub(crate) use info::{
-    is_handshaking, peer_options, round_and_window, segment_bytes, syn_unsent, tcp_info,
+    Sending, cookie, is_gone, is_handshaking, is_unacknowledged, local_address, peer_options,
+    round_and_window, segment_bytes, sending, syn_unsent, tcp_info,
 };
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, set_pacing, set_quick_ack,
-    set_reset_on_close,
+    set_reset_on_close, set_user_timeout,
 };
 pub use sockets::{
     SocketSettings, explicit_listener, fixed_listener, is_own_address, prefer_cpu,

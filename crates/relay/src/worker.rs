@@ -20,9 +20,12 @@ mod halves;
 mod herald;
 mod hop;
 mod inspect;
+mod linger;
 mod listeners;
 mod pace;
 mod prologue;
+mod time_wait;
+mod user_timeout;
 mod wait;
 mod ways;
 
@@ -42,7 +45,7 @@ use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::heralds::Heralds;
-use crate::intercept::{Gate, Intercept};
+use crate::intercept::{Closed, Gate, Intercept};
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::relay::Ready;
@@ -58,6 +61,7 @@ use faults::Fault;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
+use linger::Lingering;
 use listeners::Listeners;
 use pace::Paces;
 
@@ -143,7 +147,11 @@ pub(crate) struct Worker<I> {
     unasked: Vec<u64>,
     /// Relays that want another turn.
     again: Vec<u64>,
+    /// Relays that want another in a while.
+    lingering: Lingering,
     ended: Vec<Ended>,
+    /// Sockets of relays that ended in this turn, which the kernel may keep in TIME_WAIT.
+    closed: Vec<Closed>,
     /// The redirection may have more to report than was taken.
     events_wait: bool,
     now: Duration,
@@ -153,6 +161,8 @@ pub(crate) struct Worker<I> {
     starved: bool,
     swept: Duration,
     cursor: usize,
+    /// How often all relays have been looked at.
+    sweeps: u64,
     drain_from: Duration,
     drain_until: Option<Duration>,
 }
@@ -285,13 +295,16 @@ impl<I: Intercept> Worker<I> {
             workspace: Workspace::new(),
             unasked: Vec::new(),
             again: Vec::new(),
+            lingering: Lingering::default(),
             ended: Vec::new(),
+            closed: Vec::new(),
             events_wait: false,
             now,
             withdrawn: false,
             starved: false,
             swept: Duration::ZERO,
             cursor: 0,
+            sweeps: 0,
             drain_from: Duration::ZERO,
             drain_until: None,
         })
@@ -353,6 +366,7 @@ impl<I: Intercept> Worker<I> {
                 self.advance_with(key, &[]);
             }
         }
+        self.look_at_lingering();
         if self.now >= self.swept + TICK {
             self.swept = self.now;
             self.sweep();
@@ -361,6 +375,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(warm) = &mut self.warm {
             warm.on_time(&self.epoll, self.now);
         }
+        self.forget_closed();
         self.report();
     }
 
@@ -383,7 +398,8 @@ impl<I: Intercept> Worker<I> {
         let tick = waiting.then_some(self.swept + TICK);
         let warm = self.warm.as_ref().and_then(WarmHops::deadline);
         let paces = self.paces.deadline();
-        let Some(next) = [tick, warm, paces].into_iter().flatten().min() else {
+        let lingering = self.lingering.deadline();
+        let Some(next) = [tick, warm, paces, lingering].into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
         let left = next.saturating_sub(self.now);
@@ -434,9 +450,18 @@ impl<I: Intercept> Worker<I> {
             .filter(|(_, entry)| entry.deadline() <= self.now)
             .map(|(key, _)| key)
             .collect();
+        let open = self.entries.window(self.cursor, share);
+        let watched: Vec<u64> = open
+            .filter(|(key, entry)| self.is_watched(*key, entry))
+            .map(|(key, _)| key)
+            .collect();
         self.cursor += share;
         if self.cursor >= self.entries.capacity() {
             self.cursor = 0;
+            self.sweeps += 1;
+        }
+        for key in watched {
+            self.watch_sending(key);
         }
         for key in due {
             self.on_time(key);

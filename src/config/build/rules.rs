@@ -17,6 +17,10 @@ const RULES_MAX: usize = 1024;
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// The kernel's bound on TCP_KEEPIDLE and TCP_KEEPINTVL.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
+/// The kernel's bound on TCP_KEEPCNT.
+const KEEPALIVE_PROBES_MAX: u32 = 127;
+/// Workers look at connections once a second whether their windows are closed.
+const USER_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// TCP_USER_TIMEOUT is an int of milliseconds.
 const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
 const GIBIBYTE: u32 = 1 << 30;
@@ -114,11 +118,17 @@ impl Reader {
                 base.keepalive_interval,
                 |v| value::duration(v, SECOND..=KEEPALIVE_MAX),
             ),
+            keepalive_probes: self.get(
+                &key("keepalive_probes"),
+                &section.keepalive_probes,
+                base.keepalive_probes,
+                |v| value::number(v, 1..=KEEPALIVE_PROBES_MAX),
+            ),
             user_timeout: self.get(
                 &key("user_timeout"),
                 &section.user_timeout,
                 base.user_timeout,
-                |v| zero_or(v, SECOND, USER_TIMEOUT_MAX),
+                |v| zero_or(v, USER_TIMEOUT_MIN, USER_TIMEOUT_MAX),
             ),
         }
     }

@@ -3,18 +3,19 @@
 //! direct at once, and nothing of the node remains.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use posthaste_lab::process::Process;
 
 use super::teardown::run;
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, dial_from, line, listen, start, target, until,
+    PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start, target, until,
 };
 use crate::watch::{
     assert_nothing_left, installed, process_named, processes, programs_at, quiet, sockets,
@@ -138,10 +139,24 @@ fn connections_go_direct_at_once_after_a_kill() {
     }
 }
 
-/// A finished relay leaves a socket in TIME_WAIT with the addresses of client and server on the
-/// node. Left behind, it would swallow a packet of the next connection between the same ports.
+/// A finished relay would leave a socket in TIME_WAIT with the addresses of client and server on
+/// the node, which would swallow packets of the next connection between the same ports.
 #[test]
 fn ports_of_finished_relays_work_after_a_kill() {
+    ports_work_after(|node, _| node.kill().unwrap());
+}
+
+#[test]
+fn ports_of_finished_relays_work_after_a_kill_of_node_and_guard() {
+    ports_work_after(|node, host| {
+        send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
+        node.kill().unwrap();
+        until("end of every process", || processes(host).is_empty());
+        assert_eq!(installed(host).len(), 4, "nobody cleans up");
+    });
+}
+
+fn ports_work_after(end: impl Fn(&mut Node, &Namespace)) {
     let network = line();
     // The ends remember nothing, so that only the node can be in the way.
     for end in [network.client(), network.server()] {
@@ -150,7 +165,7 @@ fn ports_of_finished_relays_work_after_a_kill() {
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {
         for client_first in [true, false] {
-            let times = reuse_after_kill(&network, family, &listener, client_first);
+            let times = reuse_after(&end, &network, family, &listener, client_first);
             let late = times.iter().filter(|time| **time >= RETRY).count();
             assert!(
                 late <= times.len() / 2,
@@ -158,11 +173,13 @@ fn ports_of_finished_relays_work_after_a_kill() {
             );
         }
     }
+    run(network.node(0), "teardown");
     assert_nothing_left(network.node(0));
 }
 
-/// Uses some ports through a node, kills it, and uses them again; how long each then took.
-fn reuse_after_kill(
+/// Uses some ports through a node, ends it, and uses them again; how long each then took.
+fn reuse_after(
+    end: impl Fn(&mut Node, &Namespace),
     network: &Network,
     family: Family,
     listener: &TcpListener,
@@ -175,8 +192,8 @@ fn reuse_after_kill(
     }
     quiet(&node);
     let waiting = sockets(network.node(0), "time-wait");
-    assert_eq!(waiting.len(), ports.len(), "{waiting:#?}");
-    node.kill().unwrap();
+    assert!(waiting.is_empty(), "{waiting:#?}");
+    end(&mut node, network.node(0));
     let reuse = |port| use_port(network, family, listener, port, client_first);
     ports.map(reuse).collect()
 }
@@ -252,19 +269,28 @@ fn teardown_does_the_work_of_a_killed_guard() {
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
     let mut node = start(&network, "");
-    for family in Family::ALL {
-        Pair::open(&network, family, &listener).close_server_first();
-    }
-    quiet(&node);
+    let unread = Family::ALL.map(|family| end_unread(&network, family, &listener));
+    until("TIME_WAIT", || sockets(host, "time-wait").len() == 2);
     send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
     node.kill().unwrap();
     until("end of every process", || processes(host).is_empty());
     assert_eq!(installed(host).len(), 4, "{:#?}", installed(host));
     assert_eq!(sockets(host, "time-wait").len(), 2);
+    drop(unread);
     for family in Family::ALL {
         Pair::open(&network, family, &listener).check();
     }
     let said = run(host, "teardown");
     assert!(said.contains("2 leftover sockets"), "{said}");
     assert_nothing_left(host);
+}
+
+/// A connection whose server has sent everything and closed, behind a client that did too and does
+/// not read: the node's connection to the server is over, and its relay is not.
+fn end_unread(network: &Network, family: Family, listener: &TcpListener) -> TcpStream {
+    let Pair { client, mut server } = Pair::open(network, family, listener);
+    client.shutdown(Shutdown::Write).unwrap();
+    expect_end(&mut server);
+    server.write_all(&[0; 1 << 20]).unwrap();
+    client
 }

@@ -62,6 +62,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     socket_mark: SOCKET_MARK,
     // Filled in by `load`.
     netns: 0,
+    least_port: 0,
     half_open: 4096,
     half_open_reserve: 16,
     windows: false,

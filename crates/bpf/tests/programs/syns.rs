@@ -378,6 +378,25 @@ fn suspicion_is_of_one_port() {
 }
 
 #[test]
+fn ports_that_the_node_may_not_bind_to_are_forwarded() {
+    let settings = Settings {
+        least_port: 1024,
+        ..SETTINGS
+    };
+    on_host_with(settings, |host| {
+        for family in Family::ALL {
+            for (port, fate) in [(1, Passed), (1023, Passed), (1024, Redirected)] {
+                let mut client = client(family);
+                client.set_port(port);
+                let syn = Segment::syn(client, server(family)).frame();
+                assert_eq!(host.receive(&syn), fate, "{family} {port}");
+            }
+        }
+        assert_eq!(host.stat("ports_forbidden"), 4);
+    });
+}
+
+#[test]
 fn a_budget_of_nothing_makes_early_late() {
     // The smallest a map can be is one.
     let settings = Settings {

@@ -247,3 +247,17 @@ fn every_policy_agrees_with_its_combinations() {
     });
     assert!(matched > 1000, "{matched} flows matched");
 }
+
+/// RFC 5382 REQ-5: an established connection is not given up within 2 hours and 4 minutes.
+#[test]
+fn no_default_gives_a_silent_connection_up_sooner_than_a_nat_may() {
+    let least = Duration::from_mins(124);
+    let timeouts = Timeouts::default();
+    for bound in [timeouts.idle, timeouts.client_fin, timeouts.server_fin] {
+        assert!(bound >= least, "{bound:?}");
+    }
+    let side = SideOptions::default();
+    let silent = side.keepalive_idle + side.keepalive_interval * side.keepalive_probes;
+    assert!(silent >= least, "{silent:?}");
+    assert_eq!(side.user_timeout, Duration::ZERO, "the kernel's limits");
+}

@@ -10,8 +10,8 @@
 //!
 //! It checks by itself what must hold at every call: bytes come out in order,
 //! once, and unchanged; nothing is read while bytes are held; FIN goes out
-//! once, behind all bytes; nothing is touched after a fault; pipes come back
-//! empty.
+//! once, behind all bytes; nothing is written to a side that failed nor read
+//! for it; pipes come back empty.
 
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
@@ -50,6 +50,9 @@ pub(super) struct Stream {
     /// What the relay has taken of that.
     pub(super) read: usize,
     pub(super) eof: bool,
+    /// The relay was told that the connection died, and by a read.
+    told_death: bool,
+    told_reader: bool,
     /// Size of the send buffer, what the relay put in, what left it.
     pub(super) room: usize,
     pub(super) written: usize,
@@ -60,7 +63,7 @@ pub(super) struct Stream {
     /// It is to die when it has taken this many bytes.
     dies_at: Option<usize>,
     /// The error to report, once.
-    error: Option<ErrorKind>,
+    pub(super) error: Option<ErrorKind>,
     /// A writer was refused and waits for room.
     starved: bool,
     /// An event waits to be taken.
@@ -79,6 +82,8 @@ impl Stream {
             urgent: None,
             read: 0,
             eof: false,
+            told_death: false,
+            told_reader: false,
             room,
             written: 0,
             acknowledged: 0,
@@ -118,7 +123,7 @@ impl Stream {
             writable,
             failed: self.died.is_some() || (self.fin && self.fin_sent),
             urgent: self.urgent.is_some(),
-            ending: self.fin,
+            ending: self.fin || self.died.is_some(),
             exact: true,
         }
     }
@@ -184,7 +189,8 @@ pub(super) struct Kernel {
     pub(super) whims: Option<Rng>,
     /// Calls that read or wrote.
     pub(super) calls: usize,
-    faulted: bool,
+    /// The side whose death the relay was told of first.
+    pub(super) fault: Option<Side>,
 }
 
 impl Kernel {
@@ -200,7 +206,7 @@ impl Kernel {
             spliced: 0,
             whims: None,
             calls: 0,
-            faulted: false,
+            fault: None,
         }
     }
 
@@ -318,27 +324,38 @@ impl Kernel {
         }
     }
 
-    fn check_alive(&mut self) {
+    /// The relay is about to write to `side`.
+    fn check_alive(&mut self, side: Side) {
         self.calls += 1;
-        assert!(!self.faulted, "the relay goes on after a fault");
+        let told = self.streams[side].told_death;
+        assert!(!told, "the relay writes to a side that failed");
     }
 
-    fn note_fault<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+    fn note_fault<T>(&mut self, side: Side, result: io::Result<T>) -> io::Result<T> {
         let fault = |error: &io::Error| error.kind() != ErrorKind::WouldBlock;
-        self.faulted |= result.as_ref().is_err_and(fault);
+        if result.as_ref().is_err_and(fault) {
+            self.streams[side].told_death = true;
+            // Whoever is told knows that there is an end to be read.
+            self.streams[side].told.readable = true;
+            self.fault.get_or_insert(side);
+        }
         result
     }
 
     /// Takes bytes off `side`, at most `limit`.
     fn take(&mut self, side: Side, limit: usize) -> io::Result<&'static [u8]> {
-        self.check_alive();
+        self.calls += 1;
+        assert!(!self.streams[side].told_reader, "it reads on after a fault");
+        assert!(!self.streams[!side].told_death, "it reads for nobody");
         assert_eq!(self.held(side), 0, "it reads while it holds bytes");
         let stream = &mut self.streams[side];
         assert!(!stream.eof, "it reads past the end");
         assert!(stream.told.readable, "it tries again for no reason");
         let readable = stream.readable();
         stream.told.readable = readable.is_ok();
-        let readable = self.note_fault(readable)?;
+        let readable = self.note_fault(side, readable);
+        self.streams[side].told_reader = self.streams[side].told_death && readable.is_err();
+        let readable = readable?;
         let stream = &self.streams[side];
         let calm = match stream.urgent {
             Some(at) if at > stream.read => at - stream.read,
@@ -356,7 +373,7 @@ impl Kernel {
 
     /// Puts bytes on `side`; returns how many it took.
     fn put(&mut self, side: Side, bytes: &[u8]) -> io::Result<usize> {
-        self.check_alive();
+        self.check_alive(side);
         let writable = self.streams[side].writable();
         if bytes.is_empty() {
             let blocked = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
@@ -364,7 +381,7 @@ impl Kernel {
             return if alive {
                 Ok(0)
             } else {
-                self.note_fault(writable)
+                self.note_fault(side, writable)
             };
         }
         let writable = self.run_short(side, writable);
@@ -372,7 +389,7 @@ impl Kernel {
         assert!(stream.told.writable, "it tries again for no reason");
         stream.told.writable = writable.is_ok();
         let most = stream.dies_at.map_or(usize::MAX, |at| at - stream.written);
-        let writable = self.note_fault(writable)?;
+        let writable = self.note_fault(side, writable)?;
         let taken = self.part(writable.min(bytes.len()).min(most));
         let stream = &mut self.streams[side];
         stream.waiting = false;
@@ -475,7 +492,7 @@ impl Io for Kernel {
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
-        self.check_alive();
+        self.check_alive(side);
         let from = &self.streams[!side];
         assert!(from.eof, "FIN is passed on before it was read");
         assert_eq!(self.held(!side), 0, "FIN overtakes bytes");
@@ -483,9 +500,14 @@ impl Io for Kernel {
         assert!(!stream.fin_sent, "FIN is sent twice");
         stream.waiting = false;
         if stream.died.is_some() {
-            return Err(ErrorKind::NotConnected.into());
+            return self.note_fault(side, Err(ErrorKind::NotConnected.into()));
         }
         stream.fin_sent = true;
         Ok(())
+    }
+
+    fn unacknowledged(&mut self, side: Side) -> bool {
+        let stream = &self.streams[side];
+        stream.died.is_none() && stream.unacknowledged() > 0
     }
 }

@@ -4,14 +4,15 @@
 //! The fake kernel checks every call. Checked here, after every turn: how much
 //! is held, what is counted, when the deadline is. Whenever no event is left,
 //! nothing may be left undone that could be done (no lost wake-up). At the
-//! end there is one outcome, for which there was a cause, and no pipe is out.
+//! end there is one outcome, for which there was a cause, the other side has
+//! all that the one at fault had sent, and no pipe is out.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::fake::{Kernel, PIPE_BYTES, Pipe, SCRATCH_BYTES};
-use super::{Bounds, Ready, Relay, TURN_BYTES, Verdict};
+use super::{Bounds, LINGER_MS, Ready, Relay, TURN_BYTES, Verdict};
 use crate::outcome::Outcome;
 use crate::rng::{Rng, simulate};
 use crate::side::Side::{self, Downstream, Upstream};
@@ -74,8 +75,9 @@ struct Schedule {
     now: Duration,
     /// When a byte or a FIN last moved.
     active: Duration,
-    /// The relay wants another turn.
+    /// The relay wants another turn, or one in a while.
     again: bool,
+    lingers: bool,
     turns_used_up: usize,
     outcome: Option<Outcome>,
 }
@@ -101,6 +103,7 @@ impl Schedule {
             now: Duration::ZERO,
             active: Duration::ZERO,
             again: false,
+            lingers: false,
             turns_used_up: 0,
             outcome: None,
         }
@@ -162,7 +165,7 @@ impl Schedule {
             27 => self.kernel.pipes_max = self.rng.below(3),
             28 if self.shape.faults => self.misfortune(side),
             29 => self.settle(),
-            _ if self.again => self.advance(),
+            _ if self.again || self.lingers => self.advance(),
             _ => {}
         }
     }
@@ -259,6 +262,7 @@ impl Schedule {
 
     fn wait(&mut self) {
         let millis = match self.rng.below(8) {
+            0 if self.kernel.fault.is_some() => self.rng.below(40_000),
             0 => self.rng.below(150),
             _ => self.rng.below(10),
         };
@@ -266,7 +270,11 @@ impl Schedule {
         let (bound, called) = self.patience();
         let due = self.now >= self.active + bound;
         let outcome = self.relay.on_time(self.now, &self.bounds);
-        assert_eq!(outcome, due.then_some(called));
+        assert_eq!(outcome.is_some(), due);
+        match outcome {
+            Some(outcome) if self.kernel.fault.is_some() => self.check_cause(outcome),
+            _ => assert_eq!(outcome, due.then_some(called)),
+        }
         // The worker looks only now and then.
         if self.rng.once_in(2) {
             self.outcome = outcome;
@@ -277,6 +285,7 @@ impl Schedule {
     fn patience(&self) -> (Duration, Outcome) {
         let fins = Side::BOTH.map(|side| self.kernel.streams[side].eof);
         let (millis, called) = match fins {
+            _ if self.kernel.fault.is_some() => (LINGER_MS, Outcome::Internal),
             [true, false] => (self.bounds.client_fin_ms, Outcome::ClientFinTimeout),
             [false, true] => (self.bounds.server_fin_ms, Outcome::ServerFinTimeout),
             _ => (self.bounds.idle_ms, Outcome::IdleTimeout),
@@ -284,11 +293,12 @@ impl Schedule {
         (Duration::from_millis(millis.into()), called)
     }
 
-    fn progress(&self) -> [(usize, bool); 2] {
-        Side::BOTH.map(|side| {
+    fn progress(&self) -> ([(usize, bool); 2], bool) {
+        let moved = Side::BOTH.map(|side| {
             let stream = &self.kernel.streams[side];
             (stream.written, stream.eof)
-        })
+        });
+        (moved, self.kernel.fault.is_some())
     }
 
     /// Gives the relay a turn and checks what it did.
@@ -299,22 +309,27 @@ impl Schedule {
         let before = self.progress();
         let verdict = self.relay.advance(&mut self.kernel, self.now);
         let after = self.progress();
-        if before != after {
+        let late = self.kernel.fault.is_some() && self.relay.active() == self.now;
+        if before != after || late {
             self.active = self.now;
         }
         self.again = verdict == Verdict::Again;
         let turn = usize::try_from(TURN_BYTES).unwrap();
-        let moved = [0, 1].map(|at| after[at].0 - before[at].0);
+        let moved = [0, 1].map(|at| after.0[at].0 - before.0[at].0);
         assert!(moved.iter().all(|bytes| *bytes < turn + PIPE_BYTES));
         if self.again {
             self.turns_used_up += 1;
-            assert!(moved.iter().any(|bytes| *bytes >= turn), "not used up");
+            let failed = after.1 != before.1;
+            let used_up = moved.iter().any(|bytes| *bytes >= turn);
+            assert!(used_up || failed, "not used up");
         }
         if let Verdict::Done(outcome) = verdict {
             self.outcome = Some(outcome);
             self.check_cause(outcome);
+            self.check_last_words();
         }
-        if verdict == Verdict::Blocked {
+        self.lingers = verdict == Verdict::Linger;
+        if matches!(verdict, Verdict::Blocked | Verdict::Linger) {
             let forgotten = |side: &Side| self.kernel.waits(*side) && self.kernel.held(!*side) == 0;
             assert!(!Side::BOTH.iter().any(forgotten), "bytes wait for nothing");
         }
@@ -338,10 +353,12 @@ impl Schedule {
     /// There was a reason for this outcome.
     fn check_cause(&self, outcome: Outcome) {
         let died = |side: Side| self.kernel.streams[side].died;
-        // A FIN that cannot be passed on does not tell how the side died.
+        // A FIN that cannot be passed on does not tell how the side died, and nobody
+        // may have been told since.
         let lost = |side: Side| {
-            let fins = Side::BOTH.iter().all(|side| self.kernel.streams[*side].eof);
-            fins && died(side).is_some() && !self.kernel.handed_over(!side)
+            let stream = &self.kernel.streams[side];
+            let untold = stream.error.is_some() || stream.eof;
+            stream.died.is_some() && untold && self.kernel.streams[!side].eof
         };
         let reset = |side| died(side) == Some(ErrorKind::ConnectionReset) || lost(side);
         let silent = |side| died(side) == Some(ErrorKind::TimedOut);
@@ -360,8 +377,25 @@ impl Schedule {
         );
     }
 
+    /// Whoever is left has all that the side at fault had sent.
+    fn check_last_words(&self) {
+        let Some(side) = self.kernel.fault else {
+            return;
+        };
+        let (from, to) = (&self.kernel.streams[side], &self.kernel.streams[!side]);
+        if to.died.is_none() {
+            assert_eq!(to.written, from.arrived, "bytes before a fault are lost");
+            assert_eq!(to.unacknowledged(), 0, "the reset overtakes bytes");
+            let is_reset = from.died == Some(ErrorKind::ConnectionReset);
+            assert!(!from.fin || to.fin_sent || !is_reset, "FIN is lost");
+        }
+    }
+
     /// Has the relay take every event until none is left.
     fn settle(&mut self) {
+        if self.lingers {
+            self.advance();
+        }
         for _ in 0..ROUNDS_MAX {
             let mut quiet = !self.again;
             if self.again {
@@ -386,17 +420,19 @@ impl Schedule {
 
     /// Nothing that could be done is left undone.
     fn check_rest(&self) {
-        for side in Side::BOTH {
+        let fault = self.kernel.fault;
+        for side in Side::BOTH.into_iter().filter(|side| fault != Some(!*side)) {
             let (from, to) = (&self.kernel.streams[side], &self.kernel.streams[!side]);
             if self.kernel.held(side) > 0 {
                 assert!(!to.roomy(), "bytes are held although there is room");
                 assert_eq!(to.died, None, "bytes are held for nobody");
             } else {
                 assert_eq!(from.unread(), 0, "bytes are left unread");
-                assert_eq!(from.fin, from.eof, "FIN is left unread");
-                let passed = to.fin_sent || to.died.is_some();
+                assert!(!from.fin || from.eof, "FIN is left unread");
+                let passed = to.fin_sent || to.died.is_some() || from.died.is_some();
                 assert!(!from.fin || passed, "FIN is not passed on");
-                assert_eq!(from.died, None, "nobody has seen it die");
+                let seen = from.died.is_none() || self.lingers;
+                assert!(seen, "nobody has seen it die");
             }
         }
     }

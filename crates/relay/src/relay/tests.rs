@@ -173,7 +173,7 @@ fn a_fault_counts_more_than_a_used_up_turn() {
     pair.kernel.die(Downstream, ErrorKind::ConnectionReset);
     assert_eq!(pair.turn(), Verdict::Again);
     pair.kernel.die(Upstream, ErrorKind::ConnectionReset);
-    assert_eq!(pair.turn(), Verdict::Done(Outcome::UpstreamReset));
+    assert_eq!(pair.turn(), Verdict::Done(Outcome::DownstreamReset));
     pair.close();
 }
 

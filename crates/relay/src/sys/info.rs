@@ -3,6 +3,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ const TCPI_OPT_WSCALE: u8 = 4;
 /// From include/net/tcp_states.h.
 const TCP_SYN_SENT: u8 = 2;
 const TCP_SYN_RECV: u8 = 3;
+const TCP_CLOSE: u8 = 7;
 /// Numbers that `SO_MEMINFO` tells, and the place of the bytes of packets that the
 /// socket has made and this host still holds (linux/sock_diag.h).
 const MEMINFO_VARS: usize = 9;
@@ -103,6 +105,59 @@ pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, 
 pub(crate) fn syn_unsent(socket: &impl AsFd) -> bool {
     let waits = raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_SENT);
     waits && memory_info(socket).is_ok_and(|info| info[MEMINFO_WMEM_ALLOC] > 0)
+}
+
+/// What a connection has to send, and what its peer says to that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    /// Segments sent and not acknowledged.
+    pub(crate) unacked_segments: u32,
+    /// Bytes written and not sent yet.
+    pub(crate) notsent_bytes: u32,
+    /// What the peer would take.
+    pub(crate) window_bytes: u32,
+    /// Probes of a closed window, or of an idle connection, since the last answer.
+    pub(crate) probes_unanswered: u8,
+    /// Since the last acknowledgement.
+    pub(crate) since_ack: Duration,
+}
+
+/// How it stands with what a connection has to send.
+pub(crate) fn sending(socket: &impl AsFd) -> io::Result<Sending> {
+    let info = raw_tcp_info(socket)?;
+    Ok(Sending {
+        unacked_segments: info.tcpi_unacked,
+        notsent_bytes: info.tcpi_notsent_bytes,
+        window_bytes: info.tcpi_snd_wnd,
+        probes_unanswered: info.tcpi_probes,
+        since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
+/// Whether the peer has yet to acknowledge bytes or a FIN. None is left to do so of a
+/// connection that was reset or given up.
+pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
+    raw_tcp_info(socket).is_ok_and(|info| {
+        let waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0;
+        info.tcpi_state != TCP_CLOSE && waits
+    })
+}
+
+/// The number of a socket, which no other has or will have.
+pub(crate) fn cookie(socket: &impl AsFd) -> io::Result<u64> {
+    SockRef::from(socket).cookie()
+}
+
+/// The address and port that a socket is bound to.
+pub(crate) fn local_address(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    let address = SockRef::from(socket).local_addr()?.as_socket();
+    address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// Whether a connection is over for the kernel: both ends have closed it and have
+/// acknowledged that, or it was reset, or given up.
+pub(crate) fn is_gone(socket: &impl AsFd) -> bool {
+    raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
 }
 
 /// Whether a connection was accepted with its SYN, and its handshake is not

@@ -49,17 +49,20 @@ pub(crate) fn apply_when_full(fd: &impl AsFd, options: &SideOptions) -> io::Resu
 
 /// Applies those that matter after seconds, which most connections do not last.
 pub(crate) fn apply_when_old(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
-    let socket = SockRef::from(fd);
-    if !options.user_timeout.is_zero() {
-        socket.set_tcp_user_timeout(Some(options.user_timeout))?;
+    if options.keepalive_idle.is_zero() {
+        return Ok(());
     }
-    if !options.keepalive_idle.is_zero() {
-        let keepalive = socket2::TcpKeepalive::new()
-            .with_time(options.keepalive_idle)
-            .with_interval(options.keepalive_interval);
-        socket.set_tcp_keepalive(&keepalive)?;
-    }
-    Ok(())
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(options.keepalive_idle)
+        .with_interval(options.keepalive_interval)
+        .with_retries(options.keepalive_probes);
+    SockRef::from(fd).set_tcp_keepalive(&keepalive)
+}
+
+/// Bounds how long sent bytes may stay unacknowledged and windows closed, or leaves it to
+/// the kernel's limits.
+pub(crate) fn set_user_timeout(fd: &impl AsFd, most: Option<Duration>) -> io::Result<()> {
+    SockRef::from(fd).set_tcp_user_timeout(most)
 }
 
 /// Raises the size that a send buffer starts with and leaves its tuning to the

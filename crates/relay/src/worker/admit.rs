@@ -180,6 +180,7 @@ impl<I: Intercept> Worker<I> {
             rule,
             accept,
             queued: false,
+            timed: Sides::default(),
             fixed: false,
             sockets: Sides::default(),
             owed: Sides::default(),

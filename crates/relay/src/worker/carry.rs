@@ -102,6 +102,7 @@ impl<I: Intercept> Worker<I> {
             options: entry.rule.rule.sides(),
             prologue: entry.prologue.as_deref_mut(),
             workspace: &mut self.workspace,
+            short: None,
         };
         let verdict = relay.advance(&mut halves, self.now);
         self.counters
@@ -128,10 +129,14 @@ impl<I: Intercept> Worker<I> {
         };
         match verdict {
             Verdict::Blocked => {}
-            Verdict::Again if entry.queued => {}
+            Verdict::Again | Verdict::Linger if entry.queued => {}
             Verdict::Again => {
                 entry.queued = true;
                 self.again.push(key);
+            }
+            Verdict::Linger => {
+                entry.queued = true;
+                self.lingering.add(key, entry.active(), self.now);
             }
             Verdict::Done(outcome) => self.conclude(key, outcome),
         }
@@ -245,6 +250,7 @@ impl<I: Intercept> Worker<I> {
             note_herald(said, &mut self.heralds, &self.counters, self.now);
         }
         self.learn(&entry);
+        self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);

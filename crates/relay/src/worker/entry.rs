@@ -74,6 +74,8 @@ pub(super) struct Entry {
     pub(super) fixed: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
     pub(super) owed: Sides<Owed>,
+    /// Whether the rule's user timeout is set on the sockets now.
+    pub(super) timed: Sides<bool>,
     /// When its SYN or its accept was seen, in the worker's time.
     pub(super) started: Moment,
     pub(super) timers: Timers,
@@ -177,6 +179,13 @@ impl Entry {
         self.prologue.as_ref().is_some_and(|said| said.asked)
     }
 
+    /// Whether its upstream side is a hop to another node.
+    pub(super) fn is_hopping(&self) -> bool {
+        self.prologue
+            .as_ref()
+            .is_some_and(|said| said.via.is_some())
+    }
+
     /// Whether it was heralded, and the request for it has not come.
     pub(super) fn is_heralded(&self) -> bool {
         let said = self.prologue.as_ref();
@@ -215,6 +224,14 @@ impl Entry {
                 // The connection works without, so let it.
                 let _ = sys::apply_when_old(socket, self.rule.rule.sides()[side]);
             }
+        }
+    }
+
+    /// When its last byte moved, in the worker's time.
+    pub(super) fn active(&self) -> Duration {
+        match &self.state {
+            State::Open(relay) => relay.active(),
+            State::Opening(_) => self.started(),
         }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct Halves<'a> {
     /// What is still to be heard before the bytes of the upstream side.
     pub(super) prologue: Option<&'a mut Prologue>,
     pub(super) workspace: &'a mut Workspace,
+    /// A side that the last splice to it has not taken everything of.
+    pub(super) short: Option<Side>,
 }
 
 impl Halves<'_> {
@@ -136,13 +138,33 @@ impl Io for Halves<'_> {
     }
 
     fn empty(&mut self, side: Side, pipe: &mut Pipe, bytes: usize) -> io::Result<usize> {
-        self.write_to(side, |halves| {
+        let was_short = self.short.take() == Some(side);
+        let taken = self.write_to(side, |halves| {
             sys::splice(&pipe.read, halves.fd(side), bytes)
-        })
+        });
+        match taken {
+            // The splice before may have met a reset behind what it moved, which the
+            // kernel tells once: this need not be one behind a FIN.
+            Err(error) if was_short && error.kind() == io::ErrorKind::BrokenPipe => {
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+            Ok(count) if count < bytes => {
+                self.short = Some(side);
+                Ok(count)
+            }
+            taken => taken,
+        }
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
+        // A socket that goes to TIME_WAIT keeps the number that it has by then, and is
+        // found by that; the kernel gives it when it is first asked for.
+        let _ = sys::cookie(self.fd(side));
         Ok(shutdown(self.fd(side).as_raw_fd(), Shutdown::Write)?)
+    }
+
+    fn unacknowledged(&mut self, side: Side) -> bool {
+        sys::is_unacknowledged(self.fd(side))
     }
 }
 
@@ -181,6 +203,7 @@ mod tests {
                 options: Sides([&self.options; 2]),
                 prologue: None,
                 workspace: &mut self.workspace,
+                short: None,
             }
         }
     }

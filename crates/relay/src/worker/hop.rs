@@ -99,7 +99,7 @@ impl Hop {
         let socket = wanted.socket()?;
         let mut result = wanted.bind(&socket, keep);
         for less in [Kept::Address, Kept::Nothing] {
-            if less > keep && result.as_ref().is_err_and(is_taken) {
+            if less > keep && result.as_ref().is_err_and(cannot_bind) {
                 result = wanted.bind(&socket, less);
             }
         }
@@ -123,6 +123,12 @@ fn bound_address(socket: &Socket, ip: IpAddr) -> io::Result<SocketAddr> {
         ip,
         address.map_or(0, |address| address.port()),
     ))
+}
+
+/// Whether a socket may be bound to another source address: this one is taken, or its
+/// port is privileged.
+fn cannot_bind(error: &io::Error) -> bool {
+    is_taken(error) || error.raw_os_error() == Some(libc::EACCES)
 }
 
 /// Whether another source address may succeed where this one failed.

@@ -117,7 +117,6 @@ fn common(policy: &Policy) -> SideOptions {
         Some(first) if rules.all(|other| other == first) => first.clone(),
         _ => SideOptions {
             keepalive_idle: Duration::ZERO,
-            user_timeout: Duration::ZERO,
             ..SideOptions::default()
         },
     }

@@ -155,6 +155,10 @@ impl Prologue {
             Err(Unheard::Incomplete) => return Err(io::ErrorKind::WouldBlock.into()),
             // It may have answered: a reset does not wait for lost segments.
             Err(Unheard::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),
+            // A write was told of the reset before.
+            Err(Unheard::Gone) if sys::is_gone(upstream) => {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
             Err(Unheard::Gone | Unheard::Wrong(_)) => Some(Reply::Failed),
         };
         if self.failed.is_some() {

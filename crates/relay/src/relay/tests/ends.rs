@@ -92,8 +92,79 @@ fn bytes_that_came_before_a_reset_are_passed_on() {
     let mut pair = Pair::joined(1000);
     pair.send(Upstream, 300);
     pair.kernel.die(Upstream, ErrorKind::ConnectionReset);
-    assert_eq!(pair.turn(), Verdict::Done(Outcome::UpstreamReset));
+    assert_eq!(pair.turn(), Verdict::Linger);
     assert_eq!(pair.relay.moved_from(Upstream), 300);
+    pair.drain(Downstream);
+    assert_eq!(pair.turn(), Verdict::Done(Outcome::UpstreamReset));
+}
+
+#[test]
+fn an_answer_before_a_reset_that_a_writer_is_told_of_is_passed_on() {
+    for side in Side::BOTH {
+        for mut pair in [
+            Pair::holding(!side, 1000, 1500),
+            Pair::holding_in_a_pipe(!side, 1000, 1500),
+        ] {
+            pair.send(side, 1600);
+            pair.kernel.die(side, ErrorKind::ConnectionReset);
+            pair.send(!side, 100);
+            // The other takes 1000 bytes at a time.
+            for (taken, verdict) in [(1000, Verdict::Blocked), (600, Verdict::Linger)] {
+                assert_eq!(pair.turns(), verdict);
+                assert_eq!(pair.kernel.streams[!side].unacknowledged(), taken);
+                pair.drain(!side);
+            }
+            assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+            assert_eq!(pair.kernel.streams[!side].unread(), 100, "for nobody");
+            assert!(!pair.kernel.streams[!side].fin_sent, "it was cut off");
+            pair.close();
+        }
+    }
+}
+
+#[test]
+fn the_fin_before_a_reset_is_passed_on() {
+    for side in Side::BOTH {
+        let mut pair = Pair::holding(!side, 1000, 1500);
+        pair.send(side, 100);
+        pair.kernel.arrive_fin(side);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        pair.drain(side);
+        assert_eq!(pair.turns(), Verdict::Linger);
+        assert!(pair.kernel.handed_over(side));
+        pair.drain(!side);
+        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+    }
+}
+
+#[test]
+fn what_came_before_a_reset_is_not_waited_for_without_end() {
+    for side in Side::BOTH {
+        let mut pair = Pair::joined(1000);
+        pair.send(side, 700);
+        pair.kernel.die(side, ErrorKind::ConnectionReset);
+        assert_eq!(pair.turn(), Verdict::Linger);
+        pair.after(29_999);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
+        pair.after(1);
+        assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), Some(reset(side)));
+    }
+}
+
+#[test]
+fn nobody_is_waited_for_who_fails_too() {
+    for side in Side::BOTH {
+        for mut pair in [
+            Pair::holding(side, 1000, 1500),
+            Pair::holding_in_a_pipe(side, 1000, 1500),
+        ] {
+            pair.kernel.die(side, ErrorKind::ConnectionReset);
+            assert_eq!(pair.turn(), Verdict::Again);
+            pair.kernel.die(!side, ErrorKind::TimedOut);
+            assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+            pair.close();
+        }
+    }
 }
 
 #[test]
@@ -118,10 +189,12 @@ fn held_bytes_go_out_although_their_sender_has_reset() {
             Pair::holding_in_a_pipe(side, 1000, 500),
         ] {
             pair.kernel.die(side, ErrorKind::ConnectionReset);
-            assert_eq!(pair.turn(), Verdict::Blocked);
+            assert_eq!(pair.turns(), Verdict::Blocked);
+            pair.drain(!side);
+            assert_eq!(pair.turns(), Verdict::Linger);
+            assert_eq!(pair.kernel.held(side), 0);
             pair.drain(!side);
             assert_eq!(pair.turn(), Verdict::Done(reset(side)));
-            assert_eq!(pair.kernel.held(side), 0);
             pair.close();
         }
     }
@@ -133,7 +206,7 @@ fn bytes_taken_before_a_fault_are_counted() {
         let mut pair = Pair::joined(1000);
         pair.kernel.die_after(!side, 600);
         pair.send(side, 900);
-        assert_eq!(pair.turn(), Verdict::Done(reset(!side)));
+        assert_eq!(pair.turns(), Verdict::Done(reset(!side)));
         assert_eq!(pair.relay.moved_from(side), 600);
     }
 }
@@ -148,14 +221,16 @@ fn a_reset_behind_a_fin_ends_the_relay_at_once() {
 }
 
 #[test]
-fn a_reset_that_comes_with_a_fin_ends_the_relay_at_once() {
+fn a_reset_that_comes_with_a_fin_ends_the_relay_behind_both() {
     for side in Side::BOTH {
         let mut pair = Pair::joined(1000);
         pair.send(side, 400);
         pair.kernel.arrive_fin(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
+        assert_eq!(pair.turns(), Verdict::Linger);
+        assert!(pair.kernel.handed_over(side));
+        pair.drain(!side);
         assert_eq!(pair.turn(), Verdict::Done(reset(side)));
-        assert_eq!(pair.relay.moved_from(side), 400);
     }
 }
 
@@ -180,10 +255,12 @@ fn the_answer_of_a_side_that_cannot_take_the_fin_is_passed_on_first() {
         pair.kernel.arrive_fin(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
         pair.kernel.arrive_fin(!side);
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turns(), Verdict::Blocked);
+        pair.drain(!side);
+        assert_eq!(pair.turns(), Verdict::Linger);
+        assert!(pair.kernel.handed_over(side));
         pair.drain(!side);
         assert_eq!(pair.turn(), Verdict::Done(reset(side)));
-        assert!(pair.kernel.handed_over(side));
     }
 }
 

@@ -91,6 +91,16 @@ impl Pair {
         self.relay.advance(&mut self.kernel, self.now)
     }
 
+    /// Turns until the relay wants no other at once.
+    pub(super) fn turns(&mut self) -> Verdict {
+        loop {
+            match self.turn() {
+                Verdict::Again => {}
+                verdict => return verdict,
+            }
+        }
+    }
+
     pub(super) fn after(&mut self, millis: u64) {
         self.now += Duration::from_millis(millis);
     }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The end of a connection that neither end agreed to.
+
+use std::io::{self, ErrorKind};
+
+use crate::outcome::Outcome;
+use crate::side::Side;
+
+/// The failure of a side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) side: Side,
+    pub(super) outcome: Outcome,
+    /// An end of its stream is its FIN.
+    after_fin: bool,
+}
+
+impl Failure {
+    pub(super) fn new(side: Side, error: &io::Error) -> Self {
+        let (error, after_fin) = match error.kind() {
+            // Of a connection that was gone when it was shut down. Its error is left
+            // for readers, unless its FIN had come.
+            ErrorKind::NotConnected => (ErrorKind::ConnectionReset, true),
+            // What Linux calls a reset behind a FIN.
+            ErrorKind::BrokenPipe => (ErrorKind::BrokenPipe, true),
+            kind => (kind, false),
+        };
+        Self {
+            side,
+            outcome: blame(side, error),
+            after_fin,
+        }
+    }
+
+    /// Whether the end of the stream of `side` is no FIN: a connection that has told a
+    /// writer of its failure tells readers that it is over, and no more.
+    pub(super) fn cuts(&self, side: Side) -> bool {
+        self.side == side && !self.after_fin
+    }
+}
+
+/// Whose fault an error on an open connection is.
+fn blame(side: Side, error: ErrorKind) -> Outcome {
+    let reset = matches!(
+        error,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+    );
+    // Unreachable errors on an open connection surface when its retries end.
+    let silent = matches!(
+        error,
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    );
+    match (side, reset, silent) {
+        (Side::Downstream, true, _) => Outcome::DownstreamReset,
+        (Side::Upstream, true, _) => Outcome::UpstreamReset,
+        (Side::Downstream, _, true) => Outcome::DownstreamTimeout,
+        (Side::Upstream, _, true) => Outcome::UpstreamTimeout,
+        _ => Outcome::Internal,
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Relays of which a side has failed while the other has yet to acknowledge what came from
+//! it. No event tells when it has, so the worker looks, ever less often.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::intercept::Intercept;
+
+use super::Worker;
+
+/// How soon to look first.
+const FIRST: Duration = Duration::from_millis(5);
+/// How much of the time since the failure may pass between two looks, and the most.
+const SHARE: u32 = 4;
+const MOST: Duration = Duration::from_millis(500);
+
+/// When to look at which relays.
+#[derive(Debug, Default)]
+pub(super) struct Lingering(BinaryHeap<Reverse<(Duration, u64)>>);
+
+impl Lingering {
+    /// The relay is to be looked at again; its last byte or failure was at `active`.
+    pub(super) fn add(&mut self, key: u64, active: Duration, now: Duration) {
+        let pause = (now.saturating_sub(active) / SHARE).clamp(FIRST, MOST);
+        self.0.push(Reverse((now + pause, key)));
+    }
+
+    /// When the next is due.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.0.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// Takes one that is due.
+    fn take(&mut self, now: Duration) -> Option<u64> {
+        self.deadline().filter(|due| *due <= now)?;
+        self.0.pop().map(|Reverse((_, key))| key)
+    }
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Looks at the relays that are due.
+    pub(super) fn look_at_lingering(&mut self) {
+        while let Some(key) = self.lingering.take(self.now) {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.queued = false;
+                self.advance_with(key, &[]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_due_in_order_and_ever_less_often() {
+        let at = Duration::from_millis;
+        let mut lingering = Lingering::default();
+        lingering.add(1, at(0), at(1000));
+        lingering.add(2, at(1000), at(1000));
+        lingering.add(3, at(0), at(100_000));
+        assert_eq!(lingering.deadline(), Some(at(1005)));
+        assert_eq!(lingering.take(at(1004)), None);
+        assert_eq!(lingering.take(at(1005)), Some(2));
+        assert_eq!(lingering.deadline(), Some(at(1250)));
+        assert_eq!(lingering.take(at(2000)), Some(1));
+        assert_eq!(lingering.deadline(), Some(at(100_500)));
+    }
+}

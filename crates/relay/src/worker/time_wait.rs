@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sockets that relays leave in TIME_WAIT.
+//!
+//! One that has addresses of others matches packets that cross this host. Once nothing redirects
+//! these, the kernel's early demultiplexing attaches the socket to them, and forwarding drops what
+//! belongs to a socket. A node that dies together with its guard cannot clean up any more, so the
+//! worker has such sockets destroyed at the end of the turn in which their relay ended.
+//!
+//! What TIME_WAIT is for (RFC 9293 section 3.6.1) is lost in part: if the last ACK of a connection
+//! is, the peer's repeated FIN is forwarded to the other end, which knows of no such connection
+//! and resets it. By then every byte is acknowledged, and the peer's program has closed.
+
+use std::os::fd::OwnedFd;
+
+use crate::flow::Flow;
+use crate::intercept::{Closed, Intercept};
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::entry::{Entry, State};
+
+impl<I: Intercept> Worker<I> {
+    /// Takes note of the socket of an ending relay that the kernel keeps in TIME_WAIT. One
+    /// that still waits for its peer is none: destroying it would cut bytes off.
+    pub(super) fn note_closed(&mut self, entry: &Entry) {
+        let State::Open(relay) = &entry.state else {
+            return;
+        };
+        let Some(side) = relay.closed_first() else {
+            return;
+        };
+        let socket = entry.sockets[side].as_ref();
+        let Some(socket) = socket.filter(|socket| sys::is_gone(*socket)) else {
+            return;
+        };
+        self.closed.extend(match side {
+            // Its address is this host's own.
+            Side::Downstream if entry.is_asked() || entry.fixed => None,
+            Side::Downstream => closed_downstream(&entry.flow, socket),
+            Side::Upstream if entry.is_hopping() => None,
+            Side::Upstream => closed_upstream(&entry.flow, socket),
+        });
+    }
+
+    /// Has the sockets destroyed that the kernel keeps of what has closed.
+    pub(super) fn forget_closed(&mut self) {
+        if !self.closed.is_empty() {
+            self.intercept.forget(&self.closed);
+            self.closed.clear();
+        }
+    }
+}
+
+fn closed_downstream(flow: &Flow, socket: &OwnedFd) -> Option<Closed> {
+    Some(Closed {
+        local: flow.server(),
+        remote: flow.client(),
+        cookie: sys::cookie(socket).ok()?,
+    })
+}
+
+/// One with an address of this host is in nobody's way.
+fn closed_upstream(flow: &Flow, socket: &OwnedFd) -> Option<Closed> {
+    let local = sys::local_address(socket).ok()?;
+    Some(Closed {
+        local: (local.ip() == flow.client().ip()).then_some(local)?,
+        remote: flow.server(),
+        cookie: sys::cookie(socket).ok()?,
+    })
+}

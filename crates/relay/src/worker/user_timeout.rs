@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When `TCP_USER_TIMEOUT` counts (RFC 9293 section 3.8.3, RFC 5482).
+//!
+//! Once it is set, Linux also gives up a peer that keeps its window closed for so long, though that
+//! answers every probe: a reader that pauses. A sender must not do that (RFC 9293 section
+//! 3.8.6.1). So the option is set only while bytes are in flight to a peer that would take
+//! them, or when it has stopped answering probes; when nothing is to be sent, keepalive decides.
+
+use std::time::Duration;
+
+use crate::intercept::Intercept;
+use crate::side::Side;
+use crate::sys::{self, Sending};
+
+use super::Worker;
+use super::entry::Entry;
+
+/// Probes in a row without an answer, from which on the peer may be gone.
+const UNANSWERED: u8 = 3;
+/// In which part of its time it is looked at a connection again.
+const PARTS: u64 = 4;
+
+/// Whether the option is to be set on a connection in this state.
+fn counts(sending: &Sending, user_timeout: Duration) -> bool {
+    let in_flight = sending.unacked_segments > 0;
+    if in_flight && sending.window_bytes > 0 {
+        return true;
+    }
+    // A receiver that withdraws its window is given up by the kernel after two unanswered
+    // retransmissions of the longest interval.
+    let probes = !in_flight && sending.notsent_bytes > 0;
+    probes && sending.probes_unanswered >= UNANSWERED && sending.since_ack >= user_timeout
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Whether to look at a relay in this sweep, which takes a second at the most.
+    pub(super) fn is_watched(&self, key: u64, entry: &Entry) -> bool {
+        let set = Side::BOTH.map(|side| self.user_timeout(entry, side));
+        let shortest = set.into_iter().filter(|timeout| !timeout.is_zero()).min();
+        let Some(shortest) = shortest.filter(|_| entry.is_open()) else {
+            return false;
+        };
+        (key + self.sweeps).is_multiple_of((shortest.as_secs() / PARTS).max(1))
+    }
+
+    /// Sets the option on the sockets of a relay, or takes it off.
+    pub(super) fn watch_sending(&mut self, key: u64) {
+        for side in Side::BOTH {
+            let Some(entry) = self.entries.get(key) else {
+                return;
+            };
+            let timeout = self.user_timeout(entry, side);
+            let Some(socket) = entry.sockets[side].as_ref().filter(|_| !timeout.is_zero()) else {
+                continue;
+            };
+            let wanted = sys::sending(socket).is_ok_and(|sending| counts(&sending, timeout));
+            if wanted != entry.timed[side] {
+                // Without, the kernel's own limits hold.
+                let _ = sys::set_user_timeout(socket, wanted.then_some(timeout));
+            }
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.timed[side] = wanted;
+            }
+        }
+    }
+
+    /// What is set for a side: by its rule, or by the peer that a hop leads to or comes from.
+    fn user_timeout(&self, entry: &Entry, side: Side) -> Duration {
+        let said = entry.prologue.as_deref();
+        let peer = said.and_then(|said| match side {
+            Side::Downstream => said.by,
+            Side::Upstream => said.via.map(|via| via.peer),
+        });
+        let chains = self.rules.chains();
+        let peer = peer
+            .and_then(|id| chains.peer(id))
+            .map(|index| &chains.peers[index]);
+        let options = match peer {
+            Some(peer) => &peer.socket,
+            None => entry.rule.rule.sides()[side],
+        };
+        options.user_timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn sending(unacked_segments: u32, notsent_bytes: u32, window_bytes: u32) -> Sending {
+        Sending {
+            unacked_segments,
+            notsent_bytes,
+            window_bytes,
+            probes_unanswered: 0,
+            since_ack: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn bytes_in_flight_are_timed_and_idle_connections_are_not() {
+        assert!(counts(&sending(1, 0, 1000), TIMEOUT));
+        assert!(counts(&sending(1, 9000, 1000), TIMEOUT));
+        assert!(!counts(&sending(0, 0, 1000), TIMEOUT));
+    }
+
+    #[test]
+    fn a_closed_window_is_waited_for_while_probes_are_answered() {
+        for (window, probes, since_ack, expected) in [
+            (0, 0, 100, false),
+            // Less than a segment is probed, too.
+            (100, 1, 100, false),
+            (0, 2, 100, false),
+            (0, 3, 9, false),
+            (0, 3, 10, true),
+        ] {
+            let closed = Sending {
+                probes_unanswered: probes,
+                since_ack: Duration::from_secs(since_ack),
+                ..sending(0, 5000, window)
+            };
+            assert_eq!(counts(&closed, TIMEOUT), expected, "{closed:?}");
+        }
+        let withdrawn = Sending {
+            since_ack: TIMEOUT,
+            ..sending(3, 5000, 0)
+        };
+        assert!(!counts(&withdrawn, TIMEOUT));
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients whose own port is privileged, which some servers insist on: rsh, NFS.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+use posthaste_lab::scratch::Scratch;
+
+use crate::support::{
+    MODES, PORT, Pair, accepting, binary, counter, dial_from, line, listen, start, target,
+};
+
+/// Connects from ports of which only the last is not privileged; all servers see them.
+fn connect_from_low_ports(network: &Network) {
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        for port in [20, 513, 1023, 1024] {
+            let from = SocketAddr::new(network.client_address(family), port);
+            let to = target(network, family, &listener);
+            let mut pair = Pair::of(dial_from(network.client(), from, to), &listener);
+            assert_eq!(pair.seen_by_server(), from);
+            pair.check();
+            pair.close_client_first();
+        }
+    }
+}
+
+#[test]
+fn servers_see_privileged_ports_in_every_mode() {
+    for mode in MODES {
+        let network = line();
+        let node = start(&network, &accepting(mode));
+        connect_from_low_ports(&network);
+        assert_eq!(counter(&node, "relays_opened"), 8, "{mode}");
+        assert_eq!(counter(&node, "ports_forbidden"), 0);
+    }
+}
+
+/// The program without the capability that privileged ports take.
+fn binary_without(directory: &Scratch) -> PathBuf {
+    let script = directory.path().join("posthaste");
+    let program = binary();
+    let text = format!(
+        "#!/bin/sh\nexec setpriv --bounding-set=-net_bind_service {} \"$@\"\n",
+        program.display()
+    );
+    std::fs::write(&script, text).expect("a script can be written");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).expect("and made executable");
+    script
+}
+
+#[test]
+fn without_the_capability_they_are_forwarded_and_said_to_be() {
+    let directory = Scratch::new().expect("a directory for the script");
+    for mode in MODES {
+        let network = line();
+        let builder = Node::builder(network.node(0), binary_without(&directory));
+        let builder = builder.config(&accepting(mode));
+        let node = builder.start().expect("the node becomes ready");
+        connect_from_low_ports(&network);
+        assert_eq!(counter(&node, "relays_opened"), 2, "{mode}");
+        assert_eq!(counter(&node, "ports_forbidden"), 6);
+        let said = |line: &&String| line.contains("CAP_NET_BIND_SERVICE is missing");
+        assert_eq!(node.log().iter().filter(said).count(), 1, "{mode}");
+    }
+}
