@@ -206,6 +206,19 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
     }
 
+    /// The same, where the client has already sent `first`: that is handed over before anything else.
+    pub fn with_first(now: Duration, first: B) -> Self {
+        let mut relay = Self::new(now);
+        if !first.as_ref().is_empty() {
+            let held = Held::Copied {
+                buffer: first,
+                from: 0,
+            };
+            relay.directions[Side::Downstream].held = Some(Box::new(held));
+        }
+        relay
+    }
+
     /// Takes in what `side` turned out to be ready for.
     pub fn note(&mut self, side: Side, ready: Ready) {
         self.ready[side].readable |= ready.readable;
@@ -270,6 +283,12 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// Bytes handed over that came from `side`.
     pub fn moved_from(&self, side: Side) -> u64 {
         self.directions[side].moved_bytes
+    }
+
+    /// What was written to the server's side, with one for a FIN, as the kernel counts it.
+    pub fn sent_to_upstream(&self) -> u64 {
+        let fin = self.ended(Side::Downstream) && self.unreached.is_none();
+        self.moved_from(Side::Downstream) + u64::from(fin)
     }
 
     /// Whether a FIN was seen on either side.

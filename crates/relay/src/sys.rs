@@ -25,6 +25,7 @@ pub use info::TcpInfo;
 pub(crate) use info::pacing;
 pub(crate) use info::{
     is_handshaking, peer_options, round_and_window, segment_bytes, syn_unsent, tcp_info,
+    unacked_bytes,
 };
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, set_pacing, set_quick_ack,

@@ -29,6 +29,7 @@ use super::Worker;
 use super::entry::{LocalRule, State};
 use super::greeting::{Greeting, Keys, Wish};
 use super::prologue::{Asker, OPTIONS, Prologue, Unheard, read_whole};
+use super::silence::WORKING_AFTER;
 
 /// Connections that have not asked for a flow, at one worker.
 const GREETINGS_MAX: usize = 4096;
@@ -343,11 +344,15 @@ impl<I: Intercept> Worker<I> {
                 asked: true,
                 by: asked.peer,
                 asker: Some(asked.asker()),
+                word_due: Some(self.now + WORKING_AFTER),
                 ..Prologue::default()
             }));
             if let Some(pending) = entry.pending() {
                 pending.route(onward.ways, onward.guard);
             }
+        }
+        if asked.peer.is_some() {
+            self.owe_word(entry);
         }
         self.open_upstream(entry, None);
     }
@@ -515,7 +520,7 @@ impl<I: Intercept> Worker<I> {
         match read_whole(socket, |bytes| proof.feed(bytes)) {
             Ok(()) => self.on_proof(key),
             Err(Unheard::Incomplete) => {}
-            Err(Unheard::Gone | Unheard::Reset | Unheard::Wrong(_)) => {
+            Err(Unheard::Gone | Unheard::Reset | Unheard::Lost | Unheard::Wrong(_)) => {
                 self.end(key, Outcome::ClientAbsent)
             }
         }

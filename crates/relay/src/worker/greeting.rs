@@ -174,7 +174,7 @@ impl<E> From<Unheard<E>> for Wish {
     fn from(unheard: Unheard<E>) -> Self {
         match unheard {
             Unheard::Incomplete => Self::Wait,
-            Unheard::Gone | Unheard::Reset => Self::Close { wrong: false },
+            Unheard::Gone | Unheard::Reset | Unheard::Lost => Self::Close { wrong: false },
             Unheard::Wrong(_) => Self::Close { wrong: true },
         }
     }
