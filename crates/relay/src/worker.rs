@@ -23,6 +23,7 @@ mod inspect;
 mod kept;
 mod listeners;
 mod pace;
+mod places;
 mod prologue;
 mod reroute;
 mod silence;
@@ -65,6 +66,7 @@ use inspect::Rules;
 use kept::Held;
 use listeners::Listeners;
 use pace::Paces;
+use places::Places;
 
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -130,6 +132,8 @@ pub(crate) struct Worker<I> {
     unannounced: HashSet<Flow>,
     /// Connections to explicit listeners that have not asked for a flow.
     greetings: Slots<Greeting>,
+    /// Which of these are nobody's.
+    places: Places,
     /// Open connections to peers that wait for flows; `None` without a number of
     /// this node.
     warm: Option<WarmHops>,
@@ -285,6 +289,7 @@ impl<I: Intercept> Worker<I> {
             known: HashSet::new(),
             unannounced: HashSet::new(),
             greetings: Slots::new(),
+            places: Places::default(),
             warm,
             paces: Paces::default(),
             heralds: Heralds::default(),

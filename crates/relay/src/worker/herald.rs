@@ -160,6 +160,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Joins a request that is granted with the flow that was opened at its herald.
     pub(super) fn adopt(&mut self, greeting: u64, key: u64, asked: &Asked, onward: Onward) {
+        self.unseat(greeting);
         let Some(greeting) = self.greetings.remove(greeting) else {
             return;
         };
