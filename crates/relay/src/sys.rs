@@ -32,7 +32,7 @@ pub(crate) use options::{
     set_reset_on_close,
 };
 pub use sockets::{
-    SocketSettings, explicit_listener, fixed_listener, is_own_address, prefer_cpu,
+    SocketSettings, explicit_listener, fixed_listener, is_own_address, leads_here, prefer_cpu,
     transparent_listener,
 };
 pub(crate) use sockets::{

@@ -435,7 +435,7 @@ impl<I: Intercept> Worker<I> {
         let chains = self.rules.chains();
         self.rules
             .access()
-            .permits(flow)
+            .permits(flow, sys::leads_here)
             .map_err(|_| Denial::Destination)?;
         if header.label.is_some_and(Label::is_look_up) {
             return self.look_up(asked, flow);
