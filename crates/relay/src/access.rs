@@ -23,8 +23,43 @@ pub struct Access {
     /// Clients without a key have to show first that they receive what is sent
     /// to their address, by a cookie (RFC 8803 §6.2.7).
     pub cookies: bool,
+    /// They have to send this text as their cookie, which they were told by other means.
+    pub cookie: Option<Cookie>,
     /// Peers that may have the way of a flow looked up here.
     pub look_up: Vec<NodeId>,
+}
+
+/// A text that clients without a key know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cookie(String);
+
+impl Cookie {
+    /// The most characters that it may have.
+    pub const MOST: usize = 64;
+
+    /// Printable ASCII without spaces, such as a client can take from an environment variable.
+    pub fn new(text: &str) -> Option<Self> {
+        let fits = (1..=Self::MOST).contains(&text.len());
+        let prints = text.bytes().all(|byte| byte.is_ascii_graphic());
+        (fits && prints).then(|| Self(text.to_owned()))
+    }
+
+    /// Whether a client has sent it: in whole words, so that zeros may follow. Takes the same time
+    /// wherever it is wrong.
+    pub fn is_sent_as(&self, bytes: &[u8]) -> bool {
+        let text = self.0.as_bytes();
+        let padded = text.len().next_multiple_of(4);
+        let known = text.iter().chain(std::iter::repeat(&0)).take(padded);
+        let differences = known.zip(bytes).fold(0, |all, (a, b)| all | (a ^ b));
+        bytes.len() == padded && differences == 0
+    }
+}
+
+impl std::fmt::Debug for Cookie {
+    /// Without the text.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cookie").finish_non_exhaustive()
+    }
 }
 
 /// What keeps a destination from being relayed to. The addresses are those of the registries of
@@ -341,6 +376,27 @@ mod tests {
         }
         let allowed = allowing("10.0.0.0/8").permits(&flow_to("10.1.2.4:22"), own);
         assert_eq!(allowed, Ok(()));
+    }
+
+    #[test]
+    fn a_cookie_is_a_text_that_comes_in_whole_words() {
+        let cookie = Cookie::new("open sesame");
+        assert_eq!(cookie, None, "a space");
+        assert!(Cookie::new("").is_none() && Cookie::new(&"x".repeat(65)).is_none());
+        assert!(Cookie::new("caf\u{e9}").is_none() && Cookie::new("a\0b").is_none());
+        let cookie = Cookie::new("sesame").unwrap();
+        assert!(cookie.is_sent_as(b"sesame\0\0"));
+        for other in [
+            &b"sesame"[..],
+            b"sesame\0\0\0\0\0\0",
+            b"sesamE\0\0",
+            b"sesame\0x",
+            b"",
+        ] {
+            assert!(!cookie.is_sent_as(other), "{other:?}");
+        }
+        assert!(Cookie::new("whole123").unwrap().is_sent_as(b"whole123"));
+        assert!(!format!("{cookie:?}").contains("sesame"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What listens at the node's own host.
+//! What listens at the node's own host, and a cookie that clients were told.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use posthaste_lab::network::{Family, Network};
 use crate::asking::{Asked, Heard, explicit, hear, listener, read, say_to, scene};
 use crate::support::{PORT, accept, add_address, listen};
 
-use super::{connect, message};
+use super::{connect, message, server};
 
 const ALL: &str = "\"10.0.0.0/8\", \"fd00::/8\"";
 /// The server has answered.
@@ -73,5 +73,35 @@ fn an_address_of_the_node_is_reached_if_it_is_allowed_by_itself() {
     for (family, own) in Family::ALL.into_iter().zip(own) {
         assert_eq!(ask(&network, family, own), CONNECTED, "{own}");
         drop(accept(&service));
+    }
+}
+
+#[test]
+fn the_text_of_the_configuration_is_the_cookie_that_clients_send() {
+    let network = scene();
+    let text = "open-sesame";
+    let extra = format!("cookie = \"{text}\"\n");
+    let asked = Asked::start(&network, &config(&network, ALL, &extra));
+    let servers = listen(network.server(), PORT);
+    // The bytes of the text, and zeros to the end of the word.
+    let with = |family, text: &str| {
+        let padded = text.len().next_multiple_of(4);
+        let words = u8::try_from(1 + padded / 4).unwrap();
+        let mut tlv = vec![22, words, 0, 0];
+        tlv.extend_from_slice(text.as_bytes());
+        tlv.resize(4 + padded, 0);
+        message(&[&connect(server(&network, family), &[]), &tlv])
+    };
+    for (count, family) in (1..).zip(Family::ALL) {
+        let node = listener(&network, 0, family);
+        let without = message(&[&connect(server(&network, family), &[])]);
+        for request in [without, with(family, "open-sesami")] {
+            let mut client = say_to(&network, node, &request);
+            assert_eq!(hear(&mut client), Heard::and_closed(&DENIED), "{family}");
+        }
+        asked.until_denied(&network, "cookie", 2 * count);
+        let mut client = say_to(&network, node, &with(family, text));
+        let _server = accept(&servers);
+        assert_eq!(read(&mut client, 4), CONNECTED, "{family}");
     }
 }

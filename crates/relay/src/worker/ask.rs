@@ -308,12 +308,17 @@ impl<I: Intercept> Worker<I> {
         if !access.admits(from.ip()) {
             return self.refuse(key, None, asker, Denial::Stranger);
         }
-        if access.cookies {
+        if let Some(text) = &access.cookie {
+            let sent = head.request.cookie.as_ref();
+            if !sent.is_some_and(|cookie| text.is_sent_as(cookie)) {
+                return self.refuse(key, None, asker, Denial::Cookie);
+            }
+        } else if access.cookies {
             match &head.request.cookie {
                 Some(cookie) if is_cookie_of(&self.desk.secret, from.ip(), cookie) => {}
                 Some(_) => return self.refuse(key, None, asker, Denial::Cookie),
                 None => {
-                    let fresh = cookie(&self.desk.secret, from.ip()).to_vec();
+                    let fresh = cookie(&self.desk.secret, from.ip()).into_bytes();
                     return self.answer_greeting(key, &encoded(ConvertError::MissingCookie(fresh)));
                 }
             }
