@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use posthaste_relay::chain::{Chains, Route, Way};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{Match, Prefix};
+use posthaste_relay::sys;
 
 use super::planned::{Case, Followed};
 use super::{Workers, direct, ways};
@@ -108,7 +109,7 @@ pub(crate) fn explain(
         access: api::Access {
             denied: policy
                 .access
-                .permits(&flow)
+                .permits(&flow, sys::leads_here)
                 .err()
                 .map(|special| special.name().into()),
             client_admitted: question.client.map(|client| policy.access.admits(client)),

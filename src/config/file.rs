@@ -145,6 +145,7 @@ pub(super) struct Access {
     pub(super) clients: List,
     pub(super) destinations: List,
     pub(super) cookies: Scalar,
+    pub(super) cookie: Scalar,
     pub(super) look_up: List,
 }
 

@@ -48,7 +48,7 @@ impl Files {
         let key = self.key.display();
         format!(
             "[node]\nid = 7\n\
-             [access]\nclients = [\"192.0.2.0/24\"]\n\
+             [access]\nclients = [\"192.0.2.0/24\"]\ndestinations = [\"198.51.100.0/24\"]\n\
              [[peer]]\nname = \"paris\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"{key}\"\npool_max = 0\n\
              [[peer]]\nname = \"rome\"\nid = 9\naddress = \"[2001:db8::9]:4480\"\nkey_file = \"{key}\"\npool_max = 0\n\
              [[chain]]\nname = \"south\"\nnumber = 1\nnodes = [\"paris\", \"tunis\"]\n\

@@ -3,6 +3,7 @@
 
 mod churn;
 mod clocks;
+mod cuts;
 mod failures;
 mod lookup;
 mod refusals;

@@ -6,6 +6,7 @@
 
 mod failures;
 mod interop;
+mod own;
 mod refusals;
 mod syn;
 

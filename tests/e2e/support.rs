@@ -189,15 +189,6 @@ pub(crate) fn dial_with(
     host.run_in(|| dial_here(target, prepare))
 }
 
-/// Connects from a host so many times, without a thread for each.
-pub(crate) fn dial_many(
-    host: &Namespace,
-    target: SocketAddr,
-    count: usize,
-) -> Vec<io::Result<TcpStream>> {
-    host.run_in(|| (0..count).map(|_| dial_here(target, |_| Ok(()))).collect())
-}
-
 fn dial_here(
     target: SocketAddr,
     prepare: impl FnOnce(&Socket) -> io::Result<()>,

@@ -23,33 +23,81 @@ pub struct Access {
     /// Clients without a key have to show first that they receive what is sent
     /// to their address, by a cookie (RFC 8803 §6.2.7).
     pub cookies: bool,
+    /// They have to send this text as their cookie, which they were told by other means.
+    pub cookie: Option<Cookie>,
     /// Peers that may have the way of a flow looked up here.
     pub look_up: Vec<NodeId>,
 }
 
-/// What keeps a destination from being relayed to.
+/// A text that clients without a key know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cookie(String);
+
+impl Cookie {
+    /// The most characters that it may have.
+    pub const MOST: usize = 64;
+
+    /// Printable ASCII without spaces, such as a client can take from an environment variable.
+    pub fn new(text: &str) -> Option<Self> {
+        let fits = (1..=Self::MOST).contains(&text.len());
+        let prints = text.bytes().all(|byte| byte.is_ascii_graphic());
+        (fits && prints).then(|| Self(text.to_owned()))
+    }
+
+    /// Whether a client has sent it: in whole words, so that zeros may follow. Takes the same time
+    /// wherever it is wrong.
+    pub fn is_sent_as(&self, bytes: &[u8]) -> bool {
+        let text = self.0.as_bytes();
+        let padded = text.len().next_multiple_of(4);
+        let known = text.iter().chain(std::iter::repeat(&0)).take(padded);
+        let differences = known.zip(bytes).fold(0, |all, (a, b)| all | (a ^ b));
+        bytes.len() == padded && differences == 0
+    }
+}
+
+impl std::fmt::Debug for Cookie {
+    /// Without the text.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cookie").finish_non_exhaustive()
+    }
+}
+
+/// What keeps a destination from being relayed to. The addresses are those of the registries of
+/// special-purpose addresses (RFC 6890), and where clouds have put things that are for the machine alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Special {
     /// The host itself: 127.0.0.0/8, ::1.
     Loopback,
-    /// RFC 1918, RFC 6598 (shared by carriers), RFC 4193.
+    /// An address of this host: whoever may connect to it may not do so from the host itself.
+    Own,
+    /// RFC 1918, RFC 6598 (shared by carriers), RFC 4193, RFC 3879 (site-local).
     Private,
     /// RFC 3927, RFC 4291 §2.5.6.
     LinkLocal,
-    /// Where clouds tell a machine its secrets: 169.254.169.254,
-    /// fd00:ec2::254.
+    /// Where clouds tell a machine its secrets.
     Metadata,
     /// RFC 1112, RFC 4291 §2.7.
     Multicast,
-    /// 0.0.0.0/8, 240.0.0.0/4 with the broadcast address, ::.
+    /// For documents, benchmarks, protocols and translators, or for nothing yet.
     Reserved,
 }
+
+/// Where clouds tell a machine its secrets, or are its host: most of them, Azure, Alibaba, Oracle.
+const METADATA_V4: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(169, 254, 169, 254),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+/// Where Amazon's machines find theirs by IPv6.
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
 impl Special {
     /// Its name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loopback => "loopback",
+            Self::Own => "own",
             Self::Private => "private",
             Self::LinkLocal => "link-local",
             Self::Metadata => "metadata",
@@ -58,7 +106,7 @@ impl Special {
         }
     }
 
-    /// What is special about an address, if anything is.
+    /// What is special about an address, if anything is, wherever it is used.
     pub fn of(ip: IpAddr) -> Option<Self> {
         match ip.to_canonical() {
             IpAddr::V4(v4) => Self::of_v4(v4),
@@ -67,39 +115,45 @@ impl Special {
     }
 
     fn of_v4(ip: Ipv4Addr) -> Option<Self> {
-        let [first, second, ..] = ip.octets();
-        Some(match (first, second) {
-            _ if ip == Ipv4Addr::new(169, 254, 169, 254) => Self::Metadata,
-            (127, _) => Self::Loopback,
-            (169, 254) => Self::LinkLocal,
-            (10, _) | (192, 168) | (172, 16..=31) | (100, 64..=127) => Self::Private,
-            (224..=239, _) => Self::Multicast,
-            (0 | 240..=255, _) => Self::Reserved,
+        let [first, second, third, _] = ip.octets();
+        Some(match (first, second, third) {
+            _ if METADATA_V4.contains(&ip) => Self::Metadata,
+            (127, ..) => Self::Loopback,
+            (169, 254, _) => Self::LinkLocal,
+            (10, ..) | (192, 168, _) | (172, 16..=31, _) | (100, 64..=127, _) => Self::Private,
+            (224..=239, ..) => Self::Multicast,
+            (0 | 240..=255, ..) => Self::Reserved,
+            // For protocols (RFC 6890), documents (RFC 5737), relays of 6to4 (RFC 7526).
+            (192, 0, 0 | 2) | (198, 51, 100) | (203, 0, 113) | (192, 88, 99) => Self::Reserved,
+            // For benchmarks (RFC 2544).
+            (198, 18..=19, _) => Self::Reserved,
             _ => return None,
         })
     }
 
     fn of_v6(ip: Ipv6Addr) -> Option<Self> {
-        /// Where Amazon's machines find their metadata by IPv6.
-        const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-        Some(match ip.segments()[0] {
-            _ if ip == METADATA => Self::Metadata,
+        let [first, second, ..] = ip.segments();
+        Some(match (first, second) {
+            _ if ip == METADATA_V6 => Self::Metadata,
             _ if ip.is_loopback() => Self::Loopback,
-            _ if ip.is_unspecified() => Self::Reserved,
-            0xfe80..=0xfebf => Self::LinkLocal,
-            0xfc00..=0xfdff => Self::Private,
-            0xff00..=0xffff => Self::Multicast,
+            (0xfe80..=0xfebf, _) => Self::LinkLocal,
+            (0xfc00..=0xfdff | 0xfec0..=0xfeff, _) => Self::Private,
+            (0xff00..=0xffff, _) => Self::Multicast,
             // A translator at the edge makes an IPv4 address of the last four
             // bytes (RFC 6052 §2.1), which may be any of the above.
-            0x64 if ip.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
-                return Self::of_v4(last_v4(ip));
-            }
+            (0x64, 0xff9b) if ip.segments()[2..6] == [0; 4] => return Self::of_v4(last_v4(ip)),
             // 6to4 (RFC 3056) holds one behind its prefix.
-            0x2002 => {
+            (0x2002, _) => {
                 let [_, _, a, b, c, d, ..] = ip.octets();
                 return Self::of_v4(Ipv4Addr::new(a, b, c, d));
             }
-            _ => return None,
+            // For protocols (RFC 2928), among them Teredo, which leads to an IPv4 address
+            // (RFC 4380); for documents (RFC 3849, RFC 9637).
+            (0x2001, 0..=0x1ff | 0xdb8) | (0x3fff, 0..=0xfff) => Self::Reserved,
+            (0x2000..=0x3fff, _) => return None,
+            // All that is not global unicast (RFC 4291 §2.4): IPv4-compatible and IPv4-translated
+            // addresses, translation within a site (RFC 8215), discard (RFC 6666), and the rest.
+            _ => Self::Reserved,
         })
     }
 }
@@ -116,18 +170,30 @@ impl Access {
         self.clients.iter().any(|prefix| prefix.contains(client))
     }
 
-    /// Whether the destination of a flow may be connected to.
+    /// Whether the destination of a flow may be connected to. `is_own` tells whether an address is
+    /// one of this host's.
     ///
     /// # Errors
     /// It may not, for what it is.
-    pub fn permits(&self, flow: &Flow) -> Result<(), Special> {
+    pub fn permits(&self, flow: &Flow, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Special> {
         let (_, server) = flow.addresses();
-        let Some(special) = Special::of(flow.server().ip()) else {
+        let ip = flow.server().ip();
+        let own = || is_own(ip).then_some(Special::Own);
+        let special = match Special::of(ip) {
+            Some(Special::Private | Special::LinkLocal | Special::Reserved) | None => {
+                own().or_else(|| Special::of(ip))
+            }
+            special => special,
+        };
+        let Some(special) = special else {
             return Ok(());
         };
-        // Nobody means the secrets of the machine when allowing a network that
-        // they happen to lie in.
-        let bits = if special == Special::Metadata { 128 } else { 0 };
+        // Nobody means the secrets of the machine, or what listens at it, when allowing a
+        // network that they happen to lie in.
+        let bits = match special {
+            Special::Metadata | Special::Own => 128,
+            _ => 0,
+        };
         let mut allowing = self.destinations.iter();
         let allowed = allowing.any(|p| p.contains(server) && p.mapped_bits() >= bits);
         if allowed { Ok(()) } else { Err(special) }
@@ -166,18 +232,25 @@ mod tests {
     #[test]
     fn addresses_of_the_internet_are_not_special() {
         for ip in [
-            "198.51.100.7",
+            "198.50.100.7",
             "1.1.1.1",
+            "192.0.1.1",
+            "198.17.255.255",
+            "198.20.0.0",
+            "168.63.129.17",
             "172.15.255.255",
             "172.32.0.0",
             "100.63.255.255",
             "100.128.0.0",
             "169.253.0.1",
             "223.255.255.255",
-            "2001:db8::7",
-            "64:ff9b::c633:6407",
-            "2002:c633:6407::1",
-            "64:ff9b:1::a00:1",
+            "2001:200::7",
+            "2001:db7::7",
+            "2001:db9::7",
+            "2606:4700::1111",
+            "3ffe::1",
+            "64:ff9b::101:101",
+            "2002:101:101::1",
         ] {
             assert_eq!(special(ip), None, "{ip}");
         }
@@ -208,6 +281,29 @@ mod tests {
             ("255.255.255.255", Special::Reserved),
             ("240.0.0.1", Special::Reserved),
             ("::", Special::Reserved),
+            ("192.0.0.1", Special::Reserved),
+            ("192.0.2.1", Special::Reserved),
+            ("198.51.100.7", Special::Reserved),
+            ("203.0.113.7", Special::Reserved),
+            ("198.18.0.1", Special::Reserved),
+            ("198.19.255.255", Special::Reserved),
+            ("192.88.99.1", Special::Reserved),
+            ("192.0.0.192", Special::Metadata),
+            ("168.63.129.16", Special::Metadata),
+            ("100.100.100.200", Special::Metadata),
+            ("::a00:1", Special::Reserved),
+            ("::808:808", Special::Reserved),
+            ("::ffff:0:a00:1", Special::Reserved),
+            ("64:ff9b:1::808:808", Special::Reserved),
+            ("100::1", Special::Reserved),
+            ("2001::1", Special::Reserved),
+            ("2001:0:808:808::1", Special::Reserved),
+            ("2001:2::1", Special::Reserved),
+            ("2001:db8::7", Special::Reserved),
+            ("3fff::1", Special::Reserved),
+            ("5f00::1", Special::Reserved),
+            ("4000::1", Special::Reserved),
+            ("fec0::1", Special::Private),
         ] {
             assert_eq!(special(ip), Some(named), "{ip}");
         }
@@ -228,12 +324,20 @@ mod tests {
             destinations: vec![prefix("10.1.0.0/16"), prefix("fd00:1::/32")],
             ..Access::default()
         };
-        for server in ["10.1.2.3:80", "[fd00:1::2]:80", "198.51.100.7:80"] {
-            assert_eq!(access.permits(&flow_to(server)), Ok(()), "{server}");
+        for server in ["10.1.2.3:80", "[fd00:1::2]:80", "1.1.1.1:80"] {
+            assert_eq!(
+                access.permits(&flow_to(server), |_| false),
+                Ok(()),
+                "{server}"
+            );
         }
         for server in ["10.2.0.1:80", "[fd00:2::2]:80"] {
             let denied = Err(Special::Private);
-            assert_eq!(access.permits(&flow_to(server)), denied, "{server}");
+            assert_eq!(
+                access.permits(&flow_to(server), |_| false),
+                denied,
+                "{server}"
+            );
         }
     }
 
@@ -248,9 +352,51 @@ mod tests {
             ("[fd00:ec2::254]:80", "fd00::/8", "fd00:ec2::254/128"),
         ] {
             let denied = Err(Special::Metadata);
-            assert_eq!(allowing(network).permits(&flow_to(server)), denied);
-            assert_eq!(allowing(itself).permits(&flow_to(server)), Ok(()));
+            let permits = |allowed| allowing(allowed).permits(&flow_to(server), |_| false);
+            assert_eq!(permits(network), denied);
+            assert_eq!(permits(itself), Ok(()));
         }
+    }
+
+    #[test]
+    fn an_address_of_the_host_is_allowed_by_itself_only() {
+        let allowing = |text: &str| Access {
+            destinations: vec![prefix(text)],
+            ..Access::default()
+        };
+        let own = |ip: IpAddr| ["10.1.2.3", "1.1.1.1", "fd00::7"].contains(&&*ip.to_string());
+        for (server, network, itself) in [
+            ("10.1.2.3:22", "10.0.0.0/8", "10.1.2.3/32"),
+            ("1.1.1.1:22", "0.0.0.0/0", "1.1.1.1/32"),
+            ("[fd00::7]:22", "fd00::/8", "fd00::7/128"),
+        ] {
+            let denied = Err(Special::Own);
+            assert_eq!(allowing(network).permits(&flow_to(server), own), denied);
+            assert_eq!(allowing(itself).permits(&flow_to(server), own), Ok(()));
+        }
+        let allowed = allowing("10.0.0.0/8").permits(&flow_to("10.1.2.4:22"), own);
+        assert_eq!(allowed, Ok(()));
+    }
+
+    #[test]
+    fn a_cookie_is_a_text_that_comes_in_whole_words() {
+        let cookie = Cookie::new("open sesame");
+        assert_eq!(cookie, None, "a space");
+        assert!(Cookie::new("").is_none() && Cookie::new(&"x".repeat(65)).is_none());
+        assert!(Cookie::new("caf\u{e9}").is_none() && Cookie::new("a\0b").is_none());
+        let cookie = Cookie::new("sesame").unwrap();
+        assert!(cookie.is_sent_as(b"sesame\0\0"));
+        for other in [
+            &b"sesame"[..],
+            b"sesame\0\0\0\0\0\0",
+            b"sesamE\0\0",
+            b"sesame\0x",
+            b"",
+        ] {
+            assert!(!cookie.is_sent_as(other), "{other:?}");
+        }
+        assert!(Cookie::new("whole123").unwrap().is_sent_as(b"whole123"));
+        assert!(!format!("{cookie:?}").contains("sesame"));
     }
 
     #[test]

@@ -105,6 +105,8 @@ counters! {
     hops_cold: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
+    #[doc = "Flows that went another way although their clients had sent bytes, none of which had arrived."]
+    hops_rerouted: total,
     #[doc = "Flows that another node refused since its clock and this node's differ."]
     hops_refused_for_clock: total,
     #[doc = "Flows that left for another node with a chain header in their SYN."]

@@ -228,6 +228,19 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
     }
 
+    /// The same, where the client has already sent `first`: that is handed over before anything else.
+    pub fn with_first(now: Duration, first: B) -> Self {
+        let mut relay = Self::new(now);
+        if !first.as_ref().is_empty() {
+            let held = Held::Copied {
+                buffer: first,
+                from: 0,
+            };
+            relay.directions[Side::Downstream].held = Some(Box::new(held));
+        }
+        relay
+    }
+
     /// Takes in what `side` turned out to be ready for.
     pub fn note(&mut self, side: Side, ready: Ready) {
         self.ready[side].readable |= ready.readable;
@@ -344,6 +357,12 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// TIME_WAIT, unless both ends have closed at the same moment.
     pub fn closed_first(&self) -> Option<Side> {
         self.closed
+    }
+
+    /// What was written to the server's side, with one for a FIN, as the kernel counts it.
+    pub fn sent_to_upstream(&self) -> u64 {
+        let fin = self.ended(Side::Downstream) && self.failure.is_none();
+        self.moved_from(Side::Downstream) + u64::from(fin)
     }
 
     /// Whether a FIN was seen on either side.

@@ -25,14 +25,14 @@ pub use info::TcpInfo;
 pub(crate) use info::pacing;
 pub(crate) use info::{
     Sending, cookie, is_gone, is_handshaking, is_unacknowledged, local_address, peer_options,
-    round_and_window, segment_bytes, sending, syn_unsent, tcp_info,
+    round_and_window, segment_bytes, sending, syn_unsent, tcp_info, unacked_bytes,
 };
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, set_pacing, set_quick_ack,
     set_reset_on_close, set_user_timeout,
 };
 pub use sockets::{
-    SocketSettings, explicit_listener, fixed_listener, is_own_address, prefer_cpu,
+    SocketSettings, explicit_listener, fixed_listener, is_own_address, leads_here, prefer_cpu,
     transparent_listener,
 };
 pub(crate) use sockets::{

@@ -298,6 +298,12 @@ impl WarmHops {
         self.neighbours.get(peer).is_some_and(|one| one.pool.down())
     }
 
+    /// When a peer last said something over a hop that waited.
+    pub(crate) fn heard(&self, peer: usize) -> Duration {
+        let neighbour = self.neighbours.get(peer);
+        neighbour.map_or(Duration::ZERO, |one| one.pool.heard())
+    }
+
     /// A hop to a peer was reset without an answer: those that wait are asked whether
     /// they live, before they carry anything.
     pub(crate) fn suspect(&mut self, peer: usize, now: Duration) {

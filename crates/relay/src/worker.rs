@@ -20,16 +20,21 @@ mod halves;
 mod herald;
 mod hop;
 mod inspect;
+mod kept;
 mod linger;
 mod listeners;
 mod pace;
+mod places;
 mod prologue;
+mod reroute;
+mod silence;
 mod time_wait;
 mod user_timeout;
 mod wait;
 mod ways;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,9 +66,11 @@ use faults::Fault;
 use greeting::Greeting;
 use halves::Workspace;
 use inspect::Rules;
+use kept::Held;
 use linger::Lingering;
 use listeners::Listeners;
 use pace::Paces;
+use places::Places;
 
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -129,6 +136,8 @@ pub(crate) struct Worker<I> {
     unannounced: HashSet<Flow>,
     /// Connections to explicit listeners that have not asked for a flow.
     greetings: Slots<Greeting>,
+    /// Which of these are nobody's.
+    places: Places,
     /// Open connections to peers that wait for flows; `None` without a number of
     /// this node.
     warm: Option<WarmHops>,
@@ -140,6 +149,10 @@ pub(crate) struct Worker<I> {
     down: HashMap<Fault, Duration>,
     /// Resets without an answer by chain, since the last answer, and the last of them.
     doubts: HashMap<u32, (u32, Duration)>,
+    /// Flows that wait for the replies of other nodes, or owe one to them, and when to look at them.
+    looks: BinaryHeap<Reverse<(Duration, u64)>>,
+    /// Bytes kept for flows that may have to go another way.
+    held: Held,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
@@ -286,11 +299,14 @@ impl<I: Intercept> Worker<I> {
             known: HashSet::new(),
             unannounced: HashSet::new(),
             greetings: Slots::new(),
+            places: Places::default(),
             warm,
             paces: Paces::default(),
             heralds: Heralds::default(),
             down: HashMap::new(),
             doubts: HashMap::new(),
+            looks: BinaryHeap::new(),
+            held: Held::default(),
             passed: VecDeque::new(),
             workspace: Workspace::new(),
             unasked: Vec::new(),
@@ -371,6 +387,7 @@ impl<I: Intercept> Worker<I> {
             self.swept = self.now;
             self.sweep();
         }
+        self.look_at_hops();
         self.unpace();
         if let Some(warm) = &mut self.warm {
             warm.on_time(&self.epoll, self.now);
@@ -398,8 +415,10 @@ impl<I: Intercept> Worker<I> {
         let tick = waiting.then_some(self.swept + TICK);
         let warm = self.warm.as_ref().and_then(WarmHops::deadline);
         let paces = self.paces.deadline();
+        let look = self.looks.peek().map(|Reverse((due, _))| *due);
         let lingering = self.lingering.deadline();
-        let Some(next) = [tick, warm, paces, lingering].into_iter().flatten().min() else {
+        let deadlines = [tick, warm, paces, look, lingering];
+        let Some(next) = deadlines.into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
         let left = next.saturating_sub(self.now);
@@ -422,14 +441,22 @@ impl<I: Intercept> Worker<I> {
             ending: flags.contains(EpollFlags::EPOLLRDHUP),
             exact: true,
         };
-        let key = token >> 1;
+        let (key, now) = (token >> 1, self.now);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         if entry.is_open() {
             self.advance_with(key, &[(side, ready)]);
+        } else if side == Side::Downstream && failed {
+            // It has reset the flow, which must not begin any more.
+            self.end(key, Outcome::ClientAbsent);
         } else if side == Side::Downstream {
             self.on_asker_ready(key);
+        } else if entry
+            .pending()
+            .is_some_and(|pending| pending.begun == now && pending.kept.is_some())
+        {
+            // It is of the hop that the flow has just left.
         } else if entry
             .pending()
             .is_some_and(|pending| pending.hopping.is_some())

@@ -51,7 +51,7 @@ pub use handshake::{
 pub use reply::{Icmp, Reply};
 pub use turn::{
     Acceptor, Dialer, FromAcceptor, FromDialer, HEEDED, HopError, OpenError, PROVED, ProofReader,
-    ReplyReader, ping, pong,
+    ReplyReader, WORKING, ping, pong,
 };
 
 /// What a handshake leaves behind: who the other end is, and a key for this

@@ -246,6 +246,11 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
             let waits = matches!(reader.feed(example), Ok(Progress::NeedMore(_)));
             (hop::HEEDED.to_vec(), waits && reader.heeded())
         }
+        "hop-working" => {
+            let mut reader = hop::ReplyReader::default();
+            let waits = matches!(reader.feed(example), Ok(Progress::NeedMore(_)));
+            (hop::WORKING.to_vec(), waits && reader.working())
+        }
         "hop-connected" => (
             Acceptor::reply(Reply::Connected).to_vec(),
             hears(example) == heard(Reply::Connected),
@@ -340,7 +345,7 @@ fn example(name: &str, bytes: &[u8]) -> Option<Example> {
 #[test]
 fn every_example_is_what_we_write_and_read() {
     let examples = documented();
-    assert_eq!(examples.len(), 36, "of the examples of the document");
+    assert_eq!(examples.len(), 37, "of the examples of the document");
     for (name, bytes) in examples {
         let ours = example(name, &bytes).unwrap_or_else(|| panic!("{name} is unknown"));
         assert_eq!(ours.written, bytes, "{name} is written");

@@ -4,13 +4,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use posthaste_relay::access::Access;
+use posthaste_relay::access::{Access, Cookie};
 use posthaste_relay::chain::Peer;
 use posthaste_relay::policy::{Policy, Rule, SourceAddress};
 use posthaste_wire::header::NodeId;
 use toml::Spanned;
 
-use super::super::value::ListenerMode;
+use super::super::value::{HIDDEN, ListenerMode};
 use super::super::{Fixed, file, value};
 use super::Reader;
 
@@ -120,8 +120,23 @@ impl Reader {
             clients: self.list("access.clients", &section.clients, value::prefix),
             destinations: self.list("access.destinations", &section.destinations, value::prefix),
             cookies: self.get("access.cookies", &section.cookies, false, value::switch),
+            cookie: self.cookie(&section.cookie),
             look_up: Vec::new(),
         }
+    }
+
+    /// What clients without a key have to know. No message has it in it.
+    fn cookie(&mut self, field: &file::Scalar) -> Option<Cookie> {
+        let field = field.as_ref()?;
+        let cookie = field.get_ref().as_str().and_then(Cookie::new);
+        if cookie.is_none() {
+            let what = format!(
+                "access.cookie = {HIDDEN}: expected a text of 1 to {} printable ASCII characters without spaces",
+                Cookie::MOST
+            );
+            self.note(Some(field.span().start), what);
+        }
+        cookie
     }
 
     /// The peers that may have ways looked up here.

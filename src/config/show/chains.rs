@@ -15,6 +15,8 @@ pub(super) struct Access {
     clients: Vec<String>,
     destinations: Vec<String>,
     cookies: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cookie: Option<&'static str>,
     look_up: Vec<String>,
 }
 
@@ -121,6 +123,7 @@ impl Access {
                 .map(ToString::to_string)
                 .collect(),
             cookies: access.cookies,
+            cookie: access.cookie.as_ref().map(|_| HIDDEN),
             look_up: named.map(|peer| peer.name.to_string()).collect(),
         }
     }

@@ -37,6 +37,31 @@ fn no_message_has_a_key_in_it() {
 }
 
 #[test]
+fn no_message_has_a_cookie_in_it() {
+    for line in ["cookie = \"open sesame\"", "cookie = [\"sesame\"]"] {
+        let error = error_of(&format!("version = 1\n[access]\n{line}\n"));
+        assert!(
+            error.contains("access.cookie = (hidden): expected a text"),
+            "{error}"
+        );
+        assert!(!error.contains("sesame"), "{error}");
+    }
+    let config = parse("version = 1\n[access]\ncookie = \"sesame\"\n").unwrap();
+    assert!(
+        config
+            .policy
+            .access
+            .cookie
+            .as_ref()
+            .is_some_and(|cookie| cookie.is_sent_as(b"sesame\0\0"))
+    );
+    for shown in [config.to_string(), format!("{config:?}")] {
+        assert!(!shown.contains("sesame"), "{shown}");
+    }
+    assert!(config.to_string().contains("cookie = \"(hidden)\""));
+}
+
+#[test]
 fn a_file_with_a_key_may_be_wrong() {
     type Read = fn(&Path) -> std::io::Result<KeyFile>;
     let files: [(Read, &str); 2] = [

@@ -306,7 +306,10 @@ fn a_cookie_is_asked_for_where_clients_must_prove_their_address() {
         let tlv = &heard.bytes[4..];
         assert_eq!((heard.reset, &tlv[..4]), (false, &[30, tlv[1], 3, 0][..]));
         let cookie = &tlv[4..];
-        assert!(!cookie.is_empty());
+        assert!(
+            cookie.len() >= 32 && cookie.iter().all(u8::is_ascii_hexdigit),
+            "a text"
+        );
         let with = |cookie: &[u8]| {
             let words = u8::try_from(1 + cookie.len() / 4).unwrap();
             let tlv = [&[22, words, 0, 0][..], cookie].concat();

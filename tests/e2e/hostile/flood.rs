@@ -2,64 +2,165 @@
 //! More connections than a node keeps of those that have not asked for anything.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
-use std::time::Instant;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use posthaste_lab::network::Family;
+use posthaste_lab::network::{Family, Network};
+use socket2::{Domain, Socket, Type};
 
-use crate::asking::{Asked, hear, listener, read, say_to, scene};
-use crate::support::{PORT, Pair, SOON, accept, dial_many, listen, until, until_ended};
+use crate::asking::{Asked, hear, listener, read, scene};
+use crate::support::{PORT, accept, add_address, counter, dial, dial_from, listen, until};
 
 use super::{Draft, config};
 
-/// How many a worker keeps.
+/// How many a worker keeps, and how many of one source.
 const SILENT_MAX: usize = 4096;
+const OF_SOURCE: usize = 256;
 
-#[test]
-fn silent_connections_are_bounded_and_time_out() {
+/// Addresses that are all the client's: those of one network, or of many.
+fn own_whole_networks(network: &Network) {
+    for prefix in ["10.100.0.0/16", "fd00:100::/32"] {
+        let routed = network
+            .client()
+            .ip(&format!("route add local {prefix} dev lo"));
+        routed.expect("a host can have a whole network");
+    }
+}
+
+fn source(family: Family, network: usize, host: usize) -> IpAddr {
+    let host = host % 200 + 1;
+    let text = match family {
+        Family::V4 => format!("10.100.{}.{host}", network % 200),
+        Family::V6 => format!("fd00:100:{:x}::{host:x}", network % 200),
+    };
+    text.parse().expect("an address")
+}
+
+/// Opens silent connections from these sources until it is told to stop.
+fn flood(
+    network: &Network,
+    node: SocketAddr,
+    source: impl Fn(usize) -> IpAddr + Send + Sync,
+    stop: &AtomicBool,
+) {
+    let flooded = network.client().run_in(|| {
+        let mut silent: VecDeque<TcpStream> = VecDeque::new();
+        for number in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let socket = Socket::new(Domain::for_address(node), Type::STREAM, None)?;
+            if node.is_ipv6() {
+                socket.set_freebind_v6(true)?;
+            }
+            socket.bind(&SocketAddr::new(source(number), 0).into())?;
+            // One that is turned away at once is none the less one.
+            if socket.connect(&node.into()).is_ok() {
+                silent.push_back(socket.into());
+            }
+            if silent.len() > 2 * SILENT_MAX {
+                silent.pop_front();
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    flooded.expect("connections can be opened");
+}
+
+/// Ends a flood, also when the test has failed.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks for a flow as the peer does, from such an address, and tells how long that took.
+fn is_served(network: &Network, family: Family, from: IpAddr) -> Duration {
+    let servers = listen(network.server(), PORT);
+    let request = Draft::to_server(network, family).encode();
+    let begun = Instant::now();
+    let node = listener(network, 0, family);
+    let client = dial_from(network.client(), SocketAddr::new(from, 0), node);
+    let mut client = client.expect("the node accepts");
+    client.write_all(&request).expect("it can be said");
+    assert_eq!(read(&mut client, 24)[..5], [4, 0, 0, 20, 0]);
+    let took = begun.elapsed();
+    drop(accept(&servers));
+    took
+}
+
+/// A node under a flood from these sources serves its peer wherever that calls from.
+fn is_served_meanwhile(sources: impl Fn(Family, usize) -> IpAddr + Send + Sync, from: [IpAddr; 2]) {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let network = scene();
+    own_whole_networks(&network);
+    for from in from {
+        add_address(network.client(), from);
+    }
+    let config = config(&network).replace("workers = 2", "workers = 1");
+    for (family, from) in Family::ALL.into_iter().zip(from) {
+        let asked = Asked::start(&network, &config);
+        let (stop, node) = (AtomicBool::new(false), listener(&network, 0, family));
+        thread::scope(|scope| {
+            let (network, sources, stop) = (&network, &sources, &stop);
+            let _end = Stop(stop);
+            scope.spawn(move || flood(network, node, |number| sources(family, number), stop));
+            until("places are taken from silent ones", || {
+                asked.denied(network, "overload") > 0
+            });
+            let took = is_served(network, family, from);
+            println!(
+                "{family}: served after {took:?}, {} connections",
+                counter(&asked.node, "explicit_connections")
+            );
+            assert!(took < Duration::from_secs(4), "{family}: {took:?}");
+        });
+        // Those that are left have their time and then go, too.
+        let gone = || asked.denied(&network, "slow") + asked.denied(&network, "overload");
+        let opened = || counter(&asked.node, "explicit_connections");
+        until("end of all silent connections", || opened() > 0);
+        until("end of all silent connections", || gone() <= opened());
+        asked.settle();
+    }
+}
+
+#[test]
+fn a_flood_from_one_source_leaves_places_for_others() {
+    let others = Family::ALL.map(|family| source(family, 7, 7));
+    is_served_meanwhile(|family, number| source(family, 1, number), others);
+}
+
+#[test]
+fn a_flood_from_many_sources_leaves_places_for_those_that_speak() {
+    let others = Family::ALL.map(|family| source(family, 7, 7));
+    is_served_meanwhile(|family, number| source(family, number, number), others);
+}
+
+#[test]
+fn silent_connections_of_one_source_are_bounded_and_time_out() {
+    let network = scene();
     let config = config(&network).replace("workers = 2", "workers = 1");
     let asked = Asked::start(&network, &config);
-    let node = listener(&network, 0, Family::V6);
-    let mut silent = VecDeque::new();
-    let deadline = Instant::now() + 2 * SOON;
-    // A slow machine lets some time out on the way, so there may have to be more.
-    while asked.denied(&network, "overload") == 0 {
-        assert!(Instant::now() < deadline, "none is turned away");
-        for dialled in dial_many(network.client(), node, 512) {
-            match dialled {
-                Ok(stream) => silent.push_back(stream),
-                // Turned away before it looked.
-                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
-            }
-        }
-        while silent.len() > 2 * SILENT_MAX {
-            silent.pop_front();
-        }
-    }
-    assert!(silent.len() > SILENT_MAX, "{} were enough", silent.len());
-    // The last ones were turned away at once; the first have their time and then go, too.
-    for stream in [&mut silent.pop_back().unwrap(), &mut silent[0]] {
-        let heard = hear(stream);
-        assert!(heard.bytes.is_empty() && heard.reset, "{heard:?}");
-    }
-    let slow = || asked.denied(&network, "slow") + asked.denied(&network, "overload");
-    let opened = || crate::support::counter(&asked.node, "explicit_connections");
-    until("end of all silent connections", || slow() == opened());
-    drop(silent);
-    let servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
-        let request = Draft::to_server(&network, family).encode();
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
-        let (server, _) = accept(&servers);
-        assert_eq!(read(&mut client, 24)[..5], [4, 0, 0, 20, 0]);
-        let mut pair = Pair { client, server };
-        pair.check();
-        pair.close_client_first();
-        until_ended(&asked.node, "finished", count);
+        let node = listener(&network, 0, family);
+        let silent: Vec<_> = (0..OF_SOURCE + 10)
+            .map(|_| dial(network.client(), node).expect("it is accepted"))
+            .collect();
+        let gone = || asked.denied(&network, "slow") + asked.denied(&network, "overload");
+        until("the oldest go", || gone() >= 10 * count);
+        until("all go", || gone() == count * (OF_SOURCE as u64 + 10));
+        for mut stream in silent {
+            let heard = hear(&mut stream);
+            assert!(heard.bytes.is_empty() && heard.reset, "{heard:?}");
+        }
     }
-    assert_eq!(asked.settle(), 2);
+    assert!(asked.denied(&network, "overload") > 0, "some made way");
+    assert_eq!(asked.settle(), 0);
 }

@@ -160,6 +160,18 @@ pub(crate) fn is_gone(socket: &impl AsFd) -> bool {
     raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
 }
 
+/// Bytes that were written to a connection and that its peer has not acknowledged; a FIN counts as
+/// one (`SIOCOUTQ`, tcp(7)).
+pub(crate) fn unacked_bytes(socket: &impl AsFd) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: `bytes` lives through the call, which writes a C int there.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
 /// Whether a connection was accepted with its SYN, and its handshake is not
 /// complete: who opened it may be anybody.
 pub(crate) fn is_handshaking(socket: &impl AsFd) -> bool {

@@ -178,6 +178,13 @@ pub fn is_own_address(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }
 
+/// Whether what is sent to an address would stay in this host: the kernel sends that from the
+/// address itself, whichever of its interfaces has it, now.
+pub fn leads_here(ip: IpAddr) -> bool {
+    // Not by binding to it: `net.ipv4.ip_nonlocal_bind` lets any address be bound to.
+    local_address_toward(SocketAddr::new(ip, 9)).is_ok_and(|source| source == ip)
+}
+
 /// The address of this host that would reach `destination`. Sends nothing.
 pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr> {
     let any = if destination.is_ipv4() {

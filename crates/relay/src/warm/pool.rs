@@ -266,6 +266,11 @@ impl Pool {
         self.health != Health::Up
     }
 
+    /// When the peer last said something over a hop that waited.
+    pub(super) fn heard(&self) -> Duration {
+        self.heard
+    }
+
     /// The round trip time to the peer, once known.
     pub(super) fn rtt(&self) -> Option<Duration> {
         self.rtt

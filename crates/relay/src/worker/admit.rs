@@ -5,7 +5,7 @@
 use std::io;
 use std::rc::Rc;
 
-use posthaste_wire::hop::{ProofReader, Reply};
+use posthaste_wire::hop::Reply;
 
 use crate::flow::Flow;
 use crate::frame::Frame;
@@ -159,21 +159,9 @@ impl<I: Intercept> Worker<I> {
         self.counters.relays.add(1);
         self.counters.relays_opened.add(1);
         let pending = Pending {
-            opening,
             syn,
-            gates: Vec::new(),
-            counted: None,
-            connecting: self.now,
-            connect_by: self.now + rule.rule.timeouts.connect,
             prove_by: self.now + self.rules.half_open().expiry,
-            look_at: self.now + LOOK,
-            ways: Vec::new(),
-            guard: None,
-            proof: ProofReader::default(),
-            asked: true,
-            by_cold: false,
-            unheralded: false,
-            hopping: None,
+            ..Pending::new(opening, self.now, &rule.rule)
         };
         self.entries.insert(Entry {
             flow,

@@ -2,7 +2,7 @@
 //! Flows that somebody asks for at an explicit listener: who may, to where, and
 //! by which way.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -26,12 +26,15 @@ use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
+use super::admit::client_prefix;
 use super::entry::{LocalRule, State};
 use super::greeting::{Greeting, Keys, Wish};
+use super::places::PLACES;
 use super::prologue::{Asker, OPTIONS, Prologue, Unheard, read_whole};
+use super::silence::WORKING_AFTER;
 
-/// Connections that have not asked for a flow, at one worker.
-const GREETINGS_MAX: usize = 4096;
+/// Hops of peers that wait for a flow, at one worker.
+const HOPS_MAX: usize = 8192;
 /// What the token of a greeting has that no relay's has.
 pub(super) const TOKEN_GREETING: u64 = 1 << 60;
 /// A sealed request counts for so long, and clocks may differ by as much.
@@ -124,16 +127,55 @@ impl<I: Intercept> Worker<I> {
     /// `herald` is the flow that its SYN has heralded.
     pub(super) fn greet(&mut self, from: SocketAddr, socket: OwnedFd, herald: Option<u64>) {
         self.counters.explicit_connections.add(1);
-        if self.greetings.len() >= GREETINGS_MAX || self.drain_until.is_some() {
+        if self.drain_until.is_some() {
             self.deny(from, None, Denial::Overload);
             return self.forsake(herald);
+        }
+        if !self.may_ask(from.ip()) {
+            self.deny(from, None, Denial::Stranger);
+            self.forsake(herald);
+            let why = Asker::CLIENT.answer(Denial::Stranger.reply(), None);
+            return self.part(socket, from, &why);
         }
         let mut greeting = Greeting::new(socket, from, self.now);
         greeting.herald = herald;
         self.keep_greeting(greeting);
     }
 
+    /// Whether somebody at an address may have anything to ask: peers have keys, and may call from
+    /// anywhere.
+    fn may_ask(&self, ip: IpAddr) -> bool {
+        let chains = self.rules.chains();
+        let has_keys = chains.me.is_some() && chains.peers.iter().any(|peer| peer.key.is_some());
+        has_keys || self.rules.access().admits(ip)
+    }
+
+    /// Gives a connection a place, and takes that of another if there is no more.
+    fn seat(&mut self, key: u64, from: SocketAddr) {
+        let source = client_prefix(&Flow::new(from, from));
+        let is_known = self.rules.access().admits(from.ip()) || self.paces.knows(from.ip());
+        if let Some(oldest) = self.places.in_the_way(source, is_known)
+            && let Some(gone) = self.dismiss(oldest)
+            && gone.is_silent()
+        {
+            self.deny(gone.from, None, Denial::Overload);
+        }
+        let place = self.places.take(key, source, is_known);
+        if let Some(greeting) = self.greetings.get_mut(key) {
+            greeting.place = Some(place);
+        }
+    }
+
+    /// A connection turned out to be a hop of a peer: it needs no place.
+    pub(super) fn unseat(&mut self, key: u64) {
+        let place = self.greetings.get_mut(key).and_then(|hop| hop.place.take());
+        if let Some(place) = place {
+            self.places.leave(place);
+        }
+    }
+
     fn keep_greeting(&mut self, greeting: Greeting) {
+        let from = greeting.from;
         // A handshake that completes makes it writable once more.
         let flags = EpollFlags::EPOLLIN
             | EpollFlags::EPOLLOUT
@@ -148,6 +190,7 @@ impl<I: Intercept> Worker<I> {
             self.dismiss(key);
             return;
         }
+        self.seat(key, from);
         // What came with the SYN is there already.
         self.on_greeting(key);
     }
@@ -168,6 +211,11 @@ impl<I: Intercept> Worker<I> {
         let wish = greeting.hear(&keys, now);
         if let (Some(peer), false) = (greeting.peer(), was_hop) {
             self.welcome(key, peer);
+            self.unseat(key);
+            if self.greetings.len() >= HOPS_MAX + PLACES {
+                self.dismiss(key);
+                return self.deny(from, None, Denial::Overload);
+            }
         }
         match wish {
             Wish::Wait => {}
@@ -260,12 +308,17 @@ impl<I: Intercept> Worker<I> {
         if !access.admits(from.ip()) {
             return self.refuse(key, None, asker, Denial::Stranger);
         }
-        if access.cookies {
+        if let Some(text) = &access.cookie {
+            let sent = head.request.cookie.as_ref();
+            if !sent.is_some_and(|cookie| text.is_sent_as(cookie)) {
+                return self.refuse(key, None, asker, Denial::Cookie);
+            }
+        } else if access.cookies {
             match &head.request.cookie {
                 Some(cookie) if is_cookie_of(&self.desk.secret, from.ip(), cookie) => {}
                 Some(_) => return self.refuse(key, None, asker, Denial::Cookie),
                 None => {
-                    let fresh = cookie(&self.desk.secret, from.ip()).to_vec();
+                    let fresh = cookie(&self.desk.secret, from.ip()).into_bytes();
                     return self.answer_greeting(key, &encoded(ConvertError::MissingCookie(fresh)));
                 }
             }
@@ -343,11 +396,15 @@ impl<I: Intercept> Worker<I> {
                 asked: true,
                 by: asked.peer,
                 asker: Some(asked.asker()),
+                word_due: Some(self.now + WORKING_AFTER),
                 ..Prologue::default()
             }));
             if let Some(pending) = entry.pending() {
                 pending.route(onward.ways, onward.guard);
             }
+        }
+        if asked.peer.is_some() {
+            self.owe_word(entry);
         }
         self.open_upstream(entry, None);
     }
@@ -383,7 +440,7 @@ impl<I: Intercept> Worker<I> {
         let chains = self.rules.chains();
         self.rules
             .access()
-            .permits(flow)
+            .permits(flow, sys::leads_here)
             .map_err(|_| Denial::Destination)?;
         if header.label.is_some_and(Label::is_look_up) {
             return self.look_up(asked, flow);
@@ -465,10 +522,8 @@ impl<I: Intercept> Worker<I> {
     /// Tells the client of a connection why it is closed, and closes it once it
     /// has read it.
     pub(super) fn part(&mut self, socket: OwnedFd, from: SocketAddr, why: &[u8]) {
-        if self.greetings.len() < GREETINGS_MAX {
-            let greeting = Greeting::refused(socket, from, why, self.now);
-            self.keep_greeting(greeting);
-        }
+        let greeting = Greeting::refused(socket, from, why, self.now);
+        self.keep_greeting(greeting);
     }
 
     fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
@@ -491,6 +546,7 @@ impl<I: Intercept> Worker<I> {
     /// Takes a greeting off the table that does not ask for the flow which its SYN has
     /// heralded.
     fn dismiss(&mut self, key: u64) -> Option<Greeting> {
+        self.unseat(key);
         let greeting = self.greetings.remove(key)?;
         self.forsake(greeting.herald);
         Some(greeting)
@@ -515,7 +571,7 @@ impl<I: Intercept> Worker<I> {
         match read_whole(socket, |bytes| proof.feed(bytes)) {
             Ok(()) => self.on_proof(key),
             Err(Unheard::Incomplete) => {}
-            Err(Unheard::Gone | Unheard::Reset | Unheard::Wrong(_)) => {
+            Err(Unheard::Gone | Unheard::Reset | Unheard::Lost | Unheard::Wrong(_)) => {
                 self.end(key, Outcome::ClientAbsent)
             }
         }

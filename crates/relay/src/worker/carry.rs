@@ -17,6 +17,7 @@ use super::Worker;
 use super::entry::State;
 use super::halves::Halves;
 use super::herald::note_herald;
+use super::kept::{Fallback, Kept};
 use super::prologue::{is_of_hop, outcome_of, reply_of, reply_of_icmp, say};
 
 impl<I: Intercept> Worker<I> {
@@ -39,17 +40,14 @@ impl<I: Intercept> Worker<I> {
         if entry.asker().is_some() && !expects {
             self.answer(key);
         }
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        entry.state = State::Open(Relay::new(self.now));
+        let is_again = self.open_relay(key);
         let Some(entry) = self.entries.get(key) else {
             return;
         };
-        let asked = entry.prologue.as_ref().is_some_and(|said| said.asked);
+        let is_watched = entry.is_asked() || is_again;
         let watched = match &entry.sockets[Side::Downstream] {
-            // Since it asked.
-            Some(_) if asked => Ok(()),
+            // Since it asked, or was joined with a hop before.
+            Some(_) if is_watched => Ok(()),
             Some(socket) => self.watch(key, Side::Downstream, socket),
             None => Err(std::io::ErrorKind::NotConnected.into()),
         };
@@ -60,7 +58,7 @@ impl<I: Intercept> Worker<I> {
             readable: true,
             writable: true,
             // Else events have come and gone.
-            exact: !asked,
+            exact: !is_watched,
             ..Ready::default()
         };
         self.advance_with(
@@ -68,6 +66,31 @@ impl<I: Intercept> Worker<I> {
             &[(Side::Upstream, upstream), (Side::Downstream, ready)],
         );
         self.complete_handshake(key);
+    }
+
+    /// Begins the relay of an opening flow, and keeps what the flow needs to go another way. Whether
+    /// it has had one before.
+    fn open_relay(&mut self, key: u64) -> bool {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return false;
+        };
+        let Some(pending) = entry.pending() else {
+            return false;
+        };
+        let kept = pending.kept.take();
+        let (ways, guard) = (std::mem::take(&mut pending.ways), pending.guard);
+        let is_again = kept.is_some();
+        let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
+        entry.state = State::Open(Relay::with_first(now, first.into()));
+        if let Some(said) = &mut entry.prologue
+            && said.expecting.is_some()
+            && !ways.is_empty()
+        {
+            let kept = kept.unwrap_or_else(|| Kept::new(&self.held));
+            said.fallback = Some(Box::new(Fallback { ways, guard, kept }));
+        }
+        is_again
     }
 
     /// Has the server told that its handshake is complete, if the client's bytes
@@ -121,6 +144,9 @@ impl<I: Intercept> Worker<I> {
             }
         }
         let is_hop = entry.prologue.is_some();
+        if !self.down.is_empty() {
+            self.trust_replied(key);
+        }
         if is_hop && !matches!(verdict, Verdict::Done(_)) {
             self.share_pace(key);
         }
@@ -147,6 +173,7 @@ impl<I: Intercept> Worker<I> {
         let entry = self.entries.get(key);
         let said = entry.and_then(|entry| entry.prologue.as_deref());
         let hop = said.and_then(|said| Some((said.via?, said.failed, said.expecting.is_some())));
+        let undelivered = said.is_some_and(|said| said.undelivered);
         let Some((via, failed, is_awaited)) = hop else {
             return self.end(key, outcome);
         };
@@ -158,12 +185,17 @@ impl<I: Intercept> Worker<I> {
             }
             return self.end(key, outcome);
         };
-        self.trust(via);
         if is_of_hop(reply) {
             self.counters.hops_failed.add(1);
         }
         self.heed(reply, via);
-        self.end_with(key, outcome_of(reply), None);
+        if !undelivered {
+            // Nobody may think that nothing was delivered.
+            return self.end(key, outcome_of(reply));
+        }
+        if !is_of_hop(reply) || !self.reroute(key) {
+            self.end_with(key, outcome_of(reply), None);
+        }
     }
 
     /// Tells who asked for a flow that the server has answered.

@@ -20,7 +20,9 @@ use crate::relay::{Bounds, Relay};
 use crate::side::{Side, Sides};
 use crate::sys;
 
+use super::kept::Kept;
 use super::prologue::{Asker, Prologue};
+use super::wait::LOOK;
 use super::ways::Hopping;
 
 /// The age from which a relay may need what short ones never do.
@@ -101,6 +103,10 @@ pub(super) struct Pending {
     pub(super) gates: Vec<(Flow, Gate)>,
     /// It counts against the half-open budget of this client prefix.
     pub(super) counted: Option<[u8; 8]>,
+    /// When it began to open.
+    pub(super) begun: Duration,
+    /// What its client has sent, if it has left a hop after that.
+    pub(super) kept: Option<Kept>,
     /// When the upstream SYN was sent.
     pub(super) connecting: Duration,
     /// When the server has to have answered.
@@ -126,6 +132,30 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    /// A flow that begins to open by a rule.
+    pub(super) fn new(opening: Opening, now: Duration, rule: &Rule) -> Self {
+        let connect_by = now + rule.timeouts.connect;
+        Self {
+            opening,
+            syn: None,
+            gates: Vec::new(),
+            counted: None,
+            begun: now,
+            kept: None,
+            connecting: now,
+            connect_by,
+            prove_by: connect_by,
+            look_at: now + LOOK,
+            ways: Vec::new(),
+            guard: None,
+            proof: ProofReader::default(),
+            asked: true,
+            by_cold: false,
+            unheralded: false,
+            hopping: None,
+        }
+    }
+
     /// Says which ways there are.
     pub(super) fn route(&mut self, ways: Vec<Way>, guard: Option<LoopGuard>) {
         (self.ways, self.guard) = (ways, guard);

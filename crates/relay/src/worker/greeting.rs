@@ -16,6 +16,7 @@ use posthaste_wire::seal::{Key, Nonce};
 
 use crate::sys;
 
+use super::places::Number;
 use super::prologue::{Unheard, read_whole, say};
 
 /// How long a stranger may take to say what it wants.
@@ -40,6 +41,8 @@ pub(super) struct Greeting {
     pub(super) herald: Option<u64>,
     /// When it has waited for too long.
     pub(super) until: Duration,
+    /// The place that it takes while it is nobody's.
+    pub(super) place: Option<Number>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,7 @@ impl Greeting {
             socket,
             from,
             stage: Stage::Silent(Vec::new()),
+            place: None,
             herald: None,
             until: now + ASK_WITHIN,
         }
@@ -105,6 +109,7 @@ impl Greeting {
             socket,
             from,
             stage: Stage::Refused(0),
+            place: None,
             herald: None,
             until: now + READ_WITHIN,
         }
@@ -174,7 +179,7 @@ impl<E> From<Unheard<E>> for Wish {
     fn from(unheard: Unheard<E>) -> Self {
         match unheard {
             Unheard::Incomplete => Self::Wait,
-            Unheard::Gone | Unheard::Reset => Self::Close { wrong: false },
+            Unheard::Gone | Unheard::Reset | Unheard::Lost => Self::Close { wrong: false },
             Unheard::Wrong(_) => Self::Close { wrong: true },
         }
     }

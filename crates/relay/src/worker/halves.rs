@@ -14,6 +14,7 @@ use crate::side::{Side, Sides};
 use crate::sys;
 
 use super::entry::Owed;
+use super::kept::Fallback;
 use super::prologue::Prologue;
 
 /// Bytes read at once when copying.
@@ -100,7 +101,13 @@ impl Io for Halves<'_> {
             self.hear()?;
         }
         let fd = self.fd(side).as_raw_fd();
-        retry(|| recv(fd, &mut self.workspace.scratch, MsgFlags::empty()))
+        let read = retry(|| recv(fd, &mut self.workspace.scratch, MsgFlags::empty()))?;
+        if side == Side::Downstream
+            && let Some(fallback) = fallback_of(&mut self.prologue)
+        {
+            fallback.kept.push(&self.workspace.scratch[..read]);
+        }
+        Ok(read)
     }
 
     fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
@@ -132,6 +139,11 @@ impl Io for Halves<'_> {
     }
 
     fn fill(&mut self, side: Side, pipe: &mut Pipe) -> io::Result<usize> {
+        if side == Side::Downstream
+            && let Some(fallback) = fallback_of(&mut self.prologue)
+        {
+            fallback.kept.give_up();
+        }
         let bytes = sys::splice(self.fd(side), &pipe.write, PIPE_BYTES)?;
         self.workspace.spliced_bytes += bytes as u64;
         Ok(bytes)
@@ -166,6 +178,11 @@ impl Io for Halves<'_> {
     fn unacknowledged(&mut self, side: Side) -> bool {
         sys::is_unacknowledged(self.fd(side))
     }
+}
+
+/// Where what the client sends is kept, if it is.
+fn fallback_of<'a>(prologue: &'a mut Option<&mut Prologue>) -> Option<&'a mut Fallback> {
+    prologue.as_mut()?.fallback.as_deref_mut()
 }
 
 fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {

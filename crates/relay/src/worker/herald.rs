@@ -31,6 +31,7 @@ use super::Worker;
 use super::ask::{Asked, Onward};
 use super::entry::Entry;
 use super::prologue::{Prologue, say};
+use super::silence::WORKING_AFTER;
 
 impl<I: Intercept> Worker<I> {
     /// Somebody heralds a flow who may not. Its connection goes on without.
@@ -159,6 +160,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Joins a request that is granted with the flow that was opened at its herald.
     pub(super) fn adopt(&mut self, greeting: u64, key: u64, asked: &Asked, onward: Onward) {
+        self.unseat(greeting);
         let Some(greeting) = self.greetings.remove(greeting) else {
             return;
         };
@@ -176,6 +178,7 @@ impl<I: Intercept> Worker<I> {
             said.heralded = None;
             said.by = asked.peer;
             said.asker = Some(asked.asker());
+            said.word_due = Some(now + WORKING_AFTER);
         }
         let unasked = entry.sockets[Side::Upstream].is_none();
         let put_off = unasked
@@ -191,6 +194,7 @@ impl<I: Intercept> Worker<I> {
             pending.route(ways, onward.guard);
             pending.asked = true;
         }
+        self.owe_word(key);
         self.meet_asker(key, asked.connect.proved);
         if put_off {
             self.open_upstream(key, None);

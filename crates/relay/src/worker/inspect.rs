@@ -220,7 +220,10 @@ impl<I: Intercept> Worker<I> {
     /// What is known of other nodes.
     fn known_of_others(&self) -> Known {
         let chains = self.rules.chains();
-        let left = |fault: Fault| self.down.get(&fault)?.checked_sub(self.now);
+        let left = |fault: Fault| {
+            let until = self.down.get(&fault).filter(|_| !self.is_over(fault))?;
+            until.checked_sub(self.now)
+        };
         let hops: Vec<_> = match &self.warm {
             Some(warm) => warm.states(self.now).collect(),
             None => Vec::new(),

@@ -36,6 +36,11 @@ pub(super) struct Paces {
 }
 
 impl Paces {
+    /// Whether a peer is asked at an address, or has called from it.
+    pub(super) fn knows(&self, ip: IpAddr) -> bool {
+        self.told.contains_key(&ip) || self.callers.contains_key(&ip)
+    }
+
     /// When something is to be done at the latest.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.due.peek().map(|Reverse((until, ..))| *until)

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
@@ -14,8 +15,10 @@ use posthaste_wire::hop::{Acceptor, HopError, Icmp, Reply, ReplyReader};
 use crate::chain::Peer;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
-use crate::side::Sides;
+use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
+
+use super::kept::Fallback;
 
 /// Bytes of the longest message that is read piece by piece.
 const PIECE_BYTES: usize = posthaste_wire::convert::BYTES_MAX;
@@ -92,6 +95,14 @@ impl Expecting {
         }
     }
 
+    /// Whether the node has said that it is working, or is of another make, which does not.
+    pub(super) fn works(&self) -> bool {
+        match self {
+            Self::Reply(reader) => reader.working(),
+            Self::Answer { .. } => true,
+        }
+    }
+
     /// Takes what belongs to it from the front of `bytes`.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Progress<Reply>, NoReply> {
         match self {
@@ -128,8 +139,16 @@ pub(super) struct Prologue {
     pub(super) expecting: Option<Expecting>,
     /// The next node, if there is one.
     pub(super) via: Option<Via>,
+    /// Since when the next node has had the request, as far as its kernel accepts connections.
+    pub(super) waits_since: Option<Duration>,
+    /// How the flow goes on without that node.
+    pub(super) fallback: Option<Box<Fallback>>,
+    /// When whoever waits for an answer is to hear that this node is working on it.
+    pub(super) word_due: Option<Duration>,
     /// Why the next node did not connect.
     pub(super) failed: Option<Reply>,
+    /// That node said so, and so has delivered nothing of the flow.
+    pub(super) undelivered: bool,
     /// The peers of hops whose flow has not sent its first bytes.
     pub(super) starting: Sides<Option<NodeId>>,
     /// The SYN of the hop to the next node had an option.
@@ -145,30 +164,44 @@ impl Prologue {
         let Some(expecting) = &mut self.expecting else {
             return Ok(());
         };
-        let reply = read_whole(upstream, |bytes| expecting.feed(bytes));
+        let reply = match read_whole(upstream, |bytes| expecting.feed(bytes)) {
+            // A write was told of the reset before.
+            Err(Unheard::Gone) if sys::is_gone(upstream) => Err(Unheard::Reset),
+            reply => reply,
+        };
         if let Ok(reply) = &reply {
             self.on_reply(*reply);
         }
+        self.undelivered = matches!(reply, Ok(_) | Err(Unheard::Gone));
         self.failed = match reply {
             Ok(Reply::Connected) => None,
             Ok(reply) => Some(reply),
             Err(Unheard::Incomplete) => return Err(io::ErrorKind::WouldBlock.into()),
             // It may have answered: a reset does not wait for lost segments.
             Err(Unheard::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),
-            // A write was told of the reset before.
-            Err(Unheard::Gone) if sys::is_gone(upstream) => {
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            Err(Unheard::Gone | Unheard::Wrong(_)) => Some(Reply::Failed),
+            Err(Unheard::Gone | Unheard::Lost | Unheard::Wrong(_)) => Some(Reply::Failed),
         };
         if self.failed.is_some() {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        self.expecting = None;
+        (self.expecting, self.fallback) = (None, None);
         match self.asker.take() {
             Some(asker) => say(downstream, &asker.answer(Reply::Connected, None)),
             None => Ok(()),
         }
+    }
+
+    /// Whether another node has asked for the flow or heralded it, and so may have another way for it.
+    pub(super) fn is_for_peer(&self) -> bool {
+        self.by.is_some() || self.heralded.is_some()
+    }
+
+    /// Forgets the hop to the next node.
+    pub(super) fn forget_hop(&mut self) {
+        (self.expecting, self.via) = (None, None);
+        (self.waits_since, self.heralds) = (None, false);
+        (self.failed, self.undelivered) = (None, false);
+        self.starting[Side::Upstream] = None;
     }
 
     /// Takes note of what came with the reply. A node that refuses for reasons of its
@@ -194,6 +227,8 @@ pub(super) enum Unheard<E> {
     Gone,
     /// It was reset.
     Reset,
+    /// It has failed in another way.
+    Lost,
     /// It is not what it should be.
     Wrong(E),
 }
@@ -216,7 +251,7 @@ pub(super) fn read_whole<T, E>(
             Err(Errno::EINTR) => 0,
             Err(Errno::EAGAIN) => return Err(Unheard::Incomplete),
             Err(Errno::ECONNRESET) => return Err(Unheard::Reset),
-            Err(_) => return Err(Unheard::Gone),
+            Err(_) => return Err(Unheard::Lost),
         };
     }
 }

@@ -47,12 +47,13 @@ impl<I: Intercept> Worker<I> {
 
     /// The server did not answer, or it was not even reached.
     fn give_up(&mut self, key: u64, unsent: bool) {
-        if !unsent
-            && self
-                .pending(key)
-                .is_some_and(|pending| pending.hopping.is_some())
-        {
-            return self.on_hop_failed(key, Some(Reply::TimedOut));
+        let hopping = self
+            .pending(key)
+            .and_then(|pending| pending.hopping.as_ref());
+        if let (Some(hopping), false) = (hopping, unsent) {
+            // A node that has not accepted is no server that does not answer.
+            let reply = hopping.is_connected().then_some(Reply::TimedOut);
+            return self.on_hop_failed(key, reply);
         }
         let code = if unsent {
             libc::EHOSTUNREACH

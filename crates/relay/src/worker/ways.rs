@@ -29,6 +29,7 @@ use super::faults::Fault;
 use super::herald::note_herald;
 use super::hop;
 use super::prologue::{Expecting, Unheard, Via, is_of_hop, outcome_of, read_whole, say};
+use super::silence::first_look;
 
 /// How long the next node may take to accept a connection before another way is
 /// tried, if there is one: no less than its first SYN and a repetition take.
@@ -72,6 +73,11 @@ impl Hopping {
     /// Whether it was opened for its flow.
     pub(super) fn is_cold(&self) -> bool {
         self.warm.is_none()
+    }
+
+    /// Whether the next node has accepted it.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected
     }
 
     /// When it wants to be looked at.
@@ -121,6 +127,9 @@ impl<I: Intercept> Worker<I> {
         let mut left = left;
         let way = best.map(|index| left.remove(index));
         self.pending(key)?.ways = left;
+        if let Some(way) = &way {
+            self.try_out(way);
+        }
         way
     }
 
@@ -171,13 +180,16 @@ impl<I: Intercept> Worker<I> {
         prologue.expecting = Some(opened.expecting);
         prologue.via = Some(via);
         prologue.heralds = opened.heralded;
+        prologue.waits_since = is_warm.then_some(now);
+        let asked_by_peer = prologue.is_for_peer();
         let connect_by = now + entry.rule.rule.timeouts.connect;
         let pending = entry.pending().ok_or_else(unusable)?;
         pending.connect_by = connect_by;
-        let accept_by = if pending.ways.is_empty() {
+        // A peer that asked may have another way.
+        let accept_by = if pending.ways.is_empty() && !asked_by_peer {
             connect_by
         } else {
-            now + HOP_WITHIN
+            connect_by.min(now + HOP_WITHIN)
         };
         pending.hopping = Some(Hopping {
             via,
@@ -190,6 +202,8 @@ impl<I: Intercept> Worker<I> {
             owes_proof: !connect.proved,
             accept_by,
         });
+        let due = if is_warm { first_look(now) } else { accept_by };
+        self.look_again(key, due);
         if is_warm {
             self.meet_over_hop(key);
         }
@@ -292,6 +306,10 @@ impl<I: Intercept> Worker<I> {
         hopping.request = Vec::new();
         entry.timers.connect = connect;
         entry.sockets[Side::Upstream] = Some(socket);
+        if let Some(prologue) = &mut entry.prologue {
+            prologue.waits_since = Some(now);
+        }
+        self.look_again(key, first_look(now));
         said
     }
 
@@ -373,7 +391,7 @@ impl<I: Intercept> Worker<I> {
         let reply = match read_whole(socket, |bytes| expecting.feed(bytes)) {
             Ok(reply) => Some(reply),
             Err(Unheard::Incomplete) => return,
-            Err(Unheard::Gone | Unheard::Reset | Unheard::Wrong(_)) => None,
+            Err(Unheard::Gone | Unheard::Reset | Unheard::Lost | Unheard::Wrong(_)) => None,
         };
         if let (Some(said), Some(reply)) = (&mut entry.prologue, reply) {
             said.on_reply(reply);
@@ -385,7 +403,8 @@ impl<I: Intercept> Worker<I> {
         if let Some(prologue) = &mut entry.prologue {
             prologue.expecting = None;
         }
-        let Some(pending) = entry.pending() else {
+        self.trust_replied(key);
+        let Some(pending) = self.pending(key) else {
             return;
         };
         let step = pending.opening.on_connected();
@@ -406,7 +425,7 @@ impl<I: Intercept> Worker<I> {
         entry.sockets[Side::Upstream] = None;
         let flow = entry.flow;
         if let Some(prologue) = &mut entry.prologue {
-            (prologue.expecting, prologue.via) = (None, None);
+            prologue.forget_hop();
         }
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {
@@ -441,9 +460,13 @@ impl<I: Intercept> Worker<I> {
         self.fail_upstream(key, outcome_of(reply), error, blame);
     }
 
-    fn try_next(&mut self, key: u64) {
+    pub(super) fn try_next(&mut self, key: u64) {
         let syn = self.pending(key).and_then(|pending| pending.syn.as_ref());
-        let mss = syn.and_then(Frame::mss);
+        let mss = syn.and_then(Frame::mss).or_else(|| {
+            let entry = self.entries.get(key).filter(|entry| !entry.is_asked());
+            let client = entry.and_then(|entry| entry.sockets[Side::Downstream].as_ref());
+            client.and_then(sys::segment_bytes)
+        });
         self.open_upstream(key, mss);
     }
 

@@ -113,5 +113,6 @@ pub(crate) fn samples(rng: &mut crate::rng::Rng) -> Vec<Vec<u8>> {
         Acceptor::reply(Reply::Unreachable(icmp)).to_vec(),
         super::PROVED.to_vec(),
         super::HEEDED.to_vec(),
+        super::WORKING.to_vec(),
     ]
 }

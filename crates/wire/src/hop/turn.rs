@@ -17,6 +17,9 @@ pub const PROVED: [u8; 4] = [frame::PROVED, 0, 0, 0];
 /// [option](crate::syn_option) in the SYN has had it open the flow.
 pub const HEEDED: [u8; 4] = [frame::HEEDED, 0, 0, 0];
 
+/// What the acceptor sends when it has no reply yet: that it has taken the request up.
+pub const WORKING: [u8; 4] = [frame::WORKING, 0, 0, 0];
+
 /// What the dialer sends now and then while there is no flow. A dialer has no
 /// more than one ping unanswered.
 pub fn ping(token: u32) -> [u8; 8] {
@@ -139,6 +142,7 @@ impl Dialer {
         ReplyReader {
             gather: self.gather,
             heeded: false,
+            working: false,
         }
     }
 }
@@ -149,12 +153,13 @@ impl Dialer {
 pub struct ReplyReader {
     gather: Gather,
     heeded: bool,
+    working: bool,
 }
 
 impl ReplyReader {
     /// Takes the reply from the front of `input`, and not a byte more. A pong
     /// that was under way when the flow was opened is passed over, and [`HEEDED`]
-    /// taken note of.
+    /// and [`WORKING`] are taken note of.
     ///
     /// # Errors
     /// Something else came.
@@ -169,6 +174,7 @@ impl ReplyReader {
             match frame.kind {
                 frame::PONG => {}
                 frame::HEEDED => self.heeded = true,
+                frame::WORKING => self.working = true,
                 frame::REPLY => {
                     let value = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
                     return Ok(Progress::Done { value, consumed });
@@ -181,6 +187,11 @@ impl ReplyReader {
     /// Whether [`HEEDED`] came before the reply.
     pub fn heeded(&self) -> bool {
         self.heeded
+    }
+
+    /// Whether [`WORKING`] has come.
+    pub fn working(&self) -> bool {
+        self.working
     }
 }
 

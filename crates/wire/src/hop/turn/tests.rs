@@ -135,7 +135,7 @@ fn what_is_no_frame_is_refused_by_its_head() {
     let not_zero = |kind| Err(HopError::Frame(FrameError::NotZero { kind }));
     for (bytes, error) in [
         ([0, 0, 0, 0], kind(0)),
-        ([7, 0, 0, 0], kind(7)),
+        ([8, 0, 0, 0], kind(8)),
         ([1, 0, 0, 5], length(1, 5)),
         ([3, 0, 0xff, 0xff], length(3, 0xffff)),
         ([3, 0, 0, 3], length(3, 3)),
@@ -229,4 +229,15 @@ fn a_reply_tells_whether_the_option_was_heeded() {
     let mut dialer = ends().0;
     open(&mut dialer, true);
     assert_eq!(dialer.feed(&HEEDED), Err(HopError::OutOfTurn(6)));
+}
+
+#[test]
+fn a_node_that_works_says_so_before_its_reply() {
+    let reply = Acceptor::reply(Reply::Connected);
+    let stream = [&WORKING[..], &reply, b"bytes"].concat();
+    let mut reader = ReplyReader::default();
+    assert!(!reader.working());
+    assert_eq!(reader.feed(&stream[..4]), Ok(Progress::NeedMore(4)));
+    assert!(reader.working());
+    assert_eq!(reader.feed(&stream[4..]), whole(Reply::Connected, 24));
 }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who may wait at the explicit listeners without having shown that it may ask: so many connections,
+//! so many of one source, and the oldest goes first. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Connections of a worker that have not asked for a flow, or have been refused.
+pub(super) const PLACES: usize = 4096;
+/// Of these, those from one source (IPv4 /24, IPv6 /64) that neither a peer nor a client is known at.
+const OF_STRANGERS: usize = 256;
+/// Of these, those from one source that one is known at.
+const OF_KNOWN: usize = 2048;
+
+/// Which connections wait, by the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    next: u64,
+    taken: BTreeMap<u64, Place>,
+    /// The oldest of strangers go before others.
+    strangers: BTreeSet<u64>,
+    sources: HashMap<[u8; 8], BTreeSet<u64>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The connection.
+    key: u64,
+    source: [u8; 8],
+}
+
+/// The number of a place. None is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number(u64);
+
+impl Places {
+    /// Which connection has to go before one from `source` can have a place, if any has to.
+    pub(super) fn in_the_way(&self, source: [u8; 8], is_known: bool) -> Option<u64> {
+        let most = if is_known { OF_KNOWN } else { OF_STRANGERS };
+        let of_source = self.sources.get(&source);
+        let oldest = match of_source {
+            Some(places) if places.len() >= most => places.first(),
+            _ if self.taken.len() < PLACES => None,
+            _ => self.strangers.first().or_else(|| self.taken.keys().next()),
+        };
+        oldest.map(|number| self.taken[number].key)
+    }
+
+    /// Gives a connection a place.
+    pub(super) fn take(&mut self, key: u64, source: [u8; 8], is_known: bool) -> Number {
+        let number = self.next;
+        self.next += 1;
+        self.taken.insert(number, Place { key, source });
+        self.sources.entry(source).or_default().insert(number);
+        if !is_known {
+            self.strangers.insert(number);
+        }
+        Number(number)
+    }
+
+    /// A connection needs its place no longer.
+    pub(super) fn leave(&mut self, Number(number): Number) {
+        let Some(Place { source, .. }) = self.taken.remove(&number) else {
+            return;
+        };
+        self.strangers.remove(&number);
+        if let Some(places) = self.sources.get_mut(&source) {
+            places.remove(&number);
+            if places.is_empty() {
+                self.sources.remove(&source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: [u8; 8] = [1; 8];
+
+    /// Takes a place, and frees the one that is in the way.
+    fn come(
+        places: &mut Places,
+        numbers: &mut Vec<Option<Number>>,
+        source: [u8; 8],
+        known: bool,
+    ) -> Option<u64> {
+        let gone = places.in_the_way(source, known);
+        if let Some(number) = gone.and_then(|key| numbers[usize::try_from(key).unwrap()].take()) {
+            places.leave(number);
+        }
+        let key = u64::try_from(numbers.len()).unwrap();
+        numbers.push(Some(places.take(key, source, known)));
+        gone
+    }
+
+    #[test]
+    fn a_source_has_so_many_places_and_its_oldest_goes_first() {
+        let (mut places, mut numbers) = (Places::default(), Vec::new());
+        for _ in 0..OF_STRANGERS {
+            assert_eq!(come(&mut places, &mut numbers, HERE, false), None);
+        }
+        for oldest in 0..10 {
+            assert_eq!(come(&mut places, &mut numbers, HERE, false), Some(oldest));
+        }
+        assert_eq!(come(&mut places, &mut numbers, [2; 8], false), None);
+        // A client that is known at such a source has more.
+        assert_eq!(come(&mut places, &mut numbers, HERE, true), None);
+    }
+
+    #[test]
+    fn when_all_are_taken_strangers_go_before_others() {
+        let (mut places, mut numbers) = (Places::default(), Vec::new());
+        for _ in 0..10 {
+            come(&mut places, &mut numbers, HERE, true);
+        }
+        for source in 0..PLACES - 10 {
+            let source = (source as u64 / 100 + 1000).to_be_bytes();
+            assert_eq!(come(&mut places, &mut numbers, source, false), None);
+        }
+        let elsewhere = [9; 8];
+        assert_eq!(come(&mut places, &mut numbers, elsewhere, false), Some(10));
+        assert_eq!(come(&mut places, &mut numbers, HERE, true), Some(11));
+    }
+
+    #[test]
+    fn nothing_is_left_of_those_that_have_gone() {
+        let (mut places, mut numbers) = (Places::default(), Vec::new());
+        for _ in 0..2 * OF_STRANGERS {
+            come(&mut places, &mut numbers, HERE, false);
+        }
+        for number in numbers.into_iter().flatten() {
+            places.leave(number);
+            places.leave(number);
+        }
+        assert!(
+            places.taken.is_empty() && places.strangers.is_empty() && places.sources.is_empty()
+        );
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that leave a hop before the next node has replied: which are looked at when, and how they go
+//! another way with the bytes that their clients have sent.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use posthaste_wire::hop::WORKING;
+
+use crate::intercept::Intercept;
+use crate::opening::Opening;
+use crate::outcome::Outcome;
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::admit::Blame;
+use super::entry::{Entry, Pending, State};
+use super::kept::Fallback;
+use super::prologue::{Asker, Via, say};
+use super::silence::{self, Seen, Step, WORKING_AFTER};
+
+impl<I: Intercept> Worker<I> {
+    /// Has a flow looked at then, for as long as it waits for a reply.
+    pub(super) fn look_again(&mut self, key: u64, due: Duration) {
+        self.looks.push(Reverse((due, key)));
+    }
+
+    /// A peer has asked for a flow: it is to hear of it soon.
+    pub(super) fn owe_word(&mut self, key: u64) {
+        self.look_again(key, self.now + WORKING_AFTER);
+    }
+
+    /// Looks at the flows that are due.
+    pub(super) fn look_at_hops(&mut self) {
+        while let Some(Reverse((due, key))) = self.looks.peek().copied() {
+            if due > self.now {
+                return;
+            }
+            self.looks.pop();
+            self.say_working(key);
+            self.look_at_hop(key);
+        }
+    }
+
+    /// Tells a peer that its flow is worked on, if there is no reply yet.
+    fn say_working(&mut self, key: u64) {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(said) = &mut entry.prologue else {
+            return;
+        };
+        let owed = said.word_due.is_some_and(|due| due <= now);
+        if let (Some(Asker::Peer), true, Some(socket)) =
+            (said.asker, owed, &entry.sockets[Side::Downstream])
+        {
+            said.word_due = None;
+            // If this fails its connection is gone, as the relay will find.
+            let _ = say(socket, &WORKING);
+        }
+    }
+
+    fn look_at_hop(&mut self, key: u64) {
+        if self.is_hop_late(key) {
+            return self.on_hop_failed(key, None);
+        }
+        let Some((via, since, seen)) = self.entries.get(key).and_then(seen_of) else {
+            return;
+        };
+        match silence::judge(since, self.now, seen) {
+            Step::Done => {}
+            Step::Wait(until) => self.look_again(key, until),
+            Step::Warn(until) => {
+                self.note_silence(via, since);
+                self.look_again(key, until);
+            }
+            Step::Move => {
+                self.counters.hops_failed.add(1);
+                self.note_silence(via, since);
+                self.leave_hop(key);
+            }
+            Step::GiveUp => {
+                self.counters.hops_failed.add(1);
+                self.note_silence(via, since);
+                self.end(key, Outcome::HopFailed);
+            }
+        }
+    }
+
+    /// Leaves a hop over which nothing of the flow has arrived: for another way, or to tell who asked
+    /// for it.
+    fn leave_hop(&mut self, key: u64) {
+        if self.reroute(key) {
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if entry.is_open() {
+            return self.end_with(key, Outcome::HopFailed, None);
+        }
+        entry.sockets[Side::Upstream] = None;
+        if let Some(said) = &mut entry.prologue {
+            said.forget_hop();
+        }
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        pending.hopping = None;
+        if pending.ways.is_empty() {
+            self.fail_upstream(key, Outcome::HopFailed, None, Blame::Us);
+        } else {
+            self.try_next(key);
+        }
+    }
+
+    /// Has a flow that has begun go by the next way, with all that its client has sent. Whether there
+    /// is one and all of that was kept. To be called only when none of it has arrived, nor can any
+    /// more: the hop is reset.
+    pub(super) fn reroute(&mut self, key: u64) -> bool {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return false;
+        };
+        let said = entry.prologue.as_mut();
+        let fallback = said.and_then(|said| said.fallback.take_if(|fallback| is_whole(fallback)));
+        let Some(fallback) = fallback else {
+            return false;
+        };
+        entry.sockets[Side::Upstream] = None;
+        if let Some(said) = &mut entry.prologue {
+            said.forget_hop();
+        }
+        let mut pending = Pending::new(Opening::late(), now, &entry.rule.rule);
+        pending.route(fallback.ways, fallback.guard);
+        pending.kept = Some(fallback.kept);
+        let former = std::mem::replace(&mut entry.state, State::Opening(Box::new(pending)));
+        if let State::Open(relay) = former {
+            for pipe in relay.into_pipes() {
+                self.workspace.pipes.discard(pipe);
+            }
+        }
+        self.unshare(key, Side::Upstream);
+        self.counters.hops_rerouted.add(1);
+        self.try_next(key);
+        true
+    }
+}
+
+fn is_whole(fallback: &Fallback) -> bool {
+    fallback.kept.bytes().is_some()
+}
+
+/// What is known of a flow that waits for the next node's reply: by which way, since when, and what
+/// has been acknowledged and said.
+fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
+    let said = entry.prologue.as_deref()?;
+    let expecting = said.expecting.as_ref()?;
+    let (via, since) = (said.via?, said.waits_since?);
+    let socket = entry.sockets[Side::Upstream].as_ref()?;
+    let (sent, ways_left) = match &entry.state {
+        State::Open(relay) => (
+            relay.sent_to_upstream(),
+            said.fallback.as_deref().is_some_and(is_whole),
+        ),
+        State::Opening(pending) => (0, !pending.ways.is_empty()),
+    };
+    // The flow's bytes are the last that were written.
+    let unacked = sys::unacked_bytes(socket).ok()?;
+    Some((
+        via,
+        since,
+        Seen {
+            acked: unacked <= sent,
+            delivered: unacked < sent,
+            works: expecting.works(),
+            round: sys::round_and_window(socket).and_then(|(round, _)| round),
+            movable: ways_left || said.is_for_peer(),
+        },
+    ))
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When the next node has been silent about a flow for too long. Pure: it is told what the kernel
+//! and the node have said, and the time.
+//!
+//! A node whose link is cut acknowledges nothing; one that hangs acknowledges and says nothing of
+//! its own. One that only waits for a server says that it is working. What may have arrived is never
+//! sent again: a flow of which the next node has acknowledged bytes goes no other way.
+
+use std::time::Duration;
+
+/// After how long without a reply a node says to who asked that it is working.
+pub(super) const WORKING_AFTER: Duration = Duration::from_millis(200);
+/// What the acknowledgement of a request may take, in time and in round trips of the hop: what is
+/// lost is sent again twice within it.
+const ACKED_MIN: Duration = Duration::from_millis(700);
+const ACKED_MAX: Duration = Duration::from_millis(1500);
+const ACKED_ROUND_TRIPS: u32 = 4;
+/// What the first word of a node that acknowledges may take, beyond as many round trips.
+const WORD_MIN: Duration = Duration::from_millis(1200);
+/// After that time a flow is reset that can go no other way.
+const WORD_MAX: Duration = Duration::from_secs(5);
+
+/// What is known of a flow that waits for the next node's reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The request is acknowledged.
+    pub(super) acked: bool,
+    /// Bytes of the flow are, so that they may be delivered.
+    pub(super) delivered: bool,
+    /// The node itself has said something, or is none that does.
+    pub(super) works: bool,
+    /// The smoothed round trip time of the hop, once known.
+    pub(super) round: Option<Duration>,
+    /// It can go another way: from here, or from the node that asked for it.
+    pub(super) movable: bool,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing any more: others bound what it may take.
+    Done,
+    /// Nothing until then.
+    Wait(Duration),
+    /// Nothing until then for this flow, but others had better go another way.
+    Warn(Duration),
+    /// Take another way. Nothing of the flow has arrived, as far as the next node's kernel has said.
+    Move,
+    /// Reset the flow: nobody knows what the node has done with its bytes.
+    GiveUp,
+}
+
+/// When to look for the first time at a flow that was asked for at `since`.
+pub(super) fn first_look(since: Duration) -> Duration {
+    since + ACKED_MIN
+}
+
+/// What to do at `now` about a flow that was asked for at `since`.
+pub(super) fn judge(since: Duration, now: Duration, seen: Seen) -> Step {
+    if seen.acked && seen.works {
+        return Step::Done;
+    }
+    let rounds = seen.round.map(|round| round * ACKED_ROUND_TRIPS);
+    let within = if seen.acked {
+        WORD_MIN + rounds.unwrap_or_default()
+    } else {
+        rounds.unwrap_or(ACKED_MAX).clamp(ACKED_MIN, ACKED_MAX)
+    };
+    let give_up = since + WORD_MAX + rounds.unwrap_or_default();
+    if now < since + within {
+        Step::Wait(since + within)
+    } else if seen.movable && !seen.delivered {
+        Step::Move
+    } else if !seen.acked {
+        // The hop may come back, and the flow has no other.
+        Step::Warn(now + WORD_MAX)
+    } else if now < give_up {
+        Step::Warn(give_up)
+    } else {
+        Step::GiveUp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SINCE: Duration = Duration::from_secs(100);
+    const NOTHING: Seen = Seen {
+        acked: false,
+        delivered: false,
+        works: false,
+        round: Some(Duration::from_millis(20)),
+        movable: true,
+    };
+
+    fn after(millis: u64, seen: Seen) -> Step {
+        judge(SINCE, SINCE + Duration::from_millis(millis), seen)
+    }
+
+    fn until(millis: u64) -> Step {
+        Step::Wait(SINCE + Duration::from_millis(millis))
+    }
+
+    fn warn_until(millis: u64) -> Step {
+        Step::Warn(SINCE + Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_hop_that_acknowledges_nothing_is_left_soon() {
+        assert_eq!(after(100, NOTHING), until(700));
+        assert_eq!(after(700, NOTHING), Step::Move);
+    }
+
+    #[test]
+    fn a_long_hop_has_the_time_of_some_round_trips_and_no_more_than_a_bound() {
+        let long = |millis| Seen {
+            round: Some(Duration::from_millis(millis)),
+            ..NOTHING
+        };
+        assert_eq!(after(700, long(300)), until(1200));
+        assert_eq!(after(700, long(900)), until(1500));
+        let unknown = Seen {
+            round: None,
+            ..NOTHING
+        };
+        assert_eq!(after(1400, unknown), until(1500));
+    }
+
+    #[test]
+    fn a_node_that_works_has_the_time_of_its_server() {
+        let works = Seen {
+            acked: true,
+            delivered: true,
+            works: true,
+            ..NOTHING
+        };
+        assert_eq!(after(60_000, works), Step::Done);
+    }
+
+    #[test]
+    fn a_node_that_only_acknowledges_is_left_while_nothing_of_the_flow_has_arrived() {
+        let acked = Seen {
+            acked: true,
+            ..NOTHING
+        };
+        assert_eq!(after(700, acked), until(1280));
+        assert_eq!(after(1280, acked), Step::Move);
+    }
+
+    #[test]
+    fn what_may_have_arrived_is_not_sent_again() {
+        let delivered = Seen {
+            acked: true,
+            delivered: true,
+            ..NOTHING
+        };
+        assert_eq!(after(1279, delivered), until(1280));
+        assert_eq!(after(1280, delivered), warn_until(5080));
+        assert_eq!(after(5080, delivered), Step::GiveUp);
+    }
+
+    #[test]
+    fn without_another_way_a_hop_may_come_back_and_a_node_that_hangs_is_given_up() {
+        let only = Seen {
+            movable: false,
+            ..NOTHING
+        };
+        assert_eq!(after(30_000, only), warn_until(35_000));
+        let acked = Seen {
+            acked: true,
+            ..only
+        };
+        assert_eq!(after(5080, acked), Step::GiveUp);
+    }
+}

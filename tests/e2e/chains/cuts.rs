@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes whose links are cut without a word, or that say nothing any more, while flows begin.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::asking::{ALLOWED, ASK_PORT, KEY};
+use crate::support::{
+    PORT, counter, dial, firewall, listen, remove_firewall, start_in, target, until,
+};
+
+/// One way of each link to a node beside the path.
+const DELAY: Duration = Duration::from_millis(5);
+/// How long new flows keep coming after the cut, and how often.
+const FLOWS: u32 = 40;
+const EVERY: Duration = Duration::from_millis(75);
+/// What each flow may take on a machine that is busy. Before nodes noticed, it was 10 s to 20 s.
+const AT_MOST: Duration = Duration::from_secs(5);
+
+/// A node on the path, and nodes beside it, each on a link of its own: three that are one chain, and
+/// one that is the other.
+struct Scene {
+    network: Network,
+    first: Node,
+    beside: Vec<Node>,
+}
+
+/// How the nodes of a scene are configured.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    accept: &'static str,
+    warm: bool,
+    hops: Family,
+    /// The second way is none by other nodes, but directly.
+    direct: bool,
+    /// SYNs of cold hops have the option.
+    option: bool,
+}
+
+impl Setup {
+    fn peer(self, network: &Network, other: usize) -> String {
+        let address = SocketAddr::new(network.aside_address(other, self.hops), ASK_PORT);
+        let pool = if self.warm {
+            "pool_min = 8\n"
+        } else {
+            "pool_max = 0\n"
+        };
+        format!(
+            "[[peer]]\nname = \"beside-{other}\"\nid = {id}\naddress = \"{address}\"\n\
+             key = \"{KEY}\"\n{pool}{}",
+            self.carrier(address.ip()),
+            id = other + 2,
+        )
+    }
+
+    /// What carries chain headers from a peer that calls from there, and to it.
+    fn carrier(self, ip: IpAddr) -> String {
+        if self.option {
+            format!("carrier = \"option\"\ncalls_from = [\"{ip}\"]\n")
+        } else {
+            String::new()
+        }
+    }
+
+    /// The node on the path.
+    fn first(self, network: &Network) -> String {
+        let peers = (0..4).map(|other| self.peer(network, other));
+        let (chains, direct) = if self.direct {
+            ("\"long\"", true)
+        } else {
+            ("\"long\", \"short\"", false)
+        };
+        format!(
+            "[node]\nid = 1\nworkers = 1\n{ALLOWED}[defaults]\naccept = \"{}\"\n{}{CHAINS}\
+             [[rule]]\nname = \"clients\"\nsources = [\"10.0.0.0/24\", \"fd00::/64\"]\n\
+             [[route]]\nchains = [{chains}]\ndirect = {direct}\n",
+            self.accept,
+            peers.collect::<String>(),
+        )
+    }
+
+    /// One of those beside it. The node on the path is asked nowhere.
+    fn beside(self, network: &Network, node: usize) -> String {
+        let others = (0..4).filter(|other| *other != node);
+        let listener = SocketAddr::new(network.aside_address(node, self.hops), ASK_PORT);
+        format!(
+            "[node]\nid = {}\nworkers = 1\n{ALLOWED}{}\
+             [[peer]]\nname = \"first\"\nid = 1\naddress = \"192.0.2.1:4480\"\nkey = \"{KEY}\"\n\
+             pool_max = 0\n{}{CHAINS}[transparent]\nenabled = false\n\
+             [[listener]]\naddress = \"{listener}\"\n",
+            node + 2,
+            others
+                .map(|other| self.peer(network, other))
+                .collect::<String>(),
+            self.carrier(across(network, node)),
+        )
+    }
+
+    fn start(self) -> Scene {
+        let links = [Link::Veth, Link::Veth];
+        let mut network = Network::line(links);
+        for _ in 0..4 {
+            network = network.beside(0, Link::delay(DELAY));
+        }
+        let network = network.build().expect("root can build a network");
+        let beside = (0..4)
+            .rev()
+            .map(|node| start_in(network.aside(node), &self.beside(&network, node)));
+        let mut beside: Vec<Node> = beside.collect();
+        beside.reverse();
+        let first = start_in(network.node(0), &self.first(&network));
+        let scene = Scene {
+            network,
+            first,
+            beside,
+        };
+        if self.warm {
+            for (node, peer) in [(&scene.first, "beside-0"), (&scene.first, "beside-3")] {
+                until("hops wait", || waiting(node, peer) >= 8);
+            }
+            until("hops wait", || waiting(&scene.beside[0], "beside-1") >= 8);
+            until("hops wait", || waiting(&scene.beside[1], "beside-2") >= 8);
+        }
+        scene
+    }
+}
+
+/// The address from which the node on the path calls one beside it: the other of its link.
+fn across(network: &Network, node: usize) -> IpAddr {
+    let IpAddr::V4(beside) = network.aside_address(node, Family::V4) else {
+        panic!("it is IPv4");
+    };
+    let [a, b, c, _] = beside.octets();
+    IpAddr::from([a, b, c, 1])
+}
+
+const CHAINS: &str = "[[chain]]\nname = \"long\"\nnumber = 1\n\
+     nodes = [\"beside-0\", \"beside-1\", \"beside-2\"]\n\
+     [[chain]]\nname = \"short\"\nnumber = 2\nnodes = [\"beside-3\"]\n";
+
+fn waiting(node: &Node, peer: &str) -> u64 {
+    let chains = node.admin_json("chains").expect("the node answers");
+    let peers = chains["peers"].as_array().expect("a list");
+    let named = peers.iter().find(|one| one["name"] == peer);
+    named.expect("it is listed")["waiting"]
+        .as_u64()
+        .expect("a number")
+}
+
+/// Drops all that a host sends and gets, both ways, without a word.
+fn cut(host: &Namespace) {
+    firewall(host, "cut", &[("input", "drop"), ("output", "drop")]);
+}
+
+/// What became of a flow, and after how long.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    answered: bool,
+    took: Duration,
+}
+
+/// Begins flows one after the other, each of which sends a request with its number and waits for it
+/// to come back. Also how often each number has come to the server.
+fn flows(network: &Network, listener: &TcpListener, family: Family) -> (Vec<Flow>, Vec<u32>) {
+    let (done, seen) = (AtomicBool::new(false), Mutex::new(HashMap::new()));
+    let to = target(network, family, listener);
+    let flows = thread::scope(|scope| {
+        scope.spawn(|| answer(listener, &done, &seen));
+        let begun: Vec<_> = (0..FLOWS)
+            .map(|number| {
+                // The pace of new flows is what is tested.
+                thread::sleep(EVERY);
+                scope.spawn(move || ask(network, to, number))
+            })
+            .collect();
+        let flows = begun.into_iter().map(|flow| flow.join().expect("it ends"));
+        let flows = flows.collect();
+        done.store(true, Ordering::Relaxed);
+        flows
+    });
+    let seen = seen.into_inner().expect("nobody panicked");
+    let times = (0..FLOWS).map(|number| seen.get(&number).copied().unwrap_or(0));
+    (flows, times.collect())
+}
+
+fn ask(network: &Network, to: SocketAddr, number: u32) -> Flow {
+    let begun = Instant::now();
+    let question = number.to_be_bytes();
+    let asked = dial(network.client(), to).and_then(|mut client| {
+        client.write_all(&question)?;
+        let mut answer = [0; 4];
+        client.read_exact(&mut answer)?;
+        Ok(answer)
+    });
+    Flow {
+        answered: asked.is_ok_and(|answer| answer == question),
+        took: begun.elapsed(),
+    }
+}
+
+/// Answers every number that comes with the same.
+fn answer(listener: &TcpListener, done: &AtomicBool, seen: &Mutex<HashMap<u32, u32>>) {
+    listener.set_nonblocking(true).expect("a socket");
+    thread::scope(|scope| {
+        while !done.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((server, _)) => {
+                    server.set_nonblocking(false).expect("a socket");
+                    scope.spawn(|| answer_one(server, done, seen));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    });
+}
+
+fn answer_one(mut server: TcpStream, done: &AtomicBool, seen: &Mutex<HashMap<u32, u32>>) {
+    let step = Some(Duration::from_millis(100));
+    server.set_read_timeout(step).expect("a socket");
+    let (mut number, mut have) = ([0; 4], 0);
+    while have < number.len() {
+        match server.read(&mut number[have..]) {
+            Ok(0) => return,
+            Ok(count) => have += count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+    let number = u32::from_be_bytes(number);
+    *seen
+        .lock()
+        .expect("nobody panicked")
+        .entry(number)
+        .or_insert(0) += 1;
+    let _ = server.write_all(&number.to_be_bytes());
+}
+
+/// Prints what flows took, and asserts that all were answered soon, and none twice.
+fn judge(what: &str, flows: &[Flow], times: &[u32]) {
+    let mut took: Vec<Duration> = flows.iter().map(|flow| flow.took).collect();
+    took.sort();
+    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    println!("{what}: median {median:?}, longest {longest:?}");
+    let late: Vec<&Flow> = flows
+        .iter()
+        .filter(|flow| !flow.answered || flow.took > AT_MOST)
+        .collect();
+    assert!(late.is_empty(), "{what}: {late:?}");
+    assert!(times.iter().all(|count| *count == 1), "{what}: {times:?}");
+}
+
+/// Cuts the node that is so far along the chain, and asserts that every flow that begins after that
+/// takes the other way.
+fn every_flow_takes_the_other_way(setup: Setup, node: usize) {
+    let scene = setup.start();
+    let listener = listen(scene.network.server(), PORT);
+    let before = counter(&scene.beside[3], "relays_opened");
+    cut(scene.network.aside(node));
+    let (flows, times) = flows(&scene.network, &listener, Family::V4);
+    judge(&format!("{setup:?}, node {node} cut"), &flows, &times);
+    if !setup.direct {
+        let after = counter(&scene.beside[3], "relays_opened");
+        assert!(after >= before + u64::from(FLOWS), "by the other chain");
+    }
+    remove_firewall(scene.network.aside(node), "cut");
+}
+
+const EARLY: Setup = Setup {
+    accept: "early",
+    warm: true,
+    hops: Family::V4,
+    direct: false,
+    option: false,
+};
+
+#[test]
+fn flows_that_begin_after_the_first_hop_is_cut_take_the_other_way() {
+    for hops in Family::ALL {
+        every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 0);
+    }
+    let (accept, direct) = ("strict", true);
+    every_flow_takes_the_other_way(Setup { accept, ..EARLY }, 0);
+    every_flow_takes_the_other_way(Setup { direct, ..EARLY }, 0);
+}
+
+#[test]
+fn flows_that_begin_after_a_node_in_the_middle_is_cut_take_the_other_way() {
+    for accept in ["early", "strict"] {
+        every_flow_takes_the_other_way(Setup { accept, ..EARLY }, 1);
+    }
+}
+
+#[test]
+fn flows_that_begin_after_the_last_node_is_cut_take_the_other_way() {
+    for hops in Family::ALL {
+        every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 2);
+    }
+    let direct = true;
+    every_flow_takes_the_other_way(Setup { direct, ..EARLY }, 2);
+}
+
+#[test]
+fn flows_over_cold_hops_that_begin_after_a_cut_take_the_other_way() {
+    let warm = false;
+    for node in 0..3 {
+        every_flow_takes_the_other_way(Setup { warm, ..EARLY }, node);
+    }
+}
+
+#[test]
+fn flows_that_are_heralded_after_a_cut_take_the_other_way() {
+    let (warm, option) = (false, true);
+    for node in 0..3 {
+        let setup = Setup {
+            warm,
+            option,
+            ..EARLY
+        };
+        every_flow_takes_the_other_way(setup, node);
+    }
+}
+
+/// A node that is stopped still accepts and acknowledges, as its kernel does that. What it has
+/// acknowledged it may deliver yet, so that a flow is reset and not begun anew; those that come when
+/// this is known take the other way.
+#[test]
+fn a_node_that_accepts_and_says_nothing_holds_no_flow() {
+    for warm in [true, false] {
+        let scene = Setup { warm, ..EARLY }.start();
+        let listener = listen(scene.network.server(), PORT);
+        let stopped = scene.beside[0].process();
+        stopped.signal(Signal::SIGSTOP).expect("it is there");
+        let (flows, times) = flows(&scene.network, &listener, Family::V4);
+        stopped.signal(Signal::SIGCONT).expect("it is there");
+        let most = flows.iter().map(|flow| flow.took).max().expect("some");
+        let answered = flows.iter().filter(|flow| flow.answered).count();
+        println!("warm: {warm}: {answered} of {FLOWS} answered, longest {most:?}");
+        assert!(most < Duration::from_secs(10), "warm: {warm}: {flows:?}");
+        assert!(
+            flows[FLOWS as usize - 1].answered,
+            "warm: {warm}: {flows:?}"
+        );
+        assert!(times.iter().all(|count| *count <= 1), "{times:?}");
+    }
+}
