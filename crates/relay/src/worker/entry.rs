@@ -111,6 +111,8 @@ pub(super) struct Pending {
     pub(super) ways: Vec<Way>,
     /// What the next node is told against loops.
     pub(super) guard: Option<LoopGuard>,
+    /// The TTL or hop limit that the flow goes on with, if it came with one.
+    pub(super) hop_limit: Option<u8>,
     /// Reads that the client of another node is proved.
     pub(super) proof: ProofReader,
     /// A server, or the next node, was asked for it.
