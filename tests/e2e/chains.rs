@@ -5,6 +5,7 @@ mod churn;
 mod clocks;
 mod failures;
 mod lookup;
+mod loops;
 mod refusals;
 mod streams;
 

@@ -347,6 +347,7 @@ impl<I: Intercept> Worker<I> {
             }));
             if let Some(pending) = entry.pending() {
                 pending.route(onward.ways, onward.guard);
+                pending.hop_limit = asked.connect.header.guard.map(LoopGuard::ttl);
             }
         }
         self.open_upstream(entry, None);
