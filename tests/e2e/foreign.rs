@@ -142,7 +142,7 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
             libc::IPPROTO_TCP,
             libc::TCP_MD5SIG,
             (&raw const signature).cast(),
-            size_of::<Md5Signature>() as libc::socklen_t,
+            libc::socklen_t::try_from(size_of::<Md5Signature>()).expect("a small number"),
         )
     };
     if result < 0 {

@@ -28,7 +28,7 @@ pub(crate) use info::{
 };
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, hop_limit_of_client, set_hop_limit,
-    set_pacing, set_quick_ack, set_reset_on_close,
+    set_impatient, set_pacing, set_quick_ack, set_reset_on_close,
 };
 pub use sockets::{
     SocketSettings, explicit_listener, fixed_listener, is_own_address, prefer_cpu,

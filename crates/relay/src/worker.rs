@@ -23,6 +23,7 @@ mod inspect;
 mod listeners;
 mod pace;
 mod prologue;
+mod restrain;
 mod wait;
 mod ways;
 

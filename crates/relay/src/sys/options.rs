@@ -101,6 +101,14 @@ pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()
     set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
+/// Has a connecting socket give up when its SYN would be repeated a second time
+/// (`TCP_USER_TIMEOUT` counts from the first repetition on), or no longer.
+/// `TCP_SYNCNT` cannot say so little: `tcp_syn_linear_timeouts` are added to it.
+pub(crate) fn set_impatient(socket: &impl AsFd, impatient: bool) -> io::Result<()> {
+    let timeout = impatient.then_some(Duration::from_millis(1));
+    SockRef::from(socket).set_tcp_user_timeout(timeout)
+}
+
 /// Sets the TTL or hop limit of what a socket sends.
 pub(crate) fn set_hop_limit(socket: &impl AsFd, ipv6: bool, hops: u8) -> io::Result<()> {
     let (level, name) = if ipv6 {

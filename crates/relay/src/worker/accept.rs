@@ -100,6 +100,7 @@ impl<I: Intercept> Worker<I> {
 
     /// The client has completed its handshake.
     pub(super) fn on_proof(&mut self, key: u64) {
+        self.release(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };

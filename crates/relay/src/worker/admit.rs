@@ -177,6 +177,7 @@ impl<I: Intercept> Worker<I> {
             by_cold: false,
             unheralded: false,
             hopping: None,
+            restrained: false,
         };
         self.entries.insert(Entry {
             flow,
@@ -272,6 +273,7 @@ impl<I: Intercept> Worker<I> {
             if let Some(pending) = entry.pending() {
                 // A hop may have been tried before.
                 pending.connecting = now;
+                pending.restrained = false;
             }
             entry.sockets[Side::Upstream] = Some(socket);
             entry.owed[Side::Upstream] = Owed::ALL;
@@ -400,6 +402,9 @@ impl<I: Intercept> Worker<I> {
         if ready.failed
             && let Some(error) = hop::connect_error(socket)
         {
+            if self.is_withdrawn_by(key, &error) {
+                return self.withdraw(key);
+            }
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
         let strict = entry.accept == AcceptMode::Strict || entry.is_asked();
@@ -510,6 +515,9 @@ impl<I: Intercept> Worker<I> {
         let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
         if own_word && error.is_none() {
             self.forward_held(key);
+        }
+        if outcome == Outcome::ConnectTimeout {
+            self.let_pass(key);
         }
         self.inject(answer, Heading::Out);
         self.end(key, outcome);

@@ -123,6 +123,8 @@ pub(super) struct Pending {
     pub(super) unheralded: bool,
     /// The hop to it, if there is one.
     pub(super) hopping: Option<Hopping>,
+    /// It repeats its SYN once at the most while the client is not proved.
+    pub(super) restrained: bool,
 }
 
 impl Pending {
@@ -153,7 +155,8 @@ impl Pending {
             self.limit()
         };
         let hop = self.hopping.as_ref().and_then(Hopping::deadline);
-        hop.map_or(limit, |hop| hop.min(limit))
+        let due = [hop, self.restrain_at()].into_iter().flatten();
+        due.fold(limit, Duration::min)
     }
 }
 

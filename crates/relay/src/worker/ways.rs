@@ -158,6 +158,7 @@ impl<I: Intercept> Worker<I> {
         let flow = flow.ok_or_else(unusable)?;
         let pending = self.pending(key).ok_or_else(unusable)?;
         pending.connecting = now;
+        pending.restrained = false;
         let by_cold = std::mem::take(&mut pending.by_cold);
         let unheralded = std::mem::take(&mut pending.unheralded);
         let hop_limit = pending.hop_limit;
