@@ -18,6 +18,7 @@ use crate::{admin, cli, privileges};
 mod claim;
 mod filters;
 mod links;
+mod reverse_path;
 mod routing;
 mod sockets;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod tuning;
 
 pub(crate) use claim::Claim;
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
+pub(crate) use reverse_path::strict_sources;
 pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;
 pub(crate) use tuning::wishes;

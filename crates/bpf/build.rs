@@ -12,7 +12,10 @@ use posthaste_bpf_build::Rust;
 const OBJECTS: [(&str, &[&str]); 4] = [
     ("capture", &["capture", "destination", "exempt_key"]),
     ("herald", &["herald"]),
-    ("redirect", &["rule_key", "candidates", "peer_start"]),
+    (
+        "redirect",
+        &["device", "rule_key", "candidates", "peer_start"],
+    ),
     ("later", &["destination", "gate", "event_head"]),
 ];
 
@@ -28,7 +31,14 @@ fn main() {
         }
     }
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
-    for header in ["helpers.h", "types.h", "maps.h", "packet.h", "gates.h"] {
+    for header in [
+        "helpers.h",
+        "types.h",
+        "maps.h",
+        "packet.h",
+        "gates.h",
+        "syn.h",
+    ] {
         println!("cargo:rerun-if-changed=src/{header}");
     }
 }

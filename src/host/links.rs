@@ -12,8 +12,9 @@ const GONE: u16 = 17;
 const GET: u16 = 18;
 /// Bytes of `struct ifinfomsg`.
 const BODY_BYTES: usize = 16;
-/// The multicast groups of interfaces and of IPv4 and IPv6 routing rules.
-const GROUPS: u32 = 1 | 1 << 7 | 1 << 18;
+/// The multicast groups of interfaces, of IPv4 and IPv6 routing rules, and of IPv4
+/// settings of interfaces.
+const GROUPS: u32 = 1 | 1 << 7 | 1 << 18 | 1 << 23;
 /// `RTM_DELRULE`.
 const RULE_GONE: u16 = 33;
 /// `IFF_UP`
@@ -113,6 +114,8 @@ pub(crate) enum LinkEvent {
     Gone(u32),
     /// Somebody removed a routing rule, perhaps ours.
     RuleGone,
+    /// A setting of some interface changed.
+    Settings,
     /// Events were lost: only [`links`] knows.
     Unknown,
 }
@@ -134,6 +137,7 @@ impl LinkWatch {
             NEW => events.extend(Link::parse(body).map(LinkEvent::Present)),
             GONE => events.extend(u32_at(body, 4).map(LinkEvent::Gone)),
             RULE_GONE => events.push(LinkEvent::RuleGone),
+            super::reverse_path::NEW => events.push(LinkEvent::Settings),
             _ => (),
         });
         match read {

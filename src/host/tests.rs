@@ -250,6 +250,28 @@ fn links_come_and_go() {
 }
 
 #[test]
+fn strict_reverse_path_filters_are_known_and_told() {
+    in_namespace(|| {
+        ip("link add ph0 type veth peer name ph1");
+        let [own, other] = ["ph0", "ph1"].map(|name| {
+            let all = links().unwrap();
+            all.iter().find(|link| link.name == name).unwrap().index
+        });
+        assert!(!strict_sources().unwrap().contains(&own));
+        let watch = watch_links().unwrap();
+        let set = |name, value| {
+            fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), value).unwrap();
+        };
+        set("ph0", "1");
+        let strict = strict_sources().unwrap();
+        assert!(strict.contains(&own) && !strict.contains(&other));
+        set("all", "2");
+        assert_eq!(strict_sources().unwrap(), [].into(), "loose is in force");
+        assert!(watch.read().unwrap().contains(&LinkEvent::Settings));
+    });
+}
+
+#[test]
 fn only_our_filter_is_removed() {
     in_namespace(|| {
         ip("link add ph0 type veth peer name ph1");

@@ -2,7 +2,9 @@
 //! Which interfaces the node intercepts on.
 
 use anyhow::bail;
-use posthaste_bpf::LinkLayer;
+use std::collections::HashSet;
+
+use posthaste_bpf::{Device, LinkLayer};
 
 use super::Node;
 use crate::host::{self, Framing, Link};
@@ -49,24 +51,38 @@ impl Node {
                 self.log.info("interface gone", &[("ifindex", index)]);
             }
         }
+        let strict = self.strict_sources();
         for link in links {
+            let Some(device) = device(link, &strict) else {
+                continue;
+            };
             if !attached.contains(&link.index) {
-                self.attach(link);
+                self.attach(link, device);
+            } else if let Err(error) = self.redirect().describe(link.index, device) {
+                let fields: &[(&str, &dyn std::fmt::Display)] =
+                    &[("interface", &link.name), ("error", &error)];
+                self.log
+                    .warn("cannot follow an interface's settings", fields);
             }
         }
     }
 
-    fn attach(&self, link: &Link) {
+    /// The interfaces whose reverse path filter is strict; none if the kernel does
+    /// not tell.
+    fn strict_sources(&self) -> HashSet<u32> {
+        host::strict_sources().unwrap_or_else(|error| {
+            self.log
+                .warn("cannot read reverse path filters", &[("error", &error)]);
+            HashSet::new()
+        })
+    }
+
+    fn attach(&self, link: &Link, device: Device) {
         if link.is_port() || !self.config().watches(&link.name) {
             return;
         }
-        let layer = match link.framing {
-            Framing::Ethernet => LinkLayer::Ethernet,
-            Framing::Ip => LinkLayer::None,
-            Framing::Other(_) => return,
-        };
         let fields: &[(&str, &dyn std::fmt::Display)] = &[("interface", &link.name)];
-        match self.redirect().attach(link.index, layer) {
+        match self.redirect().attach(link.index, device) {
             Ok(()) => self.log.info("intercepting", fields),
             Err(error) => {
                 let fields: &[(&str, &dyn std::fmt::Display)] =
@@ -90,4 +106,17 @@ impl Node {
         });
         each.collect()
     }
+}
+
+/// An interface as the programs must know it; `None` for one that they cannot read.
+fn device(link: &Link, strict: &HashSet<u32>) -> Option<Device> {
+    let layer = match link.framing {
+        Framing::Ethernet => LinkLayer::Ethernet,
+        Framing::Ip => LinkLayer::None,
+        Framing::Other(_) => return None,
+    };
+    Some(Device {
+        layer,
+        strict_source: strict.contains(&link.index),
+    })
 }

@@ -6,6 +6,7 @@ mod clocks;
 mod cuts;
 mod failures;
 mod lookup;
+mod loops;
 mod refusals;
 mod streams;
 

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use posthaste_lab::flood::counts::Counts;
 use posthaste_lab::flood::{Flood, Plan, Prefix};
+use posthaste_lab::link::Link;
 use posthaste_lab::network::{CLIENT_SIDE, Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, ended, line, listen,
-    relay_of, start, target, until, until_counter, until_ended,
+    MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, ended, firewall, line,
+    listen, network, relay_of, start, target, until, until_counter, until_ended,
 };
 
 /// Sends `count` spoofed SYNs, looking at the node all the while; the most half-open connections
@@ -171,6 +172,65 @@ fn an_absent_client_costs_the_server_a_reset_half_open_connection() {
         until("end of all half-open connections", || {
             server_counts(&network, spoofed(family)).half_open == 0
         });
+    }
+}
+
+/// The most SYNs that the server has seen from any one address and port of a prefix, and all.
+fn asked(capture: &Capture, sources: Prefix) -> (usize, usize) {
+    let mut by_client = std::collections::HashMap::new();
+    let syns = capture.syns_to(PORT).into_iter();
+    for syn in syns.filter(|syn| sources.contains(syn.from.ip())) {
+        *by_client.entry(syn.from).or_insert(0_usize) += 1;
+    }
+    let most = by_client.values().copied().max();
+    (most.unwrap_or(0), by_client.values().sum())
+}
+
+/// Whether the server answers, does not, or refuses.
+#[test]
+fn a_client_that_is_not_there_costs_the_server_no_more_than_two_syns() {
+    const COUNT: u32 = 60;
+    let silent = format!("tcp dport {PORT} drop");
+    for mode in ["early", "strict"] {
+        for rules in ["", &silent] {
+            for family in Family::ALL {
+                let what = format!("{mode} {family} {rules:?}");
+                let network = line();
+                let _listener = listen(network.server(), PORT);
+                firewall(network.server(), "silent", &[("input", rules)]);
+                let node = start(&network, &accepting(mode));
+                let capture = Capture::start(network.server());
+                flood(&network, &node, family, spoofed(family), COUNT);
+                until_counter(&node, "relays", 0);
+                let (most, all) = asked(&capture, spoofed(family));
+                println!("{what}: {all} SYNs for {COUNT}");
+                assert!((1..=2).contains(&most), "{what}: {most}");
+                let segments = capture.segments().into_iter();
+                let resets = segments.filter(|segment| {
+                    segment.is_reset() && spoofed(family).contains(segment.from.ip())
+                });
+                let answered = [COUNT as usize, 0][usize::from(!rules.is_empty())];
+                assert_eq!(resets.count(), answered, "{what}: resets");
+            }
+        }
+    }
+}
+
+/// Ways so long that neither is done when the node lets go of the server.
+#[test]
+fn a_client_or_a_server_that_is_very_far_is_served() {
+    let far = || Link::delay(Duration::from_millis(1300));
+    for links in [[far(), Link::Veth], [Link::Veth, far()]] {
+        let network = network(links);
+        let listener = listen(network.server(), PORT);
+        for mode in ["early", "strict"] {
+            let node = start(&network, &accepting(mode));
+            let mut pair = Pair::open(&network, Family::V4, &listener);
+            pair.check();
+            pair.close_client_first();
+            until_counter(&node, "relays", 0);
+            assert_eq!(counter(&node, "relays_opened"), 1, "{mode}");
+        }
     }
 }
 

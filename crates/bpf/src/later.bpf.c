@@ -10,6 +10,7 @@
  */
 #include "gates.h"
 #include "packet.h"
+#include "syn.h"
 
 /* Destinations that failed in early mode, until when (CLOCK_MONOTONIC, ns). */
 struct {
@@ -51,8 +52,9 @@ struct {
  * sooner. */
 #define FRAGMENTS_NS 5000000000ull
 
-/* Bytes of options that a TCP header can have. */
-#define TCP_OPTIONS_MAX 40
+/* A SYN with less left of its TTL may be a traceroute's, or go round: its
+ * destination answers for it, or a router on the way, and not this host. */
+#define HOP_LIMIT_SURE 32
 
 /* What becomes of a SYN. FATE_LISTEN carries the listener's key above it. */
 #define FATE_PASS 0   /* on, unrelayed */
@@ -110,6 +112,8 @@ STEP __u32 decide(struct __sk_buff *skb, const struct packet *pkt, struct event_
 		count(STAT_SUSPECTS);
 		event->accept = ACCEPT_STRICT;
 	}
+	if (event->accept == ACCEPT_EARLY && hop_limit(pkt) < HOP_LIMIT_SURE)
+		event->accept = ACCEPT_STRICT;
 	made.worker = worker;
 	made.isn = pkt->tcp.seq;
 	made.syn = event->accept == ACCEPT_STRICT ? SYN_HELD : SYN_ADMITTED;
@@ -119,15 +123,15 @@ STEP __u32 decide(struct __sk_buff *skb, const struct packet *pkt, struct event_
 	return event->accept == ACCEPT_STRICT ? FATE_PASS : listen;
 }
 
-/* The packet again, as `redirect` has parsed it; false for what it would not
- * have sent here. */
-static __always_inline bool resume(struct __sk_buff *skb, struct packet *pkt)
+/* The packet again, as `redirect` has parsed it. Returns where its TCP header
+ * is; 0 for what it would not have sent here. */
+static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 at;
 
 	pkt->l2_bytes = skb->cb[MESSAGE_L2_BYTES];
 	at = parse_ip(skb, pkt, pkt->l2_bytes);
-	return at && parse_tcp(skb, pkt, at);
+	return at && parse_tcp(skb, pkt, at) ? at : 0;
 }
 
 static __always_inline __u32 judge(struct __sk_buff *skb, const struct packet *pkt)
@@ -164,10 +168,11 @@ SEC("tcx/ingress")
 int open_flow(struct __sk_buff *skb)
 {
 	bool waiting = skb->cb[MESSAGE_WAITING];
-	__u32 fate, key = NO_LISTENER;
+	__u32 at, fate, key = NO_LISTENER;
 	struct packet pkt = {};
 
-	if (!resume(skb, &pkt))
+	at = resume(skb, &pkt);
+	if (!at || !is_sound(skb, &pkt, at) || is_foreign(skb, &pkt, at))
 		return TC_ACT_UNSPEC;
 	fate = judge(skb, &pkt);
 	if (fate == FATE_HOLD)

@@ -38,5 +38,5 @@ pub use error::Error;
 #[cfg(fuzzing)]
 pub use lane::parse_event;
 pub use lane::{Event, EventKind, FlowKey, GateKey, Heading, Lane, OpenLane, PeerStart};
-pub use redirect::{FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
+pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use rules::{Accept, Action, PrefixSpec, RuleSpec};

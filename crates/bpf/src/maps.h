@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* The maps that both objects use. The loader makes them once. */
 #pragma once
+#include "types.h"
 
-/* Bytes of link layer header on each interface the program is attached to. */
+/* The interfaces that the program is attached to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32); /* ifindex */
-	__type(value, __u32);
+	__type(value, struct device);
 } devices SEC(".maps");
 
 struct {

@@ -197,21 +197,34 @@ static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *pkt,
 	return true;
 }
 
+/* TTL or hop limit. */
+static __always_inline __u8 hop_limit(const struct packet *pkt)
+{
+	return pkt->family == AF_INET ? pkt->ip.v4.ttl : pkt->ip.v6.hop_limit;
+}
+
+/* What a question to the routing table begins with. */
+static __always_inline struct bpf_fib_lookup route_from(__u32 ifindex, __u32 family)
+{
+	return (struct bpf_fib_lookup){
+		.family = family,
+		.l4_protocol = IPPROTO_TCP,
+		.ifindex = ifindex,
+	};
+}
+
 /* Whether this host would forward the packet: the destination is not ours,
  * there is a route, and forwarding is on. And whether it would leave where the
  * program sees the answer come back: elsewhere the answer would meet a socket
- * of ours unmarked, and be lost. */
-STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
+ * of ours unmarked, and be lost. Returns the interface it would leave by, or 0. */
+STEP __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 {
-	struct bpf_fib_lookup fib = {
-		.l4_protocol = IPPROTO_TCP,
-		.ifindex = skb->ifindex,
-	};
+	struct bpf_fib_lookup fib;
 	__u32 out;
 
 	if (!pkt)
-		return false;
-	fib.family = pkt->family;
+		return 0;
+	fib = route_from(skb->ifindex, pkt->family);
 	fib.sport = pkt->flow.client_port;
 	fib.dport = pkt->flow.server_port;
 	if (pkt->family == AF_INET) {
@@ -227,10 +240,10 @@ STEP int forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		break;
 	default:
-		return false;
+		return 0;
 	}
 	out = fib.ifindex;
-	return bpf_map_lookup_elem(&devices, &out) != NULL;
+	return bpf_map_lookup_elem(&devices, &out) ? out : 0;
 }
 
 /* Whose a segment is. */

@@ -133,7 +133,8 @@ STEP int classify(const struct packet *pkt, struct judgement *judgement)
 }
 
 /* Addresses that nothing can be sent back to: a reset or a hop upstream for
- * them would fail here, and be blamed on the server. */
+ * them would fail here, and be blamed on the server. From link-local ones of
+ * IPv6 nothing is forwarded (RFC 4291 section 2.5.6). */
 static __always_inline bool is_nobody(const struct packet *pkt)
 {
 	const __u32 *word = pkt->flow.client.word;
@@ -144,7 +145,48 @@ static __always_inline bool is_nobody(const struct packet *pkt)
 		return first == 0 || first == 127 || first >= 224;
 	}
 	first = bpf_ntohl(word[0]) >> 24;
-	return first == 0xff || (!word[0] && !word[1] && !word[2] && bpf_ntohl(word[3]) <= 1);
+	return first == 0xff || (word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000) ||
+	       (!word[0] && !word[1] && !word[2] && bpf_ntohl(word[3]) <= 1);
+}
+
+/*
+ * Whether this host would send to the source of a SYN: there is a route, and it
+ * leads away. The host's own addresses are no clients (RFC 1812 section 5.3.7):
+ * a SYN of its own that a loop brings back would become another one each time.
+ * And where the interface has a strict reverse path filter the route leads back
+ * through it. `out` is the interface by which answers will come.
+ */
+STEP int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out)
+{
+	struct bpf_fib_lookup fib;
+	__u32 ifindex = skb->ifindex;
+	struct device *device;
+
+	device = bpf_map_lookup_elem(&devices, &ifindex);
+	if (!pkt || !device)
+		return false;
+	fib = route_from(out, pkt->family);
+	fib.sport = pkt->flow.server_port;
+	fib.dport = pkt->flow.client_port;
+	if (pkt->family == AF_INET) {
+		fib.tos = pkt->ip.v4.tos;
+		fib.ipv4_src = pkt->flow.server.word[3];
+		fib.ipv4_dst = pkt->flow.client.word[3];
+	} else {
+		__builtin_memcpy(fib.ipv6_src, &pkt->flow.server, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &pkt->flow.client, sizeof(fib.ipv6_dst));
+	}
+	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		/* IPv6 has no such filter. */
+		return pkt->family != AF_INET || !device->strict_source || fib.ifindex == ifindex;
+	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
+		/* By a tunnel of which the kernel does not say more here. */
+		return pkt->family != AF_INET || !device->strict_source;
+	}
+	return false;
 }
 
 /* The lowest port of a client that the node may bind to. */
@@ -186,12 +228,14 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 {
 	struct judgement judgement = {};
 	__u32 worker = this_worker();
-	__u32 action;
+	__u32 action, out;
 
 	action = judge(pkt, &judgement);
 	if (action == ACTION_FORWARD && !waiting)
 		return TC_ACT_UNSPEC;
-	if (!forwardable(skb, pkt))
+	out = forwardable(skb, pkt);
+	/* With its last hop it has come where a router drops it and says so. */
+	if (!out || hop_limit(pkt) <= 1 || !answerable(skb, pkt, out))
 		return TC_ACT_UNSPEC;
 	skb->cb[MESSAGE_RULE] = judgement.generation << 16 | judgement.rule;
 	skb->cb[MESSAGE_ACTION] = action;
@@ -265,20 +309,20 @@ SEC("tcx/ingress")
 int redirect(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
-	__u32 *l2_bytes = bpf_map_lookup_elem(&devices, &ifindex);
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	struct packet pkt = {};
 	__u32 at;
 
 	/* A tagged frame belongs to the VLAN device, which has its own program.
 	 * A marked one was here before: a node that starts holds an interface
 	 * twice for a moment. One for another host is only overheard. */
-	if (!l2_bytes || skb->vlan_present || (skb->mark & redirect_mark) ||
+	if (!device || skb->vlan_present || (skb->mark & redirect_mark) ||
 	    skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
-	at = parse_ip(skb, &pkt, *l2_bytes);
+	at = parse_ip(skb, &pkt, device->l2_bytes);
 	if (!at)
 		return TC_ACT_UNSPEC;
-	skb->cb[MESSAGE_L2_BYTES] = *l2_bytes;
+	skb->cb[MESSAGE_L2_BYTES] = device->l2_bytes;
 	if (pkt.fragment) {
 		if (pkt.protocol == IPPROTO_TCP)
 			bpf_tail_call(skb, &steps, STEP_CLAIM_FRAGMENT);

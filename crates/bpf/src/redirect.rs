@@ -55,6 +55,16 @@ pub enum LinkLayer {
     None,
 }
 
+/// An interface, as far as the programs must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What its packets start with.
+    pub layer: LinkLayer,
+    /// Its reverse path filter for IPv4 is strict: packets are taken only from
+    /// sources that are reached through it.
+    pub strict_source: bool,
+}
+
 /// The generation of the first rules.
 pub const FIRST_GENERATION: u8 = 1;
 
@@ -334,18 +344,29 @@ impl Redirect {
         Ok(())
     }
 
+    /// Says what the programs must know of an interface, whether they are attached
+    /// to it or will be.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn describe(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
+        let value = types::device {
+            l2_bytes: match device.layer {
+                LinkLayer::Ethernet => 14,
+                LinkLayer::None => 0,
+            },
+            strict_source: device.strict_source.into(),
+        };
+        let devices = self.shared.get(map::DEVICES);
+        devices.update(&ifindex.to_ne_bytes(), bytes(&value))
+    }
+
     /// Redirects what enters at an interface.
     ///
     /// # Errors
     /// [`Error::Attach`], [`Error::Map`].
-    pub fn attach(&mut self, ifindex: u32, layer: LinkLayer) -> Result<(), Error> {
-        let l2_bytes: u32 = match layer {
-            LinkLayer::Ethernet => 14,
-            LinkLayer::None => 0,
-        };
-        self.shared
-            .get(map::DEVICES)
-            .update(&ifindex.to_ne_bytes(), &l2_bytes.to_ne_bytes())?;
+    pub fn attach(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
+        self.describe(ifindex, device)?;
         let program = &self.program;
         let hold = if self.later.is_some() {
             Hold::lasting(program, ifindex)

@@ -28,6 +28,12 @@ struct flow {
 };
 _Static_assert(sizeof(struct flow) == 36, "no padding");
 
+/* An interface that the program is attached to. */
+struct device {
+	__u32 l2_bytes; /* of its link layer header */
+	__u32 strict_source; /* its reverse path filter is strict (RFC 3704) */
+};
+
 /* A destination that failed, or the destination part of a rule look-up. */
 struct destination {
 	struct address ip;

@@ -294,6 +294,12 @@ impl Chains {
         self.peers.place(id.to_bits())
     }
 
+    /// Whether connections of a peer come from an address.
+    pub fn is_peer(&self, ip: IpAddr) -> bool {
+        let mut peers = self.peers.iter();
+        peers.any(|peer| peer.address.ip() == ip || peer.calls_from.contains(&ip))
+    }
+
     /// The peer whose heralds may come from an address.
     pub fn heralding_from(&self, ip: IpAddr) -> Option<&Peer> {
         let mut heralding = self

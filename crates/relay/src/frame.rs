@@ -81,6 +81,13 @@ impl Frame {
         None
     }
 
+    /// The TTL or hop limit that it has left.
+    pub fn hop_limit(&self) -> Option<u8> {
+        let layout = self.layout()?;
+        let at = if layout.ipv4 { 8 } else { 7 };
+        self.bytes.get(ETHERNET_BYTES + at).copied()
+    }
+
     /// The same segment without payload and with its checksums complete.
     /// `None` when the capture is not a whole TCP header.
     pub fn completed(&self) -> Option<Self> {
@@ -316,6 +323,16 @@ mod tests {
     #[test]
     fn the_mss_is_found_behind_other_options() {
         assert_eq!(syn(&CLIENT_V4, &SERVER_V4).mss(), Some(1400));
+    }
+
+    #[test]
+    fn the_hop_limit_is_found_in_both_families() {
+        for mut frame in [syn(&CLIENT_V4, &SERVER_V4), syn(&[2; 16], &[3; 16])] {
+            assert_eq!(frame.hop_limit(), Some(HOP_LIMIT));
+            let at = if frame.bytes[14] >> 4 == 4 { 22 } else { 21 };
+            frame.bytes[at] = 7;
+            assert_eq!(frame.hop_limit(), Some(7));
+        }
     }
 
     #[test]

@@ -211,6 +211,15 @@ impl Opening {
         self.unsent >= most
     }
 
+    /// The upstream connection was given up because the client is not proved. Returns
+    /// the SYN-ACK to answer with a reset; the server is asked again at the proof.
+    pub fn on_withdrawn(&mut self) -> Option<Frame> {
+        match std::mem::replace(&mut self.server, Server::Connecting) {
+            Server::Answered(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
     /// The upstream connection failed.
     pub fn on_failed(&mut self, outcome: Outcome) -> OnFailure {
         match self.client {
@@ -388,6 +397,20 @@ mod tests {
             Opening::strict().on_expiry(),
             (Outcome::ConnectTimeout, None)
         );
+    }
+
+    #[test]
+    fn a_server_that_was_left_alone_is_asked_at_the_proof() {
+        let mut opening = Opening::early();
+        opening.on_syn_ack(syn_ack());
+        assert_eq!(opening.on_withdrawn(), Some(syn_ack()));
+        assert_eq!(opening.on_withdrawn(), None, "nothing is answered twice");
+        assert_eq!(opening.on_accept(), OnMeeting::Wait(None));
+        assert_eq!(opening.on_connected(), OnMeeting::Join);
+        let mut absent = Opening::early();
+        absent.on_syn_ack(syn_ack());
+        absent.on_withdrawn();
+        assert_eq!(absent.on_expiry(), (Outcome::ClientAbsent, None));
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod pace;
 mod places;
 mod prologue;
 mod reroute;
+mod restrain;
 mod silence;
 mod time_wait;
 mod user_timeout;

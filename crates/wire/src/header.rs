@@ -8,6 +8,11 @@ use std::num::NonZeroU64;
 /// How many nodes may pass a flow on, counted from the first.
 pub const HOP_LIMIT_INITIAL: u8 = 16;
 
+/// TTL or hop limit of the connection at a chain's end when no more nodes may pass its
+/// flow on, and how much more it is for each that may.
+const TTL_LEAST: u8 = 32;
+const TTL_PER_NODE: u8 = 2;
+
 /// Chains are numbered below this.
 const CHAINS: u32 = 1 << 24;
 
@@ -222,6 +227,23 @@ impl LoopGuard {
         }
     }
 
+    /// What the first node sends for a flow that would go on with `ttl` from there if it
+    /// took no chain. `None` when the flow has come too far for one.
+    pub fn with_ttl(origin: NodeId, ttl: u8) -> Option<Self> {
+        let nodes = ttl.checked_sub(TTL_LEAST)? / TTL_PER_NODE;
+        Some(Self {
+            origin,
+            hop_limit: nodes.min(HOP_LIMIT_INITIAL),
+        })
+    }
+
+    /// The TTL or hop limit of the connection to the destination, at the node that reads
+    /// it. It is no more than the flow had at its first node, so that one which comes
+    /// back there by plain connections goes round a number of times only.
+    pub fn ttl(self) -> u8 {
+        TTL_LEAST + TTL_PER_NODE * self.hop_limit.min(HOP_LIMIT_INITIAL)
+    }
+
     /// What the node `me` sends to the next. `None` when the flow has been
     /// here before, or has come too far.
     pub fn passed_on(self, me: NodeId) -> Option<Self> {
@@ -294,5 +316,24 @@ mod tests {
             (guard, nodes) = (next, nodes + 1);
         }
         assert_eq!(nodes, HOP_LIMIT_INITIAL);
+    }
+
+    #[test]
+    fn a_loop_over_plain_connections_ends() {
+        let origin = NodeId::new(1).unwrap();
+        assert_eq!(LoopGuard::new(origin).ttl(), 64, "as of any connection");
+        for ttl in 0..=u8::MAX {
+            let Some(guard) = LoopGuard::with_ttl(origin, ttl) else {
+                assert!(ttl < TTL_LEAST);
+                continue;
+            };
+            assert!(guard.hop_limit <= HOP_LIMIT_INITIAL && guard.ttl() <= ttl);
+        }
+        // Nothing but the two nodes takes from it.
+        let (mut ttl, mut rounds) = (64_u8, 0);
+        while let Some(guard) = LoopGuard::with_ttl(origin, ttl - 1) {
+            (ttl, rounds) = (guard.ttl(), rounds + 1);
+        }
+        assert_eq!(rounds, 16);
     }
 }

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use posthaste_bpf::{
-    Accept, Action, Event, FlowKey, GateKey, LinkLayer, Maps, OpenLane, Redirect, RuleSpec,
+    Accept, Action, Device, Event, FlowKey, GateKey, LinkLayer, Maps, OpenLane, Redirect, RuleSpec,
     Settings,
 };
 use posthaste_lab::netns::Namespace;
@@ -108,8 +108,10 @@ impl<'a> Host<'a> {
     fn new(namespace: &'a Namespace, settings: Settings) -> Self {
         let mut redirect = load(settings);
         let [ifindex, out] = ["in0", "out0"].map(|name| interface(namespace, name));
-        redirect.attach(ifindex, LinkLayer::Ethernet).unwrap();
-        redirect.attach(out, LinkLayer::Ethernet).unwrap();
+        redirect
+            .attach(ifindex, device(LinkLayer::Ethernet))
+            .unwrap();
+        redirect.attach(out, device(LinkLayer::Ethernet)).unwrap();
         redirect.settle().unwrap();
         let lane = redirect.lane(0).unwrap().open().unwrap();
         let listeners = listen(&lane);
@@ -211,6 +213,14 @@ pub(crate) fn listen(lane: &OpenLane) -> Vec<Socket> {
         listener
     };
     vec![make(false), make(true)]
+}
+
+/// An interface without a reverse path filter.
+pub(crate) fn device(layer: LinkLayer) -> Device {
+    Device {
+        layer,
+        strict_source: false,
+    }
 }
 
 /// A rule for every flow.

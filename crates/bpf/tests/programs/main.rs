@@ -10,6 +10,7 @@
     reason = "all of this is a test, its helpers included"
 )]
 
+mod admission;
 mod answers;
 mod cost;
 mod fragments;

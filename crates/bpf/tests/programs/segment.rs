@@ -23,6 +23,7 @@ pub(crate) struct Segment {
     pub(crate) acknowledgment: u32,
     /// A multiple of four bytes, 40 at the most.
     pub(crate) options: Vec<u8>,
+    pub(crate) data: Vec<u8>,
 }
 
 impl Segment {
@@ -34,6 +35,7 @@ impl Segment {
             sequence: 0x0102_0304,
             acknowledgment: 0,
             options: vec![2, 4, 5, 0xb4],
+            data: Vec::new(),
         }
     }
 
@@ -55,6 +57,18 @@ impl Segment {
         ethernet(&self.packet())
     }
 
+    /// What a sender leaves in the checksum of a packet for its device to finish: the sum of the
+    /// pseudo header, for an IP header of so many bytes.
+    pub(crate) fn pseudo_sum(packet: &[u8], header: usize) -> u16 {
+        let addresses = if header == 20 {
+            &packet[12..20]
+        } else {
+            &packet[8..40]
+        };
+        let bytes = u16::try_from(packet.len() - header).unwrap().to_be_bytes();
+        !checksum(&[addresses, &[0, TCP], &bytes])
+    }
+
     fn tcp(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(self.from.port().to_be_bytes());
@@ -64,6 +78,7 @@ impl Segment {
         let words = u8::try_from(5 + self.options.len() / 4).unwrap();
         bytes.extend([words << 4, self.flags, 0xff, 0xff, 0, 0, 0, 0]);
         bytes.extend(&self.options);
+        bytes.extend(&self.data);
         let sum = checksum(&[&pseudo(self.from.ip(), self.to.ip(), TCP, &bytes), &bytes]);
         bytes[16..18].copy_from_slice(&sum.to_be_bytes());
         bytes

@@ -89,16 +89,15 @@ fn truncated_headers_pass() {
             let frame = syn(family).frame();
             let tcp = frame.len() - 24;
             // Nothing shorter than an IP header can be tried by hand.
-            for length in tcp..tcp + 20 {
+            for length in tcp..frame.len() {
                 assert_eq!(host.receive(&frame[..length]), Passed, "{family} {length}");
             }
             assert!(host.events().is_empty());
-            assert_eq!(
-                host.receive(&frame[..tcp + 20]),
-                Redirected,
-                "{family} without options"
-            );
-            assert_eq!(host.event().frame, frame[..tcp + 20]);
+            let mut bare = syn(family);
+            bare.options.clear();
+            let bare = bare.frame();
+            assert_eq!(host.receive(&bare), Redirected, "{family} without options");
+            assert_eq!(host.event().frame, bare);
         }
     });
 }

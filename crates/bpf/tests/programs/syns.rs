@@ -8,7 +8,7 @@ use posthaste_lab::network::Family;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{
-    Host, REDIRECT_MARK, SETTINGS, client, flow, on_host, on_host_with, rule, server,
+    Host, REDIRECT_MARK, SETTINGS, client, device, flow, on_host, on_host_with, rule, server,
 };
 use crate::segment::{ACK, FIN, RST, SYN, Segment};
 
@@ -239,7 +239,8 @@ fn what_leaves_by_an_interface_that_is_not_ours_passes() {
     on_host(|host| {
         host.redirect.detach(host.out);
         assert_passed(host);
-        host.redirect.attach(host.out, LinkLayer::Ethernet).unwrap();
+        let ethernet = device(LinkLayer::Ethernet);
+        host.redirect.attach(host.out, ethernet).unwrap();
         assert_eq!(host.receive(&syn(Family::V6)), Redirected);
     });
 }

@@ -16,7 +16,7 @@ use posthaste_relay::frame::Frame;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::host::{
-    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, gate, interface, listen, load, rule,
+    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, device, gate, interface, listen, load, rule,
 };
 use crate::segment::{Segment, ethernet, ethernet_of};
 
@@ -73,7 +73,7 @@ impl<'a> Wire<'a> {
         let mut redirect = load(SETTINGS);
         for name in [TO_CLIENT, TO_SERVER] {
             redirect
-                .attach(interface(network.node(0), name), layer)
+                .attach(interface(network.node(0), name), device(layer))
                 .unwrap();
         }
         redirect.settle().unwrap();
@@ -370,7 +370,7 @@ fn events_wait_until_the_programs_have_settled() {
         });
         let lane = redirect.lane(1).unwrap().open().unwrap();
         let at = interface(network.node(0), TO_CLIENT);
-        redirect.attach(at, LinkLayer::Ethernet).unwrap();
+        redirect.attach(at, device(LinkLayer::Ethernet)).unwrap();
         assert_eq!(redirect.attached().collect::<Vec<_>>(), [(at, false)]);
         lane.inject(at, Heading::Out, &[0; 60])
             .expect_err("the program is not there yet");

@@ -104,6 +104,48 @@ pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()
     set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
+/// Has a connecting socket give up when its SYN would be repeated a second time
+/// (`TCP_USER_TIMEOUT` counts from the first repetition on), or no longer.
+/// `TCP_SYNCNT` cannot say so little: `tcp_syn_linear_timeouts` are added to it.
+pub(crate) fn set_impatient(socket: &impl AsFd, impatient: bool) -> io::Result<()> {
+    let timeout = impatient.then_some(Duration::from_millis(1));
+    SockRef::from(socket).set_tcp_user_timeout(timeout)
+}
+
+/// Sets the TTL or hop limit of what a socket sends.
+pub(crate) fn set_hop_limit(socket: &impl AsFd, ipv6: bool, hops: u8) -> io::Result<()> {
+    let (level, name) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_TTL)
+    };
+    set_option(socket, level, name, hops.into())
+}
+
+/// The TTL or hop limit that the segment had left which opened an accepted socket.
+/// The kernel keeps it where other sockets have that of multicast packets, which
+/// TCP has not (`tcp_v4_syn_recv_sock`, `tcp_v6_syn_recv_sock`).
+pub(crate) fn hop_limit_of_client(socket: &impl AsFd, ipv6: bool) -> Option<u8> {
+    let (level, name) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL)
+    };
+    let mut hops = 0_i32;
+    let mut length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);
+    // SAFETY: `hops` lives through the call and `length` is its size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw mut hops).cast(),
+            &raw mut length,
+        )
+    };
+    u8::try_from(hops).ok().filter(|_| result == 0)
+}
+
 pub(super) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);
     // SAFETY: `value` lives through the call and `length` is its size.

@@ -16,7 +16,7 @@ use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys;
 
-use super::admit::client_prefix;
+use super::admit::{client_prefix, one_less};
 use super::entry::{Entry, LocalRule, Owed};
 use super::listeners::Purpose;
 use super::{ACCEPTS_MAX, Worker};
@@ -100,6 +100,7 @@ impl<I: Intercept> Worker<I> {
 
     /// The client has completed its handshake.
     pub(super) fn on_proof(&mut self, key: u64) {
+        self.release(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -198,7 +199,11 @@ impl<I: Intercept> Worker<I> {
         if rule.rule.accept != AcceptMode::Late {
             self.unannounced.insert(flow);
         }
+        let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
         let (key, mss) = self.insert_proved(flow, rule, socket);
+        if let Some(pending) = self.pending(key) {
+            pending.hop_limit = hop_limit.map(one_less);
+        }
         if self.full() {
             self.set_withdrawn(true);
         }

@@ -116,12 +116,14 @@ impl<I: Intercept> Worker<I> {
             self.counters.early.add(1);
             (Opening::early(), AcceptMode::Early)
         };
+        let hop_limit = event.frame.hop_limit().map(one_less);
         let key = self.insert(event.flow, rule, accept, opening, Some(event.frame));
         self.opening.insert(event.flow, key);
         self.count_half_open(key, &event.flow);
         if let Some(pending) = self.pending(key) {
             pending.gates.push((event.flow, event.gate));
             pending.asked = false;
+            pending.hop_limit = hop_limit;
         }
         self.unasked.push(key);
     }
@@ -218,8 +220,12 @@ impl<I: Intercept> Worker<I> {
         };
         let asked = entry.is_asked();
         let rule = Rc::clone(&entry.rule);
+        let State::Opening(pending) = &entry.state else {
+            return;
+        };
         let wanted = Wanted {
             flow: entry.flow,
+            hop_limit: pending.hop_limit,
             rule: &rule.rule,
             mark: self.socket_mark,
             mss,
@@ -254,6 +260,7 @@ impl<I: Intercept> Worker<I> {
             if let Some(pending) = entry.pending() {
                 // A hop may have been tried before.
                 pending.connecting = now;
+                pending.restrained = false;
             }
             entry.sockets[Side::Upstream] = Some(socket);
             entry.owed[Side::Upstream] = Owed::ALL;
@@ -382,6 +389,9 @@ impl<I: Intercept> Worker<I> {
         if ready.failed
             && let Some(error) = hop::connect_error(socket)
         {
+            if self.is_withdrawn_by(key, &error) {
+                return self.withdraw(key);
+            }
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
         let strict = entry.accept == AcceptMode::Strict || entry.is_asked();
@@ -493,6 +503,9 @@ impl<I: Intercept> Worker<I> {
         if own_word && error.is_none() {
             self.forward_held(key);
         }
+        if outcome == Outcome::ConnectTimeout {
+            self.let_pass(key);
+        }
         self.inject(answer, Heading::Out);
         self.end(key, outcome);
     }
@@ -506,6 +519,12 @@ impl<I: Intercept> Worker<I> {
             self.counters.frames_lost.add(1);
         }
     }
+}
+
+/// The TTL or hop limit that what came with `hop_limit` goes on with, as in IP forwarding.
+/// What came with the last is none of ours, and what is made of it goes no farther.
+pub(super) fn one_less(hop_limit: u8) -> u8 {
+    hop_limit.saturating_sub(1).max(1)
 }
 
 /// The client's prefix that budgets are kept for: IPv4 /24, IPv6 /64.

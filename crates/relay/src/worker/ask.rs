@@ -401,6 +401,7 @@ impl<I: Intercept> Worker<I> {
             }));
             if let Some(pending) = entry.pending() {
                 pending.route(onward.ways, onward.guard);
+                pending.hop_limit = asked.connect.header.guard.map(LoopGuard::ttl);
             }
         }
         if asked.peer.is_some() {

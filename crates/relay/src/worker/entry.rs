@@ -119,6 +119,8 @@ pub(super) struct Pending {
     pub(super) ways: Vec<Way>,
     /// What the next node is told against loops.
     pub(super) guard: Option<LoopGuard>,
+    /// The TTL or hop limit that the flow goes on with, if it came with one.
+    pub(super) hop_limit: Option<u8>,
     /// Reads that the client of another node is proved.
     pub(super) proof: ProofReader,
     /// A server, or the next node, was asked for it.
@@ -129,6 +131,8 @@ pub(super) struct Pending {
     pub(super) unheralded: bool,
     /// The hop to it, if there is one.
     pub(super) hopping: Option<Hopping>,
+    /// It repeats its SYN once at the most while the client is not proved.
+    pub(super) restrained: bool,
 }
 
 impl Pending {
@@ -148,11 +152,13 @@ impl Pending {
             look_at: now + LOOK,
             ways: Vec::new(),
             guard: None,
+            hop_limit: None,
             proof: ProofReader::default(),
             asked: true,
             by_cold: false,
             unheralded: false,
             hopping: None,
+            restrained: false,
         }
     }
 
@@ -183,7 +189,8 @@ impl Pending {
             self.limit()
         };
         let hop = self.hopping.as_ref().and_then(Hopping::deadline);
-        hop.map_or(limit, |hop| hop.min(limit))
+        let due = [hop, self.restrain_at()].into_iter().flatten();
+        due.fold(limit, Duration::min)
     }
 }
 

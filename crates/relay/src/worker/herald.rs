@@ -28,6 +28,7 @@ use crate::policy::AcceptMode;
 use crate::side::Side;
 
 use super::Worker;
+use super::admit::one_less;
 use super::ask::{Asked, Onward};
 use super::entry::Entry;
 use super::prologue::{Prologue, say};
@@ -85,18 +86,24 @@ impl<I: Intercept> Worker<I> {
         if let Some(pending) = entry.pending() {
             pending.gates.push((event.flow, event.gate));
             pending.route(onward.ways, onward.guard);
+            pending.hop_limit = event.frame.hop_limit().map(one_less);
         }
         self.counters.heralds_opened.add(1);
         self.open_upstream(key, None);
     }
 
     /// What a herald says, if it is one of a peer. It has no room for a guard: whoever
-    /// sent it stands for the first node.
+    /// sent it stands for the first node, and its SYN has the flow's TTL.
     fn read_herald(&self, syn: &Frame, from: SocketAddr) -> Result<Asked, Denial> {
         let peer = self.rules.chains().heralding_from(from.ip());
         let peer = peer.ok_or(Denial::Stranger)?.id;
         let mut header = header_in(syn)?;
-        header.guard = Some(LoopGuard::new(peer));
+        let hop_limit = syn.hop_limit().map(one_less);
+        let guard = hop_limit.and_then(|hops| LoopGuard::with_ttl(peer, hops));
+        header.guard = Some(guard.unwrap_or(LoopGuard {
+            origin: peer,
+            hop_limit: 0,
+        }));
         let mut connect = Connect::new(header);
         connect.proved = false;
         Ok(Asked {

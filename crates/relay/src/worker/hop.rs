@@ -30,6 +30,8 @@ pub(super) struct Wanted<'a> {
     pub(super) mark: u32,
     /// The client's segment size, which the hop is kept compatible with.
     pub(super) mss: Option<u16>,
+    /// The TTL or hop limit of what it sends; `None` for the host's own.
+    pub(super) hop_limit: Option<u8>,
     /// Keep what ICMP errors say, to pass them on.
     pub(super) strict: bool,
     /// The flow was asked for by whoever it is carried for: answers to the
@@ -47,6 +49,9 @@ impl Wanted<'_> {
         if let Some(mss) = self.mss {
             // A segment size the kernel will not take is no reason to fail.
             let _ = socket.set_tcp_mss(mss.into());
+        }
+        if let Some(hops) = self.hop_limit {
+            sys::set_hop_limit(&socket, ipv6, hops)?;
         }
         if self.strict {
             sys::keep_icmp_errors(&socket, ipv6, true)?;

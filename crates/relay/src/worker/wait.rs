@@ -32,6 +32,16 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
+        if pending.restrain_at().is_some_and(|at| at <= now) {
+            pending.restrained = true;
+            // One that waits in this host for a neighbour asks no server.
+            if !unsent {
+                self.restrain(key);
+            }
+        }
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
         let over = now >= pending.limit();
         let mut given_up = over && (pending.opening.proven() || pending.opening.held());
         if now >= pending.look_at {

@@ -24,7 +24,7 @@ use crate::sys::{self, IcmpError};
 
 use super::Worker;
 use super::admit::Blame;
-use super::entry::Pending;
+use super::entry::{Pending, State};
 use super::faults::Fault;
 use super::herald::note_herald;
 use super::hop;
@@ -92,10 +92,23 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
+        let State::Opening(pending) = &entry.state else {
+            return;
+        };
         let chains = self.rules.chains();
         let me = chains.me.filter(|_| !chains.is_client);
-        let ways = chains.ways(&entry.flow, entry.rule.rule.transfer_bytes);
-        let guard = me.map(LoopGuard::new);
+        let guard = me.and_then(|me| match pending.hop_limit {
+            Some(hops) => LoopGuard::with_ttl(me, hops),
+            None => Some(LoopGuard::new(me)),
+        });
+        // A plain connection of a peer's is the end of a chain, and what has come so
+        // far may be in a loop of such.
+        let ends = chains.is_peer(entry.flow.client().ip()) || me.is_some() && guard.is_none();
+        let ways = if ends {
+            vec![Way::Direct]
+        } else {
+            chains.ways(&entry.flow, entry.rule.rule.transfer_bytes)
+        };
         if let Some(pending) = self.pending(key) {
             pending.route(ways, guard);
         }
@@ -154,8 +167,10 @@ impl<I: Intercept> Worker<I> {
         let flow = flow.ok_or_else(unusable)?;
         let pending = self.pending(key).ok_or_else(unusable)?;
         pending.connecting = now;
+        pending.restrained = false;
         let by_cold = std::mem::take(&mut pending.by_cold);
         let unheralded = std::mem::take(&mut pending.unheralded);
+        let hop_limit = pending.hop_limit;
         let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
         let warm = if by_cold {
             None
@@ -166,7 +181,7 @@ impl<I: Intercept> Worker<I> {
         let opened = match warm {
             Some(opened) => opened,
             None => self
-                .open_cold(peer, &connect, &flow, !unheralded)
+                .open_cold(peer, &connect, &flow, (!unheralded, hop_limit))
                 .inspect_err(|_| {
                     self.mark_down(Fault::Peer(via.peer));
                 })?,
@@ -232,21 +247,23 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Asks for a flow over a hop that is made for it. With `herald`, its SYN says so
-    /// where that goes.
+    /// where that goes, and has the flow's TTL, for which the option has no room.
     fn open_cold(
         &mut self,
         peer: usize,
         connect: &Connect,
         flow: &Flow,
-        herald: bool,
+        (herald, hop_limit): (bool, Option<u8>),
     ) -> io::Result<Opened> {
         let peer = &self.rules.chains().peers[peer];
         let request = request_of(connect, peer, self.desk.clock.now_ms())?;
         let option = self.herald_for(peer, &connect.header);
         let socket = hop_socket(peer, self.socket_mark)?;
         let said = option.filter(|_| herald).is_some_and(|option| {
-            let said = self.intercept.herald(socket.as_fd(), &option);
-            said.is_ok()
+            let ipv6 = peer.address.is_ipv6();
+            let set = hop_limit.map_or(Ok(()), |hops| sys::set_hop_limit(&socket, ipv6, hops));
+            set.and_then(|()| self.intercept.herald(socket.as_fd(), &option))
+                .is_ok()
         });
         let sent = if said {
             sys::connect(&socket, peer.address)?;

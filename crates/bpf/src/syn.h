@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Whether a SYN may be answered for its server. What a router would drop asks
+ * no server, and what only the two ends can do with each other is theirs.
+ */
+#pragma once
+#include "packet.h"
+
+/* Bytes of options that a TCP header can have. */
+#define TCP_OPTIONS_MAX 40
+/* Steps, of sixteen bytes each, over a SYN with what it carries: 8 KB. */
+#define SUM_STEPS_MAX 512
+
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_MD5 19   /* RFC 2385 */
+#define TCP_OPTION_AO 29    /* RFC 5925 */
+#define TCP_OPTION_MPTCP 30 /* RFC 8684 */
+#define MPTCP_JOIN 1
+
+/* Part of a packet, the sum of its 16-bit words (RFC 1071), which is the same in
+ * either byte order, and the bits that are set in any whole word of 32. */
+struct part {
+	__u64 sum;
+	__u32 start;
+	__u32 at;
+	__u32 end;
+	__u32 bits;
+};
+_Static_assert(sizeof(struct part) == 24, "no padding, which would be read unset");
+
+struct summing {
+	struct __sk_buff *skb;
+	struct part part;
+};
+
+/* Adds four words, or one, or a byte; 1 ends. */
+static long add_words(__u32 index, struct summing *summing)
+{
+	struct part *part = &summing->part;
+	__u32 left = part->end - part->at;
+	__u32 word[4] = {};
+	__u8 byte;
+
+	(void)index;
+	if (!left)
+		return 1;
+	if (left >= sizeof(word)) {
+		if (bpf_skb_load_bytes(summing->skb, part->at, word, sizeof(word)))
+			return 1;
+		part->at += sizeof(word);
+	} else if (left >= sizeof(word[0])) {
+		if (bpf_skb_load_bytes(summing->skb, part->at, word, sizeof(word[0])))
+			return 1;
+		part->at += sizeof(word[0]);
+	} else {
+		if (bpf_skb_load_bytes(summing->skb, part->at, &byte, sizeof(byte)))
+			return 1;
+		part->sum += bpf_htons((part->at - part->start) & 1 ? byte : byte << 8);
+		part->at += 1;
+		return 0;
+	}
+	part->sum += (__u64)word[0] + word[1] + word[2] + word[3];
+	part->bits |= word[0] | word[1] | word[2] | word[3];
+	return 0;
+}
+
+/* Finds the sum of a part. Where it fails, `at` stays before `end`. */
+STEP int add_up(struct __sk_buff *skb, struct part *part)
+{
+	struct summing summing = { .skb = skb };
+
+	if (!part)
+		return 0;
+	summing.part = *part;
+	bpf_loop(SUM_STEPS_MAX, add_words, &summing, 0);
+	*part = summing.part;
+	return 0;
+}
+
+static __always_inline __u16 folded(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* What a host checks of an IPv4 header (RFC 1122 section 3.2.1), and that it
+ * has no options but ones that say nothing: what becomes of others is the
+ * host's to decide. Returns the bytes of the packet; 0 for a bad one. */
+static __always_inline __u32 sound_ipv4(struct __sk_buff *skb, const struct packet *pkt)
+{
+	const struct iphdr *ip = &pkt->ip.v4;
+	struct part options = {
+		.at = pkt->l2_bytes + sizeof(*ip),
+		.end = pkt->l2_bytes + ip->ihl * 4,
+	};
+	__u32 word[5];
+
+	if (ip->version != 4 || ip->ihl < 5)
+		return 0;
+	if (ip->ihl > 5)
+		add_up(skb, &options);
+	if (options.at != options.end || (options.bits & ~0x01010101))
+		return 0;
+	__builtin_memcpy(word, ip, sizeof(word));
+	options.sum += (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
+	return folded(options.sum) == 0xffff ? bpf_ntohs(ip->tot_len) : 0;
+}
+
+static __always_inline __u64 pseudo_header(const struct packet *pkt, __u32 tcp_bytes)
+{
+	const __u32 *from = pkt->flow.client.word, *to = pkt->flow.server.word;
+	__u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(tcp_bytes);
+
+	if (pkt->family == AF_INET)
+		return sum + from[3] + to[3];
+	for (int i = 0; i < 4; i++)
+		sum += (__u64)from[i] + to[i];
+	return sum;
+}
+
+/* Whether lengths and checksums of a SYN with its TCP header at `at` are right.
+ * The kernel sees to that for its own handshake, but the server would have been
+ * asked by then. One that has not left its host yet may have an unfinished
+ * checksum, the sum of the pseudo header (CHECKSUM_PARTIAL). */
+STEP int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct part tcp = { .start = at, .at = at };
+	__u64 pseudo;
+	__u32 bytes;
+
+	if (!pkt)
+		return false;
+	if (pkt->family == AF_INET)
+		bytes = sound_ipv4(skb, pkt);
+	else
+		bytes = pkt->ip.v6.version == 6 ?
+				sizeof(pkt->ip.v6) + bpf_ntohs(pkt->ip.v6.payload_len) :
+				0;
+	tcp.end = pkt->l2_bytes + bytes;
+	if (!bytes || tcp.end > skb->len || pkt->tcp.doff < 5 || at + pkt->tcp.doff * 4 > tcp.end)
+		return false;
+	pseudo = pseudo_header(pkt, tcp.end - at);
+	if (pkt->tcp.check == folded(pseudo))
+		return true;
+	add_up(skb, &tcp);
+	return tcp.at == tcp.end && folded(pseudo + tcp.sum) == 0xffff;
+}
+
+/* A look at the options of a SYN. */
+struct option_look {
+	struct __sk_buff *skb;
+	__u32 at;
+	__u32 end;
+	bool foreign;
+};
+
+/* Looks at one option; 1 ends the look. */
+static long look_at_option(__u32 index, struct option_look *look)
+{
+	struct {
+		__u8 kind;
+		__u8 bytes;
+		__u8 subtype;
+	} option = {};
+
+	(void)index;
+	if (look->at >= look->end)
+		return 1;
+	if (bpf_skb_load_bytes(look->skb, look->at, &option.kind, sizeof(option.kind)) ||
+	    option.kind == TCP_OPTION_END)
+		return 1;
+	if (option.kind == TCP_OPTION_NOP) {
+		look->at += 1;
+		return 0;
+	}
+	if (bpf_skb_load_bytes(look->skb, look->at + 1, &option.bytes, sizeof(option.bytes)) ||
+	    option.bytes < 2 || look->at + option.bytes > look->end) {
+		look->foreign = true;
+		return 1;
+	}
+	if (option.bytes > 2)
+		bpf_skb_load_bytes(look->skb, look->at + 2, &option.subtype,
+				   sizeof(option.subtype));
+	look->foreign = option.kind == TCP_OPTION_MD5 || option.kind == TCP_OPTION_AO ||
+			(option.kind == TCP_OPTION_MPTCP && option.subtype >> 4 == MPTCP_JOIN);
+	look->at += option.bytes;
+	return look->foreign;
+}
+
+/* Whether a SYN asks for what only the host that it is meant for can do: to be
+ * signed with a key (RFC 2385, RFC 5925), or to join a connection that is there
+ * (RFC 8684 section 3.2). And whether its options cannot be read. */
+STEP int is_foreign(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct option_look look = { .skb = skb, .at = at + sizeof(struct tcphdr) };
+
+	if (!pkt)
+		return true;
+	look.end = at + pkt->tcp.doff * 4;
+	bpf_loop(TCP_OPTIONS_MAX, look_at_option, &look, 0);
+	return look.foreign;
+}

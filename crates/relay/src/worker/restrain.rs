@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Upstream connections of clients that have not proved themselves: the SYN that asks a
+//! server for one of these is repeated once at the most, whatever the kernel's settings.
+//! Nobody is to gain more packets toward a server than he sends.
+//!
+//! A client proves itself within a round trip, or when a segment was lost within a
+//! second or three. Its upstream connection is let go of by then, and opened again at the
+//! proof. A held SYN has no proof to wait for: what its client sends from then on is
+//! forwarded.
+
+use std::io;
+use std::time::Duration;
+
+use crate::intercept::{Heading, Intercept};
+use crate::policy::AcceptMode;
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::entry::Pending;
+use super::hop;
+
+/// How long a client has until its upstream connection is restrained. Openings are
+/// looked at every quarter of a second, and when there are very many within a second:
+/// before the kernel's first repetition, or at least before its second, one and two
+/// seconds after the SYN.
+const UNPROVED_FOR: Duration = Duration::from_millis(700);
+
+impl Pending {
+    /// When its upstream connection is to be restrained, if it is yet to be.
+    pub(super) fn restrain_at(&self) -> Option<Duration> {
+        let due = self.asked && !self.restrained && !self.opening.proven();
+        due.then_some(self.connecting + UNPROVED_FOR)
+    }
+}
+
+impl<I: Intercept> Worker<I> {
+    /// The client of a flow has not proved itself for a while.
+    pub(super) fn restrain(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let (over_hop, held) = (pending.hopping.is_some(), pending.opening.held());
+        // Who answers only when the server has, waits for it a little longer.
+        let strict = entry.accept == AcceptMode::Strict;
+        match &entry.sockets[Side::Upstream] {
+            // Without, the SYN is repeated as by any host.
+            Some(socket) if strict && !over_hop => drop(sys::set_impatient(socket, true)),
+            // The node at the end of the hop restrains its own.
+            Some(_) if !held => self.withdraw(key),
+            _ => {}
+        }
+    }
+
+    /// The client of a flow proves itself, whatever became of the restrained connection.
+    pub(super) fn release(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let restrained = entry
+            .pending()
+            .is_some_and(|pending| std::mem::take(&mut pending.restrained));
+        let Some(socket) = entry.sockets[Side::Upstream]
+            .as_ref()
+            .filter(|_| restrained)
+        else {
+            return;
+        };
+        let released = sys::set_impatient(socket, false);
+        let over = hop::connect_error(socket).or_else(|| released.err());
+        if over.is_some_and(|error| error.raw_os_error() == Some(libc::ETIMEDOUT)) {
+            self.withdraw(key);
+        }
+    }
+
+    /// Whether an upstream connection failed only because it was restrained, and its
+    /// client may yet prove itself.
+    pub(super) fn is_withdrawn_by(&mut self, key: u64, error: &io::Error) -> bool {
+        let timed_out = error.raw_os_error() == Some(libc::ETIMEDOUT);
+        let pending = self.pending(key).filter(|_| timed_out);
+        pending.is_some_and(|pending| pending.restrained && !pending.opening.held())
+    }
+
+    /// Lets go of the upstream connection. The server is asked again when the client is
+    /// proved, as in late mode.
+    pub(super) fn withdraw(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.sockets[Side::Upstream] = None;
+        let flow = entry.flow;
+        if let Some(said) = &mut entry.prologue {
+            (said.expecting, said.via) = (None, None);
+        }
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let syn_ack = pending.opening.on_withdrawn();
+        (pending.asked, pending.restrained) = (false, false);
+        pending.hopping = None;
+        let gates = std::mem::take(&mut pending.gates);
+        let (kept, others): (Vec<_>, Vec<_>) =
+            gates.into_iter().partition(|(gated, _)| *gated == flow);
+        pending.gates = kept;
+        for (gated, gate) in others {
+            self.intercept.drop_gate(&gated, gate);
+            self.opening.remove(&gated);
+        }
+        // The server would keep its half of the handshake for a minute.
+        self.inject(syn_ack.and_then(|frame| frame.reset()), Heading::Out);
+    }
+
+    /// Has repetitions of a held SYN forwarded: its server has not answered this node.
+    pub(super) fn let_pass(&mut self, key: u64) {
+        // Those that wait there are in the order of their expiry.
+        let until = self.now + self.rules.half_open().expiry;
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        if pending.syn.is_none() || pending.gates.is_empty() {
+            return;
+        }
+        let (flow, gate) = pending.gates.remove(0);
+        if self.intercept.pass(&flow, gate).is_ok() {
+            self.counters.passed.add(1);
+            self.passed.push_back((until, flow, gate));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SYNs on the node's path that it leaves alone whatever its rules say: the host would not forward
+//! them, or they ask for what only the two ends can do.
+
+use std::io::{self, Read, Write};
+use std::mem::{size_of, zeroed};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use posthaste_lab::flood::{Flood, Plan};
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{CLIENT_SIDE, Family, Network, SERVER_SIDE, TO_CLIENT};
+use posthaste_lab::node::Node;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::capture::Capture;
+use crate::support::{
+    MODES, PORT, Pair, SOON, accepting, add_address, counter, dial_with, kernel_counter, line,
+    listen, start, target, until,
+};
+
+/// SYNs of each flood.
+const COUNT: u32 = 50;
+/// Of the next flood: no two have a SYN in common.
+static SEEDS: AtomicU64 = AtomicU64::new(3);
+
+/// Sends SYNs from the client's host under the addresses of a prefix, and a connection after them:
+/// when that is open, they have been seen.
+fn forge(network: &Network, family: Family, sources: &str, listener: &TcpListener) {
+    let plan = Plan {
+        sources: sources.parse().expect("a prefix"),
+        target: target(network, family, listener),
+        rate: 1000,
+        duration: Duration::from_millis(u64::from(COUNT)),
+        seed: SEEDS.fetch_add(1, Ordering::Relaxed),
+    };
+    let start = || Flood::start(plan);
+    let flood = network.client().run_in(start).expect("the flood starts");
+    assert_eq!(flood.finish().expect("all are sent"), u64::from(COUNT));
+    Pair::open(network, family, listener).close_client_first();
+}
+
+/// How many SYNs a host has seen from a prefix.
+fn syns_from(capture: &Capture, sources: &str) -> usize {
+    let sources: posthaste_lab::flood::Prefix = sources.parse().expect("a prefix");
+    let syns = capture.syns_to(PORT).into_iter();
+    syns.filter(|syn| sources.contains(syn.from.ip())).count()
+}
+
+/// Flows that began at a SYN, whose client did not have to be there.
+fn begun(node: &Node) -> u64 {
+    counter(node, "early") + counter(node, "strict")
+}
+
+#[test]
+fn forged_addresses_of_the_nodes_own_host_ask_no_server() {
+    for mode in MODES {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let own = network.node_address(0, family);
+            let own = format!("{own}/{}", if own.is_ipv4() { 32 } else { 128 });
+            let capture = Capture::start(network.server());
+            let before = counter(&node, "relays_opened");
+            forge(&network, family, &own, &listener);
+            assert_eq!(counter(&node, "relays_opened"), before + 1, "{mode}");
+            // What IP forwarding does: of IPv4 it drops them.
+            let forwarded = [0, COUNT as usize][usize::from(family == Family::V6)];
+            assert_eq!(syns_from(&capture, &own), forwarded, "{mode} {family}");
+        }
+    }
+}
+
+/// What the server's side is routed to does not come from the client's.
+#[test]
+fn sources_that_a_strict_reverse_path_filter_drops_ask_no_server() {
+    let forged = SERVER_SIDE[0];
+    for mode in MODES {
+        let network = Network::line([Link::Veth, Link::Veth]).rp_filter(1).build();
+        let network = network.expect("root can build networks");
+        let listener = listen(network.server(), PORT);
+        let node = start(&network, &accepting(mode));
+        let capture = Capture::start(network.server());
+        forge(&network, Family::V4, forged, &listener);
+        assert_eq!(syns_from(&capture, forged), 0, "{mode}");
+        assert_eq!(begun(&node), u64::from(mode != "late"), "{mode}");
+    }
+}
+
+#[test]
+fn a_reverse_path_filter_that_is_set_while_a_node_runs_is_obeyed() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let node = start(&network, "");
+    let filter = format!("net.ipv4.conf.{TO_CLIENT}.rp_filter");
+    let forged = SERVER_SIDE[0];
+    for (value, taken) in [("0", true), ("1", false), ("2", true), ("1", false)] {
+        network.node(0).sysctl(&filter, value).expect("a setting");
+        // The node hears of it a moment later.
+        until("the filter's word at the node", || {
+            let before = begun(&node);
+            forge(&network, Family::V4, forged, &listener);
+            let begun = begun(&node) - before;
+            (begun == 1 && !taken) || (begun > 1 && taken)
+        });
+    }
+}
+
+/// `struct tcp_md5sig` (linux/tcp.h).
+#[repr(C)]
+struct Md5Signature {
+    address: libc::sockaddr_storage,
+    flags: u8,
+    prefix: u8,
+    key_bytes: u16,
+    interface: i32,
+    key: [u8; 80],
+}
+
+/// Has what a socket exchanges with an address be signed (RFC 2385).
+fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
+    // SAFETY: numbers only, for which all zeros are a value.
+    let mut signature: Md5Signature = unsafe { zeroed() };
+    let peer = socket2::SockAddr::from(SocketAddr::new(peer.ip(), 0));
+    // SAFETY: both are addresses of sockets, of which `peer` has no more bytes than there are.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            peer.as_ptr().cast::<u8>(),
+            (&raw mut signature.address).cast::<u8>(),
+            peer.len() as usize,
+        );
+    }
+    signature.key_bytes = 6;
+    signature.key[..6].copy_from_slice(b"secret");
+    // SAFETY: the kernel reads `signature`, which is as long as is said.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_MD5SIG,
+            (&raw const signature).cast(),
+            libc::socklen_t::try_from(size_of::<Md5Signature>()).expect("a small number"),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// As between routers that speak BGP.
+#[test]
+fn connections_with_signed_segments_are_forwarded() {
+    for mode in MODES {
+        let network = line();
+        let node = start(&network, &accepting(mode));
+        for family in Family::ALL {
+            let client = SocketAddr::new(network.client_address(family), 0);
+            let to = SocketAddr::new(network.server_address(family), PORT + 99);
+            let make = || -> io::Result<TcpListener> {
+                let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+                sign(&socket, client)?;
+                socket.bind(&to.into())?;
+                socket.listen(1)?;
+                socket.set_read_timeout(Some(SOON))?;
+                Ok(socket.into())
+            };
+            let listener = network.server().run_in(make).expect("a signed listener");
+            let dialled = dial_with(network.client(), to, |socket| sign(socket, to));
+            let mut pair = Pair::of(dialled, &listener);
+            pair.check();
+            pair.close_client_first();
+        }
+        assert_eq!(counter(&node, "relays_opened"), 0, "{mode}");
+    }
+}
+
+/// The client's second address in each family, of which the node relays what it can.
+fn second(family: Family) -> SocketAddr {
+    let text = ["10.100.0.7", "fd00:100::7"][usize::from(family == Family::V6)];
+    SocketAddr::new(text.parse().expect("an address"), 0)
+}
+
+#[test]
+fn another_path_of_a_multipath_connection_is_forwarded() {
+    for mode in MODES {
+        let network = line();
+        let sources = CLIENT_SIDE.map(|prefix| format!("{prefix:?}")).join(", ");
+        let rules = format!(
+            "{}[[rule]]\nname = \"second\"\nsources = [{sources}]\n\
+             [[rule]]\nname = \"first\"\naction = \"forward\"\n",
+            accepting(mode)
+        );
+        let node = start(&network, &rules);
+        for (count, family) in (1..).zip(Family::ALL) {
+            add_address(network.client(), second(family).ip());
+            let endpoint = format!("mptcp endpoint add {} subflow", second(family).ip());
+            network.client().ip(&endpoint).expect("a path can be added");
+            for host in [network.client(), network.server()] {
+                host.ip("mptcp limits set subflows 4 add_addr_accepted 4")
+                    .expect("limits can be set");
+            }
+            joins(&network, family, count);
+        }
+        assert_eq!(counter(&node, "relays_opened"), 0, "{mode}");
+    }
+}
+
+/// Opens a connection of Multipath TCP, and waits for its second path.
+fn joins(network: &Network, family: Family, count: u64) {
+    let to = SocketAddr::new(network.server_address(family), PORT);
+    let socket = || Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::MPTCP));
+    let listen = || -> io::Result<TcpListener> {
+        let socket = socket()?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&to.into())?;
+        socket.listen(1)?;
+        Ok(socket.into())
+    };
+    let connect = || -> io::Result<TcpStream> {
+        let socket = socket()?;
+        socket.connect(&to.into())?;
+        Ok(socket.into())
+    };
+    let listener = network.server().run_in(listen).expect("a listener");
+    let mut client = network.client().run_in(connect).expect("it connects");
+    let (mut server, _) = listener.accept().expect("it arrives");
+    client.write_all(b"first").expect("it is sent");
+    server.read_exact(&mut [0; 5]).expect("it arrives");
+    until("the second path", || {
+        kernel_counter(network.server(), "MPTcpExt", "MPJoinAckRx") == count
+    });
+}

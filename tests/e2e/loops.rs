@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Routing loops, and what ends them: the TTL or hop limit of a flow goes on with it, one less, and
+//! nobody relays what the node's own host has sent.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+use socket2::Socket;
+
+use crate::capture::{Capture, Segment};
+use crate::support::{
+    MODES, PORT, Pair, accepting, counter, dial_with, errno, line, listen, network, start,
+    start_in, talkative, target, tcp_socket, until, until_ended,
+};
+use posthaste_lab::link::Link;
+
+/// Prefixes whose packets the two nodes of [`looped`] send to each other.
+const NOWHERE: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
+
+/// Somebody who would be there if the routes led to them.
+fn nobody(family: Family) -> SocketAddr {
+    let text = ["10.77.0.1", "fd00:77::1"][usize::from(family == Family::V6)];
+    SocketAddr::new(text.parse().expect("an address"), PORT)
+}
+
+/// Client, two nodes with a loop between them, server.
+fn looped() -> Network {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for (family, prefix) in Family::ALL.into_iter().zip(NOWHERE) {
+        let onward = network.node_address(1, family);
+        let back = network.calling_address(0, family);
+        for (host, via) in [(0, onward), (1, back)] {
+            let route = format!("route add {prefix} via {via}");
+            network.node(host).ip(&route).expect("a route can be added");
+        }
+    }
+    network
+}
+
+/// Sends the SYN of a connection, and lets go of it when it is dropped.
+fn knock(host: &Namespace, to: SocketAddr) -> Socket {
+    let knock = || -> io::Result<Socket> {
+        let socket = tcp_socket(to)?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&to.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(socket),
+        }
+    };
+    host.run_in(knock).expect("a SYN can be sent")
+}
+
+/// The SYNs to [`PORT`] that a host has sent and received, once no more come. A loop that does not
+/// end fails.
+fn syns_until_quiet(capture: &Capture) -> Vec<Segment> {
+    let mut seen = 0;
+    until("the end of the loop", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = capture.syns_to(PORT).len();
+        assert!(now < 2000, "{now} SYNs");
+        now > 0 && std::mem::replace(&mut seen, now) == now
+    });
+    capture.syns_to(PORT)
+}
+
+/// One SYN goes round as often as IP forwarding would have it: what each host sends is seen as it
+/// is sent and as it arrives.
+#[test]
+fn a_syn_of_the_nodes_own_host_is_not_relayed_when_a_loop_brings_it_back() {
+    for mode in MODES {
+        for family in Family::ALL {
+            let network = looped();
+            talkative(network.nodes());
+            let node = start(&network, &accepting(mode));
+            let capture = Capture::start(network.node(1));
+            let knock = knock(network.node(0), nobody(family));
+            let syns = syns_until_quiet(&capture);
+            drop(knock);
+            // The kernel repeats its SYN every second.
+            let once: Vec<_> = syns.iter().map(|syn| syn.ttl).collect();
+            assert!(once.len() <= 64 * 3, "{mode} {family}: {once:?}");
+            assert_eq!(counter(&node, "relays_opened"), 0, "{mode} {family}");
+        }
+    }
+}
+
+#[test]
+fn nodes_that_use_their_own_addresses_end_a_loop() {
+    for mode in MODES {
+        for family in Family::ALL {
+            let network = looped();
+            talkative(network.nodes());
+            let config = accepting(mode) + "source_address = \"node\"\n";
+            let nodes = [0, 1].map(|host| start_in(network.node(host), &config));
+            let capture = Capture::start(network.node(1));
+            let knock = knock(network.client(), nobody(family));
+            let syns = syns_until_quiet(&capture);
+            drop(knock);
+            let relays: u64 = nodes
+                .iter()
+                .map(|node| counter(node, "relays_opened"))
+                .sum();
+            let what = format!("{mode} {family}: {relays} relays, {} SYNs", syns.len());
+            println!("{what}");
+            assert!((1..=64).contains(&relays), "{what}");
+            assert!(syns.len() <= 64 * 8, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_looping_flow_under_its_clients_address_ends_too() {
+    for mode in MODES {
+        for family in Family::ALL {
+            let network = looped();
+            talkative(network.nodes());
+            let node = start(&network, &accepting(mode));
+            let capture = Capture::start(network.node(1));
+            let knock = knock(network.client(), nobody(family));
+            let syns = syns_until_quiet(&capture);
+            drop(knock);
+            assert!(syns.len() <= 64 * 3, "{mode} {family}: {}", syns.len());
+            let relays = counter(&node, "relays_opened");
+            assert!((1..=32).contains(&relays), "{mode} {family}: {relays}");
+        }
+    }
+}
+
+/// Sets the TTL or hop limit of what a socket sends.
+fn set_hop_limit(socket: &Socket, to: IpAddr, hops: u32) -> io::Result<()> {
+    if to.is_ipv4() {
+        socket.set_ttl_v4(hops)
+    } else {
+        socket.set_unicast_hops_v6(hops)
+    }
+}
+
+#[test]
+fn the_server_sees_the_clients_hop_limit_less_one() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        for own_address in ["", "source_address = \"node\"\n"] {
+            let node = start(&network, &(accepting(mode) + own_address));
+            for family in Family::ALL {
+                for hops in [2, 40, 64, 128, 255_u8] {
+                    let what = format!("{mode} {family} {hops}");
+                    let capture = Capture::start(network.server());
+                    let to = target(&network, family, &listener);
+                    let dialled = dial_with(network.client(), to, |socket| {
+                        set_hop_limit(socket, to.ip(), hops.into())
+                    });
+                    let mut pair = Pair::of(dialled, &listener);
+                    pair.check();
+                    pair.close_client_first();
+                    let segments = capture.segments().into_iter();
+                    let ttls: Vec<_> = segments
+                        .filter(|segment| segment.to == to)
+                        .map(|segment| segment.ttl)
+                        .collect();
+                    assert!(ttls.len() >= 4, "{what}: {ttls:?}");
+                    assert!(ttls.iter().all(|ttl| *ttl == hops - 1), "{what}: {ttls:?}");
+                }
+            }
+            until_ended(&node, "finished", 10);
+        }
+    }
+}
+
+#[test]
+fn a_syn_with_its_last_hop_is_told_so_and_asks_no_server() {
+    for mode in MODES {
+        let network = line();
+        talkative(network.nodes());
+        let listener = listen(network.server(), PORT);
+        let node = start(&network, &accepting(mode));
+        let capture = Capture::start(network.server());
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let dialled = dial_with(network.client(), to, |socket| {
+                set_hop_limit(socket, to.ip(), 1)
+            });
+            assert_eq!(errno(&dialled), Some(libc::EHOSTUNREACH), "{mode} {family}");
+        }
+        assert_eq!(capture.syns_to(PORT), [], "{mode}");
+        assert_eq!(counter(&node, "relays_opened"), 0, "{mode}");
+    }
+}
