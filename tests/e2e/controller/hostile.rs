@@ -141,3 +141,28 @@ fn a_node_that_lies_harms_its_own_links_at_most() {
     site.until_metric(refused, 1.0);
     site.until_metric("posthaste_controller_links_disputed", 1.0);
 }
+
+#[test]
+fn a_node_that_makes_its_links_half_as_long_draws_no_chain() {
+    let site = Site::new(&[1, 2, 3]);
+    let mut nodes = [1, 2, 3].map(|number| site.node(number, FAMILIES[0]));
+    let [one, two, three] = &mut nodes;
+    one.say_links(&[up(2, 40), up(3, 60)]);
+    three.say_links(&[up(1, 60), up(2, 40)]);
+    // By it the others would be 41 ms apart, though none of its lies is far from what they say.
+    let mut lies = [up(1, 0), up(3, 0)];
+    for lie in &mut lies {
+        lie.state = LinkState::Up {
+            rtt_us: 20_500,
+            loss_ppm: None,
+            rate: None,
+        };
+    }
+    two.say_links(&lies);
+    one.until("a way", |node| node.best(3).is_some());
+    assert_eq!(one.best(3), Some(vec![]), "the hop without it");
+    let links = site.document("/v1/links?node=n2");
+    for link in links["links"].as_array().unwrap() {
+        assert_eq!(link["rtt_us"], 40_000, "{link:#}");
+    }
+}
