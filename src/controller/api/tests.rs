@@ -92,7 +92,7 @@ fn come(hub: &Hub, number: u64) -> hub::Seat {
         state,
     };
     let links = ToController::Links(vec![link]);
-    hub.heard(number, seat.ticket, links).unwrap();
+    hub.heard(number, seat.ticket, (links, 1)).unwrap();
     seat
 }
 

@@ -84,7 +84,7 @@ fn come(hub: &Hub, number: NodeNumber) -> Seat {
 fn say(hub: &Hub, seat: &Seat, state: LinkState) {
     let to = 3 - seat.number;
     let links = ToController::Links(vec![Link { to, state }]);
-    hub.heard(seat.number, seat.ticket, links).unwrap();
+    hub.heard(seat.number, seat.ticket, (links, 1)).unwrap();
 }
 
 /// Says all that is due to a node, which takes it. Whether rows were among it.
@@ -93,7 +93,7 @@ fn tell(hub: &Hub, seat: &Seat) -> bool {
     while let Some(due) = hub.due(seat.number, seat.ticket) {
         if let ToNode::Rows(rows) = due {
             let holds = ToController::Holds(rows.stamp);
-            hub.heard(seat.number, seat.ticket, holds).unwrap();
+            hub.heard(seat.number, seat.ticket, (holds, 1)).unwrap();
             has_rows = true;
         }
     }
