@@ -29,6 +29,7 @@ pub mod policy;
 pub mod relay;
 pub mod rng;
 pub mod side;
+mod silence;
 mod slots;
 pub mod sys;
 mod warm;

@@ -23,6 +23,7 @@ mod inspect;
 mod listeners;
 mod pace;
 mod prologue;
+mod silences;
 mod wait;
 mod ways;
 
@@ -47,6 +48,7 @@ use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::relay::Ready;
 use crate::side::Side;
+use crate::silence::Silences;
 use crate::slots::{KEY_BITS, Slots};
 use crate::sys::{self, Waker};
 use crate::warm::{self, WarmHops};
@@ -136,6 +138,7 @@ pub(crate) struct Worker<I> {
     down: HashMap<Fault, Duration>,
     /// Resets without an answer by chain, since the last answer, and the last of them.
     doubts: HashMap<u32, (u32, Duration)>,
+    silences: Silences,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
@@ -281,6 +284,7 @@ impl<I: Intercept> Worker<I> {
             heralds: Heralds::default(),
             down: HashMap::new(),
             doubts: HashMap::new(),
+            silences: Silences::default(),
             passed: VecDeque::new(),
             workspace: Workspace::new(),
             unasked: Vec::new(),

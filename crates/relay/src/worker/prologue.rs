@@ -17,6 +17,8 @@ use crate::outcome::Outcome;
 use crate::side::Sides;
 use crate::sys::{self, IcmpError};
 
+use super::silences::Watch;
+
 /// Bytes of the longest message that is read piece by piece.
 const PIECE_BYTES: usize = posthaste_wire::convert::BYTES_MAX;
 /// TCP options that the kernel can put into a SYN (RFC 8803 §6.2.4).
@@ -136,6 +138,8 @@ pub(super) struct Prologue {
     pub(super) heralds: bool,
     /// Whether the next node has heeded that: to be noted.
     pub(super) heeded: Option<bool>,
+    /// Whether the first byte is waited for.
+    pub(super) watch: Watch,
 }
 
 impl Prologue {

@@ -52,6 +52,7 @@ impl<I: Intercept> Worker<I> {
                 .pending(key)
                 .is_some_and(|pending| pending.hopping.is_some())
         {
+            self.note_silence(key);
             return self.on_hop_failed(key, Some(Reply::TimedOut));
         }
         let code = if unsent {
