@@ -25,6 +25,8 @@ use super::wire::{Dismissal, End};
 use crate::config::controller::Controller;
 use crate::journal::{Level, Log};
 
+#[cfg(test)]
+pub(super) mod fixture;
 mod inner;
 mod meaning;
 
