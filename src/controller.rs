@@ -22,6 +22,7 @@ use crate::config::controller::Controller;
 use crate::{journal, notify, privileges};
 
 pub(crate) mod api;
+mod conduct;
 mod counters;
 mod desk;
 mod explain;

@@ -19,17 +19,16 @@ use posthaste_relay::control::{Denied, Ended, Journal};
 use crate::privileges;
 
 mod line;
+mod quota;
 
 pub(crate) use line::Timestamp;
 use line::{Value, write_ended, write_head};
+pub(crate) use quota::Quota;
 
 /// Records that may wait to be written.
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
 /// How long the end of the node waits for a reader of its last lines.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(1);
-/// Denied requests that one thread logs within [`DENIALS_PERIOD`].
-const DENIALS_MAX: u32 = 20;
-const DENIALS_PERIOD: Duration = Duration::from_secs(10);
 /// Bytes gathered before one write.
 const WRITE_BYTES: usize = 64 << 10;
 
@@ -88,24 +87,6 @@ pub(crate) struct Log {
     queue: Sender<Entry>,
     shared: Arc<Shared>,
     denials: Quota,
-}
-
-/// Bounds lines that strangers cause.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Quota {
-    since: Option<Instant>,
-    lines: u32,
-}
-
-impl Quota {
-    /// Whether one more line may be written now.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
-        if self.since.is_none_or(|since| now >= since + DENIALS_PERIOD) {
-            (self.since, self.lines) = (Some(now), 0);
-        }
-        self.lines += 1;
-        self.lines <= DENIALS_MAX
-    }
 }
 
 impl fmt::Debug for Log {
@@ -173,6 +154,21 @@ impl Log {
         }
     }
 
+    /// Logs one that others cause, within what a [`Quota`] grants: it says how many lines were left out.
+    pub(crate) fn event_after(
+        &self,
+        left_out: u64,
+        level: Level,
+        message: &str,
+        fields: &[(&str, &dyn Display)],
+    ) {
+        let mut fields = fields.to_vec();
+        if left_out > 0 {
+            fields.push(("left_out", &left_out));
+        }
+        self.event(level, message, &fields);
+    }
+
     /// As expected.
     pub(crate) fn info(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Info, message, fields);
@@ -226,9 +222,9 @@ impl Journal for Log {
 
     fn deny(&mut self, denied: &Denied) {
         // All are counted; a flood of them is not to be a flood of lines.
-        if !self.denials.take(Instant::now()) {
+        let Some(left_out) = self.denials.take(Instant::now()) else {
             return;
-        }
+        };
         let asked = denied.flow.map(|flow| flow.server().to_string());
         let asked = asked.as_deref().unwrap_or("-");
         let carrier = denied.carrier.map_or("-", Carrier::name);
@@ -242,7 +238,7 @@ impl Journal for Log {
         if let Some(ahead_ms) = &denied.ahead_ms {
             fields.push(("clock_ahead_ms", ahead_ms));
         }
-        self.warn("request denied", &fields);
+        self.event_after(left_out, Level::Warn, "request denied", &fields);
     }
 }
 
@@ -373,7 +369,7 @@ mod tests {
         let text = written(log, &entries);
         let line = "from=192.0.2.1:4000 destination=- carrier=option reason=stranger";
         let count = text.lines().filter(|found| found.ends_with(line)).count();
-        assert_eq!(count, DENIALS_MAX as usize);
+        assert_eq!(count, 20);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) mod view;
 
 /// The description of what follows.
 const OPENAPI: &str = include_str!("api/openapi.json");
-/// Links that are listed when nobody says how many.
+/// Links that are listed at the most, and when nobody says how many: nothing else is done meanwhile.
 const LINKS_MAX: usize = 10_000;
 
 type Shared = State<Arc<Hub>>;
@@ -132,7 +132,7 @@ struct LinksQuery {
 }
 
 async fn list_links(State(hub): Shared, Query(query): Query<LinksQuery>) -> Response {
-    let limit = query.limit.unwrap_or(LINKS_MAX);
+    let limit = query.limit.unwrap_or(LINKS_MAX).min(LINKS_MAX);
     match view::links(&hub, query.node.as_deref(), limit) {
         Ok(links) => Json(links).into_response(),
         Err(error) => refuse(StatusCode::NOT_FOUND, &error),

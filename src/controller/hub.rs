@@ -4,6 +4,7 @@
 //! One lock, held for as long as it takes to look something up. Plans are made without it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +23,10 @@ use super::desk::{Desk, Terms};
 use super::streams::Stranger;
 use super::wire::{Dismissal, End};
 use crate::config::controller::Controller;
-use crate::journal::Log;
+use crate::journal::{Level, Log};
 
+#[cfg(test)]
+pub(super) mod fixture;
 mod inner;
 mod meaning;
 
@@ -98,6 +101,7 @@ impl Hub {
             intervals,
             now,
         );
+        inner.conduct.retain(|number, _| after.contains_key(number));
         for number in revoked {
             inner.desk.lose(number, now);
             inner.dismiss(number, Dismissal::Revoked);
@@ -143,6 +147,11 @@ impl Hub {
         if inner.keys().get(&number) != Some(&key) {
             return denied(format!("node {number} has another key, or none"));
         }
+        let conduct = inner.conduct.entry(number).or_default();
+        if !conduct.may_come(now) {
+            return Err(End::Excessive("the node comes again and again"));
+        }
+        let line = conduct.lines.take(Instant::now());
         let (exchange, software) = (hello.exchange, hello.software.clone());
         let spoken = hello.version.min(VERSION);
         if let Err(error) = inner.desk.enter(hello, now) {
@@ -154,15 +163,16 @@ impl Hub {
         let name = inner.name(number);
         drop(inner);
         self.counters.registrations.add();
-        self.log.info(
-            "node came",
-            &[
+        if let Some(left_out) = line {
+            let fields: [(&str, &dyn Display); 4] = [
                 ("node", &name),
                 ("from", &from),
                 ("software", &software),
                 ("version", &spoken),
-            ],
-        );
+            ];
+            self.log
+                .event_after(left_out, Level::Info, "node came", &fields);
+        }
         self.keep_exchange(&name, number, known, exchange);
         self.scheduler.notify_one();
         Ok(seat)
@@ -211,34 +221,53 @@ impl Hub {
         }
     }
 
-    /// A node says something.
+    /// A node says something, in so many bytes. Returns for how long nothing more is to be read of it.
     pub(super) fn heard(
         &self,
         number: NodeNumber,
         ticket: u64,
-        message: ToController,
-    ) -> Result<(), End> {
+        (message, bytes): (ToController, usize),
+    ) -> Result<Duration, End> {
         let now = self.now();
-        let misfit = match &message {
-            ToController::Misfit { why, .. } => Some(why.clone()),
-            _ => None,
-        };
         let mut inner = self.lock();
         let Some(wake) = inner.wake_of(number, ticket) else {
             return Err(End::Dismissed(Dismissal::Replaced));
         };
-        inner.desk.heard(number, message, now)?;
-        let name = misfit.is_some().then(|| inner.name(number));
-        drop(inner);
+        let conduct = inner.conduct.entry(number).or_default();
+        let pause = conduct.on_message(bytes, now);
         self.counters.messages.add();
-        if let Some((why, name)) = misfit.zip(name) {
-            self.counters.misfits.add();
-            self.log
-                .warn("rows did not fit", &[("node", &name), ("why", &why)]);
+        if let ToController::Misfit { why, .. } = &message {
+            self.on_misfit(&mut inner, number, why, now)?;
         }
+        inner.desk.heard(number, message, now)?;
+        drop(inner);
         wake.notify_one();
         self.scheduler.notify_one();
-        Ok(())
+        Ok(pause)
+    }
+
+    /// A node says that rows do not fit: so often, and no more.
+    fn on_misfit(
+        &self,
+        inner: &mut Inner,
+        number: NodeNumber,
+        why: &str,
+        now: Duration,
+    ) -> Result<(), End> {
+        self.counters.misfits.add();
+        let name = inner.name(number);
+        let conduct = inner.conduct.entry(number).or_default();
+        if let Some(left_out) = conduct.lines.take(Instant::now()) {
+            let fields: [(&str, &dyn Display); 2] = [("node", &name), ("why", &why)];
+            self.log
+                .event_after(left_out, Level::Warn, "rows did not fit", &fields);
+        }
+        if conduct.may_misfit(now) {
+            return Ok(());
+        }
+        Err(End::Excessive(
+            "rows are said not to fit again and again: is the node of another version?",
+        ))
     }
 
     /// What a stream has to say next.
@@ -274,47 +303,52 @@ impl Hub {
             inner.seats.remove(&number);
             inner.desk.leave(number, now);
         }
+        let conduct = inner.conduct.get_mut(&number);
+        // Of one that is off the list no more than this is heard.
+        let line = conduct.map_or(Some(0), |conduct| conduct.lines.take(Instant::now()));
         drop(inner);
         self.counters.end(end);
-        self.log.info(
-            "node went",
-            &[("node", &name), ("code", &end.label()), ("why", end)],
-        );
+        if let Some(left_out) = line {
+            let fields: [(&str, &dyn Display); 3] =
+                [("node", &name), ("code", &end.label()), ("why", end)];
+            self.log
+                .event_after(left_out, Level::Info, "node went", &fields);
+        }
         self.scheduler.notify_one();
     }
 
     /// A stream whose key is known did not begin as it should.
     pub(super) fn not_let_in(&self, from: SocketAddr, key: PublicKey, end: &End) {
         self.counters.end(end);
-        if self.lock().lines.take(Instant::now()) {
-            self.log.warn(
-                "node denied",
-                &[
-                    ("from", &from),
-                    ("key", &key),
-                    ("code", &end.label()),
-                    ("why", end),
-                ],
-            );
+        let line = self.lock().lines.take(Instant::now());
+        if let Some(left_out) = line {
+            let fields: [(&str, &dyn Display); 4] = [
+                ("from", &from),
+                ("key", &key),
+                ("code", &end.label()),
+                ("why", end),
+            ];
+            self.log
+                .event_after(left_out, Level::Warn, "node denied", &fields);
         }
     }
 
     /// A connection did not become a stream.
     pub(super) fn turned_away(&self, from: SocketAddr, why: &Stranger) {
         self.counters.turn_away(why);
-        if self.lock().lines.take(Instant::now()) {
+        let line = self.lock().lines.take(Instant::now());
+        if let Some(left_out) = line {
             let detail = match why {
                 Stranger::Handshake(detail) => detail.as_str(),
                 _ => "-",
             };
-            self.log.warn(
-                "stranger turned away",
-                &[
-                    ("from", &from),
-                    ("reason", &why.label()),
-                    ("detail", &detail),
-                ],
-            );
+            let fields: [(&str, &dyn Display); 3] = [
+                ("from", &from),
+                ("reason", &why.label()),
+                ("detail", &detail),
+            ];
+            self.log
+                .event_after(left_out, Level::Warn, "stranger turned away", &fields);
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) fn render(hub: &Hub) -> String {
 }
 
 fn nodes(page: &mut Page, hub: &Hub) {
-    let inner = hub.lock();
+    let mut inner = hub.lock();
     page.family("node_connected", "gauge", "Whether a node has a stream.");
     for node in &inner.config.nodes {
         let connected = u8::from(inner.seats.contains_key(&node.id));

@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_control::frame::MESSAGE_MAX;
 use posthaste_control::identity::PublicKey;
 use posthaste_control::message::{NodeNumber, ToController};
 use posthaste_control::tls;
@@ -21,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::hub::{Hub, Seat};
-use super::wire::{self, Dismissal, End, HELLO_BYTES_MAX};
+use super::wire::{self, Dismissal, End, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Connections that wait for their handshake or hello, beside one for each node on the list: all of them come
 /// at once when a controller has started.
@@ -128,7 +127,7 @@ async fn meet(
     })?;
     let key = tls::shown_by(stream.get_ref().1.peer_certificates()).ok_or(Stranger::Key)?;
     let first = wire::read(&mut stream, HELLO_BYTES_MAX, OPENING_TIME_MAX).await;
-    Ok((stream, key, first))
+    Ok((stream, key, first.map(|(first, _)| first)))
 }
 
 /// The life of a stream whose key is known.
@@ -187,9 +186,11 @@ async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> End {
     let patience = hub.alive() * SILENT_INTERVALS;
     loop {
-        let heard = wire::read(reading, MESSAGE_MAX, patience).await;
-        match heard.and_then(|message| hub.heard(number, ticket, message)) {
-            Ok(()) => {}
+        let heard = wire::read(reading, MESSAGE_BYTES_MAX, patience).await;
+        match heard.and_then(|heard| hub.heard(number, ticket, heard)) {
+            // What comes meanwhile waits in the network.
+            Ok(pause) if !pause.is_zero() => sleep(pause).await,
+            Ok(_) => {}
             Err(end) => return end,
         }
     }

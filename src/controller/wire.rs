@@ -14,6 +14,9 @@ use tokio::time::timeout;
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// The longest hello, in bytes: what is read of a node that has not said who it is.
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
+/// The longest message of a node that has, in bytes: all links of a node among ten thousand, or all destinations
+/// that one may tell of, take less than half of it.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Why a stream ended.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(super) enum End {
     Unreadable(FrameError),
     /// A message that is not its turn.
     OutOfTurn,
+    /// It has the controller do the same again and again.
+    Excessive(&'static str),
     /// What it said first was not good enough.
     Denied(String),
     /// The controller wants no more of it, for this reason.
@@ -47,7 +52,7 @@ pub(super) enum Dismissal {
 
 impl End {
     /// Every label, for metrics.
-    pub(super) const LABELS: [&'static str; 9] = [
+    pub(super) const LABELS: [&'static str; 10] = [
         "closed",
         "broken",
         "silent",
@@ -57,6 +62,7 @@ impl End {
         "replaced",
         "revoked",
         "stopping",
+        "excessive",
     ];
 
     /// Of [`Self::LABELS`].
@@ -71,6 +77,7 @@ impl End {
             Self::Dismissed(Dismissal::Replaced) => 6,
             Self::Dismissed(Dismissal::Revoked) => 7,
             Self::Dismissed(Dismissal::Stopping) => 8,
+            Self::Excessive(_) => 9,
         }]
     }
 
@@ -91,6 +98,7 @@ impl fmt::Display for End {
             Self::Silent => f.write_str("nothing was heard for too long"),
             Self::Unreadable(error) => write!(f, "{error}"),
             Self::OutOfTurn => f.write_str("a message out of turn"),
+            Self::Excessive(what) => f.write_str(what),
             Self::Denied(why) => f.write_str(why),
             Self::Dismissed(Dismissal::Replaced) => f.write_str("the node has a newer stream"),
             Self::Dismissed(Dismissal::Revoked) => {
@@ -113,15 +121,16 @@ impl From<io::Error> for End {
     }
 }
 
-/// The next message of a node, of at most `longest` bytes, within `patience`.
+/// The next message of a node, of at most `longest` bytes, within `patience`, and how long it is.
 pub(super) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     longest: usize,
     patience: Duration,
-) -> Result<ToController, End> {
-    let message = timeout(patience, read_whole(stream, longest)).await;
-    let message = message.map_err(|_| End::Silent)??;
-    frame::read(&message).map_err(End::Unreadable)
+) -> Result<(ToController, usize), End> {
+    let bytes = timeout(patience, read_whole(stream, longest)).await;
+    let bytes = bytes.map_err(|_| End::Silent)??;
+    let message = frame::read(&bytes).map_err(End::Unreadable)?;
+    Ok((message, bytes.len()))
 }
 
 async fn read_whole(stream: &mut (impl AsyncRead + Unpin), longest: usize) -> Result<Vec<u8>, End> {
@@ -170,7 +179,7 @@ mod tests {
         runtime.unwrap().block_on(future)
     }
 
-    fn read_from(bytes: &[u8], longest: usize) -> Result<ToController, End> {
+    fn read_from(bytes: &[u8], longest: usize) -> Result<(ToController, usize), End> {
         let patience = Duration::from_secs(60);
         run(async { read(&mut &bytes[..], longest, patience).await })
     }
@@ -179,7 +188,7 @@ mod tests {
     fn whole_messages_are_read_and_others_end_the_stream() {
         let mut bytes = Vec::new();
         frame::write(&ToController::Alive, &mut bytes).unwrap();
-        assert_eq!(read_from(&bytes, 1).unwrap(), ToController::Alive);
+        assert_eq!(read_from(&bytes, 1).unwrap(), (ToController::Alive, 1));
         let label = |bytes: &[u8], longest| read_from(bytes, longest).unwrap_err().label();
         assert_eq!(label(&bytes[..3], 1), "closed");
         assert_eq!(label(&bytes[..4], 1), "closed");
@@ -209,10 +218,11 @@ mod tests {
             End::Dismissed(Dismissal::Replaced),
             End::Dismissed(Dismissal::Revoked),
             End::Dismissed(Dismissal::Stopping),
+            End::Excessive("why"),
         ];
         let labels = ends.iter().map(End::label);
         assert!(labels.eq(End::LABELS));
         let told = ends.iter().filter(|end| end.farewell().is_some());
-        assert_eq!(told.count(), 6);
+        assert_eq!(told.count(), 7);
     }
 }

@@ -214,7 +214,7 @@ fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const AILMENTS: [Ailment; 30] = [
+const AILMENTS: [Ailment; 31] = [
     (
         |h, _| h.kernel = (5, 15),
         Level::Fail,

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread that follows a controller: waits, reads what came, and does what the follower wants done.
 
+use std::fmt::Display;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caps::Capability;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use posthaste_control::follower::{Event, Follower, Order};
 use posthaste_control::identity::Identity;
-use posthaste_control::message::{Hello, VERSION};
+use posthaste_control::message::{Hello, Stamp, VERSION};
 use posthaste_control::tls;
 use posthaste_relay::{clock, sys};
 use posthaste_wire::header::NodeId;
@@ -26,7 +27,7 @@ use super::{Ask, Extension, Lessons, Shared, lock};
 use crate::admin::api::follow as api;
 use crate::config::{Config, Follow};
 use crate::destinations::Samples;
-use crate::journal::Log;
+use crate::journal::{Level, Log, Quota};
 use crate::node::Node;
 use crate::privileges;
 
@@ -64,6 +65,8 @@ pub(super) struct Thread {
     open_by: Option<Duration>,
     /// Why there is no stream, as the log was told.
     trouble: Option<String>,
+    /// Lines that the controller causes.
+    lines: Quota,
     log: Log,
 }
 
@@ -111,6 +114,7 @@ impl Thread {
             stream: None,
             open_by: None,
             trouble: None,
+            lines: Quota::default(),
             log,
         })
     }
@@ -248,8 +252,10 @@ impl Thread {
     fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             let address = self.settings.address;
-            self.log.warn(
-                "no stream to the controller",
+            let what = "no stream to the controller";
+            self.say(
+                Level::Warn,
+                what,
                 &[("controller", &address), ("error", &why)],
             );
             self.trouble = Some(why);
@@ -325,34 +331,48 @@ impl Thread {
         }
     }
 
+    /// Logs what the controller causes, within bounds.
+    fn say(&mut self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
+        if let Some(left_out) = self.lines.take(Instant::now()) {
+            self.log.event_after(left_out, level, message, fields);
+        }
+    }
+
     fn tell(&mut self, event: &Event) {
-        let log = &self.log;
         match event {
             Event::Joined => {
                 self.trouble = None;
-                log.info(
-                    "joined the controller",
-                    &[("controller", &self.settings.address)],
-                );
+                let address = self.settings.address;
+                let what = "joined the controller";
+                self.say(Level::Info, what, &[("controller", &address)]);
             }
-            Event::Follows(stamp) | Event::Again(stamp) => log.info(
-                "follows a plan",
-                &[("epoch", &stamp.epoch), ("version", &stamp.version)],
-            ),
-            Event::Over(stamp) => log.warn(
-                "the plan is too old: flows go without it",
-                &[("epoch", &stamp.epoch), ("version", &stamp.version)],
-            ),
-            Event::Refused(refusal) => log.warn("plan refused", &[("error", refusal)]),
-            Event::Unwanted(unwanted) => log.warn("member not as told", &[("error", unwanted)]),
-            Event::Farewell(why) => log.warn("the controller says farewell", &[("reason", why)]),
+            Event::Follows(stamp) | Event::Again(stamp) => {
+                self.say(Level::Info, "follows a plan", &stamp_fields(stamp));
+            }
+            Event::Over(stamp) => {
+                let what = "the plan is too old: flows go without it";
+                self.say(Level::Warn, what, &stamp_fields(stamp));
+            }
+            Event::Refused(refusal) => {
+                self.say(Level::Warn, "plan refused", &[("error", refusal)]);
+            }
+            Event::Unwanted(unwanted) => {
+                self.say(Level::Warn, "member not as told", &[("error", unwanted)]);
+            }
+            Event::Farewell(why) => {
+                let what = "the controller says farewell";
+                self.say(Level::Warn, what, &[("reason", why)]);
+            }
             Event::ClockWrong(ahead_us) => {
                 let ahead = format!("{:.3}", *ahead_us as f64 / 1e6);
                 let what = "the clock of this host is not the controller's, by which the node goes: is \
                             something like chrony running on both hosts?";
-                log.warn(what, &[("clock_ahead_s", &ahead)]);
+                self.say(Level::Warn, what, &[("clock_ahead_s", &ahead)]);
             }
-            Event::ClockRight => log.info("the clock of this host is the controller's again", &[]),
+            Event::ClockRight => {
+                let what = "the clock of this host is the controller's again";
+                self.say(Level::Info, what, &[]);
+            }
         }
     }
 
@@ -400,6 +420,10 @@ impl Thread {
             dropped: self.samples.as_ref().map_or(0, Samples::dropped),
         }
     }
+}
+
+fn stamp_fields(stamp: &Stamp) -> [(&str, &dyn Display); 2] {
+    [("epoch", &stamp.epoch), ("version", &stamp.version)]
 }
 
 /// Who this node is.

@@ -58,11 +58,20 @@ impl Display for Millis {
     }
 }
 
-/// A logfmt value: quoted when it holds anything but plain characters.
+/// Bytes of a value that are written: others choose some of them.
+const VALUE_BYTES_MAX: usize = 1024;
+
+/// A logfmt value: quoted when it holds anything but plain characters, and cut when it is too long.
 pub(super) struct Value<'a>(pub(super) &'a str);
 
 impl Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() > VALUE_BYTES_MAX {
+            let end = self.0.floor_char_boundary(VALUE_BYTES_MAX);
+            let (kept, cut) = self.0.split_at(end);
+            let cut = format!("{kept}... ({} bytes more)", cut.len());
+            return write!(f, "{cut:?}");
+        }
         let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\');
         if !self.0.is_empty() && self.0.chars().all(plain) {
             return f.write_str(self.0);
@@ -111,6 +120,16 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_one_word_or_quoted_and_of_bounded_length() {
+        assert_eq!(Value("plain").to_string(), "plain");
+        assert_eq!(Value("a b\n\u{1b}[2J").to_string(), r#""a b\n\u{1b}[2J""#);
+        let long = "\u{e9}".repeat(VALUE_BYTES_MAX);
+        let value = Value(&long).to_string();
+        assert!(value.ends_with("... (1024 bytes more)\""), "{value}");
+        assert!(value.len() < VALUE_BYTES_MAX + 40);
+    }
 
     #[test]
     fn dates_are_right_around_leap_days() {

@@ -18,9 +18,12 @@ use super::udp::{Datagram, Fate, FateKind, Udp};
 const TURN_MAX: usize = 64;
 /// How long a probe is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// A reflector that keeps a probe for longer is too busy for its times to say
-/// anything. It is also the most by which one can make itself seem nearer.
-const STAY_MAX: Duration = Duration::from_millis(20);
+/// A reflector that keeps a probe for longer than this, and for longer than a part
+/// of the whole time, is too busy for its times to say anything. It is also the most
+/// by which one can make itself seem nearer: a tick of a kernel with 250 in a second.
+const STAY_MAX: Duration = Duration::from_millis(4);
+/// That part: a tenth, which is less than what makes another chain worth taking.
+const STAY_PARTS: u32 = 10;
 /// By how much two clocks of this host may differ over the time of a probe.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(1);
 
@@ -250,7 +253,8 @@ fn round_trip(
         return Ok(None);
     };
     let rtt = elapsed.checked_sub(stay).ok_or(Refusal::Implausible)?;
-    Ok((stay <= STAY_MAX).then_some(rtt))
+    let is_brief = stay <= STAY_MAX.max(elapsed / STAY_PARTS);
+    Ok(is_brief.then_some(rtt))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use super::sender::{Event, Sender};
 use super::targets::{Settings, Target};
 use super::udp::Udp;
 use super::{Shared, lock};
-use crate::journal::{Log, Quota};
+use crate::journal::{Level, Log, Quota};
 use crate::privileges;
 
 /// What the thread keeps: to mark sockets, and to hear of the packets that it
@@ -232,12 +232,12 @@ fn complain(
     (refusal, ahead_ms): (Refusal, Option<i64>),
 ) {
     shared.counts.on_refused(refusal);
-    if complaints.take(Instant::now()) {
+    if let Some(left_out) = complaints.take(Instant::now()) {
         let reason = refusal.label();
         let mut fields: Vec<(&str, &dyn Display)> = vec![("from", &from), ("reason", &reason)];
         if let Some(ahead_ms) = &ahead_ms {
             fields.push(("clock_ahead_ms", ahead_ms));
         }
-        log.warn("measuring packet refused", &fields);
+        log.event_after(left_out, Level::Warn, "measuring packet refused", &fields);
     }
 }

@@ -12,6 +12,7 @@ mod loss;
 mod nodes;
 mod operator;
 mod scene;
+mod swallowing;
 mod visitors;
 mod ways;
 

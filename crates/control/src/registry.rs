@@ -2,9 +2,9 @@
 //! Nodes and links as the controller knows them. Pure: told what nodes say, and what time it is.
 //!
 //! A link is in the plan when both of its ends say that it is up. What is not known is absent. Where the
-//! ends differ the shorter round trip counts, as long delays are accidents and short ones are not; unless
-//! they differ so much that one of them must be wrong: then the longer one counts, so that a node that
-//! lies attracts nothing. It can make its own links look bad, or withhold them.
+//! ends differ the longer round trip counts: a node that lies attracts nothing by it. It can make its own
+//! links look bad, or withhold them. Each end reports the shortest round trip of late, so an accident at one
+//! end does not make a link long.
 //!
 //! What cannot be checked: whether two ends that agree both lie about the link between them, and whether
 //! a link is shorter than light could be, as nobody knows where nodes are. That a link is shorter than a
@@ -70,6 +70,8 @@ pub struct Registry {
     listed: BTreeMap<NodeNumber, Listed>,
     nodes: BTreeMap<NodeNumber, Node>,
     doubts: Doubts,
+    /// Links that are disputed; nothing when something was said since they were counted.
+    disputed: Option<u64>,
     /// Hops are taken to be open when flows come.
     warm: bool,
 }
@@ -139,6 +141,7 @@ impl Registry {
 
     /// A node is not to be planned with.
     pub fn forget(&mut self, number: NodeNumber) {
+        self.disputed = None;
         self.nodes.remove(&number);
     }
 
@@ -163,6 +166,7 @@ impl Registry {
         let Some(node) = self.nodes.get_mut(&from) else {
             return News::default();
         };
+        self.disputed = None;
         let is_first = !std::mem::replace(&mut node.has_told, true);
         let before = if is_first {
             std::mem::take(&mut node.links)
@@ -283,17 +287,26 @@ impl Registry {
         })
     }
 
-    /// How many reports were not believed.
-    pub fn doubts(&self) -> Doubts {
-        let numbers: Vec<&NodeNumber> = self.nodes.keys().collect();
-        let pairs = numbers.iter().enumerate();
-        let pairs =
-            pairs.flat_map(|(place, one)| numbers[..place].iter().map(move |two| (one, two)));
-        let disputed = pairs.filter(|(one, two)| self.agreed(***one, ***two).is_disputed);
+    /// How many reports were not believed. Looks at every pair of nodes, if something was said since it was
+    /// asked last.
+    pub fn doubts(&mut self) -> Doubts {
+        let disputed = self.disputed.unwrap_or_else(|| self.count_disputed());
+        self.disputed = Some(disputed);
         Doubts {
-            disputed: disputed.count() as u64,
+            disputed,
             ..self.doubts
         }
+    }
+
+    fn count_disputed(&self) -> u64 {
+        let count = self.nodes.len();
+        let said = self.all_said();
+        let pairs = (0..count).flat_map(|one| (0..one).map(move |two| (one, two)));
+        let disputed = pairs.filter(|(one, two)| {
+            let (there, back) = (said[one * count + two], said[two * count + one]);
+            self.agree(there, back).is_disputed
+        });
+        disputed.count() as u64
     }
 }
 

@@ -109,6 +109,8 @@ counters! {
     hops_rerouted: total,
     #[doc = "Flows that another node refused since its clock and this node's differ."]
     hops_refused_for_clock: total,
+    #[doc = "Times that a chain was left alone for a while, as its flows brought nothing back."]
+    chains_silent: total,
     #[doc = "Flows that left for another node with a chain header in their SYN."]
     heralds_sent: total,
     #[doc = "Chain headers in SYNs by which the next node opened the flow."]

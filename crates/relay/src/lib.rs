@@ -12,6 +12,7 @@
 //! speaks to an [`Intercept`](intercept::Intercept).
 
 pub mod access;
+mod black_holes;
 pub mod chain;
 pub mod clock;
 pub mod control;

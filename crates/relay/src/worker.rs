@@ -12,6 +12,7 @@
 mod accept;
 mod admit;
 mod ask;
+mod black_holes;
 mod carry;
 mod entry;
 mod faults;
@@ -47,6 +48,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
+use crate::black_holes::BlackHoles;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
@@ -154,6 +156,7 @@ pub(crate) struct Worker<I> {
     looks: BinaryHeap<Reverse<(Duration, u64)>>,
     /// Bytes kept for flows that may have to go another way.
     held: Held,
+    black_holes: BlackHoles,
     /// Gates of SYNs that were passed on, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, Gate)>,
     workspace: Workspace,
@@ -308,6 +311,7 @@ impl<I: Intercept> Worker<I> {
             doubts: HashMap::new(),
             looks: BinaryHeap::new(),
             held: Held::default(),
+            black_holes: BlackHoles::default(),
             passed: VecDeque::new(),
             workspace: Workspace::new(),
             unasked: Vec::new(),

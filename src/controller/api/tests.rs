@@ -4,53 +4,23 @@
 use std::collections::BTreeSet;
 
 use axum::body::Body;
-use posthaste_control::message::{Link, LinkState, ToController};
-use posthaste_control::store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::config::controller::Controller;
-use crate::controller::{hub, planner};
-use crate::journal;
+use crate::controller::hub::fixture;
+use crate::controller::planner;
 
-const CONFIG: &str = "version = 1
-[server]
-listen = [\"127.0.0.1:4490\"]
-identity_file = \"/etc/posthaste/rome.key\"
-[api]
-operate_token_file = \"/etc/posthaste/rome.key\"
-[[node]]
-name = \"paris\"
-id = 1
-key = \"1111111111111111111111111111111111111111111111111111111111111111\"
-[[node]]
-name = \"rome\"
-id = 2
-key = \"2222222222222222222222222222222222222222222222222222222222222222\"
-[[prefix]]
-destinations = [\"198.51.100.0/24\"]
-node = \"rome\"
-";
-
-/// The word in that file.
+/// The word in the file of the operate token.
 fn token() -> String {
     "5a".repeat(32)
 }
 
 /// A hub with two nodes and a plan.
 fn hub(name: &str) -> Arc<Hub> {
-    let host = &crate::config::invariants::HOST;
-    let config = Controller::parse("controller.toml".as_ref(), CONFIG, host).unwrap();
-    let path = std::env::temp_dir().join(format!("ph-{name}-{}.redb", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    let (store, contents, _) = Store::open(&path).unwrap();
-    // The file is open and needs no name any more.
-    std::fs::remove_file(&path).unwrap();
-    let (log, _) = journal::start(false).unwrap();
-    let hub = Arc::new(Hub::new(config, store, contents, log));
+    let hub = fixture::hub(name);
     for number in [1, 2] {
-        come(&hub, number);
+        fixture::come(&hub, number);
     }
     let work = || hub.lock().desk.work(hub.now());
     let mut works = 0;
@@ -60,40 +30,6 @@ fn hub(name: &str) -> Arc<Hub> {
     }
     assert_eq!(works, 2, "all have told their links: tables, and the book");
     hub
-}
-
-fn come(hub: &Hub, number: u64) -> hub::Seat {
-    let key = hub
-        .lock()
-        .config
-        .nodes
-        .iter()
-        .find(|node| node.id == number)
-        .unwrap()
-        .key;
-    let hello = posthaste_control::message::Hello {
-        version: 1,
-        number,
-        software: "a test".into(),
-        exchange: [0; 32],
-        listeners: Vec::new(),
-        reflectors: Vec::new(),
-        holds: None,
-    };
-    let from = ([127, 0, 0, 1], 9).into();
-    let seat = hub.enter(hello, key, from).unwrap();
-    let state = LinkState::Up {
-        rtt_us: 20_000,
-        loss_ppm: None,
-        rate: None,
-    };
-    let link = Link {
-        to: 3 - number,
-        state,
-    };
-    let links = ToController::Links(vec![link]);
-    hub.heard(number, seat.ticket, links).unwrap();
-    seat
 }
 
 /// Code and body of an answer.

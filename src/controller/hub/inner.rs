@@ -12,6 +12,7 @@ use posthaste_control::time::{Kept, Teller};
 use posthaste_relay::clock;
 use tokio::sync::{Notify, oneshot};
 
+use super::super::conduct::Conduct;
 use super::super::desk::Desk;
 use super::super::planner::Made;
 use super::super::wire::Dismissal;
@@ -27,6 +28,9 @@ pub(in super::super) struct Inner {
     /// The X25519 keys that nodes told first.
     pub(super) exchange: BTreeMap<NodeNumber, [u8; 32]>,
     tickets: u64,
+    /// Of nodes on the list.
+    pub(super) conduct: BTreeMap<NodeNumber, Conduct>,
+    /// Lines that strangers cause.
     pub(super) lines: Quota,
     teller: Teller,
     /// The last plan since the controller started.
@@ -71,6 +75,7 @@ impl Inner {
             seats: BTreeMap::new(),
             exchange,
             tickets: 0,
+            conduct: BTreeMap::new(),
             lines: Quota::default(),
             made: None,
         }

@@ -4,38 +4,12 @@
 use std::sync::Arc;
 use std::thread;
 
-use posthaste_control::message::{Link, LinkState};
+use posthaste_control::message::LinkState;
 
 use super::super::desk::Work;
 use super::super::planner;
+use super::fixture::{come, hub, say};
 use super::*;
-use crate::journal;
-
-const CONFIG: &str = "version = 1
-[server]
-listen = [\"127.0.0.1:4490\"]
-identity_file = \"/etc/posthaste/rome.key\"
-[[node]]
-name = \"paris\"
-id = 1
-key = \"1111111111111111111111111111111111111111111111111111111111111111\"
-[[node]]
-name = \"rome\"
-id = 2
-key = \"2222222222222222222222222222222222222222222222222222222222222222\"
-";
-
-fn hub(name: &str) -> Arc<Hub> {
-    let host = &crate::config::invariants::HOST;
-    let config = Controller::parse("controller.toml".as_ref(), CONFIG, host).unwrap();
-    let path = std::env::temp_dir().join(format!("ph-{name}-{}.redb", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    let (store, contents, _) = Store::open(&path).unwrap();
-    // The file is open and needs no name any more.
-    std::fs::remove_file(&path).unwrap();
-    let (log, _) = journal::start(false).unwrap();
-    Arc::new(Hub::new(config, store, contents, log))
-}
 
 #[test]
 fn of_two_tables_that_are_set_at_once_the_same_is_kept_and_in_force() {
@@ -58,42 +32,13 @@ fn of_two_tables_that_are_set_at_once_the_same_is_kept_and_in_force() {
     assert!(is_free());
 }
 
-/// One of two nodes comes, and says what its link to the other is.
-fn come(hub: &Hub, number: NodeNumber) -> Seat {
-    let key = hub.lock().keys()[&number];
-    let hello = Hello {
-        version: VERSION,
-        number,
-        software: String::new(),
-        exchange: [0; 32],
-        listeners: Vec::new(),
-        reflectors: Vec::new(),
-        holds: None,
-    };
-    let from = ([127, 0, 0, 1], 9).into();
-    let seat = hub.enter(hello, key, from).unwrap();
-    let state = LinkState::Up {
-        rtt_us: 20_000,
-        loss_ppm: None,
-        rate: None,
-    };
-    say(hub, &seat, state);
-    seat
-}
-
-fn say(hub: &Hub, seat: &Seat, state: LinkState) {
-    let to = 3 - seat.number;
-    let links = ToController::Links(vec![Link { to, state }]);
-    hub.heard(seat.number, seat.ticket, links).unwrap();
-}
-
 /// Says all that is due to a node, which takes it. Whether rows were among it.
 fn tell(hub: &Hub, seat: &Seat) -> bool {
     let mut has_rows = false;
     while let Some(due) = hub.due(seat.number, seat.ticket) {
         if let ToNode::Rows(rows) = due {
             let holds = ToController::Holds(rows.stamp);
-            hub.heard(seat.number, seat.ticket, holds).unwrap();
+            hub.heard(seat.number, seat.ticket, (holds, 1)).unwrap();
             has_rows = true;
         }
     }

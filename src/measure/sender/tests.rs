@@ -307,10 +307,14 @@ fn a_round_trip_is_what_is_left_of_the_whole() {
         ttl: 1,
     };
     let trip = |stay, came| round_trip(&sent, &reflection(stay), ms(came), NOW + ms(100));
-    let rtt = trip(10, 5_060).unwrap().unwrap();
-    assert!(rtt.abs_diff(ms(50)) < Duration::from_micros(1), "{rtt:?}");
+    for (stay, whole) in [(4, 10), (6, 60)] {
+        let rtt = trip(stay, 5_000 + whole).unwrap().unwrap();
+        let left = ms(whole - stay);
+        assert!(rtt.abs_diff(left) < Duration::from_micros(1), "{rtt:?}");
+    }
     assert_eq!(trip(61, 5_060), Err(Refusal::Implausible));
-    assert_eq!(trip(21, 5_060), Ok(None), "too busy to tell");
+    assert_eq!(trip(5, 5_040), Ok(None), "too busy to tell");
+    assert_eq!(trip(20, 5_040), Ok(None), "half of it");
     assert_eq!(trip(10, 4_000), Ok(None), "the clock was set");
     assert_eq!(trip(10, 5_200), Ok(None), "the clock was set");
 }

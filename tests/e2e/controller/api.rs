@@ -113,13 +113,13 @@ fn an_operator_sees_nodes_links_and_the_plan() {
     until("the plan is followed", || {
         let shown = run(&token);
         let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-        let lines = ["n1", "n3", "absent", "20.000 ms", "plan 1."];
+        let lines = ["n1", "n3", "absent", "24.000 ms", "plan 1."];
         shown.status.success() && lines.iter().all(|line| text.contains(line))
     });
     let shown = run(&[&token[..], &["--json"]].concat());
     let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(document["status"]["connected"], 2);
-    assert_eq!(document["links"]["links"][0]["rtt_us"], 20_000);
+    assert_eq!(document["links"]["links"][0]["rtt_us"], 24_000);
     let refused = run(&[]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(

@@ -141,3 +141,74 @@ fn a_node_that_lies_harms_its_own_links_at_most() {
     site.until_metric(refused, 1.0);
     site.until_metric("posthaste_controller_links_disputed", 1.0);
 }
+
+#[test]
+fn a_node_that_makes_its_links_half_as_long_draws_no_chain() {
+    let site = Site::new(&[1, 2, 3]);
+    let mut nodes = [1, 2, 3].map(|number| site.node(number, FAMILIES[0]));
+    let [one, two, three] = &mut nodes;
+    one.say_links(&[up(2, 40), up(3, 60)]);
+    three.say_links(&[up(1, 60), up(2, 40)]);
+    // By it the others would be 41 ms apart, though none of its lies is far from what they say.
+    let mut lies = [up(1, 0), up(3, 0)];
+    for lie in &mut lies {
+        lie.state = LinkState::Up {
+            rtt_us: 20_500,
+            loss_ppm: None,
+            rate: None,
+        };
+    }
+    two.say_links(&lies);
+    one.until("a way", |node| node.best(3).is_some());
+    assert_eq!(one.best(3), Some(vec![]), "the hop without it");
+    let links = site.document("/v1/links?node=n2");
+    for link in links["links"].as_array().unwrap() {
+        assert_eq!(link["rtt_us"], 40_000, "{link:#}");
+    }
+}
+
+#[test]
+fn a_node_that_never_takes_its_rows_is_sent_away_and_fills_no_log() {
+    let site = Site::new(&[1, 2]);
+    let ended = "posthaste_controller_streams_ended_total{reason=\"excessive\"}";
+    let misfit = ToController::Misfit {
+        holds: None,
+        why: format!("\n\u{1b}[2Jlevel=error {}", "x".repeat(100_000)),
+    };
+    let mut node = site.node(1, FAMILIES[0]);
+    for _ in 0..7 {
+        node.stream.send(&misfit).unwrap();
+    }
+    let why = node.farewell();
+    assert!(why.contains("again and again"), "{why}");
+    // Nor does it help to come anew.
+    for round in 0..10 {
+        let mut node = site.node(1, FAMILIES[1]);
+        while node.stream.send(&misfit).is_ok() {}
+        site.until_metric(ended, f64::from(round) + 2.0);
+    }
+    let log = site.log();
+    let said = log.matches("msg=\"rows did not fit\"").count();
+    assert!((1..=60).contains(&said), "{said}");
+    let longest = log.lines().map(str::len).max();
+    assert!(longest < Some(2000), "{longest:?}");
+    assert!(!log.contains('\u{1b}'));
+    site.node(2, FAMILIES[0]);
+}
+
+#[test]
+fn a_node_that_comes_again_and_again_is_denied_for_a_while() {
+    let site = Site::new(&[1, 2]);
+    let comes = || {
+        let mut stream = site.stream(&identity(1), FAMILIES[0]).unwrap();
+        stream.send(&ToController::Hello(hello(1))).unwrap();
+        stream.receive(SOON).unwrap()
+    };
+    let denied = (0..60).find_map(|_| match comes() {
+        Some(ToNode::Farewell(why)) => Some(why),
+        _ => None,
+    });
+    let why = denied.expect("60 streams in a row are too many");
+    assert!(why.contains("again and again"), "{why}");
+    site.node(2, FAMILIES[0]);
+}

@@ -23,6 +23,8 @@ pub const MEMBERS_MAX: usize = 1024;
 const KEYS_MAX: usize = 4 * MEMBERS_MAX;
 /// Addresses of a node.
 const ADDRESSES_MAX: usize = 16;
+/// Bytes of a node's name, which is in logs and labels of metrics.
+const NAME_MAX: usize = 255;
 /// For so long who is gone is still known. A controller that was started with another list tells each node as
 /// it comes back, and nodes are back within half a minute or little more.
 pub(super) const FORMER: Duration = Duration::from_secs(60);
@@ -97,20 +99,14 @@ impl Members {
         };
         let mut unwanted = Vec::new();
         for member in members {
-            let Member {
-                number,
-                listeners,
-                reflectors,
-                ..
-            } = &member;
-            let number = *number;
+            let number = member.number;
             if number == 0 || number == self.me {
                 continue;
             }
             let known = self.keys.get(&number);
             let is_new = known.is_none() && self.keys.len() >= KEYS_MAX
                 || !self.members.contains_key(&number) && self.members.len() >= MEMBERS_MAX;
-            if is_new || listeners.len().max(reflectors.len()) > ADDRESSES_MAX {
+            if is_new || is_too_long(&member) {
                 if !unwanted.contains(&Unwanted::TooMuch) {
                     unwanted.push(Unwanted::TooMuch);
                 }
@@ -197,6 +193,12 @@ impl Members {
     ) -> impl Iterator<Item = (&'a Member, &'a [u8; 32])> {
         members.filter_map(|member| Some((member, self.keys.get(&member.number)?)))
     }
+}
+
+/// Whether more is said of a node than is kept.
+fn is_too_long(member: &Member) -> bool {
+    let addresses = member.listeners.len().max(member.reflectors.len());
+    addresses > ADDRESSES_MAX || member.name.len() > NAME_MAX
 }
 
 impl Follower {

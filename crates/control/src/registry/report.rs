@@ -64,7 +64,8 @@ impl Agreed {
         let link = posthaste_plan::Link {
             loss_ppm: lost_there.max(lost_back).unwrap_or(0),
             rate: rate.and_then(|rate| NonZeroU64::new(rate.saturating_mul(8))),
-            ..posthaste_plan::Link::of_nodes(if is_disputed { long } else { short })
+            // Who says less than the other end measures would draw chains to itself.
+            ..posthaste_plan::Link::of_nodes(long)
         };
         Self {
             link: Some(link),

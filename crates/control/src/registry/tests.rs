@@ -82,7 +82,7 @@ fn a_link_is_there_when_both_ends_say_so() {
     let none = agreed(up(5000), LinkState::Unmeasured);
     assert_eq!(none, Agreed::default());
     assert_eq!(rtt_us(up(5000), LinkState::Dead), None);
-    assert_eq!(rtt_us(up(5000), up(6000)), Some(5000));
+    assert_eq!(rtt_us(up(5000), up(6000)), Some(6000));
     let mut registry = registry();
     registry.links(1, &[link(2, up(5000))]);
     assert_eq!(registry.agreed(1, 2).link, None);
@@ -110,9 +110,10 @@ fn who_lies_attracts_nothing() {
     assert!(agreed(up(1), up(100_000)).is_disputed);
     assert_eq!(rtt_us(up(1), up(100_000)), Some(100_000));
     assert_eq!(rtt_us(up(100_000), up(1)), Some(100_000));
-    // What happens among the honest.
-    assert_eq!(rtt_us(up(60_000), up(100_000)), Some(60_000));
-    assert_eq!(rtt_us(up(300), up(10_000)), Some(300));
+    // By so little that it might be an accident.
+    assert_eq!(rtt_us(up(20_500), up(40_000)), Some(40_000));
+    assert_eq!(rtt_us(up(300), up(10_000)), Some(10_000));
+    assert!(!agreed(up(300), up(10_000)).is_disputed);
     // What cannot be.
     for state in [up(0), up(30_000_001), up(u32::MAX)] {
         assert_eq!(rtt_us(state, up(10_000)), None);
@@ -146,6 +147,13 @@ fn who_lies_attracts_nothing() {
     };
     assert_eq!(registry.doubts(), doubts);
     assert_eq!(registry.said(1, 2), Some(LinkState::Unmeasured));
+    assert_eq!(registry.doubts(), doubts, "nothing was said since");
+    registry.links(2, &[link(3, up(80_000))]);
+    assert_eq!(registry.doubts().disputed, 0);
+    registry.links(2, &[link(3, up(1))]);
+    assert_eq!(registry.doubts().disputed, 1);
+    registry.forget(3);
+    assert_eq!(registry.doubts().disputed, 0);
 }
 
 #[test]
@@ -179,12 +187,11 @@ fn links_that_become_much_worse_are_told_as_they_are_believed() {
     let mut worse = |from, to, state| registry.links(from, &[link(to, state)]).worse;
     assert_eq!(worse(1, 2, up(50_000)), [], "nobody knew it");
     assert_eq!(worse(2, 1, up(50_000)), []);
-    assert_eq!(worse(2, 1, up(70_000)), [], "the shorter one counts");
-    assert_eq!(worse(1, 2, up(62_500)), [], "by a quarter");
-    assert_eq!(worse(1, 2, up(90_000)), [], "the other one counts");
-    assert_eq!(worse(2, 1, up(90_000)), [1]);
-    assert_eq!(worse(2, 1, up(50_000)), []);
-    // They differ so much that the longer one counts.
+    assert_eq!(worse(2, 1, up(62_500)), [], "by a quarter");
+    assert_eq!(worse(1, 2, up(62_500)), [], "it was as long");
+    assert_eq!(worse(2, 1, up(90_000)), [1], "the longer one counts");
+    assert_eq!(worse(1, 2, up(90_000)), []);
+    assert_eq!(worse(2, 1, up(50_000)), [], "the other one counts");
     assert_eq!(worse(1, 2, up(200_000)), [2]);
     let lossy = LinkState::Up {
         rtt_us: 200_000,

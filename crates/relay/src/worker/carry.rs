@@ -41,6 +41,7 @@ impl<I: Intercept> Worker<I> {
             self.answer(key);
         }
         let is_again = self.open_relay(key);
+        self.watch_for_silence(key);
         let Some(entry) = self.entries.get(key) else {
             return;
         };
@@ -141,12 +142,16 @@ impl<I: Intercept> Worker<I> {
             entry.timers.first_byte = entry.age(self.now).into();
             if let Some(said) = entry.prologue.as_deref_mut() {
                 note_herald(said, &mut self.heralds, &self.counters, self.now);
+                self.on_first_byte(key);
             }
         }
-        let is_hop = entry.prologue.is_some();
         if !self.down.is_empty() {
             self.trust_replied(key);
         }
+        let is_hop = self
+            .entries
+            .get(key)
+            .is_some_and(|entry| entry.prologue.is_some());
         if is_hop && !matches!(verdict, Verdict::Done(_)) {
             self.share_pace(key);
         }
@@ -256,6 +261,10 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         entry.on_age(now);
+        self.look_for_silence(key);
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
         let outcome = match &entry.state {
             State::Open(relay) => relay.on_time(now, &entry.rule.bounds),
             State::Opening(_) => return self.on_opening_time(key),
@@ -268,6 +277,7 @@ impl<I: Intercept> Worker<I> {
     /// Ends an entry: the one place where it leaves the table, is counted and
     /// recorded. Unless it finished, both sides are reset.
     pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
+        self.count_unanswered_end(key, outcome);
         // Before its gate opens: a SYN-ACK that came between would be answered.
         if let Some(entry) = self.entries.get_mut(key)
             && !entry.is_open()

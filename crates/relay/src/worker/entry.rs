@@ -237,6 +237,12 @@ impl Entry {
 
     /// When the entry wants to be looked at.
     pub(super) fn deadline(&self) -> Duration {
+        let watch = self.prologue.as_ref().and_then(|said| said.watch.look_at);
+        let other = self.deadline_of_state();
+        watch.map_or(other, |watch| watch.min(other))
+    }
+
+    fn deadline_of_state(&self) -> Duration {
         match &self.state {
             State::Open(relay) if self.owes() => {
                 relay.deadline(&self.rule.bounds).min(self.started() + OLD)

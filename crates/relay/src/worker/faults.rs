@@ -47,6 +47,7 @@ impl<I: Intercept> Worker<I> {
         };
         let is_fine = self.is_over(Fault::Peer(peer)) && self.is_over(Fault::Chain(chain));
         is_fine
+            && !self.black_holes.is_silent(chain, self.now)
             && !self.is_absent(peer)
             && (self.is_over(Fault::Clock(peer)) || self.has_warm(peer))
     }

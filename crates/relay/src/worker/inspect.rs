@@ -249,7 +249,8 @@ impl<I: Intercept> Worker<I> {
         });
         let of_chains = chains.chains.iter().map(|chain| ChainState {
             chain: chain.number,
-            down_for: left(Fault::Chain(chain.number)),
+            down_for: left(Fault::Chain(chain.number))
+                .max(self.black_holes.left(chain.number, self.now)),
         });
         Known {
             peers: peers.collect(),

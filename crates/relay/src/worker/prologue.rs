@@ -18,6 +18,7 @@ use crate::outcome::Outcome;
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
+use super::black_holes::Watch;
 use super::kept::Fallback;
 
 /// Bytes of the longest message that is read piece by piece.
@@ -155,6 +156,8 @@ pub(super) struct Prologue {
     pub(super) heralds: bool,
     /// Whether the next node has heeded that: to be noted.
     pub(super) heeded: Option<bool>,
+    /// Whether the first byte is waited for.
+    pub(super) watch: Watch,
 }
 
 impl Prologue {
@@ -201,6 +204,7 @@ impl Prologue {
         (self.expecting, self.via) = (None, None);
         (self.waits_since, self.heralds) = (None, false);
         (self.failed, self.undelivered) = (None, false);
+        self.watch = Watch::default();
         self.starting[Side::Upstream] = None;
     }
 

@@ -63,6 +63,7 @@ impl<I: Intercept> Worker<I> {
         if let (Some(hopping), false) = (hopping, unsent) {
             // A node that has not accepted is no server that does not answer.
             let reply = hopping.is_connected().then_some(Reply::TimedOut);
+            self.count_unanswered(key);
             return self.on_hop_failed(key, reply);
         }
         let code = if unsent {

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chains whose flows bring nothing back, whatever round trips their nodes show. Pure.
+//!
+//! A node that carries no byte may still answer probes, complete handshakes and say that flows are connected. So a
+//! chain is judged by its flows: each that sent something, or waits for the next node's word, and got no byte for
+//! [`SILENT_AFTER`] speaks against it, each that got one speaks for it. A chain that more than a third of its flows
+//! speak against is left alone, for longer each time. A server that says nothing without a chain either speaks
+//! against none.
+//!
+//! Each node judges for itself, and tells nobody: so no node can have another taken out of anybody's chains by
+//! accusing it. What a client can do that has a server of its own which is silent behind chains only: have flows of
+//! its first node take the next best way.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How long a flow waits for a first byte, twice, before it counts as silent: the first time begins when it may have
+/// sent something, the second when it has.
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(3);
+/// What a silent flow adds to the score of its chain. An answered one takes one away.
+const SILENCE: u32 = 2;
+/// The score at which a chain is left alone: three flows, if none is answered.
+const SCORE_MAX: u32 = 3 * SILENCE;
+/// How long it is left alone the first time, and twice as long each time after that.
+const PAUSE: Duration = Duration::from_secs(10);
+/// So often, which makes five minutes at the most.
+const STRIKES_MAX: u32 = 5;
+/// A chain without silent flows for so long is as good as new.
+const FORGET_AFTER: Duration = Duration::from_secs(1800);
+/// Chains that are judged at once: a node has three for each other node and class.
+const CHAINS_MAX: usize = 4096;
+/// Silent servers that are remembered with each.
+const SERVERS_MAX: usize = 8;
+/// How long a server that was silent without a chain speaks against none, and how many such there are.
+const MUTE_FOR: Duration = Duration::from_secs(600);
+const MUTES_MAX: usize = 1024;
+
+/// What speaks against the chains of flows that begin here.
+#[derive(Debug, Default)]
+pub(crate) struct BlackHoles {
+    chains: HashMap<u32, Record>,
+    mute: HashMap<IpAddr, Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    score: u32,
+    /// Times that it was left alone, less those that it was answered for since.
+    strikes: u32,
+    /// Until when it is left alone.
+    until: Duration,
+    /// Of the last silent flow.
+    last: Duration,
+    servers: Vec<IpAddr>,
+}
+
+impl BlackHoles {
+    /// Whether flows are to take another way, if there is one.
+    pub(crate) fn is_silent(&self, chain: u32, now: Duration) -> bool {
+        self.left(chain, now).is_some()
+    }
+
+    /// For how long they are.
+    pub(crate) fn left(&self, chain: u32, now: Duration) -> Option<Duration> {
+        let left = self.chains.get(&chain)?.until.checked_sub(now)?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Whether it matters that a server is silent without a chain.
+    pub(crate) fn is_suspected(&self, server: IpAddr) -> bool {
+        let mut records = self.chains.values();
+        records.any(|record| record.servers.contains(&server))
+    }
+
+    /// A flow of a chain has brought nothing back. Whether the chain is left alone from now on.
+    pub(crate) fn on_silence(&mut self, chain: u32, server: IpAddr, now: Duration) -> bool {
+        let is_mute = self.mute.get(&server).is_some_and(|until| *until > now);
+        if is_mute || !self.has_room_for(chain, now) {
+            return false;
+        }
+        let record = self.chains.entry(chain).or_default();
+        record.last = now;
+        if !record.servers.contains(&server) && record.servers.len() < SERVERS_MAX {
+            record.servers.push(server);
+        }
+        if record.until > now {
+            // It began before.
+            return false;
+        }
+        record.score += SILENCE;
+        // One that was left alone before is tried again by one flow.
+        if record.strikes == 0 && record.score < SCORE_MAX {
+            return false;
+        }
+        record.until = now + PAUSE * (1 << record.strikes);
+        record.strikes = (record.strikes + 1).min(STRIKES_MAX);
+        record.score = 0;
+        true
+    }
+
+    /// A flow of a chain has got its first byte; `late` if it had counted as silent.
+    pub(crate) fn on_answer(&mut self, chain: u32, late: bool) {
+        let Some(record) = self.chains.get_mut(&chain) else {
+            return;
+        };
+        if late {
+            // It was the server that took its time.
+            self.chains.remove(&chain);
+            return;
+        }
+        if record.score == 0 {
+            record.strikes = record.strikes.saturating_sub(1);
+        }
+        record.score = record.score.saturating_sub(1);
+        if record.score == 0 && record.strikes == 0 && record.until.is_zero() {
+            self.chains.remove(&chain);
+        }
+    }
+
+    /// A server was silent without a chain: its silence speaks against none.
+    pub(crate) fn on_mute(&mut self, server: IpAddr, now: Duration) {
+        if self.mute.len() >= MUTES_MAX {
+            self.mute.retain(|_, until| *until > now);
+        }
+        if self.mute.len() < MUTES_MAX {
+            self.mute.insert(server, now + MUTE_FOR);
+        }
+        self.chains.retain(|_, record| {
+            let was_silent = record.servers.contains(&server);
+            record.servers.retain(|silent| *silent != server);
+            !was_silent || !record.servers.is_empty()
+        });
+    }
+
+    fn has_room_for(&mut self, chain: u32, now: Duration) -> bool {
+        if self.chains.len() >= CHAINS_MAX {
+            self.chains
+                .retain(|_, record| now < record.last + FORGET_AFTER);
+        }
+        let stale = |record: &Record| now >= record.last + FORGET_AFTER;
+        if self.chains.get(&chain).is_some_and(stale) {
+            self.chains.remove(&chain);
+        }
+        self.chains.len() < CHAINS_MAX || self.chains.contains_key(&chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn server(number: u8) -> IpAddr {
+        [192, 0, 2, number].into()
+    }
+
+    fn at(second: u64) -> Duration {
+        Duration::from_secs(second)
+    }
+
+    /// Silent flows of chain 7 to servers of their own, until it is left alone.
+    fn silence(black_holes: &mut BlackHoles, now: Duration) -> u8 {
+        let flows = (0..100).take_while(|flow| !black_holes.on_silence(7, server(*flow), now));
+        1 + u8::try_from(flows.count()).unwrap()
+    }
+
+    #[test]
+    fn a_chain_that_brings_nothing_back_is_left_alone_for_longer_each_time() {
+        let mut black_holes = BlackHoles::default();
+        assert_eq!(silence(&mut black_holes, at(0)), 3);
+        assert!(black_holes.is_silent(7, at(9)) && !black_holes.is_silent(8, at(9)));
+        assert_eq!(black_holes.left(7, at(10)), None);
+        let mut now = at(10);
+        for pause in [20, 40, 80, 160, 320, 320] {
+            assert_eq!(silence(&mut black_holes, now), 1);
+            assert_eq!(black_holes.left(7, now), Some(at(pause)));
+            now += at(pause);
+        }
+        assert_eq!(silence(&mut black_holes, now + FORGET_AFTER), 3);
+    }
+
+    #[test]
+    fn flows_that_are_answered_speak_for_a_chain_and_too_few_do_not_help() {
+        let mut black_holes = BlackHoles::default();
+        // One of three may be silent for ever,
+        for _ in 0..1000 {
+            assert!(!black_holes.on_silence(7, server(1), at(0)));
+            black_holes.on_answer(7, false);
+            black_holes.on_answer(7, false);
+        }
+        assert!(black_holes.chains.is_empty());
+        // every other may not.
+        let flows = (0..100).take_while(|_| {
+            let is_over = black_holes.on_silence(7, server(1), at(0));
+            black_holes.on_answer(7, false);
+            !is_over
+        });
+        assert_eq!(flows.count(), 4);
+        // It comes back with answers.
+        (0..9).for_each(|_| black_holes.on_answer(7, false));
+        assert_eq!(silence(&mut black_holes, at(10)), 3);
+    }
+
+    #[test]
+    fn servers_that_are_silent_or_slow_speak_against_no_chain() {
+        let mut black_holes = BlackHoles::default();
+        for _ in 0..3 {
+            assert!(!black_holes.is_silent(7, at(0)));
+            black_holes.on_silence(7, server(1), at(0));
+        }
+        assert!(black_holes.is_silent(7, at(0)) && black_holes.is_suspected(server(1)));
+        black_holes.on_mute(server(1), at(1));
+        assert!(!black_holes.is_silent(7, at(1)) && !black_holes.is_suspected(server(1)));
+        for _ in 0..100 {
+            assert!(!black_holes.on_silence(7, server(1), at(500)));
+        }
+        assert_eq!(silence(&mut black_holes, at(700)), 3);
+        black_holes.on_answer(7, true);
+        assert!(!black_holes.is_silent(7, at(701)));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut black_holes = BlackHoles::default();
+        for chain in 0..5000_u32 {
+            black_holes.on_silence(chain, IpAddr::from(chain.to_be_bytes()), at(0));
+            black_holes.on_silence(1, IpAddr::from(chain.to_be_bytes()), at(0));
+        }
+        for number in 9000..11_000_u32 {
+            black_holes.on_mute(IpAddr::from(number.to_be_bytes()), at(0));
+        }
+        assert_eq!(black_holes.chains[&1].servers.len(), SERVERS_MAX);
+        assert_eq!(black_holes.chains.len(), CHAINS_MAX);
+        assert_eq!(black_holes.mute.len(), MUTES_MAX);
+        black_holes.on_silence(9000, server(1), FORGET_AFTER);
+        assert_eq!(black_holes.chains.len(), 1, "the others were long ago");
+    }
+
+    /// Flows that come each second take the best of three chains or go without: the best swallows.
+    #[test]
+    fn a_node_that_swallows_gets_ever_fewer_flows_and_the_others_keep_theirs() {
+        for seed in 0..20 {
+            let (mut black_holes, mut rng) = (BlackHoles::default(), Rng::new(seed));
+            let mut carried = [0_u32; 4];
+            for second in 0..3600 {
+                let now = at(second);
+                let up = (0..3).find(|chain| !black_holes.is_silent(*chain, now));
+                let way = up.unwrap_or(3);
+                carried[way as usize] += 1;
+                let server = server(u8::try_from(rng.below(50)).unwrap());
+                // A tenth of the servers never say anything.
+                let is_mute = server < self::server(5);
+                match (way, is_mute) {
+                    (3, true) => black_holes.on_mute(server, now),
+                    (3, false) => {}
+                    (0, _) | (_, true) => drop(black_holes.on_silence(way, server, now)),
+                    (_, false) => black_holes.on_answer(way, false),
+                }
+            }
+            assert!(carried[0] < 30, "{carried:?}");
+            assert!(carried[1] > 3000, "{carried:?}");
+        }
+    }
+}

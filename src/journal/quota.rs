@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bounds on lines that others cause. Pure.
+
+use std::time::{Duration, Instant};
+
+/// Lines that are written within [`PERIOD`].
+const LINES_MAX: u32 = 20;
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// So many lines of one kind in so much time, and no more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Quota {
+    since: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Quota {
+    /// Whether one more line may be written now; if so, how many were left out since the last.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now >= since + PERIOD) {
+            (self.since, self.lines) = (Some(now), 0);
+        }
+        if self.lines == LINES_MAX {
+            self.left_out = self.left_out.saturating_add(1);
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_told_with_the_next_line() {
+        let (mut quota, start) = (Quota::default(), Instant::now());
+        for _ in 0..LINES_MAX {
+            assert_eq!(quota.take(start), Some(0));
+        }
+        for _ in 0..766 {
+            assert_eq!(quota.take(start + PERIOD / 2), None);
+        }
+        assert_eq!(quota.take(start + PERIOD), Some(766));
+        assert_eq!(quota.take(start + PERIOD), Some(0));
+    }
+}
