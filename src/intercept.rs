@@ -36,7 +36,7 @@ impl Lane {
         Ok(Self {
             lane,
             listeners,
-            destroyer: Destroyer::default(),
+            destroyer: Destroyer::open(),
         })
     }
 }

@@ -235,8 +235,10 @@ fn what_access_denies_is_told() {
     assert_eq!(asked.access.denied.as_deref(), Some("private"));
     assert_eq!(asked.access.client_admitted, Some(true));
     let asked = ask("198.51.100.7:80", Some("203.0.113.5"), None);
-    assert_eq!(asked.access.denied, None);
+    assert_eq!(asked.access.denied.as_deref(), Some("reserved"));
     assert_eq!(asked.access.client_admitted, Some(false));
+    let asked = ask("1.1.1.1:80", Some("203.0.113.5"), None);
+    assert_eq!(asked.access.denied, None);
     assert_eq!(
         ask("198.51.100.7:80", None, None).access.client_admitted,
         None

@@ -77,25 +77,21 @@ pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
 
 /// A worker's means to destroy what the kernel keeps of its finished relays. Where the kernel
 /// does not let it, nothing is done: such sockets are in nobody's way while the node runs.
-#[derive(Debug, Default)]
-pub(crate) struct Destroyer {
-    netlink: Option<Netlink>,
-    failed: bool,
-}
+#[derive(Debug)]
+pub(crate) struct Destroyer(Option<Netlink>);
 
 impl Destroyer {
+    /// For the network namespace of this thread.
+    pub(crate) fn open() -> Self {
+        Self(Netlink::sock_diag().ok())
+    }
+
     /// Destroys these and no others.
     pub(crate) fn destroy(&mut self, closed: &[Closed]) {
-        if self.failed {
-            return;
-        }
-        if self.netlink.is_none() {
-            self.netlink = Netlink::sock_diag().ok();
-        }
-        let Some(netlink) = &mut self.netlink else {
-            self.failed = true;
+        let Some(netlink) = &mut self.0 else {
             return;
         };
+        let mut works = true;
         for batch in closed.chunks(BATCH) {
             let requests = batch.iter().map(|closed| {
                 let family = Family::of(closed.local.ip());
@@ -106,7 +102,10 @@ impl Destroyer {
             let is_usual = |error: &io::Error| {
                 matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
             };
-            self.failed |= !errors.is_ok_and(|errors| errors.iter().all(is_usual));
+            works &= errors.is_ok_and(|errors| errors.iter().all(is_usual));
+        }
+        if !works {
+            self.0 = None;
         }
     }
 }

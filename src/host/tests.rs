@@ -179,7 +179,7 @@ fn leftover_sockets_are_destroyed_in_every_state_and_family() {
 #[test]
 fn what_a_closed_socket_leaves_is_destroyed_and_nothing_else() {
     in_namespace(|| {
-        let mut destroyer = Destroyer::default();
+        let mut destroyer = Destroyer::open();
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let (closing, peer) = connection(&listener);

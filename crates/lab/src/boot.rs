@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
     families: Vec<Family>,
     /// Idle relays to open; fewer when the descriptor limit is lower
-    #[arg(long, default_value_t = 4000)]
+    #[arg(long, default_value_t = 2000)]
     relays: usize,
     /// Seed, for the record only: nothing here is random
     #[arg(long, default_value_t = 1)]

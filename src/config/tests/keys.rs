@@ -39,7 +39,7 @@ fn no_message_has_a_key_in_it() {
 #[test]
 fn no_message_has_a_cookie_in_it() {
     for line in ["cookie = \"open sesame\"", "cookie = [\"sesame\"]"] {
-        let error = error_of(&format!("version = 1\n[access]\n{line}\n"));
+        let error = error_of(&format!("[access]\n{line}\n"));
         assert!(
             error.contains("access.cookie = (hidden): expected a text"),
             "{error}"

@@ -21,6 +21,8 @@ pub(crate) struct Usage {
     pub(crate) proportional: u64,
     /// Resident and used by nobody else.
     pub(crate) private: u64,
+    /// Of `private`, what was written to.
+    pub(crate) dirty: u64,
     /// Resident and backed by no file: heap, stacks, what was written to.
     pub(crate) anonymous: u64,
 }
@@ -95,6 +97,7 @@ fn parse(text: &str) -> Result<Usage> {
         resident: field("Rss")?,
         proportional: field("Pss")?,
         private: field("Private_Clean")? + field("Private_Dirty")?,
+        dirty: field("Private_Dirty")?,
         anonymous: field("Anonymous")?,
     })
 }
@@ -132,6 +135,7 @@ mod tests {
         let usage = parse(text).unwrap();
         assert_eq!((usage.resident, usage.proportional), (10 << 10, 8 << 10));
         assert_eq!((usage.private, usage.anonymous), (5 << 10, 4 << 10));
+        assert_eq!(usage.dirty, 3 << 10);
         assert!(parse("Rss: 10 kB\n").is_err());
     }
 

@@ -24,10 +24,11 @@ impl Footprint {
         sum(&self.idle, |usage| usage.proportional)
     }
 
-    /// User memory that one idle relay adds, in bytes.
+    /// User memory that one idle relay adds to the node, in bytes: pages that are its own and
+    /// that it has written to, also those that it shared with its guard before.
     fn per_relay(&self) -> f64 {
-        let anonymous = |family: &[Usage]| sum(family, |usage| usage.anonymous);
-        (anonymous(&self.loaded) - anonymous(&self.idle)) / self.relays as f64
+        let dirty = |family: &[Usage]| family[0].dirty as f64;
+        (dirty(&self.loaded) - dirty(&self.idle)) / self.relays as f64
     }
 }
 
@@ -85,6 +86,7 @@ pub(super) fn fill(record: &mut Record, boots: &[Boots], footprints: &[Footprint
                 keep("resident", usage.resident);
                 keep("proportional", usage.proportional);
                 keep("private", usage.private);
+                keep("dirty", usage.dirty);
                 keep("anonymous", usage.anonymous);
             }
         }
