@@ -130,7 +130,7 @@ pub(crate) struct Draining {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Relays {
     pub(crate) relays: Vec<Relay>,
-    /// Whether a limit or a busy worker left relays out.
+    /// Whether the limit or a worker that did not answer left relays out.
     pub(crate) incomplete: bool,
 }
 
@@ -143,6 +143,8 @@ pub(crate) struct Relay {
     pub(crate) rule: String,
     pub(crate) accept: String,
     pub(crate) phase: String,
+    /// Workers that did not answer in time: their relays are not in the list.
+    pub(crate) silent_workers: usize,
     pub(crate) age_ms: u64,
     pub(crate) idle_ms: u64,
     pub(crate) bytes_up: u64,
