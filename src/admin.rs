@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The control thread of a node: signals, admin API, metrics, news of
-//! interfaces, watchdog.
+//! interfaces, watchdog, the guard.
 //!
 //! It is the main thread, with a single-threaded runtime that is never on the
 //! data path. It knows the node only as [`Operations`]. The admin API is HTTP
@@ -238,6 +238,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
         if !settled {
+        control.node.look_after_guard();
             // All the code that only starting needs has run.
             memory::forget_start();
             settled = true;

@@ -39,6 +39,10 @@ impl Operations for Fake {
     fn interfaces(&self) -> Vec<Interface> {
         vec![Interface::absent("c0")]
     }
+    fn guard(&self) -> api::Guard {
+        api::Guard::default()
+    }
+    fn look_after_guard(&self) {}
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![("events_lost", "Lost.", 4)]
     }

@@ -20,6 +20,7 @@ mod limits;
 mod observation;
 mod reload;
 mod storm;
+mod service;
 mod teardown;
 mod tuning;
 

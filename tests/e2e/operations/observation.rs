@@ -70,7 +70,7 @@ fn status_metrics_and_log_tell_the_same() {
 }
 
 /// What `/metrics` says, by name and labels.
-fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
+pub(super) fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
     let (code, page) = http_get(host, METRICS, "/metrics");
     assert_eq!(code, 200);
     let mut metrics = BTreeMap::new();
