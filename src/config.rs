@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use posthaste_relay::policy::Policy;
 
+use crate::groups::Group;
+
 mod build;
 pub(crate) mod controller;
 mod file;
@@ -46,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) admin_socket: PathBuf,
     /// Where metrics are served; `None` when switched off.
     pub(crate) metrics: Option<SocketAddr>,
+    /// The group whose members may use it, besides the node's own user.
+    pub(crate) admin_group: Option<Group>,
     /// How flows are intercepted.
     pub(crate) transparent: Transparent,
     /// Where clients and peers ask for a relay (RFC 8803), besides.
@@ -193,6 +197,7 @@ impl Config {
         keep("admin.socket", self.admin_socket == next.admin_socket);
         keep("metrics.listen", self.metrics == next.metrics);
         keep(
+        keep("admin.group", self.admin_group == next.admin_group);
             "listener",
             self.explicit == next.explicit && self.fixed == next.fixed,
         );
@@ -217,6 +222,7 @@ impl Config {
         next.admin_socket.clone_from(&self.admin_socket);
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
+        next.admin_group.clone_from(&self.admin_group);
         next.explicit.clone_from(&self.explicit);
         next.fixed.clone_from(&self.fixed);
         next.follow.clone_from(&self.follow);

@@ -173,7 +173,7 @@ impl Prepared {
         let listeners = admin::Listeners::bind(config)?;
         host::install(&config.transparent)?;
         let (log, writer) = journal::start(config.node.log_connections)?;
-        for warning in &config.warnings {
+        for warning in config.warnings.iter().chain(&admin::door::obstacle(config)) {
             log.warn(warning, &[]);
         }
         let policy = Arc::new(config.policy.clone());

@@ -100,7 +100,7 @@ impl Served {
         });
         let control = Arc::new(Control::new(Arc::clone(&node) as Arc<dyn Operations>));
         let socket = std::env::temp_dir().join(format!("ph-{name}-{}.sock", std::process::id()));
-        let admin = socket::AdminSocket::bind(&socket).unwrap();
+        let admin = socket::AdminSocket::bind(&socket, None).unwrap();
         let tcp = socket::bind_metrics(([127, 0, 0, 1], 0).into()).unwrap();
         let metrics = tcp.local_addr().unwrap();
         let theirs = Arc::clone(&control);

@@ -215,6 +215,10 @@ impl Reader {
         );
         let metrics = self.metrics(&file.metrics);
         let transparent = self.transparent(&file.transparent);
+        let find = self.capacity.group;
+        let admin_group = self.get("admin.group", &file.admin.group, None, |v| {
+            value::group(v, find).map(Some)
+        });
         let (explicit, fixed) = self.listeners(&file.listener);
         if !transparent.enabled && explicit.is_empty() && fixed.is_empty() {
             let at = file.transparent.enabled.as_ref();
@@ -240,6 +244,7 @@ impl Reader {
             transparent,
             explicit,
             fixed,
+            admin_group,
             policy,
             measure,
             follow,

@@ -334,6 +334,7 @@ fn a_running_node_adopts_what_it_can() {
         ]
     );
     assert_eq!(adopted.transparent, now.transparent);
+            "admin.group",
     assert_eq!(adopted.policy.rules, next.policy.rules);
     // The chains wait for the number of the node.
     assert_eq!(adopted.policy.chains, now.policy.chains);

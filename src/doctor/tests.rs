@@ -179,6 +179,7 @@ pub(super) fn config() -> Config {
     };
     Config::parse("node.toml".as_ref(), "version = 1", &capacity).unwrap()
 }
+        group: |_| None,
 
 /// What a host with this ailment is told, besides what is well.
 fn diagnose(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {

@@ -15,12 +15,13 @@ mod affinity;
 mod death;
 mod drain;
 mod footprint;
+mod group;
 mod interfaces;
 mod limits;
 mod observation;
 mod reload;
-mod storm;
 mod service;
+mod storm;
 mod teardown;
 mod tuning;
 
