@@ -74,6 +74,9 @@ enum Verb {
         /// Change the kernel settings that peers and listeners are better off with (doctor names them)
         #[arg(long)]
         tune: bool,
+        /// With --tune: change them at every start of this host too, by a file in /etc/sysctl.d
+        #[arg(long, requires = "tune")]
+        persist: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -152,9 +155,19 @@ impl Cli {
                 let config = Config::load_or_default(config.config.as_deref())?;
                 return doctor::run(&config, json);
             }
-            Verb::Setup { config, tune, json } => {
+            Verb::Setup {
+                config,
+                tune,
+                persist,
+                json,
+            } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
-                host::setup(&config, tune, json)?;
+                let tuning = match (tune, persist) {
+                    (false, _) => Tuning::Off,
+                    (true, false) => Tuning::UntilReboot,
+                    (true, true) => Tuning::Persistent,
+                };
+                host::setup(&config, tuning, json)?;
             }
             Verb::Teardown {
                 config,
