@@ -17,6 +17,7 @@ use crate::groups::Group;
 
 mod build;
 pub(crate) mod controller;
+mod document;
 mod file;
 mod follow;
 mod host;
@@ -24,6 +25,7 @@ mod host;
 pub(crate) mod invariants;
 mod measure;
 mod problem;
+mod shadow;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -46,10 +48,10 @@ pub(crate) struct Config {
     pub(crate) node: Node,
     /// Path of the admin socket.
     pub(crate) admin_socket: PathBuf,
-    /// Where metrics are served; `None` when switched off.
-    pub(crate) metrics: Option<SocketAddr>,
     /// The group whose members may use it, besides the node's own user.
     pub(crate) admin_group: Option<Group>,
+    /// Where metrics are served; `None` when switched off.
+    pub(crate) metrics: Option<SocketAddr>,
     /// How flows are intercepted.
     pub(crate) transparent: Transparent,
     /// Where clients and peers ask for a relay (RFC 8803), besides.
@@ -195,9 +197,9 @@ impl Config {
         let same_node = self.policy.chains.me == next.policy.chains.me;
         keep("node.id", same_node);
         keep("admin.socket", self.admin_socket == next.admin_socket);
+        keep("admin.group", self.admin_group == next.admin_group);
         keep("metrics.listen", self.metrics == next.metrics);
         keep(
-        keep("admin.group", self.admin_group == next.admin_group);
             "listener",
             self.explicit == next.explicit && self.fixed == next.fixed,
         );
@@ -220,9 +222,9 @@ impl Config {
         next.node.workers = self.node.workers;
         next.policy.relays_max = build::share(next.node.relays_max, self.node.workers);
         next.admin_socket.clone_from(&self.admin_socket);
+        next.admin_group.clone_from(&self.admin_group);
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
-        next.admin_group.clone_from(&self.admin_group);
         next.explicit.clone_from(&self.explicit);
         next.fixed.clone_from(&self.fixed);
         next.follow.clone_from(&self.follow);
