@@ -114,12 +114,12 @@ enum Verb {
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
     Reload(AdminArgs),
-}
-
-/// Which configuration.
     /// Clean up after a node that dies: nodes start it by themselves
     #[command(hide = true)]
     Guard(guard::GuardArgs),
+}
+
+/// Which configuration.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConfigArgs {
     /// Configuration file; without it, relay what this host forwards
@@ -187,6 +187,7 @@ impl Cli {
             Verb::Run(args) => return run::run(args),
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
+            Verb::Guard(args) => guard::run(&args)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -200,8 +201,12 @@ fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
         return explain(file, &config.warnings, json, &config, config.to_json()?);
     }
     let config = Config::load(file)?;
-            Verb::Guard(args) => guard::run(&args)?,
-    explain(file, &config.warnings, json, &config, config.to_json()?)
+    let misfits = host::misfits(&config);
+    let misfits = misfits
+        .iter()
+        .map(|misfit| format!("on this host: {misfit}"));
+    let warnings: Vec<String> = config.warnings.iter().cloned().chain(misfits).collect();
+    explain(file, &warnings, json, &config, config.to_json()?)
 }
 
 /// What a file that is right means.

@@ -17,6 +17,7 @@ use crate::{admin, cli, privileges};
 
 mod claim;
 mod filters;
+mod fit;
 mod links;
 mod routing;
 mod sockets;
@@ -25,6 +26,7 @@ mod tests;
 mod tuning;
 
 pub(crate) use claim::Claim;
+pub(crate) use fit::{gaps, misfits};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use routing::{Family, Rule};
 pub(crate) use tuning::{Tuning, wishes};
