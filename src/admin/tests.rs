@@ -48,7 +48,10 @@ impl Operations for Fake {
     }
     fn configuration(&self) -> Config {
         let text = include_str!("../../fuzz/seeds/config/full.toml");
-        Config::parse("node.toml".as_ref(), text, &crate::config::invariants::HOST).unwrap()
+        let host = &crate::config::invariants::HOST;
+        let mut config = Config::parse("node.toml".as_ref(), text, host).unwrap();
+        config.transparent.enabled = true;
+        config
     }
     fn links(&self) -> Links {
         let refused = [("seal".to_owned(), 5)].into();

@@ -195,6 +195,19 @@ fn health_is_told_to_whoever_asks() {
 }
 
 #[test]
+fn a_node_that_intercepts_nothing_is_ready_without_interfaces() {
+    let network = line();
+    let host = network.node(0);
+    let node = Node::builder(host, binary()).metrics(METRICS).config(
+        "[node]\nid = 7\n[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\n\
+         address = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n",
+    );
+    let node = node.start().unwrap();
+    assert_eq!(node.status().unwrap()["interfaces"], serde_json::json!([]));
+    assert_eq!(http_get(host, METRICS, "/readyz"), (200, "ready\n".into()));
+}
+
+#[test]
 fn connections_that_say_nothing_keep_nobody_from_the_metrics() {
     let network = line();
     let host = network.node(0);
