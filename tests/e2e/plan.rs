@@ -178,7 +178,11 @@ fn a_cost_of_nothing_stays_what_it_is() {
 fn links_without_delay_are_named() {
     let directory = Directory::new();
     let files = [
-        ("rows.txt", "0 5 0\n5 0 6\n7 8 0\n", "rows.txt:1: row 1, column 3 is 0 ms"),
+        (
+            "rows.txt",
+            "0 5 0\n5 0 6\n7 8 0\n",
+            "rows.txt:1: row 1, column 3 is 0 ms",
+        ),
         (
             "links.csv",
             "from,to,rtt_ms\na,b,5\nb,a,0\n",
@@ -209,5 +213,11 @@ fn links_without_delay_are_named() {
     let warnings = json(&plan(&file, &["--json"]))["warnings"].clone();
     let warnings = warnings.as_array().unwrap();
     assert_eq!(warnings.len(), 9, "{warnings:?}");
-    assert!(warnings[8].as_str().unwrap().contains("12 more links are 0 ms"), "{warnings:?}");
+    assert!(
+        warnings[8]
+            .as_str()
+            .unwrap()
+            .contains("12 more links are 0 ms"),
+        "{warnings:?}"
+    );
 }

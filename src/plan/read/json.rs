@@ -73,7 +73,9 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
     let whole = |error: posthaste_plan::matrix::Error| Problem::whole(error.to_string());
     let mut matrix = Matrix::new(names.names.len()).map_err(whole)?;
     let told = costs.into_iter().enumerate();
-    let told: BTreeMap<usize, u32> = told.filter_map(|(node, cost)| Some((node, cost?))).collect();
+    let told: BTreeMap<usize, u32> = told
+        .filter_map(|(node, cost)| Some((node, cost?)))
+        .collect();
     for (node, cost) in &told {
         matrix.set_cost(*node, *cost).map_err(whole)?;
     }
