@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The control thread of a node: signals, admin API, metrics, news of
-//! interfaces, watchdog.
+//! interfaces, watchdog, the guard.
 //!
 //! It is the main thread, with a single-threaded runtime that is never on the
 //! data path. It knows the node only as [`Operations`]. The admin API is HTTP
@@ -27,6 +27,7 @@ use crate::{memory, notify};
 pub(crate) mod api;
 pub(crate) mod bounded;
 mod control;
+pub(crate) mod door;
 mod fleet;
 mod operations;
 mod routes;
@@ -62,7 +63,7 @@ impl Listeners {
     /// Binds, and begins to take note of interfaces that come and go.
     pub(crate) fn bind(config: &Config) -> anyhow::Result<Self> {
         Ok(Self {
-            admin: socket::AdminSocket::bind(&config.admin_socket)?,
+            admin: socket::AdminSocket::bind(&config.admin_socket, config.admin_group.as_ref())?,
             metrics: config.metrics.map(socket::bind_metrics).transpose()?,
             links: watch_links().context("subscribe to news of interfaces")?,
         })
@@ -237,6 +238,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         };
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
+        control.node.look_after_guard();
         if !settled {
             // All the code that only starting needs has run.
             memory::forget_start();

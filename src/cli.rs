@@ -13,7 +13,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::controller::Controller;
 use crate::config::{ADMIN_SOCKET, Config};
-use crate::{client, controller, doctor, host, keys, node, plan, run};
+use crate::host::Tuning;
+use crate::{client, controller, doctor, guard, host, keys, node, plan, run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,6 +74,9 @@ enum Verb {
         /// Change the kernel settings that peers and listeners are better off with (doctor names them)
         #[arg(long)]
         tune: bool,
+        /// With --tune: change them at every start of this host too, by a file in /etc/sysctl.d
+        #[arg(long, requires = "tune")]
+        persist: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -110,6 +114,9 @@ enum Verb {
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
     Reload(AdminArgs),
+    /// Clean up after a node that dies: nodes start it by themselves
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
 }
 
 /// Which configuration.
@@ -148,9 +155,19 @@ impl Cli {
                 let config = Config::load_or_default(config.config.as_deref())?;
                 return doctor::run(&config, json);
             }
-            Verb::Setup { config, tune, json } => {
+            Verb::Setup {
+                config,
+                tune,
+                persist,
+                json,
+            } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
-                host::setup(&config, tune, json)?;
+                let tuning = match (tune, persist) {
+                    (false, _) => Tuning::Off,
+                    (true, false) => Tuning::UntilReboot,
+                    (true, true) => Tuning::Persistent,
+                };
+                host::setup(&config, tuning, json)?;
             }
             Verb::Teardown {
                 config,
@@ -170,6 +187,7 @@ impl Cli {
             Verb::Run(args) => return run::run(args),
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
+            Verb::Guard(args) => guard::run(&args)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -183,7 +201,12 @@ fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
         return explain(file, &config.warnings, json, &config, config.to_json()?);
     }
     let config = Config::load(file)?;
-    explain(file, &config.warnings, json, &config, config.to_json()?)
+    let misfits = host::misfits(&config);
+    let misfits = misfits
+        .iter()
+        .map(|misfit| format!("on this host: {misfit}"));
+    let warnings: Vec<String> = config.warnings.iter().cloned().chain(misfits).collect();
+    explain(file, &warnings, json, &config, config.to_json()?)
 }
 
 /// What a file that is right means.

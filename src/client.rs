@@ -153,11 +153,18 @@ fn list(relays: &Relays) -> String {
             show::bytes(relay.bytes_down),
         )
     });
-    let mut text = show::relays(rows);
-    if relays.incomplete {
-        text.push_str("(there are more; --limit COUNT)\n");
+    show::relays(rows) + &left_out(relays)
+}
+
+/// What of the relays is not in the list, and why.
+fn left_out(relays: &Relays) -> String {
+    match (relays.silent_workers, relays.incomplete) {
+        (0, true) => "(there are more; --limit COUNT)\n".into(),
+        (0, false) => String::new(),
+        (silent, _) => {
+            format!("(workers that did not answer: {silent}; their relays are not listed)\n")
+        }
     }
-    text
 }
 
 /// The `drain` verb.
@@ -204,7 +211,7 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
 struct Look {
     at: Instant,
     status: Status,
-    relays: Vec<Relay>,
+    relays: Relays,
 }
 
 /// What `top` shows.
@@ -213,6 +220,8 @@ struct Busiest {
     relays_open: u64,
     up_bytes_per_second: f64,
     down_bytes_per_second: f64,
+    /// Whether some open relays were not looked at, so that a busier one may be missing.
+    incomplete: bool,
     relays: Vec<Busy>,
 }
 
@@ -231,7 +240,7 @@ impl Look {
         Ok(Self {
             at: Instant::now(),
             status: ask(socket, "GET", "/status")?,
-            relays: relays.relays,
+            relays,
         })
     }
 
@@ -241,16 +250,20 @@ impl Look {
 
     /// The `rows` relays that moved most since `before`.
     fn busiest(&self, before: &Self, rows: usize) -> Busiest {
-        let elapsed = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
-        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / elapsed;
+        let elapsed = self.at.duration_since(before.at);
+        let seconds = elapsed.as_secs_f64().max(1e-3);
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         let then: HashMap<&str, &Relay> = before
+            .relays
             .relays
             .iter()
             .map(|relay| (relay.id.as_str(), relay))
             .collect();
-        let busy = self.relays.iter().map(|relay| {
+        let busy = self.relays.relays.iter().filter_map(|relay| {
             let earlier = then.get(relay.id.as_str());
-            Busy {
+            // One that was open but not listed before: what it moved since is not known.
+            let is_new = u128::from(relay.age_ms) <= elapsed.as_millis();
+            (earlier.is_some() || is_new || !before.relays.incomplete).then(|| Busy {
                 relay: relay.clone(),
                 up_bytes_per_second: rate(
                     relay.bytes_up,
@@ -260,7 +273,7 @@ impl Look {
                     relay.bytes_down,
                     earlier.map_or(0, |earlier| earlier.bytes_down),
                 ),
-            }
+            })
         });
         let mut relays: Vec<Busy> = busy.collect();
         let total = |busy: &Busy| busy.up_bytes_per_second + busy.down_bytes_per_second;
@@ -274,6 +287,7 @@ impl Look {
             relays_open: self.counter("relays"),
             up_bytes_per_second: rate(self.counter("bytes_up"), before.counter("bytes_up")),
             down_bytes_per_second: rate(self.counter("bytes_down"), before.counter("bytes_down")),
+            incomplete: self.relays.incomplete,
             relays,
         }
     }
@@ -297,7 +311,12 @@ impl Busiest {
                 show::rate(busy.down_bytes_per_second),
             )
         });
-        head + &show::relays(rows)
+        let rest = if self.incomplete {
+            "(not all relays were looked at)\n"
+        } else {
+            ""
+        };
+        head + &show::relays(rows) + rest
     }
 }
 
@@ -325,4 +344,71 @@ fn present<T: Serialize>(
         return cli::print_json(answer);
     }
     cli::print(&text(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looked(at: Instant, relays: &[(&str, u64, u64)], incomplete: bool) -> Look {
+        let relay = |(id, age_ms, bytes): &(&str, u64, u64)| Relay {
+            id: (*id).into(),
+            client: String::new(),
+            server: String::new(),
+            rule: String::new(),
+            accept: String::new(),
+            phase: String::new(),
+            age_ms: *age_ms,
+            idle_ms: 0,
+            bytes_up: *bytes,
+            bytes_down: 0,
+        };
+        let status = serde_json::json!({
+            "version": "", "pid": 1, "state": "ready", "started": "", "uptime_seconds": 1.0,
+            "config": null, "workers": 1, "interfaces": [], "counters": {}, "ended": {},
+            "redirect": {}, "controller": null,
+            "reloads": {"succeeded": 0, "failed": 0, "last_success_unix_seconds": 0.0, "last_error": null},
+            "guard": {"pid": 2, "restarts": 0},
+        });
+        Look {
+            at,
+            status: serde_json::from_value(status).unwrap(),
+            relays: Relays {
+                relays: relays.iter().map(relay).collect(),
+                incomplete,
+                silent_workers: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn what_an_unlisted_relay_moved_before_is_no_rate() {
+        let at = Instant::now();
+        let after = at + Duration::from_secs(1);
+        let now = looked(after, &[("a", 9_000, 9_000), ("b", 500, 700)], true);
+        let busy = |incomplete| {
+            let before = looked(at, &[], incomplete);
+            let busiest = now.busiest(&before, 20).relays;
+            let shown = busiest.into_iter().map(|busy| busy.relay.id);
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(busy(true), ["b"], "of the other nobody knows");
+        assert_eq!(busy(false), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_said_and_why() {
+        let relays = |incomplete, silent_workers| Relays {
+            relays: Vec::new(),
+            incomplete,
+            silent_workers,
+        };
+        assert_eq!(left_out(&relays(false, 0)), "");
+        assert!(left_out(&relays(true, 0)).contains("--limit"));
+        let silent = left_out(&relays(true, 2));
+        assert!(
+            silent.contains("did not answer: 2") && !silent.contains("--limit"),
+            "{silent}"
+        );
+    }
 }

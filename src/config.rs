@@ -13,8 +13,11 @@ use std::time::Duration;
 
 use posthaste_relay::policy::Policy;
 
+use crate::groups::Group;
+
 mod build;
 pub(crate) mod controller;
+mod document;
 mod file;
 mod follow;
 mod host;
@@ -22,6 +25,7 @@ mod host;
 pub(crate) mod invariants;
 mod measure;
 mod problem;
+mod shadow;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -44,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) node: Node,
     /// Path of the admin socket.
     pub(crate) admin_socket: PathBuf,
+    /// The group whose members may use it, besides the node's own user.
+    pub(crate) admin_group: Option<Group>,
     /// Where metrics are served; `None` when switched off.
     pub(crate) metrics: Option<SocketAddr>,
     /// How flows are intercepted.
@@ -191,6 +197,7 @@ impl Config {
         let same_node = self.policy.chains.me == next.policy.chains.me;
         keep("node.id", same_node);
         keep("admin.socket", self.admin_socket == next.admin_socket);
+        keep("admin.group", self.admin_group == next.admin_group);
         keep("metrics.listen", self.metrics == next.metrics);
         keep(
             "listener",
@@ -215,6 +222,7 @@ impl Config {
         next.node.workers = self.node.workers;
         next.policy.relays_max = build::share(next.node.relays_max, self.node.workers);
         next.admin_socket.clone_from(&self.admin_socket);
+        next.admin_group.clone_from(&self.admin_group);
         next.metrics = self.metrics;
         next.transparent.clone_from(&self.transparent);
         next.explicit.clone_from(&self.explicit);

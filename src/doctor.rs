@@ -17,6 +17,7 @@ mod checks;
 mod cores;
 mod host;
 mod interception;
+mod listening;
 mod offload;
 mod others;
 #[cfg(test)]

@@ -6,23 +6,34 @@
 //! flows with the same addresses. The guard waits on a pipe whose other end
 //! only the node holds: a byte means that the node cleaned up itself, the end
 //! without one that it died. It holds nothing else and does nothing else.
+//!
+//! The first guard is forked while the node has one thread. One that dies is missed by the node,
+//! which starts another: see `again`.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caps::Capability;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
 
+use crate::admin::api;
 use crate::config::Transparent;
 use crate::host::{self, Claim};
+use crate::journal::Log;
 use crate::{memory, privileges};
+
+mod again;
+
+use again::Revival;
+pub(crate) use again::{GuardArgs, run};
 
 /// Name of the process, as `ps -e` shows it: the most the kernel keeps.
 const NAME: &std::ffi::CStr = c"posthaste-guard";
@@ -35,11 +46,20 @@ const DEATH_TIME_MAX: Duration = Duration::from_secs(2);
 /// like dying.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    pipe: File,
-    pid: Pid,
+    transparent: Transparent,
+    held: Mutex<Held>,
     /// Held together with the guard: a node that is started next waits for the
     /// later end of the two.
-    _claim: Claim,
+    claim: Claim,
+}
+
+/// The guard of this moment.
+#[derive(Debug)]
+struct Held {
+    /// Its process and its pipe; nothing while there is no guard.
+    guard: Option<(Pid, File)>,
+    revival: Revival,
+    restarts: u64,
 }
 
 impl Guard {
@@ -54,9 +74,13 @@ impl Guard {
         // child lacks.
         match unsafe { fork() }.context("fork the guard")? {
             ForkResult::Parent { child } => Ok(Self {
-                pipe: write.into(),
-                pid: child,
-                _claim: claim,
+                transparent: transparent.clone(),
+                held: Mutex::new(Held {
+                    guard: Some((child, write.into())),
+                    revival: Revival::new(Instant::now()),
+                    restarts: 0,
+                }),
+                claim,
             }),
             ForkResult::Child => {
                 drop(write);
@@ -65,11 +89,65 @@ impl Guard {
         }
     }
 
+    /// Sees whether the guard lives, and starts another when it does not.
+    pub(crate) fn look_after(&self, log: &Log) {
+        let now = Instant::now();
+        let mut held = self.held();
+        if let Some((pid, _)) = &held.guard {
+            match waitpid(*pid, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => return,
+                end => log.error("the guard died", &[("process", pid), ("how", &how(end))]),
+            }
+            held.guard = None;
+            held.revival.failed(now);
+        }
+        if !held.revival.is_due(now) {
+            return;
+        }
+        match again::start(&self.transparent, &self.claim) {
+            Ok(guard) => {
+                log.warn("the guard was started again", &[("process", &guard.0)]);
+                held.guard = Some(guard);
+                held.restarts += 1;
+                held.revival.succeeded(now);
+            }
+            Err(error) => {
+                held.revival.failed(now);
+                let error = format!("{error:#}");
+                log.error("cannot start the guard again", &[("error", &error)]);
+            }
+        }
+    }
+
+    /// How it is, for the operator.
+    pub(crate) fn state(&self) -> api::Guard {
+        let held = self.held();
+        api::Guard {
+            pid: held.guard.as_ref().map(|(pid, _)| pid.as_raw()),
+            restarts: held.restarts,
+        }
+    }
+
     /// Tells the guard that the node has cleaned up, and waits for its end.
-    pub(crate) fn release(mut self) {
-        // Both fail only when the guard has ended before.
-        let _ = self.pipe.write_all(b"c");
-        let _ = waitpid(self.pid, None);
+    pub(crate) fn release(&self) {
+        if let Some((pid, mut pipe)) = self.held().guard.take() {
+            // Both fail only when the guard has ended before.
+            let _ = pipe.write_all(b"c");
+            let _ = waitpid(pid, None);
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a guard ended.
+fn how(end: nix::Result<WaitStatus>) -> String {
+    match end {
+        Ok(WaitStatus::Signaled(_, signal, _)) => format!("killed by {signal}"),
+        Ok(WaitStatus::Exited(_, code)) => format!("exit code {code}"),
+        _ => "it is gone".into(),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{admin, cli, privileges};
 
 mod claim;
 mod filters;
+mod fit;
 mod links;
 mod reverse_path;
 mod routing;
@@ -26,11 +27,12 @@ mod tests;
 mod tuning;
 
 pub(crate) use claim::Claim;
+pub(crate) use fit::{gaps, misfits};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use reverse_path::strict_sources;
 pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;
-pub(crate) use tuning::wishes;
+pub(crate) use tuning::{Tuning, wishes};
 
 /// How often to look whether sockets have ended.
 const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);
@@ -108,13 +110,12 @@ pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The `setup` verb; with `tune`, the kernel's settings are changed too.
-pub(crate) fn setup(config: &Config, tune: bool, json: bool) -> anyhow::Result<()> {
+/// The `setup` verb.
+pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
+    tuning::require(tuning)?;
     let mut report = install(&config.transparent)?;
-    if tune {
-        tuning::apply(config, &mut report)?;
-    }
+    tuning::apply(config, tuning, &mut report)?;
     print_report(&report, json)
 }
 

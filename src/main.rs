@@ -15,6 +15,7 @@ mod controller;
 mod destinations;
 mod doctor;
 mod follow;
+mod groups;
 mod guard;
 mod host;
 mod intercept;

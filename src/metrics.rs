@@ -59,12 +59,28 @@ fn process(page: &mut Page, snapshot: &Snapshot) {
         stopping,
     );
     process_memory(page);
+    guard(page, snapshot);
     page.single("workers", "gauge", "Worker threads.", snapshot.workers);
     page.single(
         "log_events_dropped_total",
         "counter",
         "Log lines of the node's own that were dropped.",
         snapshot.events_dropped,
+    );
+}
+
+fn guard(page: &mut Page, snapshot: &Snapshot) {
+    page.single(
+        "guard_up",
+        "gauge",
+        "Whether the process is there that cleans up when the node dies.",
+        u8::from(snapshot.guard.pid.is_some()),
+    );
+    page.single(
+        "guard_restarts_total",
+        "counter",
+        "Times that this process died and was started again.",
+        snapshot.guard.restarts,
     );
 }
 
@@ -231,7 +247,7 @@ fn resident_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::{Interface, Reloads};
+    use crate::admin::api::{Guard, Interface, Reloads};
     use crate::admin::{Total, Totals};
     use std::collections::HashSet;
     use std::time::Duration;
@@ -256,6 +272,10 @@ mod tests {
             },
             redirect: vec![("events_lost", "SYNs lost.", 3)],
             interfaces: vec![Interface::absent("a\"b")],
+            guard: Guard {
+                pid: Some(77),
+                restarts: 2,
+            },
             links: links::tests::measured(),
             follow: Some(follow::tests::followed()),
             reloads: Reloads {
@@ -290,6 +310,8 @@ mod tests {
         for line in [
             "posthaste_process_start_time_seconds 1.5",
             "posthaste_relays 100",
+            "posthaste_guard_up 1",
+            "posthaste_guard_restarts_total 2",
             "posthaste_relays_opened_total 101",
             "posthaste_relays_ended_total{outcome=\"finished\"} 7",
             "posthaste_redirect_events_lost_total 3",

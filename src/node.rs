@@ -64,6 +64,7 @@ pub(crate) struct Node {
     pub(crate) log: Log,
     measure: Measure,
     pub(crate) following: Following,
+    pub(crate) guard: Arc<Guard>,
 }
 
 /// Runs a node until it is told to stop and has drained.
@@ -71,16 +72,16 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     privileges::require(&privileges::NODE)?;
     admin::ensure_alone(&config.admin_socket)?;
     privileges::raise_open_files()?;
-    let guard = Guard::start(&config.transparent)?;
+    let guard = Arc::new(Guard::start(&config.transparent)?);
     let transparent = config.transparent.clone();
-    let ended = run_guarded(path, config);
+    let ended = run_guarded(path, config, &guard);
     let removed = host::remove(&transparent);
     guard.release();
     ended?;
     removed.map(drop)
 }
 
-fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
+fn run_guarded(path: Option<PathBuf>, config: Config, guard: &Arc<Guard>) -> anyhow::Result<()> {
     // Loading takes as long as all the rest, so the rest is done beside it: by
     // the new thread, which has to start first and can bear it.
     let (maps, made) = mpsc::channel();
@@ -105,7 +106,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
     let following = Following::new(samples, clock);
     let measure = Measure::new(&config, reflectors, &handles, following.clone());
-    let parts = (log, measure, following);
+    let parts = (log, measure, following, Arc::clone(guard));
     let (node, threads) = Node::start(path, config, loaded, parts, workers)?;
     node.attach_all(&links)?;
     // Flows are relayed from here on.
@@ -182,7 +183,7 @@ impl Prepared {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
             log.warn(FORBIDDEN_PORTS, below);
         }
-        for warning in &config.warnings {
+        for warning in config.warnings.iter().chain(&admin::door::obstacle(config)) {
             log.warn(warning, &[]);
         }
         let policy = Arc::new(config.policy.clone());
@@ -220,7 +221,7 @@ impl Node {
         path: Option<PathBuf>,
         config: Config,
         mut redirect: Redirect,
-        (log, measure, following): (Log, Measure, Following),
+        (log, measure, following, guard): (Log, Measure, Following, Arc<Guard>),
         starting: Vec<worker::Starting>,
     ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
@@ -235,6 +236,7 @@ impl Node {
             log,
             measure,
             following,
+            guard,
         };
         let threads = starting.into_iter().map(worker::Starting::wait);
         let threads = threads.collect::<io::Result<Vec<_>>>();

@@ -14,6 +14,7 @@ use posthaste_plan::matrix::RATE_ASSUMED;
 use posthaste_plan::model::{Congestion, Mode};
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Model, Planner};
+use serde::Serialize;
 
 mod all;
 mod pair;
@@ -96,9 +97,26 @@ enum CongestionWord {
     Bbr,
 }
 
+/// An answer as JSON.
+#[derive(Debug, Serialize)]
+struct Document<'a, T> {
+    /// What the file tells but probably does not mean, one sentence each.
+    warnings: &'a [String],
+    #[serde(flatten)]
+    answer: T,
+}
+
 /// Does what the verb says.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let network = load(args)?;
+    let warnings = read::warnings(&network, args.file.display());
+    for warning in &warnings {
+        eprintln!("warning: {warning}");
+    }
+    answer(args, &network, &warnings)
+}
+
+fn answer(args: &PlanArgs, network: &Network, warnings: &[String]) -> anyhow::Result<()> {
     let hops_max = args.nodes_max.map(|nodes| nodes + 1);
     let planner = Planner::new(
         &network.matrix,
@@ -112,11 +130,12 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let (Some(from), Some(to)) = (&args.from, &args.to) else {
         let all = All::of(&planner, &network.names, &transfers);
         if args.json {
-            return cli::print_json(&all);
+            let answer = &all;
+            return cli::print_json(&Document { warnings, answer });
         }
         return cli::print(&show::all(&all));
     };
-    let ends = (node(&network, args, from)?, node(&network, args, to)?);
+    let ends = (node(network, args, from)?, node(network, args, to)?);
     ensure!(
         ends.0 != ends.1,
         "a chain needs two nodes, not {from} alone"
@@ -132,7 +151,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         written.with_context(|| format!("write {}", file.display()))?;
     }
     if args.json {
-        return cli::print_json(&pair);
+        let answer = &pair;
+        return cli::print_json(&Document { warnings, answer });
     }
     cli::print(&show::pair(&pair))
 }
@@ -178,7 +198,7 @@ fn load(args: &PlanArgs) -> anyhow::Result<Network> {
         read::read(&text, format).map_err(|problem| anyhow::anyhow!(problem.of_file(&file)))?;
     let cost = read::micros(args.node_cost).map_err(|what| wrong("--node-cost", &what))?;
     for node in 0..network.names.len() {
-        if network.matrix.cost_us(node) == 0 {
+        if !network.costed.contains(&node) {
             network.matrix.set_cost(node, cost)?;
         }
     }

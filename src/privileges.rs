@@ -133,6 +133,16 @@ pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     nix::sys::prctl::set_no_new_privs().context("set no_new_privs")
 }
 
+/// Has programs that this thread executes keep these capabilities, whoever its user is.
+pub(crate) fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
+    for capability in passed {
+        for set in [CapSet::Inheritable, CapSet::Ambient] {
+            caps::raise(None, set, *capability).with_context(|| format!("pass on {capability}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// Raises the limit of open files as far as this process may. Returns it.
 pub(crate) fn raise_open_files() -> anyhow::Result<u64> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;

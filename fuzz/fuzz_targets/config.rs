@@ -13,6 +13,11 @@ mod product {
 #[path = "../../src/affinity.rs"]
 mod affinity;
 
+// Whose the admin socket is.
+#[allow(dead_code, reason = "the node uses the rest")]
+#[path = "../../src/groups.rs"]
+mod groups;
+
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

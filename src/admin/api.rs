@@ -45,6 +45,8 @@ pub(crate) struct Status {
     pub(crate) config: Option<String>,
     pub(crate) workers: usize,
     pub(crate) interfaces: Vec<Interface>,
+    /// The process that cleans up when this one dies.
+    pub(crate) guard: Guard,
     /// The workers' counters, summed.
     pub(crate) counters: BTreeMap<String, u64>,
     /// Relays ended, by outcome.
@@ -54,6 +56,15 @@ pub(crate) struct Status {
     pub(crate) reloads: Reloads,
     /// The controller that is followed, if any.
     pub(crate) controller: Option<follow::Follow>,
+}
+
+/// The process that cleans up after a dead node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Guard {
+    /// Its number; nothing while there is no guard.
+    pub(crate) pid: Option<i32>,
+    /// How many times one died and was started again.
+    pub(crate) restarts: u64,
 }
 
 /// An interface the node intercepts on, or was told to.
@@ -130,8 +141,10 @@ pub(crate) struct Draining {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Relays {
     pub(crate) relays: Vec<Relay>,
-    /// Whether a limit or a busy worker left relays out.
+    /// Whether the limit or a worker that did not answer left relays out.
     pub(crate) incomplete: bool,
+    /// Workers that did not answer in time: their relays are not in the list.
+    pub(crate) silent_workers: usize,
 }
 
 /// One relay.

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::api::follow::Follow;
 use super::api::links::Links;
-use super::api::{Interface, ReloadReport, Reloads, State, Status};
+use super::api::{Guard, Interface, ReloadReport, Reloads, State, Status};
 use super::operations::Operations;
 use crate::journal::Timestamp;
 use crate::notify;
@@ -149,6 +149,7 @@ impl Control {
                     .map(|(name, _, value)| (*name, *value)),
             ),
             interfaces: snapshot.interfaces,
+            guard: snapshot.guard,
             reloads: snapshot.reloads,
             controller: snapshot.follow,
         }
@@ -167,6 +168,7 @@ impl Control {
             totals: Totals::of(self.workers()),
             redirect: self.node.redirect_stats(),
             interfaces: self.node.interfaces(),
+            guard: self.node.guard(),
             links: self.node.links(),
             follow: self.node.follow(),
             reloads,
@@ -186,6 +188,7 @@ pub(crate) struct Snapshot {
     /// The redirect program's counters: name, documentation, value.
     pub(crate) redirect: Vec<(&'static str, &'static str, u64)>,
     pub(crate) interfaces: Vec<Interface>,
+    pub(crate) guard: Guard,
     pub(crate) links: Links,
     /// The controller that is followed, if any.
     pub(crate) follow: Option<Follow>,

@@ -47,21 +47,24 @@ fn ask_owner<T>(
 
 /// Up to `limit` relays of the whole node.
 pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
-    let answers = ask_all(workers, |answer| Command::List { limit, answer });
-    let silent = answers.iter().any(Result::is_err);
+    // One more than is shown: whether there is one, counters of another moment cannot tell.
+    let asked = limit.saturating_add(1);
+    let answers = ask_all(workers, |answer| Command::List {
+        limit: asked,
+        answer,
+    });
+    let silent_workers = answers.iter().filter(|answer| answer.is_err()).count();
     let mut relays: Vec<Relay> = answers
         .into_iter()
         .flatten()
         .flatten()
         .map(Into::into)
         .collect();
-    let open: u64 = workers
-        .iter()
-        .map(|worker| worker.counters.relays.read())
-        .sum();
+    let cut = relays.len() > limit;
     relays.truncate(limit);
     Relays {
-        incomplete: silent || relays.len() == limit && open > limit as u64,
+        incomplete: cut || silent_workers > 0,
+        silent_workers,
         relays,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_relay::control::Handle;
 
-use super::api::{Interface, ReloadReport, follow::Follow, links::Links};
+use super::api::{self, Interface, ReloadReport, follow::Follow, links::Links};
 use crate::chains::Followed;
 use crate::config::Config;
 use crate::host::{self, LinkEvent};
@@ -23,6 +23,10 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn config_file(&self) -> Option<String>;
     /// The interfaces it intercepts on, and those it was told to but cannot.
     fn interfaces(&self) -> Vec<Interface>;
+    /// How its guard is.
+    fn guard(&self) -> api::Guard;
+    /// Sees whether its guard lives, and starts another when it does not.
+    fn look_after_guard(&self);
     /// The redirect program's counters: name, documentation, value.
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
     /// The configuration in force.
@@ -79,6 +83,14 @@ impl Operations for Node {
             }
         }
         all
+    }
+
+    fn guard(&self) -> api::Guard {
+        self.guard.state()
+    }
+
+    fn look_after_guard(&self) {
+        self.guard.look_after(&self.log);
     }
 
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {

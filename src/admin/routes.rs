@@ -199,8 +199,10 @@ async fn ready(Shared(control): Node) -> Response {
             .interfaces()
             .iter()
             .any(|interface| interface.attached);
+        // Where nothing is intercepted, listeners are all there is.
+        let good = attached || !control.node.configuration().transparent.enabled;
         match control.state() {
-            State::Ready => verdict(attached, "ready\n", "attached to no interface\n"),
+            State::Ready => verdict(good, "ready\n", "attached to no interface\n"),
             State::Draining => verdict(false, "", "draining\n"),
         }
     })

@@ -39,12 +39,19 @@ impl Operations for Fake {
     fn interfaces(&self) -> Vec<Interface> {
         vec![Interface::absent("c0")]
     }
+    fn guard(&self) -> api::Guard {
+        api::Guard::default()
+    }
+    fn look_after_guard(&self) {}
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![("events_lost", "Lost.", 4)]
     }
     fn configuration(&self) -> Config {
         let text = include_str!("../../fuzz/seeds/config/full.toml");
-        Config::parse("node.toml".as_ref(), text, &crate::config::invariants::HOST).unwrap()
+        let host = &crate::config::invariants::HOST;
+        let mut config = Config::parse("node.toml".as_ref(), text, host).unwrap();
+        config.transparent.enabled = true;
+        config
     }
     fn links(&self) -> Links {
         let refused = [("seal".to_owned(), 5)].into();
@@ -96,7 +103,7 @@ impl Served {
         });
         let control = Arc::new(Control::new(Arc::clone(&node) as Arc<dyn Operations>));
         let socket = std::env::temp_dir().join(format!("ph-{name}-{}.sock", std::process::id()));
-        let admin = socket::AdminSocket::bind(&socket).unwrap();
+        let admin = socket::AdminSocket::bind(&socket, None).unwrap();
         let tcp = socket::bind_metrics(([127, 0, 0, 1], 0).into()).unwrap();
         let metrics = tcp.local_addr().unwrap();
         let theirs = Arc::clone(&control);

@@ -51,7 +51,9 @@ fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
     let rest = url.strip_prefix("http://").unwrap_or(url);
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     rest.parse().with_context(|| {
-        format!("\"{url}\": expected an address and port such as http://127.0.0.1:9465")
+        format!(
+            "\"{url}\": expected an address and port such as http://127.0.0.1:9465 (names are not looked up)"
+        )
     })
 }
 

@@ -3,11 +3,12 @@
 //! this knows no more of HTTP/1.1 than it sends.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+
+use crate::admin::door::{Knock, knock};
 
 /// How long the node may take; its own waits end sooner.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -21,12 +22,14 @@ pub(super) struct Answer {
 
 /// Sends a request without a body.
 pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Result<Answer> {
-    let stream = UnixStream::connect(socket).with_context(|| {
-        format!(
-            "no node answers at {} (is one running? --socket PATH names another)",
-            socket.display()
-        )
-    })?;
+    let shown = socket.display();
+    let stream = match knock(socket) {
+        Knock::Answered(stream) => stream,
+        Knock::Nobody(why) => {
+            bail!("no node answers at {shown}: {why} (is one running? --socket PATH names another)")
+        }
+        Knock::Unknown(why) => bail!("cannot ask the node at {shown}: {why}"),
+    };
     stream
         .set_read_timeout(Some(ANSWER_TIME_MAX))
         .context("bound the wait")?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::admin::api::follow::{Clock, Follow};
-use crate::admin::api::{Detail, Relay, ReloadReport, Status, Tcp};
+use crate::admin::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
 /// The `status` verb.
 pub(super) fn status(status: &Status) -> String {
@@ -35,6 +35,7 @@ pub(super) fn status(status: &Status) -> String {
     if status.interfaces.is_empty() {
         text.push_str("interface      NONE: nothing is intercepted\n");
     }
+    text.push_str(&guard(status.guard));
     if let Some(follow) = &status.controller {
         text.push_str(&controller(follow));
     }
@@ -64,6 +65,19 @@ pub(super) fn status(status: &Status) -> String {
         true,
     );
     text
+}
+
+/// The process that cleans up.
+fn guard(guard: Guard) -> String {
+    let process = match guard.pid {
+        Some(pid) => format!("process {pid}"),
+        None => "NONE: nobody cleans up if the node dies; the log says why".into(),
+    };
+    let again = match guard.restarts {
+        0 => String::new(),
+        times => format!(", started again {times} times"),
+    };
+    format!("guard          {process}{again}\n")
 }
 
 /// The controller that is followed, and its plan.

@@ -17,7 +17,7 @@ use toml::{Spanned, Value};
 use super::host::Capacity;
 use super::problem::{self, Problem};
 use super::value::{self, Reading};
-use super::{ADMIN_SOCKET, Config, Node, Transparent, file};
+use super::{ADMIN_SOCKET, Config, Node, Transparent, document, file};
 
 mod chains;
 mod controller;
@@ -47,14 +47,12 @@ pub(super) type Located = Vec<(Option<(usize, usize)>, String)>;
 
 /// The configuration that `text` describes.
 pub(super) fn from_text(text: &str, capacity: &Capacity) -> Result<Config, Located> {
-    let file: file::File = toml::from_str(text)
-        .map_err(|error| problem::locate(text, vec![problem::from_toml(text, &error)]))?;
-    let mut reader = Reader::new(*capacity);
-    let config = reader.config(&file);
-    if reader.problems.is_empty() {
-        return Ok(config);
-    }
-    Err(problem::locate(text, reader.problems))
+    let build = |file: &file::File| {
+        let mut reader = Reader::new(*capacity);
+        let config = reader.config(file);
+        (Some(config), reader.problems)
+    };
+    document::read(text, build).map_err(|problems| problem::locate(text, problems))
 }
 
 /// The configuration when there is no file.
@@ -83,7 +81,11 @@ impl Reader {
     }
 
     fn note(&mut self, at: Option<usize>, what: String) {
-        self.problems.push(Problem { at, what });
+        self.problems.push(Problem {
+            at,
+            what,
+            key: None,
+        });
     }
 
     /// The value of `key`, or `default` when it is absent or wrong.
@@ -213,6 +215,10 @@ impl Reader {
             ADMIN_SOCKET.into(),
             value::socket_path,
         );
+        let find = self.capacity.group;
+        let admin_group = self.get("admin.group", &file.admin.group, None, |v| {
+            value::group(v, find).map(Some)
+        });
         let metrics = self.metrics(&file.metrics);
         let transparent = self.transparent(&file.transparent);
         let (explicit, fixed) = self.listeners(&file.listener);
@@ -231,11 +237,14 @@ impl Reader {
         if file.controller.is_none() {
             self.lonely_listeners(&explicit, &policy);
         }
+        self.shadowed(&policy);
+        self.shared_port(&explicit, &fixed, metrics);
         let measure = self.measure(file, &explicit, &policy.chains.peers);
         let follow = self.follow(file, policy.chains.me);
         Config {
             node,
             admin_socket,
+            admin_group,
             metrics,
             transparent,
             explicit,

@@ -51,6 +51,7 @@ pub(super) struct Node {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Admin {
     pub(super) socket: Scalar,
+    pub(super) group: Scalar,
 }
 
 /// `[metrics]`

@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::libc::O_NONBLOCK;
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::affinity;
+use crate::{affinity, groups};
 
 /// The host facts that defaults and checks use; fixed in tests.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Capacity {
     pub(crate) congestion: fn() -> Vec<String>,
     /// Reads a file that has a key in it.
     pub(crate) key_file: fn(&Path) -> io::Result<KeyFile>,
+    /// The number of the group of a name.
+    pub(crate) group: fn(&str) -> Option<u32>,
 }
 
 /// A file that has a key in it.
@@ -43,6 +45,7 @@ impl Capacity {
             files: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard),
             congestion: congestion_controls,
             key_file: read_key_file,
+            group: groups::id_of,
         }
     }
 }

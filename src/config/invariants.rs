@@ -16,6 +16,7 @@ pub(crate) const HOST: Capacity = Capacity {
     files: 20_512,
     congestion: || vec!["cubic".into(), "bbr".into()],
     key_file,
+    group: |name| (name == "netops").then_some(1234),
 };
 
 /// The files with keys on that host.

@@ -15,6 +15,8 @@ pub(super) struct Problem {
     pub(super) at: Option<usize>,
     /// What is wrong: the key, the value, and what was expected.
     pub(super) what: String,
+    /// The dotted key, where the structure of the file is wrong.
+    pub(super) key: Option<String>,
 }
 
 /// A configuration that cannot be used.
@@ -80,21 +82,33 @@ pub(super) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     (line, before[line_start..].chars().count() + 1)
 }
 
+/// Whether this says that a key is missing which is there, but of a wrong type: `path` leads to it.
+pub(super) fn is_echo(problem: &Problem, path: &str) -> bool {
+    let key = path.rsplit('.').next().unwrap_or(path);
+    let before = problem.what.split_once(&format!("{key} is missing"));
+    before.is_some_and(|(before, _)| before.is_empty() || before.ends_with(['.', ' ']))
+}
+
 /// A parser's or serde's complaint, with the key it is about.
 pub(super) fn from_toml(text: &str, error: &toml::de::Error) -> Problem {
     let span = error.span();
     let path = span.clone().and_then(|span| key_path(text, &span));
     let message = error.message().replace('\n', ", ");
-    let what = match path {
-        Some(path) => match unknown_key(&message) {
-            Some(told) => format!("{path}: {told}"),
-            None => format!("{path}: {message}"),
-        },
+    let value = span
+        .clone()
+        .and_then(|span| text.get(span))
+        .unwrap_or_default();
+    let what = match &path {
+        Some(path) => unknown_key(&message)
+            .map(|told| format!("{path}: {told}"))
+            .or_else(|| other_type(path, value, &message))
+            .unwrap_or_else(|| format!("{path}: {message}")),
         None => message,
     };
     Problem {
         at: span.map(|span| span.start),
         what,
+        key: path,
     }
 }
 
@@ -112,6 +126,26 @@ fn unknown_key(message: &str) -> Option<String> {
         _ => format!("known keys here: {}", known.join(", ")),
     };
     Some(format!("unknown key; {hint}"))
+}
+
+/// Serde's words about a value where a list or a section belongs, in ours.
+fn other_type(path: &str, value: &str, message: &str) -> Option<String> {
+    let (found, wanted) = message
+        .strip_prefix("invalid type: ")?
+        .split_once(", expected ")?;
+    let (is_section, is_top) = (found == "map", !path.contains('.'));
+    match wanted {
+        "a sequence" if is_section && is_top => Some(format!(
+            "{path}: expected [[{path}]], in two brackets: there may be several"
+        )),
+        "a sequence" if !is_section && !value.contains('\n') => {
+            Some(format!("{path} = {value}: expected a list: [{value}]"))
+        }
+        _ if wanted.starts_with("struct ") => {
+            Some(format!("{path} = {value}: expected a section, [{path}]"))
+        }
+        _ => None,
+    }
 }
 
 /// Levenshtein distance in characters.

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::value::{show_duration, show_size};
 use super::{Config, Transparent};
+use crate::groups::Group;
 
 mod chains;
 use chains::{Access, Chain, Controller, Listener, Measure, Peer, Route};
@@ -54,6 +55,24 @@ struct Node {
 #[derive(Debug, Serialize)]
 struct Admin {
     socket: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<NameOrNumber>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum NameOrNumber {
+    Name(String),
+    Number(u32),
+}
+
+impl NameOrNumber {
+    fn of(group: &Group) -> Self {
+        match &group.name {
+            Some(name) => Self::Name(name.clone()),
+            None => Self::Number(group.id),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -163,6 +182,7 @@ impl Effective {
             },
             admin: Admin {
                 socket: config.admin_socket.display().to_string(),
+                group: config.admin_group.as_ref().map(NameOrNumber::of),
             },
             metrics: Metrics {
                 listen: config

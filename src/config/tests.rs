@@ -152,7 +152,21 @@ const INVALID: &[(&str, &str, &[&str])] = &[
         ":3:19",
         &["true or false"],
     ),
-    ("node = 3", ":2:8", &["node", "expected struct Node"]),
+    (
+        "node = 3",
+        ":2:8",
+        &["node = 3", "expected a section, [node]"],
+    ),
+    (
+        "[rule]\nname = \"a\"",
+        ":2:1",
+        &["rule", "expected [[rule]], in two brackets"],
+    ),
+    (
+        "[transparent]\ninterfaces = \"eth0\"",
+        ":3:14",
+        &["transparent.interfaces = \"eth0\": expected a list: [\"eth0\"]"],
+    ),
     (
         "[admin]\nsocket = \"admin.sock\"",
         ":3:10",
@@ -320,6 +334,7 @@ fn a_running_node_adopts_what_it_can() {
             "node.workers",
             "node.id",
             "admin.socket",
+            "admin.group",
             "metrics.listen",
             "listener",
             "controller",
@@ -365,4 +380,81 @@ fn a_missing_file_is_named() {
         error.starts_with("/nonexistent/node.toml: cannot be read"),
         "{error}"
     );
+}
+
+#[test]
+fn mistakes_in_the_structure_hide_no_others() {
+    let error = error_of(
+        "[node]\nworkers = 0\nwrkers = 2\n[transparent]\ninterfaces = \"eth0\"\n\
+         [metric]\n[[rule]]\nname = \"a\"\nports = 443\naccept = \"soon\"\n",
+    );
+    let places = [
+        ":3:11: node.workers",
+        ":4:1: node.wrkers",
+        ":6:14: transparent.interfaces",
+    ];
+    let places = places
+        .into_iter()
+        .chain([":7:2: metric:", ":10:9: rule", ":11:10: rule \"a\""]);
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines.len(), 6, "{error}");
+    for (line, place) in lines.iter().zip(places) {
+        assert!(line.contains(place), "{place} in {line}");
+    }
+    // What was taken out is not missing too.
+    let error = error_of("[node]\nid = 9223372036854775808\n[[listener]]");
+    assert!(!error.contains("missing"), "{error}");
+    // There is an end to it.
+    let many: String = (0..100)
+        .map(|number| format!("key{number} = 1\n"))
+        .collect();
+    assert_eq!(error_of(&format!("[node]\n{many}")).lines().count(), 64);
+}
+
+#[test]
+fn what_can_never_apply_is_warned_of() {
+    let warnings = |body: &str| parse(&format!("version = 1\n{body}")).unwrap().warnings;
+    let rules = "[[rule]]\nname = \"web\"\nports = [80, 443]\n[[rule]]\nname = \"tls\"\nports = [443]\n\
+                 [[rule]]\nname = \"rest\"\n";
+    let [warning] = &warnings(rules)[..] else {
+        panic!("one warning: {:?}", warnings(rules))
+    };
+    assert!(
+        warning.starts_with("rule \"tls\" can never apply: rule \"web\" goes first"),
+        "{warning}"
+    );
+    let routes = format!(
+        "{NODE}{PEER}[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\"]\n\
+         [[route]]\nchains = [\"c\"]\n[[route]]\nchains = [\"c\"]\n"
+    );
+    let all = warnings(&routes);
+    assert!(
+        all.iter()
+            .any(|warning| warning.starts_with("route 2 can never apply: route 1")),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn listeners_that_overlap_are_warned_of() {
+    let listener = |address: &str| format!("[[listener]]\naddress = \"{address}\"\n");
+    let warnings = |addresses: &[&str]| {
+        let listeners: String = addresses.iter().map(|address| listener(address)).collect();
+        let text = format!("version = 1\n{NODE}[access]\nclients = [\"10.0.0.0/8\"]\n{listeners}");
+        parse(&text).unwrap().warnings
+    };
+    let wide = warnings(&["0.0.0.0:4480", "192.0.2.1:4480"]);
+    assert!(
+        wide[0].contains("\"192.0.2.1:4480\"") && wide[0].contains("\"0.0.0.0:4480\""),
+        "{wide:?}"
+    );
+    assert_eq!(
+        warnings(&["0.0.0.0:4480", "[::]:4480", "192.0.2.1:4481"]),
+        [""; 0]
+    );
+    for address in ["127.0.0.1:9464", "0.0.0.0:9464"] {
+        let shared = warnings(&[address]);
+        assert!(shared[0].contains("cannot start with both"), "{shared:?}");
+    }
+    assert_eq!(warnings(&["192.0.2.1:9464", "[::]:9464"]), [""; 0]);
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 use posthaste_relay::policy::{AcceptMode, Action, Prefix, SourceAddress};
 use toml::Value;
 
+use crate::groups::Group;
+
 mod nodes;
 
 pub(super) use nodes::*;
@@ -191,6 +193,23 @@ pub(super) fn socket_path(value: &Value) -> Reading<PathBuf> {
         "expected an absolute path of at most 107 bytes, such as \"/run/posthaste/admin.sock\""
             .into(),
     )
+}
+
+/// A group of this host by its name, for which `find` has the number, or any by its number.
+pub(super) fn group(value: &Value, find: fn(&str) -> Option<u32>) -> Reading<Group> {
+    let form = "expected the name of a group of this host (/etc/group), or the number of a group";
+    if let Some(number) = value.as_integer() {
+        let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
+        return Ok(Group {
+            id: id.ok_or(form)?,
+            name: None,
+        });
+    }
+    let name = value.as_str().unwrap_or_default();
+    Ok(Group {
+        id: find(name).ok_or(form)?,
+        name: Some(name.into()),
+    })
 }
 
 /// An address and port to listen on, or `"off"`.

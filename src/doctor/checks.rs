@@ -3,8 +3,8 @@
 
 use caps::Capability;
 
-use super::host::Host;
-use super::{Finding, Level, others};
+use super::host::{Host, Presence};
+use super::{Finding, Level, listening, others};
 use crate::config::Config;
 use crate::privileges;
 
@@ -12,11 +12,13 @@ use crate::privileges;
 pub(super) type Check = fn(&Host, &Config) -> Vec<Finding>;
 
 /// The checks for every node, in the order they are shown.
-pub(super) const ALL: [Check; 13] = [
+pub(super) const ALL: [Check; 15] = [
+    configuration,
     kernel,
     bpf,
     capabilities,
     node,
+    listening::listening,
     open_files,
     pipes,
     accept_queue,
@@ -154,26 +156,40 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
     )
 }
 
+/// What `check` warns of.
+fn configuration(_: &Host, config: &Config) -> Vec<Finding> {
+    let warnings = config.warnings.iter();
+    let findings = warnings.map(|warning| {
+        let remedy = "correct the configuration; posthaste check FILE shows what it means";
+        finding("configuration", Level::Warn, warning, remedy)
+    });
+    or_ok(
+        findings.collect(),
+        "configuration",
+        "it is as it was probably meant",
+    )
+}
+
 fn node(host: &Host, config: &Config) -> Vec<Finding> {
-    if host.node_runs {
-        return ok(
-            "node",
-            format!(
-                "a node runs here and answers at {}",
-                config.admin_socket.display()
-            ),
-        );
-    }
-    if host.rules.iter().any(crate::host::Rule::is_ours) {
-        let what =
-            "our routing rule is there, but no node answers: one was killed, or setup was run";
-        return warn(
-            "node",
-            what,
+    let check = "node";
+    let leftover = host.rules.iter().any(crate::host::Rule::is_ours);
+    match &host.node {
+        Presence::Answers => {
+            let socket = config.admin_socket.display();
+            ok(check, format!("a node runs here and answers at {socket}"))
+        }
+        Presence::Unknown(why) => warn(
+            check,
+            format!("whether a node runs here cannot be told: {why}"),
+            "run doctor as root, or as who may use the admin socket",
+        ),
+        Presence::None if leftover => warn(
+            check,
+            "our routing rule is there, but no node answers: one was killed, or setup was run",
             "posthaste teardown, unless a node with another admin socket runs",
-        );
+        ),
+        Presence::None => ok(check, "no node runs, and none left anything behind"),
     }
-    ok("node", "no node runs, and none left anything behind")
 }
 
 fn open_files(host: &Host, config: &Config) -> Vec<Finding> {

@@ -10,8 +10,10 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
 
+use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
+use crate::admin::door::{Knock, knock};
 use crate::config::Config;
 use crate::host::{self, Link, Rule};
 
@@ -56,14 +58,36 @@ pub(super) struct Host {
     pub(super) rules: Vec<Rule>,
     /// Somebody else has routes in our table.
     pub(super) table_taken: bool,
-    /// A node answers at the admin socket.
-    pub(super) node_runs: bool,
+    /// Whether a node runs.
+    pub(super) node: Presence,
+    /// Where it could not listen; nothing is tried while one runs.
+    pub(super) closed: Vec<Closed>,
     /// Congestion controls that could be loaded, besides the loaded ones.
     pub(super) congestion_modules: Vec<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
     /// CPUs, and on which of them packets arrive.
     pub(super) topology: Topology,
+}
+
+/// Whether a node answers at the admin socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Presence {
+    #[default]
+    None,
+    Answers,
+    /// Nobody can tell, and why.
+    Unknown(String),
+}
+
+impl Presence {
+    fn look(config: &Config) -> Self {
+        match knock(&config.admin_socket) {
+            Knock::Answered(_) => Self::Answers,
+            Knock::Nobody(_) => Self::None,
+            Knock::Unknown(why) => Self::Unknown(why),
+        }
+    }
 }
 
 /// One interface and its settings.
@@ -87,6 +111,11 @@ impl Host {
         let held = caps::read(None, CapSet::Effective).unwrap_or_default();
         let capability = |held: &Capability| held.to_string();
         let setting = |path: &&str| Some(((*path).to_owned(), setting(path)?));
+        let node = Presence::look(config);
+        let closed = match node {
+            Presence::None => listening::look(config),
+            _ => Vec::new(),
+        };
         Self {
             kernel: kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
             capabilities: held.iter().map(capability).collect(),
@@ -99,7 +128,8 @@ impl Host {
             files_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
             rules: host::rules().unwrap_or_default(),
             table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),
-            node_runs: std::os::unix::net::UnixStream::connect(&config.admin_socket).is_ok(),
+            node,
+            closed,
             congestion_modules: (crate::config::Capacity::of_host().congestion)(),
             firewalls: firewalls(),
             topology: Topology::read(Path::new("/proc"), Path::new("/sys"), allowed()),

@@ -6,7 +6,7 @@ use super::checks::{Check, fail, finding, ok, or_ok, warn};
 use super::host::{Host, Interface};
 use super::{Finding, Level};
 use crate::config::Config;
-use crate::host::Framing;
+use crate::host::{self, Framing};
 
 /// The checks for a node that intercepts flows, in the order they are shown.
 pub(super) const ALL: [Check; 9] = [
@@ -33,18 +33,25 @@ pub(super) fn wanted<'a>(
 }
 
 fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for name in &config.transparent.interfaces {
-        if !host
-            .interfaces
-            .iter()
-            .any(|interface| interface.link.name == *name)
-        {
-            let what = format!("there is no interface {name}, which transparent.interfaces names");
-            findings.extend(fail("interfaces", what, "ip link shows those there are"));
-        }
-    }
-    for interface in wanted(host, config).filter(|interface| interface.link.up) {
+    let links: Vec<_> = host
+        .interfaces
+        .iter()
+        .map(|interface| interface.link.clone())
+        .collect();
+    let gaps = host::gaps(&config.transparent, &links);
+    let mut findings: Vec<Finding> = gaps
+        .into_iter()
+        .map(|gap| {
+            let level = if gap.is_fatal {
+                Level::Fail
+            } else {
+                Level::Warn
+            };
+            finding("interfaces", level, gap.what, gap.remedy)
+        })
+        .collect();
+    let by_default = config.transparent.interfaces.is_empty();
+    for interface in wanted(host, config).filter(|interface| by_default && interface.link.up) {
         if let Framing::Other(kind) = interface.link.framing {
             let what = format!(
                 "{}: frames of ARPHRD type {kind} cannot be intercepted",

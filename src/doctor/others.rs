@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The check for a node that has peers or explicit listeners. It finds nothing
+//! The check for a node that has peers, listeners or a controller. It finds nothing
 //! for one that has none.
 
 use super::checks::{finding, ok, warn};
@@ -24,7 +24,7 @@ pub(super) fn settings(host: &Host, config: &Config) -> Vec<Finding> {
             Some(better) => {
                 let what = format!("{} = {now}: {}", wish.name(), wish.lacking);
                 let remedy = format!(
-                    "sysctl -w {}=\"{better}\", or posthaste setup --tune -c FILE",
+                    "sysctl -w {}=\"{better}\", or posthaste setup --tune -c FILE (with --persist over a reboot too)",
                     wish.name()
                 );
                 vec![finding(wish.topic, Level::Warn, what, remedy)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use posthaste_relay::policy::Rule as PolicyRule;
 
-use super::host::{Interface, kernel};
+use super::host::{Interface, Presence, kernel};
+use super::listening::Closed;
 use super::*;
 use crate::config::invariants::HOST;
 use crate::host::{Family, Framing, Link, Rule};
@@ -18,6 +19,8 @@ pub(super) fn interface(name: &str) -> Interface {
             framing: Framing::Ethernet,
             up: true,
             port_of: None,
+            master: None,
+            vlan_on: None,
         },
         forwards_v4: true,
         forwards_v6: true,
@@ -177,6 +180,7 @@ pub(super) fn config() -> Config {
         cpus: 1,
         files: 1 << 20,
         congestion: || vec!["bbr".into()],
+        group: |_| None,
     };
     Config::parse("node.toml".as_ref(), "version = 1", &capacity).unwrap()
 }
@@ -210,11 +214,45 @@ fn a_sound_host_passes_every_check() {
 /// A change to a sound host, how bad it is, and a part of what is said.
 type Ailment = (fn(&mut Host, &mut Config), Level, &'static str);
 
+fn closed(why: std::io::ErrorKind) -> Closed {
+    Closed {
+        key: "metrics.listen = \"127.0.0.1:9464\"".into(),
+        port: 9464,
+        why,
+        words: String::new(),
+    }
+}
+
 fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const AILMENTS: [Ailment; 31] = [
+const AILMENTS: [Ailment; 36] = [
+    (
+        |_, c| c.warnings.push("rule \"b\" can never apply".into()),
+        Level::Warn,
+        "rule \"b\" can never apply",
+    ),
+    (
+        |h, _| h.node = Presence::Unknown("permission denied on /run/x".into()),
+        Level::Warn,
+        "cannot be told: permission denied on /run/x",
+    ),
+    (
+        |h, _| h.closed.push(closed(std::io::ErrorKind::AddrInUse)),
+        Level::Fail,
+        "another program listens there",
+    ),
+    (
+        |h, _| h.closed.push(closed(std::io::ErrorKind::AddrNotAvailable)),
+        Level::Fail,
+        "no such address",
+    ),
+    (
+        |_, c| c.transparent.interfaces = vec!["c0".into()],
+        Level::Warn,
+        "only c0 can be intercepted",
+    ),
     (
         |h, _| h.kernel = (5, 15),
         Level::Fail,
@@ -242,7 +280,7 @@ const AILMENTS: [Ailment; 31] = [
         "ports below 1024",
     ),
     (
-        |_, c| c.transparent.interfaces = vec!["c0".into(), "x9".into()],
+        |_, c| c.transparent.interfaces = ["c0", "s0", "x9"].map(Into::into).into(),
         Level::Fail,
         "no interface x9",
     ),
@@ -387,11 +425,12 @@ fn what_looks_ill_but_is_not_passes() {
         },
         |h, _| {
             h.rules.push(rule(180, 0x1000_0000, 20117));
-            h.node_runs = true;
+            h.node = Presence::Answers;
         },
         |h, c| {
-            h.interfaces[1].src_valid_mark = true;
-            c.transparent.interfaces = vec!["c0".into()];
+            h.interfaces.push(interface("x0"));
+            h.interfaces[2].src_valid_mark = true;
+            c.transparent.interfaces = vec!["c0".into(), "s0".into()];
         },
         |h, _| {
             h.interfaces[0].link.port_of = Some("bridge".into());

@@ -7,7 +7,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,9 +42,7 @@ impl Claim {
             .mode(0o755)
             .create(directory);
         made.with_context(|| format!("create {}", directory.display()))?;
-        let namespace =
-            std::fs::metadata("/proc/thread-self/ns/net").context("read the network namespace")?;
-        let path = directory.join(format!("netns-{}.lock", namespace.ino()));
+        let path = path_in(directory)?;
         let deadline = Instant::now() + wait;
         loop {
             match try_lock(&path).with_context(|| format!("lock {}", path.display()))? {
@@ -54,6 +52,21 @@ impl Claim {
                 }
                 None => std::thread::sleep(WAIT_STEP),
             }
+        }
+    }
+
+    /// The claim of the parent, which handed its descriptor of the file to this process.
+    pub(crate) fn inherited(lock: OwnedFd) -> anyhow::Result<Self> {
+        let path = path_in(Path::new(DIRECTORY))?;
+        let file = File::from(lock);
+        let same = std::fs::metadata(&path).context("look at the lock file")?;
+        if file.metadata()?.ino() != same.ino() {
+            bail!("this is not the lock of the network namespace");
+        }
+        // Of one description of an open file, which holds the lock already.
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self { lock, path }),
+            Err((_, error)) => Err(error).context("lock the network namespace"),
         }
     }
 
@@ -74,6 +87,13 @@ impl AsFd for Claim {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.lock.as_fd()
     }
+}
+
+/// Where the lock of this thread's network namespace is.
+fn path_in(directory: &Path) -> anyhow::Result<PathBuf> {
+    let namespace =
+        std::fs::metadata("/proc/thread-self/ns/net").context("read the network namespace")?;
+    Ok(directory.join(format!("netns-{}.lock", namespace.ino())))
 }
 
 /// Opens and locks the file; `None` when somebody else has it.

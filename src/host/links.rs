@@ -19,9 +19,13 @@ const GROUPS: u32 = 1 | 1 << 7 | 1 << 18 | 1 << 23;
 const RULE_GONE: u16 = 33;
 /// `IFF_UP`
 const UP: u32 = 1;
-/// `IFLA_IFNAME`, `IFLA_LINKINFO`, and in it `IFLA_INFO_SLAVE_KIND`.
+/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, and in it `IFLA_INFO_KIND` and
+/// `IFLA_INFO_SLAVE_KIND`.
 const NAME: u16 = 3;
+const BELOW: u16 = 5;
+const MASTER: u16 = 10;
 const INFO: u16 = 18;
+const KIND: u16 = 1;
 const PORT_KIND: u16 = 4;
 
 /// What the frames of an interface start with.
@@ -62,6 +66,10 @@ pub(crate) struct Link {
     pub(crate) up: bool,
     /// What it is a port of (`bridge`, `bond`, `vrf`), if of anything.
     pub(crate) port_of: Option<String>,
+    /// The index of what it is a port of.
+    pub(crate) master: Option<u32>,
+    /// The index of the interface whose tagged frames it has, if it is a VLAN device.
+    pub(crate) vlan_on: Option<u32>,
 }
 
 impl Link {
@@ -72,17 +80,24 @@ impl Link {
             framing: Framing::of(u16_at(body, 2)?),
             up: u32_at(body, 8)? & UP != 0,
             port_of: None,
+            master: None,
+            vlan_on: None,
         };
+        let (mut below, mut is_vlan) = (None, false);
         for (kind, value) in attributes(body.get(BODY_BYTES..)?) {
             match kind {
                 NAME => link.name = text(value),
+                BELOW => below = u32_at(value, 0),
+                MASTER => link.master = u32_at(value, 0),
                 INFO => {
-                    let port = attributes(value).find(|(kind, _)| *kind == PORT_KIND);
-                    link.port_of = port.map(|(_, value)| text(value));
+                    let find = |wanted| attributes(value).find(|(kind, _)| *kind == wanted);
+                    link.port_of = find(PORT_KIND).map(|(_, value)| text(value));
+                    is_vlan = find(KIND).is_some_and(|(_, value)| text(value) == "vlan");
                 }
                 _ => (),
             }
         }
+        link.vlan_on = below.filter(|_| is_vlan);
         Some(link)
     }
 

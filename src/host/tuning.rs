@@ -3,7 +3,7 @@
 //!
 //! They concern every program in the network namespace, so a node changes none
 //! of them: `doctor` names them, `setup --tune` changes them and remembers what
-//! they were, `teardown` puts that back.
+//! they were, `teardown` puts that back. `persist` makes them outlive a reboot.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 use crate::config::Config;
+
+mod persist;
 
 /// Where the former values are kept. Not where a node has its files: a service
 /// manager removes those when the node ends.
@@ -59,8 +61,8 @@ const SLOW_START: Wish = Wish {
 const RECEIVE_WINDOW: Wish = Wish {
     topic: "receive window",
     path: "net/ipv4/tcp_rmem",
-    lacking: "hops begin with a receive window of less than 1 MiB",
-    fine: "hops begin with a receive window of 1 MiB or more",
+    lacking: "connections to listeners and hops begin with a receive window of less than 1 MiB",
+    fine: "connections to listeners and hops begin with a receive window of 1 MiB or more",
     better: |now| {
         let numbers = now.split_whitespace().map(str::parse::<u64>);
         let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
@@ -82,17 +84,31 @@ const FAST_OPEN: Wish = Wish {
 };
 
 /// What a node of this configuration wishes for; nothing when it knows no
-/// other node and has no explicit listener.
+/// other node and has no listener. A controller tells it of others.
 pub(crate) fn wishes(config: &Config) -> Vec<Wish> {
     let peers = &config.policy.chains.peers;
-    let listens = !config.explicit.is_empty();
+    let follows = config.follow.is_some();
+    let is_asked = !config.explicit.is_empty();
+    let listens = is_asked || !config.fixed.is_empty();
+    let keeps_hops = follows || peers.iter().any(|peer| peer.pool.max > 0);
     let conditions = [
-        (SLOW_START, peers.iter().any(|peer| peer.pool.max > 0)),
-        (RECEIVE_WINDOW, listens || !peers.is_empty()),
-        (FAST_OPEN, listens),
+        (SLOW_START, keeps_hops),
+        (RECEIVE_WINDOW, listens || follows || !peers.is_empty()),
+        // Fixed listeners take no data in a SYN: whoever connects there has no word for it.
+        (FAST_OPEN, is_asked),
     ];
     let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
     wanted.map(|(wish, _)| wish).collect()
+}
+
+/// Whether `setup` changes the settings, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tuning {
+    Off,
+    /// Until the host starts again.
+    UntilReboot,
+    /// Also after that.
+    Persistent,
 }
 
 /// A setting that was changed.
@@ -103,11 +119,22 @@ struct Change {
     applied: String,
 }
 
+/// Fails when the settings cannot be changed like that here.
+pub(super) fn require(tuning: Tuning) -> anyhow::Result<()> {
+    match tuning {
+        Tuning::Off | Tuning::UntilReboot => Ok(()),
+        Tuning::Persistent => persist::require_namespace_of_boot(),
+    }
+}
+
 /// Changes what could be better, and remembers what it was.
-pub(super) fn apply(config: &Config, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> anyhow::Result<()> {
+    if tuning == Tuning::Off {
+        return Ok(());
+    }
     let wishes = wishes(config);
     if wishes.is_empty() {
-        let what = "nothing to tune: the configuration has no [[peer]] and no [[listener]]";
+        let what = "nothing to tune: the configuration has no [[peer]], no [[listener]] and no [controller]";
         report.notes.push(what.into());
     }
     let memory = Memory::of_namespace()?;
@@ -132,17 +159,22 @@ pub(super) fn apply(config: &Config, report: &mut Report) -> anyhow::Result<()> 
         memory.keep(&changes)?;
         write(wish.path, &better)?;
     }
+    if tuning == Tuning::Persistent {
+        persist::keep(&changes, report)?;
+    }
     Ok(())
 }
 
 /// Puts back what [`apply`] changed, unless somebody has changed it since.
 pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
     let memory = Memory::of_namespace()?;
+    let changes = memory.recall()?;
+    let persisted = persist::recall_here()?.unwrap_or_default();
     for Change {
         path,
         former,
         applied,
-    } in memory.recall()?
+    } in joined(persisted, &changes)
     {
         let name = path.replace('/', ".");
         if read(&path)? == applied {
@@ -155,7 +187,15 @@ pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
             report.notes.push(what);
         }
     }
+    persist::forget(report)?;
     memory.forget()
+}
+
+/// Both, where `newer` goes before `older` for the same setting.
+fn joined(mut older: Vec<Change>, newer: &[Change]) -> Vec<Change> {
+    older.retain(|change| newer.iter().all(|other| other.path != change.path));
+    older.extend_from_slice(newer);
+    older
 }
 
 /// A setting, with single spaces between its numbers.

@@ -28,6 +28,9 @@ impl Node {
         if let Some(missing) = self.missing(links) {
             bail!("transparent.interfaces: there is no interface {missing} on this host");
         }
+        for gap in host::gaps(&self.config().transparent, links) {
+            self.log.warn(&gap.to_string(), &[]);
+        }
         self.update_interfaces(links);
         Ok(())
     }

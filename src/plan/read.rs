@@ -5,7 +5,7 @@
 //! Readers are handed text and touch no file. What is wrong is named with its line. What was not
 //! measured is left out: nothing is guessed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use posthaste_plan::matrix::{NODES_MAX, TIME_MAX_US};
@@ -71,9 +71,51 @@ pub(crate) struct Network {
     /// In the order of the matrix.
     pub(crate) names: Vec<String>,
     pub(crate) matrix: Matrix,
+    /// The nodes whose cost the file tells, 0 included.
+    pub(crate) costed: BTreeSet<usize>,
+    /// The links without delay that the file tells, which attract every chain.
+    free: Free,
+}
+
+/// Measured links of 0 ms: more likely such that were not measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Free {
+    /// The first of them.
+    named: Vec<Problem>,
+    /// How many there are besides.
+    more: usize,
+}
+
+impl Free {
+    /// Takes note of a link if it is free: where the file tells it, and its name there.
+    fn note(&mut self, link: Link, line: Option<usize>, place: impl FnOnce() -> String) {
+        if link.rtt_us != 0 {
+            return;
+        }
+        if self.named.len() == FREE_NAMED_MAX {
+            self.more += 1;
+            return;
+        }
+        let what = format!(
+            "{} is 0 ms: a link without delay attracts every chain. Leave out what was not \
+             measured; in rows of numbers write -",
+            place()
+        );
+        self.named.push(Problem { line, what });
+    }
 }
 
 impl Network {
+    /// Nodes and links of a file that tells no costs.
+    fn without_costs(names: Vec<String>, matrix: Matrix) -> Self {
+        Self {
+            names,
+            matrix,
+            costed: BTreeSet::new(),
+            free: Free::default(),
+        }
+    }
+
     /// The number of a node.
     pub(crate) fn node(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|known| known == name)
@@ -109,6 +151,17 @@ impl Problem {
             None => format!("{file}: {}", self.what),
         }
     }
+}
+
+/// Free links that are named one by one; of the others only the number is told.
+const FREE_NAMED_MAX: usize = 8;
+
+/// What is allowed in a file but probably not meant, one sentence each.
+pub(crate) fn warnings(network: &Network, file: impl fmt::Display) -> Vec<String> {
+    let Free { named, more } = &network.free;
+    let named = named.iter().map(|problem| problem.of_file(&file));
+    let rest = (*more > 0).then(|| format!("{file}: {more} more links are 0 ms"));
+    named.chain(rest).collect()
 }
 
 /// Reads the text of a file.

@@ -50,7 +50,8 @@ pub(super) fn find(asked: Option<&str>, config: Option<&Path>) -> anyhow::Result
     }
     let path = config.map_or_else(|| PathBuf::from(CONFIG), Path::to_owned);
     let shown = path.display();
-    if config.is_none() && !path.exists() {
+    // One that may not be looked at is there: reading it says what is wrong.
+    if config.is_none() && !path.try_exists().unwrap_or(true) {
         bail!(match asked {
             Some(name) => format!(
                 "--via {name}: no address and port, and there is no {shown} to find a peer of that \

@@ -317,3 +317,151 @@ fn an_ordinary_user_is_told_what_is_missing() {
     let output = run(&["check", &file.path.display().to_string()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
+
+#[test]
+fn every_mistake_is_named_at_once() {
+    let file = File::new(
+        "version = 1\n[transparent]\ninterfaces = \"eth0\"\n[node]\nworkers = 0\nwrkers = 2\n\
+         [[rule]]\nname = \"web\"\nports = 443\naccept = \"soon\"\n",
+    );
+    let message = said(&posthaste([Path::new("check"), &file.path]), 2);
+    let name = file.path.display();
+    for (place, words) in [
+        (
+            ":3:14",
+            "transparent.interfaces = \"eth0\": expected a list: [\"eth0\"]",
+        ),
+        (":5:11", "node.workers = 0: expected a whole number"),
+        (
+            ":6:1",
+            "node.wrkers: unknown key; did you mean \"workers\"?",
+        ),
+        (":9:9", "ports = 443: expected a list: [443]"),
+        (":10:10", "accept = \"soon\": expected \"early\""),
+    ] {
+        let line = message
+            .lines()
+            .find(|line| line.contains(&format!("{name}{place}: ")));
+        assert!(
+            line.is_some_and(|line| line.contains(words)),
+            "{place} {words}: {message}"
+        );
+    }
+    assert_eq!(message.lines().count(), 5, "{message}");
+}
+
+/// What `check` warns of in a namespace, where the file is right.
+fn warnings(host: &Namespace, text: &str) -> String {
+    let file = File::new(format!("version = 1\n{text}"));
+    let mut command = host.command(binary()).unwrap();
+    let output = command.arg("check").arg(&file.path).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn what_is_probably_not_meant_is_warned_of() {
+    let network = line();
+    let host = network.node(0);
+    let rules = "[[rule]]\nname = \"all\"\n[[rule]]\nname = \"late\"\nsources = []\n";
+    assert_says(
+        &warnings(host, rules),
+        &["rule \"late\" can never apply: rule \"all\" goes first"],
+    );
+    assert_eq!(
+        warnings(
+            host,
+            "[[rule]]\nname = \"a\"\n[[rule]]\nname = \"b\"\nports = [80]\n"
+        ),
+        ""
+    );
+    let listener = |address: &str| {
+        format!(
+            "[[listener]]\naddress = \"{address}\"\nmode = \"fixed\"\ndestination = \"192.0.2.9:80\"\n"
+        )
+    };
+    let node = "[node]\nid = 7\n";
+    let both = format!(
+        "{node}{}{}",
+        listener("0.0.0.0:4480"),
+        listener("127.0.0.1:4480")
+    );
+    assert_says(
+        &warnings(host, &both),
+        &["\"127.0.0.1:4480\": the listener \"0.0.0.0:4480\""],
+    );
+    let lacking = format!("{node}{}", listener("192.0.2.77:4480"));
+    assert_says(
+        &warnings(host, &lacking),
+        &["this host has no address 192.0.2.77"],
+    );
+    let lacking = format!("{node}{}", listener("[2001:db8::77]:4480"));
+    assert_says(
+        &warnings(host, &lacking),
+        &["this host has no address 2001:db8::77"],
+    );
+    assert_eq!(
+        warnings(host, &format!("{node}{}", listener("127.0.0.1:4480"))),
+        ""
+    );
+    // Such a node cannot start, and says why.
+    let metrics = format!("{node}{}", listener("127.0.0.1:9464"));
+    assert_says(
+        &warnings(host, &metrics),
+        &["a node cannot start with both"],
+    );
+}
+
+#[test]
+fn doctor_tries_where_a_node_would_listen() {
+    let network = line();
+    let host = network.node(0);
+    let directory = Scratch::new().unwrap();
+    let socket = directory.path().join("admin.sock");
+    let file = File::new(format!(
+        "version = 1\n[node]\nid = 7\n[admin]\nsocket = {socket:?}\n[[listener]]\n\
+         address = \"127.0.0.1:4480\"\n[access]\nclients = [\"10.0.0.0/8\"]\n"
+    ));
+    let findings = || {
+        let mut command = host.command(binary()).unwrap();
+        let output = command
+            .args(["doctor", "--json", "-c"])
+            .arg(&file.path)
+            .output()
+            .unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = answer["findings"].as_array().unwrap().clone();
+        let of = all
+            .into_iter()
+            .filter(|finding| finding["check"] == "listening");
+        of.map(|finding| {
+            format!(
+                "{} {} {}",
+                finding["level"], finding["what"], finding["remedy"]
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    let free = findings();
+    assert!(free.len() == 1 && free[0].contains("\"ok\""), "{free:?}");
+    let metrics = listen_at(host, "127.0.0.1:9464".parse().unwrap());
+    let listener = listen_at(host, "127.0.0.1:4480".parse().unwrap());
+    let taken = findings();
+    assert_eq!(taken.len(), 2, "{taken:?}");
+    for (finding, key) in taken.iter().zip(["metrics.listen", "listener.address"]) {
+        assert_says(
+            finding,
+            &["\"fail\"", key, "another program listens there", "ss -tlnp"],
+        );
+    }
+    drop((metrics, listener));
+    // Of a node that runs nothing is tried.
+    let mut command = host.command(binary()).unwrap();
+    command.arg("node").arg("-c").arg(&file.path);
+    let mut node = Process::spawn("the node", command).unwrap();
+    let is_ready = |node: &Process| node.stdout().contains("msg=ready");
+    node.wait_until("word that it is ready", SOON, is_ready)
+        .unwrap();
+    let runs = findings();
+    assert!(runs.len() == 1 && runs[0].contains("\"ok\""), "{runs:?}");
+}

@@ -149,3 +149,75 @@ fn what_is_wrong_is_said_with_file_and_line() {
     let missing = directory.0.path().join("missing.csv");
     assert!(stderr(&plan(&missing, &[])).contains("missing.csv"));
 }
+
+#[test]
+fn a_cost_of_nothing_stays_what_it_is() {
+    let directory = Directory::new();
+    let chain = |cost: &str, words: &[&str]| {
+        let links = r#"{"from": "a", "to": "x", "rtt_ms": 10}, {"from": "x", "to": "b", "rtt_ms": 10},
+            {"from": "a", "to": "b", "rtt_ms": 20.2}"#;
+        let text = format!(r#"{{"nodes": [{{"name": "x"{cost}}}], "links": [{links}]}}"#);
+        let file = directory.write("links.json", &text);
+        let pair = ["--from", "a", "--to", "b", "--json"];
+        let words = [&pair[..], words].concat();
+        let answer = json(&plan(&file, &words));
+        let chains = answer["chains"].as_array().unwrap().iter();
+        let by_x = chains.filter(|chain| chain["nodes"] == serde_json::json!(["a", "x", "b"]));
+        by_x.map(|chain| chain["length_ms"].as_f64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    // A node that costs nothing makes the way by it 20 ms long; --node-cost is for the others.
+    assert_eq!(chain(r#", "cost_ms": 0"#, &[]), [20.0]);
+    assert_eq!(chain(r#", "cost_ms": 0"#, &["--node-cost", "7"]), [20.0]);
+    assert_eq!(chain(r#", "cost_ms": 2"#, &[]), [22.0]);
+    assert_eq!(chain("", &[]), [20.5]);
+    assert_eq!(chain("", &["--node-cost", "0"]), [20.0]);
+}
+
+#[test]
+fn links_without_delay_are_named() {
+    let directory = Directory::new();
+    let files = [
+        (
+            "rows.txt",
+            "0 5 0\n5 0 6\n7 8 0\n",
+            "rows.txt:1: row 1, column 3 is 0 ms",
+        ),
+        (
+            "links.csv",
+            "from,to,rtt_ms\na,b,5\nb,a,0\n",
+            "links.csv:3: rtt_ms from b to a is 0 ms",
+        ),
+        (
+            "links.json",
+            r#"{"links": [{"from": "a", "to": "b", "rtt_ms": 0}]}"#,
+            "links.json: link 1 (\"a\" to \"b\"): rtt_ms is 0 ms",
+        ),
+    ];
+    for (name, text, said) in files {
+        let file = directory.write(name, text);
+        let output = plan(&file, &["--json"]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains(said), "{said} in {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        let answer = json(&output);
+        let warnings = answer["warnings"].as_array().unwrap();
+        assert!(warnings[0].as_str().unwrap().contains(said), "{warnings:?}");
+    }
+    // The diagonal says nothing; of very many zeroes some are named.
+    let file = directory.write("rows.txt", "0 5\n5 0\n");
+    let output = plan(&file, &["--json"]);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert_eq!(json(&output)["warnings"], serde_json::json!([]));
+    let file = directory.write("rows.txt", &"0 0 0 0 0\n".repeat(5));
+    let warnings = json(&plan(&file, &["--json"]))["warnings"].clone();
+    let warnings = warnings.as_array().unwrap();
+    assert_eq!(warnings.len(), 9, "{warnings:?}");
+    assert!(
+        warnings[8]
+            .as_str()
+            .unwrap()
+            .contains("12 more links are 0 ms"),
+        "{warnings:?}"
+    );
+}

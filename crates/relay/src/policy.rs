@@ -88,7 +88,8 @@ impl Prefix {
         address & self.mask() == self.address && is_mapped(address) == self.is_ipv4()
     }
 
-    fn is_ipv4(&self) -> bool {
+    /// Whether it is of IPv4 addresses.
+    pub fn is_ipv4(&self) -> bool {
         self.bits >= 96 && is_mapped(self.address)
     }
 
@@ -281,7 +282,7 @@ type Specificity = (u8, u8, u16);
 
 impl Match {
     /// Which of several matches a flow most narrowly: see [`Policy::classify`].
-    pub(crate) fn best<'a>(matches: impl Iterator<Item = &'a Self>, flow: &Flow) -> Option<usize> {
+    pub fn best<'a>(matches: impl Iterator<Item = &'a Self>, flow: &Flow) -> Option<usize> {
         let (client, server) = flow.addresses();
         let port = flow.server().port();
         let mut best: Option<(Specificity, usize)> = None;

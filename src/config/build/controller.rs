@@ -14,7 +14,7 @@ use toml::{Spanned, Value};
 use super::super::controller::{Api, Controller, Node, Plan, Server, Token};
 use super::super::file::{self, controller as written};
 use super::super::value::{self, Reading};
-use super::super::{Capacity, problem};
+use super::super::{Capacity, document, problem};
 use super::{Located, MONTH, Reader, SECOND};
 
 /// Bound on `[[node]]` sections: planning is known to be quick enough for as many.
@@ -32,14 +32,12 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The configuration that `text` describes.
 pub(in super::super) fn from_text(text: &str, capacity: &Capacity) -> Result<Controller, Located> {
-    let file: written::File = toml::from_str(text)
-        .map_err(|error| problem::locate(text, vec![problem::from_toml(text, &error)]))?;
-    let mut reader = Reader::new(*capacity);
-    let config = reader.controller(&file);
-    match config {
-        Some(config) if reader.problems.is_empty() => Ok(config),
-        _ => Err(problem::locate(text, reader.problems)),
-    }
+    let build = |file: &written::File| {
+        let mut reader = Reader::new(*capacity);
+        let config = reader.controller(file);
+        (config, reader.problems)
+    };
+    document::read(text, build).map_err(|problems| problem::locate(text, problems))
 }
 
 impl Reader {

@@ -51,6 +51,7 @@ impl Reader {
             let at = field.map_or_else(|| section.span(), Spanned::span).start;
             self.note(Some(at), what);
         }
+        self.overlaps(&listeners);
         self.circles(&listeners, sections);
         let (mut explicit, mut fixed) = (Vec::new(), Vec::new());
         for (address, destination) in listeners {
@@ -89,6 +90,46 @@ impl Reader {
             (ListenerMode::Fixed, field) => {
                 Some(self.get("listener.destination", field, NOWHERE, value::remote))
             }
+        }
+    }
+
+    /// Warns of listeners on one address where another listens on all.
+    fn overlaps(&mut self, listeners: &[(SocketAddr, Option<SocketAddr>)]) {
+        for (wide, _) in listeners
+            .iter()
+            .filter(|(wide, _)| wide.ip().is_unspecified())
+        {
+            let is_in = |narrow: &SocketAddr| {
+                narrow != wide && narrow.is_ipv4() == wide.is_ipv4() && narrow.port() == wide.port()
+            };
+            for (narrow, _) in listeners.iter().filter(|(narrow, _)| is_in(narrow)) {
+                self.warnings.push(format!(
+                    "listener.address = \"{narrow}\": the listener \"{wide}\" is for this address too, and gets none of its connections"
+                ));
+            }
+        }
+    }
+
+    /// Warns of a listener whose port the metrics take.
+    pub(super) fn shared_port(
+        &mut self,
+        explicit: &[SocketAddr],
+        fixed: &[Fixed],
+        metrics: Option<SocketAddr>,
+    ) {
+        let Some(metrics) = metrics else { return };
+        // An address of all IPv6 is for all IPv4 too where metrics are served.
+        let meets = |address: &SocketAddr| {
+            let (ours, theirs) = (metrics.ip(), address.ip());
+            let all = ours.is_unspecified() && (ours.is_ipv6() || theirs.is_ipv4());
+            let wide = theirs.is_unspecified() && ours.is_ipv4() == theirs.is_ipv4();
+            metrics.port() == address.port() && (ours == theirs || all || wide)
+        };
+        let fixed = fixed.iter().map(|fixed| fixed.address);
+        for address in explicit.iter().copied().chain(fixed).filter(meets) {
+            self.warnings.push(format!(
+                "metrics.listen = \"{metrics}\": the listener \"{address}\" takes this port too, and a node cannot start with both: choose another port for one of them"
+            ));
         }
     }
 

@@ -4,16 +4,19 @@
 use std::time::Duration;
 
 use posthaste_relay::policy::{
-    AcceptMode, Action, Match, Rule, SideOptions, SourceAddress, Timeouts,
+    AcceptMode, Action, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
 use toml::{Spanned, Value};
 
 use super::super::file;
+use super::super::shadow::{self, Shadowed};
 use super::super::value::{self, Reading};
 use super::{MONTH, Reader, SECOND};
 
 /// Bound on `[[rule]]` sections; the redirect program's table has that many.
 const RULES_MAX: usize = 1024;
+/// What goes before a rule is named, up to so many.
+const SHADOWS_NAMED_MAX: usize = 3;
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// The kernel's bound on TCP_KEEPIDLE and TCP_KEEPINTVL.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
@@ -169,6 +172,40 @@ impl Reader {
         self.unique("rule", "name", names, value::name);
         let rules = sections.iter();
         rules.map(|section| self.rule(section, defaults)).collect()
+    }
+
+    /// Warns of rules and routes that can never apply.
+    pub(super) fn shadowed(&mut self, policy: &Policy) {
+        let rules = &policy.rules;
+        let name = |index: usize| format!("rule \"{}\"", rules[index].name);
+        self.warn_of_shadowed(rules.iter().map(|rule| &rule.matches), &name);
+        let routes = policy.chains.routes.iter().map(|route| &route.matches);
+        self.warn_of_shadowed(routes, &|index: usize| format!("route {}", index + 1));
+    }
+
+    fn warn_of_shadowed<'a>(
+        &mut self,
+        all: impl Iterator<Item = &'a Match>,
+        name: &dyn Fn(usize) -> String,
+    ) {
+        for Shadowed { index, by } in shadow::shadowed(all) {
+            let own = name(index);
+            let mut shown: Vec<String> = by
+                .iter()
+                .take(SHADOWS_NAMED_MAX)
+                .map(|by| name(*by))
+                .collect();
+            if by.len() > SHADOWS_NAMED_MAX {
+                shown.push(format!("{} more", by.len() - SHADOWS_NAMED_MAX));
+            }
+            self.warnings.push(match shown.as_slice() {
+                [] => format!("{own} can never apply: its destinations and sources are of different families"),
+                _ => format!(
+                    "{own} can never apply: {} goes first for every connection (the longest destination prefix wins, then the longest source prefix, then the narrowest port range, then the order of the file)",
+                    shown.join(", ")
+                ),
+            });
+        }
     }
 
     fn rule(&mut self, spanned: &Spanned<file::Rule>, defaults: &Defaults) -> Rule {

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use posthaste_plan::{Link, Matrix};
 
-use super::{Names, Network, Problem, add, lines, loss_ppm, micros, rate};
+use super::{Free, Names, Network, Problem, add, lines, loss_ppm, micros, rate};
 
 /// A column that a file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +45,13 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         .ok_or_else(|| Problem::whole("there is nothing in it"))?;
     let columns = columns(heading).map_err(|what| Problem::at(line, what))?;
     let mut names = Names::default();
-    let mut links = Vec::new();
+    let (mut links, mut free) = (Vec::new(), Free::default());
     for (line, text) in lines {
         let at = |what| Problem::at(line, what);
         let row = row(text, &columns).map_err(at)?;
+        free.note(row.link, Some(line), || {
+            format!("rtt_ms from {} to {}", row.from, row.to)
+        });
         let from = names.number(row.from).map_err(at)?;
         let to = names.number(row.to).map_err(at)?;
         links.push((line, from, to, row.link));
@@ -62,8 +65,8 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         add(&mut matrix, (from, to), link).map_err(|what| Problem::at(line, what))?;
     }
     Ok(Network {
-        names: names.names,
-        matrix,
+        free,
+        ..Network::without_costs(names.names, matrix)
     })
 }
 

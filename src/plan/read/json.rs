@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An object with nodes, which may have costs, and links between them.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use posthaste_plan::{Link, Matrix};
 use serde::Deserialize;
 
-use super::{Names, Network, Problem, add, loss_ppm, micros, rate};
+use super::{Free, Names, Network, Problem, add, loss_ppm, micros, rate};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,8 +21,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct NodeEntry {
     name: String,
-    #[serde(default)]
-    cost_ms: f64,
+    cost_ms: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -53,9 +53,9 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         if names.number(&node.name).map_err(named)? != new {
             return Err(named("there is another of that name".to_owned()));
         }
-        costs.push(micros(node.cost_ms).map_err(named)?);
+        costs.push(node.cost_ms.map(micros).transpose().map_err(named)?);
     }
-    let mut links = Vec::new();
+    let (mut links, mut free) = (Vec::new(), Free::default());
     for (number, entry) in (1..).zip(&file.links) {
         let named = |what| {
             let LinkEntry { from, to, .. } = entry;
@@ -63,12 +63,21 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         };
         let from = names.number(&entry.from).map_err(named)?;
         let to = names.number(&entry.to).map_err(named)?;
-        links.push(((from, to), link(entry).map_err(named)?, entry));
+        let link = link(entry).map_err(named)?;
+        free.note(link, None, || {
+            let LinkEntry { from, to, .. } = entry;
+            format!("link {number} ({from:?} to {to:?}): rtt_ms")
+        });
+        links.push(((from, to), link, entry));
     }
     let whole = |error: posthaste_plan::matrix::Error| Problem::whole(error.to_string());
     let mut matrix = Matrix::new(names.names.len()).map_err(whole)?;
-    for (node, cost) in costs.into_iter().enumerate() {
-        matrix.set_cost(node, cost).map_err(whole)?;
+    let told = costs.into_iter().enumerate();
+    let told: BTreeMap<usize, u32> = told
+        .filter_map(|(node, cost)| Some((node, cost?)))
+        .collect();
+    for (node, cost) in &told {
+        matrix.set_cost(*node, *cost).map_err(whole)?;
     }
     for (number, ((from, to), link, entry)) in (1..).zip(links) {
         let named = |what| Problem::whole(format!("link {number}: {what}"));
@@ -78,8 +87,9 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         }
     }
     Ok(Network {
-        names: names.names,
-        matrix,
+        costed: told.into_keys().collect(),
+        free,
+        ..Network::without_costs(names.names, matrix)
     })
 }
 
@@ -109,6 +119,7 @@ mod tests {
         let network = read(text).unwrap();
         assert_eq!(network.names, ["x", "a", "b"]);
         assert_eq!(network.matrix.cost_us(0), 500);
+        assert!(network.costed.contains(&0) && !network.costed.contains(&1));
         assert_eq!(network.matrix.link(1, 0).unwrap().loss_ppm, 10_000);
         assert_eq!(network.matrix.link(0, 1), None);
         assert_eq!(network.matrix.link(2, 1), network.matrix.link(1, 2));

@@ -4,7 +4,7 @@
 
 use posthaste_plan::{Link, Matrix};
 
-use super::{Network, Problem, lines, micros};
+use super::{Free, Network, Problem, lines, micros};
 
 pub(super) fn read(text: &str) -> Result<Network, Problem> {
     let mut rows: Vec<(usize, Vec<&str>)> = lines(text)
@@ -20,6 +20,7 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         return Err(Problem::whole("there is nothing in it"));
     }
     let mut matrix = Matrix::new(nodes).map_err(|error| Problem::whole(error.to_string()))?;
+    let mut free = Free::default();
     for (from, (line, row)) in rows.iter().enumerate() {
         if from == nodes {
             let what = format!("more rows than the {nodes} numbers in each");
@@ -31,6 +32,11 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         }
         for (to, field) in row.iter().enumerate().filter(|(to, _)| *to != from) {
             let link = link(field).map_err(|what| Problem::at(*line, what))?;
+            if let Some(link) = link {
+                free.note(link, Some(*line), || {
+                    format!("row {}, column {}", from + 1, to + 1)
+                });
+            }
             let set = matrix.set(from, to, link);
             set.map_err(|error| Problem::at(*line, error.to_string()))?;
         }
@@ -39,9 +45,10 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         let what = format!("{} rows of {nodes} numbers: expected as many", rows.len());
         return Err(Problem::whole(what));
     }
+    let names = (1..=nodes).map(|number| number.to_string()).collect();
     Ok(Network {
-        names: (1..=nodes).map(|number| number.to_string()).collect(),
-        matrix,
+        free,
+        ..Network::without_costs(names, matrix)
     })
 }
 

@@ -123,7 +123,7 @@ fn mesh(names: Vec<String>, along: &Lines) -> Result<Network, Problem> {
             })?;
         }
     }
-    Ok(Network { names, matrix })
+    Ok(Network::without_costs(names, matrix))
 }
 
 /// Round-trip times from a node along the lines, in microseconds (Dijkstra's algorithm).

@@ -61,7 +61,8 @@ fn relays_are_listed_shown_and_killed() {
         }
     }
     let none = node.admin_json("relays list").unwrap();
-    assert_eq!(none, serde_json::json!({"relays": [], "incomplete": false}));
+    let empty = serde_json::json!({"relays": [], "incomplete": false, "silent_workers": 0});
+    assert_eq!(none, empty);
 }
 
 /// Looks at one relay in both forms.
@@ -126,6 +127,19 @@ fn a_list_is_as_long_as_asked_for() {
     let list = node.admin_json("relays list --limit 3").unwrap();
     assert_eq!(list["relays"].as_array().unwrap().len(), 3);
     assert_eq!(list["incomplete"], true);
+    // There are as many as asked for: no more are left out.
+    let list = node.admin_json("relays list --limit 5").unwrap();
+    assert_eq!(list["relays"].as_array().unwrap().len(), 5);
+    assert_eq!(list["incomplete"], false, "{list}");
+    assert_eq!(list["silent_workers"], 0, "{list}");
+    for (limit, says_more) in [(4, true), (5, false), (6, false)] {
+        let text = node.admin(&format!("relays list --limit {limit}")).unwrap();
+        assert_eq!(
+            text.contains("there are more"),
+            says_more,
+            "{limit}: {text}"
+        );
+    }
     let text = node.admin("relays list").unwrap();
     assert_eq!(text.lines().count(), 6, "{text}");
     for pair in pairs {

@@ -13,6 +13,9 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use posthaste_lab::process::Process;
 
+use super::METRICS;
+use super::observation::metrics;
+use super::service::Service;
 use super::teardown::run;
 use crate::support::{
     PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start, target, until,
@@ -149,6 +152,8 @@ fn ports_of_finished_relays_work_after_a_kill() {
 #[test]
 fn ports_of_finished_relays_work_after_a_kill_of_node_and_guard() {
     ports_work_after(|node, host| {
+        // A node that runs would start another guard.
+        send(node.process().pid(), Signal::SIGSTOP);
         send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
         node.kill().unwrap();
         until("end of every process", || processes(host).is_empty());
@@ -258,6 +263,90 @@ fn the_guard_ignores_what_is_meant_for_the_node() {
     assert_nothing_left(network.node(0));
 }
 
+/// Kills the guard and waits for the one that the node starts in its place.
+fn kill_guard(host: &Namespace) {
+    let former = process_named(host, GUARD).unwrap();
+    send(former, Signal::SIGKILL);
+    until("another guard", || {
+        process_named(host, GUARD).is_some_and(|guard| guard != former)
+    });
+}
+
+#[test]
+fn a_guard_that_dies_is_told_of_and_started_again() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let node = Node::builder(host, binary()).metrics(METRICS);
+    let mut node = node.start().unwrap();
+    let pid = process_named(host, GUARD);
+    assert_eq!(
+        node.status().unwrap()["guard"]["pid"].as_u64(),
+        pid.map(u64::from)
+    );
+    for restarts in 1..=2 {
+        kill_guard(host);
+        until("word of it", || {
+            let guard = node.status().unwrap()["guard"].clone();
+            guard["restarts"] == restarts
+                && guard["pid"].as_u64() == process_named(host, GUARD).map(u64::from)
+        });
+    }
+    let text = node.admin("status").unwrap();
+    assert!(text.contains("started again 2 times"), "{text}");
+    let metrics = metrics(&node, host);
+    assert_eq!(metrics["posthaste_guard_up"], 1.0);
+    assert_eq!(metrics["posthaste_guard_restarts_total"], 2.0);
+    until("lines of the log", || {
+        let log = node.log();
+        let count = |words: &str| log.iter().filter(|line| line.contains(words)).count();
+        count("level=error msg=\"the guard died\"") == 2
+            && count("how=\"killed by SIGKILL\"") == 2
+            && count("msg=\"the guard was started again\"") == 2
+    });
+    // The third does what the first would have.
+    let _unread = Family::ALL.map(|family| end_unread(&network, family, &listener));
+    let relayed = || {
+        let relayed = sockets(host, "time-wait").into_iter();
+        relayed
+            .filter(|socket| !socket.contains(" 127.0.0.1:"))
+            .count()
+    };
+    until("TIME_WAIT", || relayed() == 2);
+    node.kill().unwrap();
+    assert_nothing_left(host);
+}
+
+#[test]
+fn a_guard_that_was_started_again_lets_the_node_end_in_order() {
+    let network = line();
+    let host = network.node(0);
+    let mut node = start(&network, "");
+    kill_guard(host);
+    assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
+    assert_nothing_left(host);
+    // The lock of the network is free.
+    let mut next = start(&network, "");
+    assert_eq!(next.stop(SOON).unwrap().code(), Some(0));
+}
+
+/// A service manager runs a node as nobody in particular, with some capabilities.
+#[test]
+fn a_node_without_root_starts_its_guard_again_too() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let service = Service::new("");
+    let mut node = service.start(host, &[]);
+    kill_guard(host);
+    for family in Family::ALL {
+        Pair::open(&network, family, &listener).check();
+    }
+    node.signal(Signal::SIGKILL).unwrap();
+    node.wait(SOON).unwrap();
+    assert_nothing_left(host);
+}
+
 fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
 }
@@ -271,6 +360,8 @@ fn teardown_does_the_work_of_a_killed_guard() {
     let mut node = start(&network, "");
     let unread = Family::ALL.map(|family| end_unread(&network, family, &listener));
     until("TIME_WAIT", || sockets(host, "time-wait").len() == 2);
+    // A node that runs would start another guard.
+    send(node.process().pid(), Signal::SIGSTOP);
     send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
     node.kill().unwrap();
     until("end of every process", || processes(host).is_empty());

@@ -7,7 +7,10 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::support::{PORT, Pair, SOON, counter, dial, line, listen, start, until};
+use serde_json::Value;
+
+use crate::support::{PORT, Pair, SOON, binary, counter, dial, line, listen, start, until};
+use crate::verbs::assert_says;
 use crate::watch::{assert_nothing_left, installed, programs_at};
 
 /// The addresses of a client that appears later, and the node's on its cable.
@@ -64,7 +67,7 @@ fn servers(network: &Network) -> [SocketAddr; 2] {
     Family::ALL.map(|family| SocketAddr::new(network.server_address(family), PORT))
 }
 
-fn interface(node: &Node, name: &str) -> Option<serde_json::Value> {
+fn interface(node: &Node, name: &str) -> Option<Value> {
     let status = node.status().unwrap();
     let interfaces = status["interfaces"].as_array().unwrap();
     interfaces
@@ -107,4 +110,168 @@ fn only_the_interfaces_named_are_intercepted() {
     assert_eq!(programs_at(host, "late0"), 0);
     assert_eq!(interface(&node, "s0").unwrap()["attached"], false);
     drop(listener);
+}
+
+/// What the node of this configuration says when it starts, `check` of its file, and `doctor`: of the
+/// interfaces.
+fn said_of_interfaces(host: &Namespace, node: &Node) -> [String; 3] {
+    let run = |words: &[&str]| {
+        let mut command = host.command(binary()).unwrap();
+        command
+            .args(words)
+            .arg(node.config_file())
+            .output()
+            .unwrap()
+    };
+    let log = || {
+        let lines = node.log().into_iter();
+        let warnings = lines.filter(|line| line.contains("level=warn"));
+        warnings.collect::<Vec<_>>().join("\n")
+    };
+    until("warnings", || !log().is_empty());
+    let check = run(&["check"]);
+    assert!(check.status.success(), "{check:?}");
+    let diagnosis = run(&["doctor", "--json", "-c"]);
+    let diagnosis: Value = serde_json::from_slice(&diagnosis.stdout).unwrap();
+    let findings = diagnosis["findings"].as_array().unwrap().iter();
+    let found =
+        findings.filter(|finding| finding["check"] == "interfaces" && finding["level"] != "ok");
+    let found = found.map(|finding| format!("{} {}", finding["what"], finding["remedy"]));
+    let check = String::from_utf8_lossy(&check.stderr).into_owned();
+    [log(), check, found.collect::<Vec<_>>().join("\n")]
+}
+
+#[test]
+fn one_interface_alone_is_said_to_be_for_flows_that_turn_around_there() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let node = start(&network, "[transparent]\ninterfaces = [\"c0\"]\n");
+    for said in said_of_interfaces(host, &node) {
+        assert_says(
+            &said,
+            &[
+                "only c0 can be intercepted",
+                "come and leave by c0",
+                "other side",
+            ],
+        );
+    }
+    for family in Family::ALL {
+        Pair::open(&network, family, &listener).check();
+    }
+    assert_eq!(counter(&node, "relays_opened"), 0);
+}
+
+/// Two networks behind one cable, and a node at its end.
+fn stick(switch: &Namespace, node: &Namespace) -> [Namespace; 2] {
+    switch.ip("link add br0 type bridge").unwrap();
+    switch.ip("link set br0 up").unwrap();
+    let hosts = [Namespace::new().unwrap(), Namespace::new().unwrap()];
+    let ends = [
+        (&hosts[0], "p1", "s0"),
+        (&hosts[1], "p2", "s0"),
+        (node, "p0", "stick0"),
+    ];
+    for (host, port, name) in ends {
+        let words = format!(
+            "link add {port} type veth peer name {name} netns {}",
+            host.name()
+        );
+        switch.ip(&words).unwrap();
+        switch
+            .ip(&format!("link set {port} master br0 up"))
+            .unwrap();
+        host.ip(&format!("link set {name} up")).unwrap();
+    }
+    for (number, host) in (1..).zip(&hosts) {
+        for (network, bits) in [
+            (format!("10.9.{number}."), 24),
+            (format!("fd00:9:{number}::"), 64),
+        ] {
+            let nodad = if bits == 64 { "nodad" } else { "" };
+            host.ip(&format!("address add {network}1/{bits} dev s0 {nodad}"))
+                .unwrap();
+            node.ip(&format!("address add {network}2/{bits} dev stick0 {nodad}"))
+                .unwrap();
+            host.ip(&format!("route add default via {network}2"))
+                .unwrap();
+        }
+    }
+    hosts
+}
+
+#[test]
+fn a_router_on_a_stick_relays_by_its_one_interface() {
+    let network = line();
+    let (node_host, switch) = (network.node(0), Namespace::new().unwrap());
+    let [client, server] = stick(&switch, node_host);
+    let listener = listen(&server, PORT);
+    let node = start(&network, "[transparent]\ninterfaces = [\"stick0\"]\n");
+    for (opened, target) in (1..).zip(["10.9.2.1:80", "[fd00:9:2::1]:80"]) {
+        let mut pair = Pair::of(dial(&client, target.parse().unwrap()), &listener);
+        pair.check();
+        assert_eq!(counter(&node, "relays_opened"), opened);
+        pair.close_client_first();
+    }
+}
+
+#[test]
+fn a_port_of_a_bridge_is_said_to_relay_nothing() {
+    let network = line();
+    let host = network.node(0);
+    for words in [
+        "link add br0 type bridge",
+        "link add p0 type veth peer name p1",
+        "link set p0 master br0 up",
+        "link set br0 up",
+    ] {
+        host.ip(words).unwrap();
+    }
+    let node = start(&network, "[transparent]\ninterfaces = [\"p0\"]\n");
+    for said in said_of_interfaces(host, &node) {
+        assert_says(
+            &said,
+            &[
+                "p0 is a port of br0 (bridge)",
+                "bridged, not routed",
+                "name br0 in its place",
+                "nothing is relayed",
+            ],
+        );
+    }
+    assert_eq!(programs_at(host, "p0"), 0);
+}
+
+#[test]
+fn an_interface_that_is_down_and_one_that_is_not_there_are_named() {
+    let network = line();
+    let host = network.node(0);
+    host.ip("link add down0 type veth peer name down1").unwrap();
+    let node = start(
+        &network,
+        "[transparent]\ninterfaces = [\"c0\", \"s0\", \"down0\"]\n",
+    );
+    for said in said_of_interfaces(host, &node) {
+        assert_says(&said, &["down0 is down", "ip link set down0 up"]);
+        assert!(!said.contains("alone") && !said.contains("only"), "{said}");
+    }
+    node.write_config("[transparent]\ninterfaces = [\"c0\", \"s0\", \"eth7\"]\n")
+        .unwrap();
+    let mut command = host.command(binary()).unwrap();
+    let check = command
+        .arg("check")
+        .arg(node.config_file())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&check.stderr).into_owned();
+    assert!(check.status.success(), "{said}");
+    assert_says(
+        &said,
+        &[
+            "warning: ",
+            "there is no interface eth7",
+            "does not start without it",
+        ],
+    );
 }

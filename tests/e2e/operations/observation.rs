@@ -70,7 +70,7 @@ fn status_metrics_and_log_tell_the_same() {
 }
 
 /// What `/metrics` says, by name and labels.
-fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
+pub(super) fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
     let (code, page) = http_get(host, METRICS, "/metrics");
     assert_eq!(code, 200);
     let mut metrics = BTreeMap::new();
@@ -192,6 +192,19 @@ fn health_is_told_to_whoever_asks() {
         http_get(host, METRICS, "/readyz").0 == 503
     });
     assert_eq!(http_get(host, METRICS, "/healthz").0, 200);
+}
+
+#[test]
+fn a_node_that_intercepts_nothing_is_ready_without_interfaces() {
+    let network = line();
+    let host = network.node(0);
+    let node = Node::builder(host, binary()).metrics(METRICS).config(
+        "[node]\nid = 7\n[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\n\
+         address = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n",
+    );
+    let node = node.start().unwrap();
+    assert_eq!(node.status().unwrap()["interfaces"], serde_json::json!([]));
+    assert_eq!(http_get(host, METRICS, "/readyz"), (200, "ready\n".into()));
 }
 
 #[test]

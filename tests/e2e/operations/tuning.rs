@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::teardown::run;
 use crate::support::{SOON, binary, line, start};
+use crate::verbs::{assert_says, said};
 
 /// Settings below `/proc/sys/net/ipv4`: at first, and as they are wished for.
 const SETTINGS: [(&str, &str, &str); 3] = [
@@ -185,13 +186,138 @@ fn doctor_names_them_and_both_remedies_work() {
     host.run("teardown");
     for (_, remedy) in host.complaints() {
         let (command, rest) = remedy.split_once(", or ").unwrap();
-        assert_eq!(rest, "posthaste setup --tune -c FILE");
+        assert_eq!(
+            rest,
+            "posthaste setup --tune -c FILE (with --persist over a reboot too)"
+        );
         let mut shell = host.namespace().command("sh").unwrap();
         let output = shell.args(["-c", command]).output().unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
     }
     assert_eq!(host.complaints(), []);
     assert_eq!(host.settings(), WISHED);
+}
+
+/// A host that starts with nothing in `/etc` and `/run`, in the network of a [`Host`].
+struct Machine {
+    host: Host,
+    directory: Scratch,
+}
+
+impl Machine {
+    fn new(host: Host) -> Self {
+        let directory = Scratch::new().unwrap();
+        for name in ["etc/sysctl.d", "run"] {
+            fs::create_dir_all(directory.path().join(name)).unwrap();
+        }
+        Self { host, directory }
+    }
+
+    /// The file that is applied at boot.
+    fn boot_file(&self) -> PathBuf {
+        self.directory.path().join("etc/sysctl.d/90-posthaste.conf")
+    }
+
+    /// Runs a verb as on a machine whose first process is in this network.
+    fn run(&self, words: &str) -> String {
+        let directory = self.directory.path().display();
+        let (program, file) = (binary(), self.host.file.display());
+        let (program, words) = (program.display(), format!("{words} -c {file}"));
+        let script = format!(
+            "mount --bind {directory}/etc /etc && mount --bind {directory}/run /run && exec {program} {words}"
+        );
+        let mut command = self.host.namespace().command("unshare").unwrap();
+        command.args(["-m", "-p", "-f", "--mount-proc", "sh", "-c", &script]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The machine starts again: what kernels come with, then what the file says.
+    fn reboot(&self) {
+        let run = self.directory.path().join("run");
+        fs::remove_dir_all(&run).unwrap();
+        fs::create_dir(&run).unwrap();
+        for (name, first, _) in SETTINGS {
+            set(self.host.namespace(), name, first);
+        }
+        let text = fs::read_to_string(self.boot_file()).unwrap_or_default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.split_once(" = ").unwrap();
+            self.host.namespace().sysctl(name, value).unwrap();
+        }
+    }
+}
+
+#[test]
+fn settings_outlive_a_reboot_when_asked_and_are_put_back() {
+    let machine = Machine::new(Host::new());
+    machine.run("setup --tune");
+    assert!(!machine.boot_file().exists());
+    let told = machine.run("setup --tune --persist");
+    assert!(told.contains("/etc/sysctl.d/90-posthaste.conf"), "{told}");
+    machine.reboot();
+    assert_eq!(machine.host.settings(), WISHED);
+    // Again is nothing new, and forgets nothing.
+    let written = fs::read_to_string(machine.boot_file()).unwrap();
+    assert!(!machine.run("setup --tune --persist").contains("sysctl.d"));
+    assert_eq!(fs::read_to_string(machine.boot_file()).unwrap(), written);
+    machine.run("teardown --keep-tuning");
+    assert_eq!(machine.host.settings(), WISHED);
+    assert!(machine.boot_file().exists());
+    let told = machine.run("teardown");
+    assert!(
+        told.contains("removed /etc/sysctl.d/90-posthaste.conf"),
+        "{told}"
+    );
+    assert_eq!(machine.host.settings(), FIRST);
+    assert!(!machine.boot_file().exists());
+    machine.reboot();
+    assert_eq!(machine.host.settings(), FIRST);
+}
+
+#[test]
+fn a_file_of_somebody_else_is_left() {
+    let machine = Machine::new(Host::new());
+    machine.run("setup --tune --persist");
+    let edited = fs::read_to_string(machine.boot_file()).unwrap() + "net.ipv4.tcp_sack = 1\n";
+    fs::write(machine.boot_file(), &edited).unwrap();
+    let told = machine.run("teardown");
+    assert!(told.contains("was changed by somebody else"), "{told}");
+    assert_eq!(fs::read_to_string(machine.boot_file()).unwrap(), edited);
+}
+
+#[test]
+fn what_is_for_another_network_at_boot_is_not_written() {
+    let host = Host::new();
+    // Process 1 of a namespace of its own stays in the network of the test.
+    let mut command = host.namespace().command("unshare").unwrap();
+    let script = format!(
+        "unshare -n {} setup --tune --persist -c {}; exit $?",
+        binary().display(),
+        host.file.display()
+    );
+    command.args(["-m", "-p", "-f", "--mount-proc", "sh", "-c", &script]);
+    let message = said(&command.output().unwrap(), 1);
+    assert_says(&message, &["--persist", "network namespace of process 1"]);
+    assert_eq!(host.settings(), FIRST);
+}
+
+#[test]
+fn listeners_of_every_kind_and_controllers_are_worth_tuning() {
+    let host = Host::new();
+    let tune = |text: &str| {
+        fs::write(&host.file, format!("version = 1\n{text}")).unwrap();
+        host.run("setup --tune");
+        let changed = host.settings();
+        host.run("teardown");
+        assert_eq!(host.settings(), FIRST);
+        changed
+    };
+    let fixed = "[node]\nid = 7\n[[listener]]\nmode = \"fixed\"\naddress = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n";
+    assert_eq!(tune(fixed), [FIRST[0], WISHED[1], FIRST[2]]);
+    let explicit = "[node]\nid = 7\n[[listener]]\n";
+    assert_eq!(tune(explicit), [FIRST[0], WISHED[1], WISHED[2]]);
 }
 
 #[test]

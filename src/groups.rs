@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Groups of this host by name and number. From the file: a static program cannot ask the
+//! directories of groups that the C library knows, so those go by number.
+
+use std::fmt;
+use std::fs;
+
+const FILE: &str = "/etc/group";
+
+/// A group, as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) id: u32,
+    /// `None` when it goes by its number.
+    pub(crate) name: Option<String>,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{}", self.id),
+        }
+    }
+}
+
+/// The number of the group of this name.
+pub(crate) fn id_of(name: &str) -> Option<u32> {
+    let text = fs::read_to_string(FILE).unwrap_or_default();
+    let found = entries(&text).find(|(known, _)| *known == name);
+    found.map(|(_, id)| id)
+}
+
+/// The group of this number, with its name if it has one here.
+pub(crate) fn of_id(id: u32) -> Group {
+    let text = fs::read_to_string(FILE).unwrap_or_default();
+    let found = entries(&text).find(|(_, known)| *known == id);
+    let name = found.map(|(name, _)| name.to_owned());
+    Group { id, name }
+}
+
+fn entries(text: &str) -> impl Iterator<Item = (&str, u32)> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        Some((name, fields.nth(1)?.parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_have_names_and_numbers() {
+        let text = "root:x:0:\nnetops:x:1234:ada,bob\n\nbroken\nalso:x:many:\n";
+        let all: Vec<_> = entries(text).collect();
+        assert_eq!(all, [("root", 0), ("netops", 1234)]);
+    }
+
+    #[test]
+    fn a_group_is_shown_by_name_if_it_has_one() {
+        let mut group = of_id(u32::MAX);
+        assert_eq!(group.to_string(), u32::MAX.to_string());
+        group.name = Some("netops".into());
+        assert_eq!(group.to_string(), "netops");
+    }
+}

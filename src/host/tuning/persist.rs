@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changed settings that outlive the host: a file that is applied when it starts (sysctl.d(5)).
+//!
+//! The file is ours by its first line; one without it is never touched. It also says what each
+//! setting was before, which `teardown` puts back when the memory of the running host is gone.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use anyhow::{Context, bail};
+
+use super::{Change, Report, joined};
+
+const FILE: &str = "/etc/sysctl.d/90-posthaste.conf";
+const HEAD: &str = "# Written by posthaste setup --tune --persist; posthaste teardown removes it.";
+/// Before each setting: what it was.
+const FORMER: &str = "# before: ";
+
+/// Fails where the file would not be for this network namespace.
+pub(super) fn require_namespace_of_boot() -> anyhow::Result<()> {
+    let is_it = is_namespace_of_boot();
+    if !is_it.context("--persist: compare this network namespace to that of process 1")? {
+        bail!(
+            "--persist: {FILE} is applied at boot to the network namespace of process 1, and this is another: leave it out here"
+        );
+    }
+    Ok(())
+}
+
+/// Whether this is the network namespace of process 1.
+fn is_namespace_of_boot() -> anyhow::Result<bool> {
+    let of = |process: &str| {
+        let file = format!("/proc/{process}/ns/net");
+        let found = fs::metadata(&file).with_context(|| format!("look at {file}"))?;
+        anyhow::Ok((found.dev(), found.ino()))
+    };
+    Ok(of("1")? == of("thread-self")?)
+}
+
+/// Has `changes` made again at every start of the host, and those that the file has already.
+pub(super) fn keep(changes: &[Change], report: &mut Report) -> anyhow::Result<()> {
+    let former = recall()?;
+    let all = joined(former.clone().unwrap_or_default(), changes);
+    if all.is_empty() || former.is_some_and(|former| former == all) {
+        return Ok(());
+    }
+    let next = format!("{FILE}.next");
+    let mut options = fs::File::options();
+    let options = options.write(true).create(true).truncate(true).mode(0o644);
+    options
+        .open(&next)
+        .and_then(|mut file| file.write_all(write(&all).as_bytes()))
+        .and_then(|()| fs::rename(&next, FILE))
+        .with_context(|| format!("write {FILE}"))?;
+    report
+        .done
+        .push(format!("{FILE} has them set at every start of this host"));
+    Ok(())
+}
+
+/// What the file has, where it is for this network namespace; `None` when there is no such file, or
+/// none that is as it was written.
+pub(super) fn recall_here() -> anyhow::Result<Option<Vec<Change>>> {
+    match text()? {
+        // Where it cannot be told it is not taken for ours.
+        Some(text) if is_namespace_of_boot().unwrap_or(false) => Ok(parse(&text)),
+        _ => Ok(None),
+    }
+}
+
+/// Removes the file, where it is for this network namespace and as it was written.
+pub(super) fn forget(report: &mut Report) -> anyhow::Result<()> {
+    if recall_here()?.is_some() {
+        fs::remove_file(FILE).with_context(|| format!("remove {FILE}"))?;
+        report.done.push(format!("removed {FILE}"));
+    } else if text()?.is_some_and(|text| text.starts_with(HEAD))
+        && is_namespace_of_boot().unwrap_or(false)
+    {
+        let what = format!("{FILE} was changed by somebody else since setup: left alone");
+        report.notes.push(what);
+    }
+    Ok(())
+}
+
+fn text() -> anyhow::Result<Option<String>> {
+    match fs::read_to_string(FILE) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        text => text.map(Some).with_context(|| format!("read {FILE}")),
+    }
+}
+
+fn recall() -> anyhow::Result<Option<Vec<Change>>> {
+    let Some(text) = text()? else {
+        return Ok(None);
+    };
+    let changes = parse(&text);
+    changes.map(Some).with_context(|| {
+        format!("{FILE} is not as posthaste writes it: move it away, or add the settings to it")
+    })
+}
+
+fn write(changes: &[Change]) -> String {
+    let lines = changes.iter().map(|change| {
+        let name = change.path.replace('/', ".");
+        let Change {
+            former, applied, ..
+        } = change;
+        format!("{FORMER}{name} = {former}\n{name} = {applied}\n")
+    });
+    format!("{HEAD}\n{}", lines.collect::<String>())
+}
+
+/// The changes that a text of ours has; `None` for any other text, and for one that somebody has
+/// changed.
+fn parse(text: &str) -> Option<Vec<Change>> {
+    let rest = text.strip_prefix(HEAD)?;
+    let mut changes = Vec::new();
+    let mut former: Option<(&str, &str)> = None;
+    for line in rest.lines() {
+        if let Some(before) = line.strip_prefix(FORMER) {
+            former = before.split_once(" = ");
+        } else if let Some((name, applied)) = line.split_once(" = ")
+            && let Some((_, before)) = former.take().filter(|(before, _)| *before == name)
+        {
+            changes.push(Change {
+                path: name.replace('.', "/"),
+                former: before.into(),
+                applied: applied.into(),
+            });
+        }
+    }
+    (write(&changes) == text).then_some(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(path: &str, former: &str, applied: &str) -> Change {
+        Change {
+            path: path.into(),
+            former: former.into(),
+            applied: applied.into(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_nothing_else() {
+        let changes = [
+            change(
+                "net/ipv4/tcp_rmem",
+                "4096 131072 6291456",
+                "4096 1048576 6291456",
+            ),
+            change("net/ipv4/tcp_fastopen", "1", "3"),
+        ];
+        assert_eq!(parse(&write(&changes)).unwrap(), changes);
+        assert_eq!(parse("net.ipv4.tcp_fastopen = 3\n"), None);
+        let added = write(&changes[1..]) + "net.ipv4.tcp_sack = 1\n";
+        assert_eq!(parse(&added), None);
+    }
+
+    #[test]
+    fn the_newer_of_two_changes_counts() {
+        let older = vec![change("a", "1", "2"), change("b", "1", "2")];
+        let newer = [change("b", "5", "6")];
+        assert_eq!(
+            joined(older, &newer),
+            [change("a", "1", "2"), change("b", "5", "6")]
+        );
+    }
+}
