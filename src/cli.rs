@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::controller::Controller;
 use crate::config::{ADMIN_SOCKET, Config};
-use crate::{client, controller, doctor, host, keys, node, plan, run};
+use crate::{client, controller, doctor, host, keys, node, plan, run, upgrade};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +28,7 @@ Examples:
   posthaste controller -c /etc/posthaste/controller.toml
   posthaste status --controller http://127.0.0.1:9465
   posthaste run --via 192.0.2.1:4480 -- curl https://example.org/
+  posthaste upgrade                    this program takes the running node's place
   posthaste teardown                   remove what a killed node left behind
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
@@ -43,7 +44,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run a node until SIGTERM or SIGINT; SIGHUP reloads its configuration
-    Node(ConfigArgs),
+    Node {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Take the place of the node that runs (`upgrade` starts it so)
+        #[arg(long, hide = true)]
+        take_over: bool,
+    },
     /// Run a controller until SIGTERM or SIGINT; SIGHUP reloads its configuration
     Controller {
         /// Configuration file
@@ -110,6 +117,8 @@ enum Verb {
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
     Reload(AdminArgs),
+    /// Have this program take the running node's place, which keeps its relays until they end
+    Upgrade(upgrade::UpgradeArgs),
 }
 
 /// Which configuration.
@@ -135,9 +144,14 @@ impl Cli {
     /// Does what the command line asks for.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Node(args) => {
-                let config = Config::load_or_default(args.config.as_deref())?;
-                node::run(args.config, config)?;
+            Verb::Node { config, take_over } => {
+                // A successor has another directory.
+                let path = config.config.map(std::path::absolute).transpose()?;
+                if take_over {
+                    return node::take_over(path);
+                }
+                let config = Config::load_or_default(path.as_deref())?;
+                node::run(path, config)?;
             }
             Verb::Controller { config } => {
                 let read = Controller::load(&config)?;
@@ -170,6 +184,7 @@ impl Cli {
             Verb::Run(args) => return run::run(args),
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
+            Verb::Upgrade(args) => upgrade::run(&args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

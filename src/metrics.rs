@@ -58,6 +58,12 @@ fn process(page: &mut Page, snapshot: &Snapshot) {
         "Whether the node drains.",
         stopping,
     );
+    page.single(
+        "replaced_nodes",
+        "gauge",
+        "Nodes that this one has replaced and that still carry relays.",
+        snapshot.replaced,
+    );
     process_memory(page);
     page.single("workers", "gauge", "Worker threads.", snapshot.workers);
     page.single(
@@ -264,6 +270,7 @@ mod tests {
                 ..Reloads::default()
             },
             events_dropped: 0,
+            replaced: 0,
         }
     }
 
