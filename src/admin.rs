@@ -94,7 +94,10 @@ impl Listeners {
 
     /// Takes the place of a predecessor that has given it up.
     pub(crate) fn take_place(&mut self) -> anyhow::Result<()> {
-        self.admin.place().take().context("take the place of the admin socket")?;
+        self.admin
+            .place()
+            .take()
+            .context("take the place of the admin socket")?;
         self.handover = Some(give::Listener::open()?);
         Ok(())
     }

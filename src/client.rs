@@ -103,7 +103,9 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     for node in &mut status.replaced {
         // It may have ended just now.
         let theirs = status_of(Path::new(&node.socket)).ok();
-        node.relays = theirs.as_ref().and_then(|theirs| theirs.counters.get("relays").copied());
+        node.relays = theirs
+            .as_ref()
+            .and_then(|theirs| theirs.counters.get("relays").copied());
         node.deadline_seconds = theirs.and_then(|theirs| theirs.deadline_seconds);
     }
     present(&args.admin, &status, show::status)

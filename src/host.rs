@@ -150,7 +150,10 @@ pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow
     if !claim.is_alone()? {
         let note = "nothing is removed: nodes that were replaced still carry relays, and the last of them cleans up";
         let notes = vec![note.to_owned()];
-        let report = Report { notes, ..Report::default() };
+        let report = Report {
+            notes,
+            ..Report::default()
+        };
         return print_report(&report, json);
     }
     let mut report = remove(&config.transparent)?;

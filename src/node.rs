@@ -83,11 +83,7 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     left
 }
 
-fn run_guarded(
-    path: Option<PathBuf>,
-    config: Config,
-    mut entry: Entry<'_>,
-) -> anyhow::Result<()> {
+fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> anyhow::Result<()> {
     // Loading takes as long as all the rest, so the rest is done beside it: by
     // the new thread, which has to start first and can bear it.
     let (maps, made) = mpsc::channel();
@@ -228,7 +224,14 @@ impl Prepared {
                 let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
                 let ends = Ends::new(log.clone(), feed.clone());
                 let opened = (gate, &mut inherited);
-                start_worker(made.lane(index)?, config, ends, (&policy, &desk), home, opened)
+                start_worker(
+                    made.lane(index)?,
+                    config,
+                    ends,
+                    (&policy, &desk),
+                    home,
+                    opened,
+                )
             })
             .collect::<anyhow::Result<_>>()?;
         let reflectors = Reflectors::open(config, &log, sockets);

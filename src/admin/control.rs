@@ -139,7 +139,9 @@ impl Control {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if self.state() == State::Replaced {
-            bail!("another process has taken this node's place, and has a configuration of its own");
+            bail!(
+                "another process has taken this node's place, and has a configuration of its own"
+            );
         }
         notify::reloading();
         let outcome = self.node.reload();

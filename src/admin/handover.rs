@@ -43,14 +43,21 @@ async fn admit(successor: Successor, control: &Arc<Control>) -> anyhow::Result<R
         let _ = done.send(admitted);
     };
     let thread = std::thread::Builder::new().name("posthaste-next".into());
-    thread.stack_size(256 << 10).spawn(work).context("start a thread to hand over")?;
+    thread
+        .stack_size(256 << 10)
+        .spawn(work)
+        .context("start a thread to hand over")?;
     outcome.await.context("handing over ended with a panic")?
 }
 
 impl Giver for Control {
     fn ensure_replaceable(&self) -> anyhow::Result<()> {
         let state = self.state();
-        ensure!(state == State::Ready, "the running node is {}", state.word());
+        ensure!(
+            state == State::Ready,
+            "the running node is {}",
+            state.word()
+        );
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;

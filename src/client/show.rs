@@ -39,10 +39,16 @@ pub(super) fn status(status: &Status) -> String {
         text.push_str(&controller(follow));
     }
     if let Some(left) = status.deadline_seconds {
-        let _ = writeln!(text, "ends           in {} at the latest", span(millis(left)));
+        let _ = writeln!(
+            text,
+            "ends           in {} at the latest",
+            span(millis(left))
+        );
     }
     for node in &status.replaced {
-        let relays = node.relays.map_or_else(|| "?".into(), |count| count.to_string());
+        let relays = node
+            .relays
+            .map_or_else(|| "?".into(), |count| count.to_string());
         let left = node.deadline_seconds;
         let left = left.map_or_else(|| "?".into(), |left| span(millis(left)));
         let _ = writeln!(

@@ -96,7 +96,10 @@ impl Claim {
         let deadline = Instant::now() + 2 * WAIT_MAX;
         while !self.lock(CHANGE)? {
             if Instant::now() >= deadline {
-                bail!("{}: another node is about to start or to end", self.path.display());
+                bail!(
+                    "{}: another node is about to start or to end",
+                    self.path.display()
+                );
             }
             std::thread::sleep(WAIT_STEP);
         }
@@ -163,7 +166,10 @@ impl Claim {
 
     /// Locks a byte; false when somebody else has it.
     fn lock(&self, byte: i64) -> io::Result<bool> {
-        match fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_WRLCK))) {
+        match fcntl(
+            &self.file,
+            FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_WRLCK)),
+        ) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
             Err(error) => Err(error.into()),
@@ -171,7 +177,10 @@ impl Claim {
     }
 
     fn unlock(&self, byte: i64) -> io::Result<()> {
-        fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_UNLCK)))?;
+        fcntl(
+            &self.file,
+            FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_UNLCK)),
+        )?;
         Ok(())
     }
 }

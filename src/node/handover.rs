@@ -96,7 +96,9 @@ pub(super) fn shared(
     listeners: &admin::Listeners,
     reflectors: &Reflectors,
 ) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
-    let metrics = listeners.share_metrics().context("share the metrics socket")?;
+    let metrics = listeners
+        .share_metrics()
+        .context("share the metrics socket")?;
     let named = |kind| move |(address, socket)| (Descriptor { kind, address }, socket);
     let metrics = config.metrics.zip(metrics).map(named(Kind::Metrics));
     let reflectors = reflectors.share().context("share the reflectors")?;
@@ -138,7 +140,9 @@ fn begin(config: &Config) -> anyhow::Result<(Guard, u16, Succession)> {
     let mut succession = Succession::begin(config)?;
     let ended = succession.make_room()?;
     if ended > 0 {
-        eprintln!("posthaste: too many nodes were replaced of late: the relays of the oldest are reset");
+        eprintln!(
+            "posthaste: too many nodes were replaced of late: the relays of the oldest are reset"
+        );
     }
     let claim = Claim::open()?;
     let successions = claim.count_succession()?;
@@ -206,11 +210,20 @@ impl Node {
             worker.send(Command::Listeners { answer });
             let listeners = answers.recv_timeout(ANSWER_TIME_MAX);
             let listeners = listeners.context("a worker does not answer")?;
-            all.extend(listeners.context("share the listeners")?.into_iter().map(|shared| {
-                let kind = if shared.fixed { Kind::Fixed } else { Kind::Explicit };
-                let address = shared.address;
-                (Descriptor { kind, address }, shared.socket)
-            }));
+            all.extend(
+                listeners
+                    .context("share the listeners")?
+                    .into_iter()
+                    .map(|shared| {
+                        let kind = if shared.fixed {
+                            Kind::Fixed
+                        } else {
+                            Kind::Explicit
+                        };
+                        let address = shared.address;
+                        (Descriptor { kind, address }, shared.socket)
+                    }),
+            );
         }
         Ok(all)
     }

@@ -24,8 +24,14 @@ pub(super) struct Inherited(HashMap<(Kind, SocketAddr), Vec<Vec<OwnedFd>>>);
 impl Inherited {
     /// Those that the configuration has too.
     pub(super) fn new(config: &Config, sockets: &mut Sockets) -> Self {
-        let explicit = config.explicit.iter().map(|address| (Kind::Explicit, *address));
-        let fixed = config.fixed.iter().map(|fixed| (Kind::Fixed, fixed.address));
+        let explicit = config
+            .explicit
+            .iter()
+            .map(|address| (Kind::Explicit, *address));
+        let fixed = config
+            .fixed
+            .iter()
+            .map(|fixed| (Kind::Fixed, fixed.address));
         let mut share = |(kind, address)| {
             let shares = sockets.divide(kind, address, config.node.workers);
             ((kind, address), shares)
@@ -69,7 +75,11 @@ pub(super) fn open(
         check(each, config)?;
         let open = || sys::fixed_listener(each.address, settings);
         let listeners = inherited.take(Kind::Fixed, each.address, worker, open)?;
-        fixed.extend(listeners.into_iter().map(|listener| (listener, each.destination)));
+        fixed.extend(
+            listeners
+                .into_iter()
+                .map(|listener| (listener, each.destination)),
+        );
     }
     if let Some(home) = home {
         for listener in explicit

@@ -74,7 +74,9 @@ impl Listener {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
             .context("set the mode of the hand-over socket")?;
         socket.listen(1).context("listen for a successor")?;
-        socket.set_nonblocking(true).context("prepare the hand-over socket")?;
+        socket
+            .set_nonblocking(true)
+            .context("prepare the hand-over socket")?;
         Ok(Self { socket, path })
     }
 

@@ -59,7 +59,11 @@ impl Predecessors {
     /// The same, for a successor.
     pub(crate) fn live_nodes(&self) -> Vec<Peer> {
         let live = self.live();
-        live.map(|(pid, socket)| Peer { pid, socket: socket.into() }).collect()
+        live.map(|(pid, socket)| Peer {
+            pid,
+            socket: socket.into(),
+        })
+        .collect()
     }
 
     /// Has each end by the deadline. Returns at once; what cannot be told is known when they are
@@ -68,7 +72,9 @@ impl Predecessors {
         for one in &self.0 {
             let peer = one.peer.clone();
             let tell = move || drain(&peer.socket, deadline);
-            let _ = std::thread::Builder::new().stack_size(256 << 10).spawn(tell);
+            let _ = std::thread::Builder::new()
+                .stack_size(256 << 10)
+                .spawn(tell);
         }
     }
 
@@ -109,8 +115,14 @@ mod tests {
 
     #[test]
     fn the_live_ones_are_listed_and_waited_for() {
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let peer = |pid| Peer { pid, socket: "/nowhere/admin.sock".into() };
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let peer = |pid| Peer {
+            pid,
+            socket: "/nowhere/admin.sock".into(),
+        };
         let mut all = Predecessors::of(vec![peer(child.id()), peer(std::process::id())]);
         assert_eq!(all.live().count(), 2);
         child.kill().unwrap();

@@ -35,7 +35,9 @@ impl Succession {
             .connect(&wire::address(&path)?)
             .context("no node runs in this network namespace that could be replaced")?;
         let channel = Channel::new(socket);
-        channel.send(&Message::TakeOver { version: wire::VERSION })?;
+        channel.send(&Message::TakeOver {
+            version: wire::VERSION,
+        })?;
         let (message, output) = channel.receive(STEP_TIME_MAX)?;
         let offer = match message {
             Message::Offer(offer) => offer,
@@ -156,7 +158,10 @@ mod tests {
     #[test]
     fn every_listener_has_its_worker() {
         let address = ([192, 0, 2, 1], 80).into();
-        let descriptor = Descriptor { kind: Kind::Fixed, address };
+        let descriptor = Descriptor {
+            kind: Kind::Fixed,
+            address,
+        };
         let counts = |sockets: usize, workers| -> Vec<usize> {
             let all = (0..sockets).map(|_| null()).collect();
             let mut sockets = Sockets([(descriptor, all)].into());

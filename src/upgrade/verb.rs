@@ -94,7 +94,10 @@ fn replace(args: &UpgradeArgs, running: &Status) -> anyhow::Result<Upgraded> {
     let (mut ours, theirs) = UnixStream::pair().context("make a pipe to the new process")?;
     let most = Some(START_TIME_MAX + 2 * STEP_TIME_MAX);
     ours.set_read_timeout(most).context("bound the wait")?;
-    let config = args.config.clone().or(running.config.clone().map(Into::into));
+    let config = args
+        .config
+        .clone()
+        .or(running.config.clone().map(Into::into));
     let mut child = spawn(config.as_deref(), running, theirs.into())?;
     let mut said = String::new();
     let heard = ours.read_to_string(&mut said);
@@ -123,7 +126,10 @@ fn replace(args: &UpgradeArgs, running: &Status) -> anyhow::Result<Upgraded> {
 fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("find this program's own file")?;
     let mut command = Command::new(&program);
-    command.arg("node").arg("--take-over").stdin(Stdio::from(word));
+    command
+        .arg("node")
+        .arg("--take-over")
+        .stdin(Stdio::from(word));
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }
@@ -176,7 +182,13 @@ impl Word {
 /// Names the file that this process runs: another one at the same path is another.
 pub(crate) fn binary_identity() -> String {
     match fs::metadata("/proc/self/exe") {
-        Ok(file) => format!("{}:{}:{}.{}", file.dev(), file.ino(), file.mtime(), file.mtime_nsec()),
+        Ok(file) => format!(
+            "{}:{}:{}.{}",
+            file.dev(),
+            file.ino(),
+            file.mtime(),
+            file.mtime_nsec()
+        ),
         Err(_) => String::new(),
     }
 }

@@ -79,10 +79,16 @@ impl Routing {
         let keys = [
             ("transparent.enabled", self.enabled == other.enabled),
             ("transparent.mark", self.mark == other.mark),
-            ("transparent.socket_mark", self.socket_mark == other.socket_mark),
+            (
+                "transparent.socket_mark",
+                self.socket_mark == other.socket_mark,
+            ),
             ("transparent.table", self.table == other.table),
         ];
-        keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
+        keys.into_iter()
+            .filter(|(_, same)| !same)
+            .map(|(key, _)| key)
+            .collect()
     }
 }
 
@@ -153,14 +159,22 @@ impl Channel {
         let rights = [ControlMessage::ScmRights(&raw)];
         let rights = if raw.is_empty() { &[][..] } else { &rights[..] };
         let flags = MsgFlags::MSG_NOSIGNAL;
-        sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(&text)], rights, flags, None)
-            .context("tell the other process")?;
+        sendmsg::<()>(
+            self.0.as_raw_fd(),
+            &[IoSlice::new(&text)],
+            rights,
+            flags,
+            None,
+        )
+        .context("tell the other process")?;
         Ok(())
     }
 
     /// What the other says next, within `most`, and the descriptors that come with it.
     pub(super) fn receive(&self, most: Duration) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
-        self.0.set_read_timeout(Some(most)).context("bound the wait")?;
+        self.0
+            .set_read_timeout(Some(most))
+            .context("bound the wait")?;
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let mut space = cmsg_space!([std::os::fd::RawFd; DESCRIPTORS_MAX]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -211,10 +225,14 @@ mod tests {
             address: ([192, 0, 2, 1], 80).into(),
         };
         let null = std::fs::File::open("/dev/null").unwrap();
-        one.send_with(&Message::Descriptor(descriptor), &[null.as_fd()]).unwrap();
+        one.send_with(&Message::Descriptor(descriptor), &[null.as_fd()])
+            .unwrap();
         one.send(&Message::Offered).unwrap();
         let (message, descriptors) = other.receive(STEP).unwrap();
-        assert_eq!((message, descriptors.len()), (Message::Descriptor(descriptor), 1));
+        assert_eq!(
+            (message, descriptors.len()),
+            (Message::Descriptor(descriptor), 1)
+        );
         other.expect(&Message::Offered, STEP).unwrap();
     }
 
@@ -228,7 +246,10 @@ mod tests {
         one.send(&Message::Attached).unwrap();
         drop(one);
         for words in ["it drains", "Attached", "ended"] {
-            let error = other.expect(&Message::Offered, STEP).unwrap_err().to_string();
+            let error = other
+                .expect(&Message::Offered, STEP)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(words), "{error}");
         }
     }
@@ -237,7 +258,14 @@ mod tests {
     fn what_must_not_differ_is_named() {
         let now = Routing::of(&Transparent::default());
         assert!(now.differing(now).is_empty());
-        let other = Routing { table: 7, mark: 8, ..now };
-        assert_eq!(now.differing(other), ["transparent.mark", "transparent.table"]);
+        let other = Routing {
+            table: 7,
+            mark: 8,
+            ..now
+        };
+        assert_eq!(
+            now.differing(other),
+            ["transparent.mark", "transparent.table"]
+        );
     }
 }

@@ -37,6 +37,7 @@ mod rules;
 mod run;
 mod support;
 mod transparency;
+mod upgrade;
 mod verbs;
 mod warm;
 mod watch;
