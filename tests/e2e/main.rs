@@ -17,6 +17,7 @@ mod configuration;
 mod controller;
 mod convert;
 mod cost;
+mod documents;
 mod fixed;
 mod following;
 mod fragments;
