@@ -88,7 +88,7 @@ impl Listeners {
 
     /// A duplicate of the socket of the metrics.
     pub(crate) fn share_metrics(&self) -> std::io::Result<Option<OwnedFd>> {
-        let metrics = self.metrics.as_ref().map(|metrics| metrics.try_clone());
+        let metrics = self.metrics.as_ref().map(std::net::TcpListener::try_clone);
         Ok(metrics.transpose()?.map(Into::into))
     }
 

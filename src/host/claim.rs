@@ -27,10 +27,10 @@ const WAIT_STEP: Duration = Duration::from_millis(5);
 /// memory, and a program on the way of every packet.
 pub(crate) const REPLACED_MAX: usize = 3;
 
-/// The bytes: the node that takes flows, those it replaced, and the right to change any of this
-/// or the host.
+/// The bytes: the node that takes flows, the first of those that were replaced, and, behind the
+/// last of them, the right to change any of this or the host.
 const NODE: i64 = 0;
-const REPLACED: std::ops::RangeInclusive<i64> = 1..=REPLACED_MAX as i64;
+const REPLACED: i64 = 1;
 const CHANGE: i64 = 8;
 
 /// A node's part of the claim on a network namespace. Its locks end with it and its copies.
@@ -116,7 +116,7 @@ impl Claim {
 
     /// Becomes a node that was replaced. The successor keeps others from changing anything.
     pub(crate) fn step_back(&self) -> anyhow::Result<()> {
-        for byte in REPLACED {
+        for byte in (REPLACED..).take(REPLACED_MAX) {
             if self.lock(byte)? {
                 return Ok(self.unlock(NODE)?);
             }
@@ -126,9 +126,9 @@ impl Claim {
 
     /// Whether no other node is there, of either kind.
     pub(crate) fn is_alone(&self) -> anyhow::Result<bool> {
-        let mut range = range(NODE, 1 + REPLACED_MAX as i64, libc::F_WRLCK);
+        let mut range = range(NODE, CHANGE - NODE, libc::F_WRLCK);
         fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range)).context("ask for other nodes")?;
-        Ok(range.l_type == libc::F_UNLCK as libc::c_short)
+        Ok(range.l_type == short(libc::F_UNLCK))
     }
 
     /// How many nodes were replaced one after the other before this one: the number that the last
@@ -216,13 +216,18 @@ fn path_in(directory: &Path, ending: &str) -> anyhow::Result<PathBuf> {
 
 fn range(first: i64, count: i64, kind: libc::c_int) -> libc::flock {
     libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
+        l_type: short(kind),
+        l_whence: short(libc::SEEK_SET),
         l_start: first,
         l_len: count,
         // As open file description locks want it.
         l_pid: 0,
     }
+}
+
+/// The constants are wider than the fields that they are for.
+fn short(constant: libc::c_int) -> libc::c_short {
+    constant.try_into().expect("a small number")
 }
 
 #[cfg(test)]

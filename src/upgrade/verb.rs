@@ -97,7 +97,7 @@ fn replace(args: &UpgradeArgs, running: &Status) -> anyhow::Result<Upgraded> {
     let config = args
         .config
         .clone()
-        .or(running.config.clone().map(Into::into));
+        .or_else(|| running.config.clone().map(Into::into));
     let mut child = spawn(config.as_deref(), running, theirs.into())?;
     let mut said = String::new();
     let heard = ours.read_to_string(&mut said);

@@ -44,7 +44,7 @@ fn route(host: &Namespace, address: &str, neighbour: IpAddr) {
         let at = words.iter().position(|other| *other == word)?;
         words.get(at + 1).copied()
     };
-    let via = after("via").map_or(neighbour.to_string(), Into::into);
+    let via = after("via").map_or_else(|| neighbour.to_string(), Into::into);
     host.ip(&format!(
         "route replace {address}/32 via {via} dev {}",
         after("dev").unwrap()

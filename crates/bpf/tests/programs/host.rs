@@ -222,7 +222,6 @@ pub(crate) fn rule(action: Action, accept: Accept) -> RuleSpec {
         action,
         accept,
         windows: [0; 2],
-        successions: 0,
     }
 }
 

@@ -120,7 +120,6 @@ fn specs(policy: &Policy) -> Vec<RuleSpec> {
             AcceptMode::Late => bpf::Accept::Late,
         },
         windows: [0; 2],
-        successions: 0,
     };
     policy.rules.iter().map(spec).collect()
 }
