@@ -6,10 +6,11 @@ PREFIX := /usr/local
 FUZZ_SECONDS := 60
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 RELEASE = $(TARGET)/$(shell rustc --print host-tuple)/release
+UNITS = posthaste.service posthaste-controller.service
 FUZZ = --manifest-path fuzz/Cargo.toml
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup setup-bench build demo bench test lint unit e2e kernel-test fuzz fmt deny typos install clean
+.PHONY: help setup setup-bench build demo bench test lint unit e2e kernel-test fuzz fmt deny typos install install-service clean
 .NOTPARALLEL:
 
 help: ## list the verbs
@@ -61,10 +62,17 @@ deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 typos: ## spelling (needs typos)
 	typos
 
-install: build ## install the binary and its systemd units under PREFIX
+install: build install-service ## install the programs, the systemd units and their user under PREFIX
 	install -D -m 755 $(RELEASE)/posthaste $(DESTDIR)$(PREFIX)/bin/posthaste
-	install -D -m 644 packaging/posthaste.service $(DESTDIR)$(PREFIX)/lib/systemd/system/posthaste.service
-	install -D -m 644 packaging/posthaste-controller.service $(DESTDIR)$(PREFIX)/lib/systemd/system/posthaste-controller.service
+	install -D -m 755 $(RELEASE)/posthaste-lab $(DESTDIR)$(PREFIX)/bin/posthaste-lab
+
+install-service: ## only the units, which name the programs under PREFIX, and their user
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in $(UNITS); do \
+		sed 's|@bindir@|$(PREFIX)/bin|' packaging/$$unit.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit && \
+		chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	done
+	install -D -m 644 packaging/posthaste.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/posthaste.conf
 
 clean: ## remove what was built
 	cargo clean

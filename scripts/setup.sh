@@ -64,6 +64,8 @@ find_missing_packages() {
     command_in ssh openssh-client "logs in in the tests"
     command_in sshd openssh-server "is logged in to in the tests"
     command_in ip iproute2 "network namespaces of demo and tests"
+    command_in systemd-analyze systemd "checks the units in the tests"
+    command_in setpriv util-linux "runs a service as its user in the tests"
     command_in nft nftables "firewalls of the tests"
 }
 

@@ -8,6 +8,7 @@
 
 use std::fmt::Debug;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::host::{LinkWatch, watch_links};
+use crate::upgrade::take::Sockets;
+use crate::upgrade::{Kind, give};
 use crate::{memory, notify};
 
 pub(crate) mod api;
@@ -29,6 +32,7 @@ pub(crate) mod bounded;
 mod control;
 pub(crate) mod door;
 mod fleet;
+mod handover;
 mod operations;
 mod routes;
 pub(crate) mod socket;
@@ -47,6 +51,8 @@ pub(crate) use socket::ensure_alone;
 /// How often the control thread looks whether the workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_DRAINING: Duration = Duration::from_millis(10);
+/// The same once another process takes the flows: relays may go on for an hour.
+const LOOK_INTERVAL_REPLACED: Duration = Duration::from_millis(250);
 /// How long a request may keep an ended node.
 const CLOSING_TIME_MAX: Duration = Duration::from_millis(500);
 
@@ -57,16 +63,44 @@ pub(crate) struct Listeners {
     admin: socket::AdminSocket,
     metrics: Option<std::net::TcpListener>,
     links: LinkWatch,
+    /// Where a successor asks for this node's place.
+    handover: Option<give::Listener>,
 }
 
 impl Listeners {
-    /// Binds, and begins to take note of interfaces that come and go.
-    pub(crate) fn bind(config: &Config) -> anyhow::Result<Self> {
+    /// Binds, and begins to take note of interfaces that come and go. With the `sockets` of a
+    /// predecessor it goes on with that of the metrics, and waits for [`Self::take_place`].
+    pub(crate) fn bind(config: &Config, sockets: Option<&mut Sockets>) -> anyhow::Result<Self> {
+        let first = sockets.is_none();
+        let inherited = |sockets: &mut Sockets| sockets.take(Kind::Metrics, config.metrics?);
+        let inherited = sockets.and_then(inherited).map(Into::into);
+        let bind = || config.metrics.map(socket::bind_metrics).transpose();
         Ok(Self {
-            admin: socket::AdminSocket::bind(&config.admin_socket, config.admin_group.as_ref())?,
-            metrics: config.metrics.map(socket::bind_metrics).transpose()?,
+            admin: if first {
+                socket::AdminSocket::bind(&config.admin_socket, config.admin_group.as_ref())?
+            } else {
+                socket::AdminSocket::bind_aside(&config.admin_socket, config.admin_group.as_ref())?
+            },
+            metrics: inherited.map_or_else(bind, |metrics| Ok(Some(metrics)))?,
             links: watch_links().context("subscribe to news of interfaces")?,
+            handover: first.then(give::Listener::open).transpose()?,
         })
+    }
+
+    /// A duplicate of the socket of the metrics.
+    pub(crate) fn share_metrics(&self) -> std::io::Result<Option<OwnedFd>> {
+        let metrics = self.metrics.as_ref().map(std::net::TcpListener::try_clone);
+        Ok(metrics.transpose()?.map(Into::into))
+    }
+
+    /// Takes the place of a predecessor that has given it up.
+    pub(crate) fn take_place(&mut self) -> anyhow::Result<()> {
+        self.admin
+            .place()
+            .take()
+            .context("take the place of the admin socket")?;
+        self.handover = Some(give::Listener::open()?);
+        Ok(())
     }
 }
 
@@ -104,23 +138,36 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
     let hangups = signal(SignalKind::hangup()).context("catch SIGHUP")?;
     tokio::spawn(reload_on(hangups, Arc::clone(control)));
 
-    // SAFETY: the watch owns its descriptor, never changes it, and closes it
-    // only when the `AsyncFd` that owns the watch is dropped.
-    let links = unsafe { AsyncFd::register_with_interest(listeners.links, Interest::READABLE) };
-    let links = links
-        .map_err(std::io::Error::from)
-        .context("poll for interfaces")?;
+    let links = poll(listeners.links).context("poll for interfaces")?;
     tokio::spawn(pass_on_links(links, Arc::clone(control)));
     if let Some(interval) = notify::watchdog_interval() {
         tokio::spawn(feed_watchdog(interval, Arc::clone(control)));
     }
+    if let Some(handover) = listeners.handover {
+        let handover = poll(handover).context("poll the hand-over socket")?;
+        tokio::spawn(handover::hand_over(handover, Arc::clone(control)));
+    }
     start_servers(listeners.admin, listeners.metrics, control)
 }
+
+/// What becomes readable, polled by the runtime.
+fn poll<T: Owner>(owner: T) -> std::io::Result<AsyncFd<T>> {
+    // SAFETY: an owner has its descriptor for itself, never changes it, and closes it only when
+    // the `AsyncFd` that owns the owner is dropped.
+    let polled = unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) };
+    polled.map_err(std::io::Error::from)
+}
+
+/// One descriptor and nothing else that could be read from.
+trait Owner: std::os::fd::AsRawFd {}
+impl Owner for LinkWatch {}
+impl Owner for give::Listener {}
 
 /// The servers, while they take requests.
 struct Servers {
     /// Its end is the sign to stop.
     open: watch::Sender<()>,
+    control: Arc<Control>,
     tasks: Vec<JoinHandle<std::io::Result<()>>>,
     /// Removes its file at the end.
     _admin: socket::AdminSocket,
@@ -130,6 +177,7 @@ impl Servers {
     /// Lets requests that are being answered have their answer.
     async fn close(self) {
         drop(self.open);
+        self.control.close_metrics();
         for task in self.tasks {
             let _ = tokio::time::timeout(CLOSING_TIME_MAX, task).await;
         }
@@ -148,14 +196,17 @@ fn start_servers(
         .context("share the admin socket")?;
     let unix = tokio::net::UnixListener::from_std(listener).context("poll the admin socket")?;
     let routes = routes::admin(Arc::clone(control));
-    let mut tasks = vec![tokio::spawn(answer_all(unix, routes, closing.clone()))];
+    control.answers_at(admin.place());
+    let mut tasks = vec![tokio::spawn(answer_all(unix, routes, closing))];
     if let Some(listener) = metrics {
         let tcp = tokio::net::TcpListener::from_std(listener).context("poll the metrics socket")?;
         let routes = routes::observation(Arc::clone(control));
+        let closing = control.open_metrics();
         tasks.push(tokio::spawn(answer_all(tcp, routes, closing)));
     }
     Ok(Servers {
         open,
+        control: Arc::clone(control),
         tasks,
         _admin: admin,
     })
@@ -180,7 +231,7 @@ where
 /// once.
 async fn drain_on(mut signals: Signal, control: Arc<Control>) {
     while signals.recv().await.is_some() {
-        let impatient = control.state() == State::Draining;
+        let impatient = control.was_told_to_end();
         let control = Arc::clone(&control);
         let work = move || control.drain(impatient.then_some(Duration::ZERO));
         let _ = tokio::task::spawn_blocking(work).await;
@@ -216,6 +267,10 @@ async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
 async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
     loop {
         tokio::time::sleep(interval).await;
+        if control.state() == State::Replaced {
+            // Signs of life are its successor's now.
+            return;
+        }
         let control = Arc::clone(&control);
         let alive = tokio::task::spawn_blocking(move || fleet::alive(control.workers())).await;
         if alive.unwrap_or(false) {
@@ -230,11 +285,10 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
     let mut failed = false;
     let mut settled = false;
     loop {
-        let draining = control.state() == State::Draining;
-        let pause = if draining {
-            LOOK_INTERVAL_DRAINING
-        } else {
-            LOOK_INTERVAL
+        let pause = match control.state() {
+            State::Ready => LOOK_INTERVAL,
+            State::Draining => LOOK_INTERVAL_DRAINING,
+            State::Replaced => LOOK_INTERVAL_REPLACED,
         };
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;

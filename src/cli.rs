@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::controller::Controller;
 use crate::config::{ADMIN_SOCKET, Config};
 use crate::host::Tuning;
-use crate::{client, controller, doctor, guard, host, keys, node, plan, run};
+use crate::{client, controller, doctor, guard, host, keys, node, plan, run, upgrade};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +29,7 @@ Examples:
   posthaste controller -c /etc/posthaste/controller.toml
   posthaste status --controller http://127.0.0.1:9465
   posthaste run --via 192.0.2.1:4480 -- curl https://example.org/
+  posthaste upgrade                    this program takes the running node's place
   posthaste teardown                   remove what a killed node left behind
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
@@ -44,7 +45,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run a node until SIGTERM or SIGINT; SIGHUP reloads its configuration
-    Node(ConfigArgs),
+    Node {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Take the place of the node that runs (`upgrade` starts it so)
+        #[arg(long, hide = true)]
+        take_over: bool,
+    },
     /// Run a controller until SIGTERM or SIGINT; SIGHUP reloads its configuration
     Controller {
         /// Configuration file
@@ -114,6 +121,8 @@ enum Verb {
     Drain(client::DrainArgs),
     /// Let the running node read its configuration again
     Reload(AdminArgs),
+    /// Have this program take the running node's place, which keeps its relays until they end
+    Upgrade(upgrade::UpgradeArgs),
     /// Clean up after a node that dies: nodes start it by themselves
     #[command(hide = true)]
     Guard(guard::GuardArgs),
@@ -142,9 +151,14 @@ impl Cli {
     /// Does what the command line asks for.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Node(args) => {
-                let config = Config::load_or_default(args.config.as_deref())?;
-                node::run(args.config, config)?;
+            Verb::Node { config, take_over } => {
+                // A successor has another directory.
+                let path = config.config.map(std::path::absolute).transpose()?;
+                if take_over {
+                    return node::take_over(path);
+                }
+                let config = Config::load_or_default(path.as_deref())?;
+                node::run(path, config)?;
             }
             Verb::Controller { config } => {
                 let read = Controller::load(&config)?;
@@ -188,6 +202,7 @@ impl Cli {
             Verb::Drain(args) => client::drain(&args)?,
             Verb::Reload(args) => client::reload(&args)?,
             Verb::Guard(args) => guard::run(&args)?,
+            Verb::Upgrade(args) => upgrade::run(&args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -99,7 +99,15 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     if let Some(url) = &args.controller {
         return controller::status(url, args.token_file.as_deref(), args.admin.json);
     }
-    let status: Status = ask(&args.admin.socket, "GET", "/status")?;
+    let mut status = status_of(&args.admin.socket)?;
+    for node in &mut status.replaced {
+        // It may have ended just now.
+        let theirs = status_of(Path::new(&node.socket)).ok();
+        node.relays = theirs
+            .as_ref()
+            .and_then(|theirs| theirs.counters.get("relays").copied());
+        node.deadline_seconds = theirs.and_then(|theirs| theirs.deadline_seconds);
+    }
     present(&args.admin, &status, show::status)
 }
 
@@ -179,10 +187,27 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Has the node at an admin socket end by a deadline.
+pub(crate) fn end_within(socket: &Path, deadline: Duration) -> anyhow::Result<()> {
+    let target = format!("/drain?timeout_ms={}", deadline.as_millis());
+    ask::<Draining>(socket, "POST", &target).map(drop)
+}
+
+/// What the node at an admin socket says of itself.
+pub(crate) fn status_of(socket: &Path) -> anyhow::Result<Status> {
+    ask(socket, "GET", "/status")
+}
+
 /// The `reload` verb.
 pub(crate) fn reload(args: &AdminArgs) -> anyhow::Result<()> {
+    reload_at(args).map(drop)
+}
+
+/// The same; returns the keys that wait for another process.
+pub(crate) fn reload_at(args: &AdminArgs) -> anyhow::Result<Vec<String>> {
     let report: ReloadReport = ask(&args.socket, "POST", "/reload")?;
-    present(args, &report, show::reload)
+    present(args, &report, show::reload)?;
+    Ok(report.needs_restart)
 }
 
 /// The `top` verb.

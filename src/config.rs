@@ -79,6 +79,8 @@ pub(crate) struct Node {
     pub(crate) relays_max: u32,
     /// How long a drain waits for open relays.
     pub(crate) drain_timeout: Duration,
+    /// How long open relays may go on once another process has taken the node's place.
+    pub(crate) upgrade_timeout: Duration,
     /// Whether each ended relay becomes a line on stdout.
     pub(crate) log_connections: bool,
 }

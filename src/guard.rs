@@ -5,7 +5,8 @@
 //! route and sockets in TIME_WAIT would stay, and such sockets swallow later
 //! flows with the same addresses. The guard waits on a pipe whose other end
 //! only the node holds: a byte means that the node cleaned up itself, the end
-//! without one that it died. It holds nothing else and does nothing else.
+//! without one that it died. It holds nothing else and does nothing else. While other nodes are
+//! there, it leaves them what they need: one that replaced this one, or that this one replaced.
 //!
 //! The first guard is forked while the node has one thread. One that dies is missed by the node,
 //! which starts another: see `again`.
@@ -42,15 +43,15 @@ const START_TIME_MAX: u16 = 1000;
 /// How long the kernel may take to close what a dead node had open.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The node's hold on its guard. Dropping it without [`Guard::release`] is
+/// The node's hold on its guard. Dropping it without [`Guard::leave`] is
 /// like dying.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    transparent: Transparent,
     held: Mutex<Held>,
     /// Held together with the guard: a node that is started next waits for the
     /// later end of the two.
     claim: Claim,
+    left: Left,
 }
 
 /// The guard of this moment.
@@ -62,29 +63,50 @@ struct Held {
     restarts: u64,
 }
 
+/// What a node leaves behind.
+#[derive(Clone, Debug)]
+struct Left {
+    transparent: Transparent,
+    /// How many nodes there were before it.
+    successions: u16,
+}
+
+impl Left {
+    fn remove(&self, claim: &Claim) -> anyhow::Result<host::Report> {
+        host::leave(claim, &self.transparent, self.successions)
+    }
+}
+
 impl Guard {
-    /// Claims the network namespace and forks the guard. This process must have no other thread yet: the child
+    /// Forks the guard. This process must have no other thread yet: the child
     /// goes on with a copy of the caller's alone, and with every descriptor
     /// that is open now.
-    pub(crate) fn start(transparent: &Transparent) -> anyhow::Result<Self> {
-        let claim = Claim::take()?;
+    pub(crate) fn start(
+        transparent: &Transparent,
+        claim: Claim,
+        successions: u16,
+    ) -> anyhow::Result<Self> {
+        let left = Left {
+            transparent: transparent.clone(),
+            successions,
+        };
         let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
         let node = getpid();
         // SAFETY: there is one thread, so no lock is held by a thread that the
         // child lacks.
         match unsafe { fork() }.context("fork the guard")? {
             ForkResult::Parent { child } => Ok(Self {
-                transparent: transparent.clone(),
                 held: Mutex::new(Held {
                     guard: Some((child, write.into())),
                     revival: Revival::new(Instant::now()),
                     restarts: 0,
                 }),
                 claim,
+                left,
             }),
             ForkResult::Child => {
                 drop(write);
-                std::process::exit(live(node, read.into(), transparent, &claim))
+                std::process::exit(live(node, read.into(), &left, &claim))
             }
         }
     }
@@ -104,7 +126,7 @@ impl Guard {
         if !held.revival.is_due(now) {
             return;
         }
-        match again::start(&self.transparent, &self.claim) {
+        match again::start(&self.left, &self.claim) {
             Ok(guard) => {
                 log.warn("the guard was started again", &[("process", &guard.0)]);
                 held.guard = Some(guard);
@@ -128,13 +150,20 @@ impl Guard {
         }
     }
 
-    /// Tells the guard that the node has cleaned up, and waits for its end.
-    pub(crate) fn release(&self) {
+    /// The node's part of the claim on the network namespace.
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Takes the node off the host, tells the guard so, and waits for its end.
+    pub(crate) fn leave(&self) -> anyhow::Result<()> {
+        let removed = self.left.remove(&self.claim);
         if let Some((pid, mut pipe)) = self.held().guard.take() {
             // Both fail only when the guard has ended before.
             let _ = pipe.write_all(b"c");
             let _ = waitpid(pid, None);
         }
+        removed.map(drop)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -152,7 +181,7 @@ fn how(end: nix::Result<WaitStatus>) -> String {
 }
 
 /// The guard's life; its exit code.
-fn live(node: Pid, pipe: File, transparent: &Transparent, claim: &Claim) -> i32 {
+fn live(node: Pid, pipe: File, left: &Left, claim: &Claim) -> i32 {
     let death = open_pidfd(node);
     step_aside();
     if is_quiet(&pipe) {
@@ -164,9 +193,7 @@ fn live(node: Pid, pipe: File, transparent: &Transparent, claim: &Claim) -> i32 
     if let Some(death) = death {
         wait_for_end(&death);
     }
-    let removed = host::remove(transparent);
-    claim.remove_file();
-    match removed {
+    match left.remove(claim) {
         Ok(report) => {
             eprintln!(
                 "posthaste-guard: node {node} died: {}",
@@ -218,7 +245,7 @@ fn left_in_order(mut pipe: File) -> bool {
 }
 
 /// A descriptor that becomes readable when the process has ended.
-fn open_pidfd(process: Pid) -> Option<OwnedFd> {
+pub(crate) fn open_pidfd(process: Pid) -> Option<OwnedFd> {
     // SAFETY: pidfd_open(2) takes no pointers and returns a new descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;

@@ -6,6 +6,7 @@
 //! is flushed. Installing and removing are idempotent. Works on the network
 //! namespace of the calling thread.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -26,7 +27,7 @@ mod sockets;
 mod tests;
 mod tuning;
 
-pub(crate) use claim::Claim;
+pub(crate) use claim::{Claim, REPLACED_MAX};
 pub(crate) use fit::{gaps, misfits};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use reverse_path::strict_sources;
@@ -79,6 +80,29 @@ pub(crate) fn remove(wanted: &Transparent) -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// Takes a node off the host that ends or has died. The last of those that have a part of the claim
+/// removes everything; what another needs stays.
+pub(crate) fn leave(
+    claim: &Claim,
+    wanted: &Transparent,
+    successions: u16,
+) -> anyhow::Result<Report> {
+    let _change = claim.change()?;
+    if !claim.is_alone()? {
+        let mut report = Report::default();
+        filters::remove_of(successions, &mut report)?;
+        return Ok(report);
+    }
+    let removed = remove(wanted);
+    claim.remove_file();
+    removed
+}
+
+/// The socket on which the node of this network namespace hands over to its successor.
+pub(crate) fn handover_socket() -> anyhow::Result<PathBuf> {
+    claim::path_of("handover")
+}
+
 /// Waits until the sockets that relays left to the kernel have had their last
 /// bytes acknowledged, or for `most`: removing interception cuts them off.
 pub(crate) fn await_last_words(socket_mark: u32, most: Duration) {
@@ -125,8 +149,20 @@ pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow
     privileges::require(&privileges::HOST)?;
     // Quick to say so; the claim would wait for a guard first.
     admin::ensure_alone(&config.admin_socket)?;
-    let _claim = Claim::take()?;
+    let claim = Claim::take()?;
+    let change = claim.change()?;
+    if !claim.is_alone()? {
+        let note = "nothing is removed: nodes that were replaced still carry relays, and the last of them cleans up";
+        let notes = vec![note.to_owned()];
+        let report = Report {
+            notes,
+            ..Report::default()
+        };
+        return print_report(&report, json);
+    }
     let mut report = remove(&config.transparent)?;
+    claim.remove_file();
+    drop(change);
     if !keep_tuning {
         tuning::restore(&mut report)?;
     }

@@ -29,6 +29,7 @@ mod notify;
 mod plan;
 mod privileges;
 mod run;
+mod upgrade;
 
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,8 @@ use crate::admin::api::links as api;
 use crate::config::Config;
 use crate::follow::Following;
 use crate::journal::Log;
+use crate::upgrade::Kind;
+use crate::upgrade::take::Sockets;
 
 mod checks;
 mod flights;
@@ -65,12 +68,18 @@ pub(crate) struct Reflectors {
 impl Reflectors {
     /// Opens what the configuration says. One that cannot be opened is told in
     /// the log and in the list of links: the node relays without.
-    pub(crate) fn open(config: &Config, log: &Log) -> Self {
+    /// Those of a predecessor go on.
+    pub(crate) fn open(config: &Config, log: &Log, mut sockets: Option<&mut Sockets>) -> Self {
         let mark = config.transparent.socket_mark;
         let (mut open, mut status) = (Vec::new(), Vec::new());
         let measure = &config.measure;
         for address in measure.reflectors.iter().filter(|_| measure.enabled) {
-            let opened = Udp::bind(*address, mark, false);
+            let inherited = sockets.as_mut();
+            let inherited = inherited.and_then(|all| all.take(Kind::Reflector, *address));
+            let opened = match inherited {
+                Some(socket) => Ok(Udp::inherited(socket, *address)),
+                None => Udp::bind(*address, mark, false),
+            };
             let failure = opened.as_ref().err().map(ToString::to_string);
             if let Some(failure) = &failure {
                 log.error(
@@ -85,6 +94,13 @@ impl Reflectors {
             });
         }
         Self { open, status }
+    }
+
+    /// Duplicates of the sockets, for a successor.
+    pub(crate) fn share(&self) -> std::io::Result<Vec<(SocketAddr, OwnedFd)>> {
+        let each = self.open.iter();
+        each.map(|(address, socket)| Ok((*address, socket.share()?)))
+            .collect()
     }
 }
 

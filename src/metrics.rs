@@ -58,6 +58,12 @@ fn process(page: &mut Page, snapshot: &Snapshot) {
         "Whether the node drains.",
         stopping,
     );
+    page.single(
+        "replaced_nodes",
+        "gauge",
+        "Nodes that this one has replaced and that still carry relays.",
+        snapshot.replaced,
+    );
     process_memory(page);
     guard(page, snapshot);
     page.single("workers", "gauge", "Worker threads.", snapshot.workers);
@@ -284,6 +290,7 @@ mod tests {
                 ..Reloads::default()
             },
             events_dropped: 0,
+            replaced: 0,
         }
     }
 

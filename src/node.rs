@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -29,13 +30,21 @@ use crate::config::Config;
 use crate::destinations::{Ends, Feed, Samples};
 use crate::follow::{Extension, Following, Whose};
 use crate::guard::Guard;
+use crate::host::Claim;
 use crate::intercept::{self, Lane};
 use crate::journal::Log;
 use crate::measure::{Measure, Reflectors};
-use crate::{admin, affinity, host, journal, notify, privileges};
+use crate::upgrade::Descriptor;
+use crate::upgrade::take::{Gate, Sockets};
+use crate::{admin, affinity, host, journal, privileges};
 
+mod handover;
 mod interfaces;
 mod listeners;
+
+pub(crate) use handover::take_over;
+use handover::{Entry, Inheritance};
+use listeners::Inherited;
 
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
@@ -43,9 +52,6 @@ const BACKLOG: i32 = 4096;
 /// Where CAP_NET_BIND_SERVICE is missing.
 const FORBIDDEN_PORTS: &str = "clients with privileged ports are forwarded and not relayed: \
     CAP_NET_BIND_SERVICE is missing";
-
-/// How long the kernel may take over the last bytes of finished relays.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
 /// The parts of a node that its control thread works with.
 #[derive(Debug)]
@@ -64,7 +70,7 @@ pub(crate) struct Node {
     pub(crate) log: Log,
     measure: Measure,
     pub(crate) following: Following,
-    pub(crate) guard: Arc<Guard>,
+    inheritance: Inheritance,
 }
 
 /// Runs a node until it is told to stop and has drained.
@@ -72,29 +78,34 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     privileges::require(&privileges::NODE)?;
     admin::ensure_alone(&config.admin_socket)?;
     privileges::raise_open_files()?;
-    let guard = Arc::new(Guard::start(&config.transparent)?);
-    let transparent = config.transparent.clone();
-    let ended = run_guarded(path, config, &guard);
-    let removed = host::remove(&transparent);
-    guard.release();
+    let claim = Claim::take()?;
+    let successions = claim.count_succession()?;
+    let guard = Arc::new(Guard::start(&config.transparent, claim, successions)?);
+    let ended = run_guarded(path, config, Entry::first(&guard, successions));
+    let left = guard.leave();
     ended?;
-    removed.map(drop)
+    left
 }
 
-fn run_guarded(path: Option<PathBuf>, config: Config, guard: &Arc<Guard>) -> anyhow::Result<()> {
+fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> anyhow::Result<()> {
     // Loading takes as long as all the rest, so the rest is done beside it: by
     // the new thread, which has to start first and can bear it.
     let (maps, made) = mpsc::channel();
     let (loaded, prepared) = thread::scope(|scope| {
-        let preparing = scope.spawn(|| Prepared::new(&config, made));
-        let loaded = load(&config, maps);
+        let (gate, sockets) = (&entry.gate, entry.sockets.as_mut());
+        let preparing = scope.spawn(|| Prepared::new(&config, made, gate, sockets));
+        let loaded = load(&config, maps, entry.successions);
         (loaded, preparing.join())
     });
     // The rest may have failed for want of maps, so the loader's reason is first.
-    let loaded = loaded?;
+    let mut loaded = loaded?;
+    if entry.succession.is_none() {
+        set_rules(&mut loaded, &config)?;
+    }
     let prepared = prepared.map_err(|_| anyhow!("starting ended with a panic"))??;
     let Prepared {
-        listeners,
+        mut listeners,
+        shared,
         log,
         writer,
         workers,
@@ -106,16 +117,22 @@ fn run_guarded(path: Option<PathBuf>, config: Config, guard: &Arc<Guard>) -> any
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
     let following = Following::new(samples, clock);
     let measure = Measure::new(&config, reflectors, &handles, following.clone());
-    let parts = (log, measure, following, Arc::clone(guard));
-    let (node, threads) = Node::start(path, config, loaded, parts, workers)?;
-    node.attach_all(&links)?;
-    // Flows are relayed from here on.
-    node.redirect().settle()?;
+    let inheritance = entry.inheritance(shared);
+    let parts = (log, measure, following, inheritance);
+    let node = Node::new(path, config, loaded, parts, &handles)?;
+    let threads = match &entry.succession {
+        None => node.begin(workers, &links)?,
+        Some(succession) => node.succeed(succession, &entry, workers, &links)?,
+    };
+    if entry.succession.is_some() {
+        listeners.take_place()?;
+    }
     // Loading, which is over, needed what nothing else needs.
     privileges::keep_only(&privileges::RUNNING)?;
     node.measure.configure(&node.config(), &node.log)?;
     let node = Arc::new(node);
     let following = node.following.start(&node)?;
+    entry.tell();
     let ended = admin::serve(&node, listeners);
     node.measure.stop();
     node.following.stop();
@@ -124,16 +141,19 @@ fn run_guarded(path: Option<PathBuf>, config: Config, guard: &Arc<Guard>) -> any
             bail!("a thread ended with a panic");
         }
     }
-    let most = node.config().node.drain_timeout.min(LAST_WORDS_MAX);
-    host::await_last_words(node.config().transparent.socket_mark, most);
+    node.await_the_rest();
     drop(node);
     writer.finish();
     ended
 }
 
 /// Loads the redirect programs with what they cannot be told later. Hands
-/// their maps over before: workers need no more to start.
-fn load(config: &Config, maps: mpsc::Sender<Arc<Maps>>) -> anyhow::Result<Redirect> {
+/// their maps over before: workers need no more to start. Without rules no flow is taken.
+fn load(
+    config: &Config,
+    maps: mpsc::Sender<Arc<Maps>>,
+    successions: u16,
+) -> anyhow::Result<Redirect> {
     let half_open = &config.policy.half_open;
     let made = Arc::new(Maps::new(Settings {
         workers: u32::try_from(config.node.workers)?,
@@ -144,22 +164,29 @@ fn load(config: &Config, maps: mpsc::Sender<Arc<Maps>>) -> anyhow::Result<Redire
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: config.follow.is_some() || sets_windows(&config.policy),
+        successions,
     })?);
     // Whoever waits for them may have given up on starting.
     let _ = maps.send(Arc::clone(&made));
     drop(maps);
-    let mut redirect = Redirect::load(made)?;
+    Ok(Redirect::load(made)?)
+}
+
+/// Has the programs take flows by the first rules.
+fn set_rules(redirect: &mut Redirect, config: &Config) -> anyhow::Result<()> {
     let generation = redirect.set_rules(&intercept::rules(config))?;
     ensure!(
         generation == FIRST_GENERATION,
         "the first rules are of another generation"
     );
-    Ok(redirect)
+    Ok(())
 }
 
 /// What a node needs besides the redirect programs.
 struct Prepared {
     listeners: admin::Listeners,
+    /// What a successor goes on with and no worker has.
+    shared: Vec<(Descriptor, OwnedFd)>,
     log: Log,
     writer: journal::Writer,
     workers: Vec<worker::Starting>,
@@ -173,9 +200,15 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// `maps` brings those of the redirect programs, once they are made.
-    fn new(config: &Config, maps: mpsc::Receiver<Arc<Maps>>) -> anyhow::Result<Self> {
-        let listeners = admin::Listeners::bind(config)?;
+    /// `maps` brings those of the redirect programs, once they are made. Workers take no flow
+    /// before `gate` is open. `sockets` are a predecessor's.
+    fn new(
+        config: &Config,
+        maps: mpsc::Receiver<Arc<Maps>>,
+        gate: &Gate,
+        mut sockets: Option<&mut Sockets>,
+    ) -> anyhow::Result<Self> {
+        let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
         host::install(&config.transparent)?;
         let (log, writer) = journal::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
@@ -191,19 +224,33 @@ impl Prepared {
         let desk = Arc::new(Desk::new(clock.clone()));
         let made = maps.recv().context("there are no maps")?;
         let (feed, samples) = config.follow.is_some().then(Feed::new).unzip();
+        let inherited = sockets.as_deref_mut();
+        let mut inherited = inherited
+            .map(|sockets| Inherited::new(config, sockets))
+            .unwrap_or_default();
         let homes = affinity::homes(config.node.workers, &affinity::cpus());
         let workers = (0..u16::try_from(config.node.workers)?)
             .map(|index| {
                 let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
                 let ends = Ends::new(log.clone(), feed.clone());
-                start_worker(made.lane(index)?, config, ends, (&policy, &desk), home)
+                let opened = (gate, &mut inherited);
+                start_worker(
+                    made.lane(index)?,
+                    config,
+                    ends,
+                    (&policy, &desk),
+                    home,
+                    opened,
+                )
             })
             .collect::<anyhow::Result<_>>()?;
-        let reflectors = Reflectors::open(config, &log);
+        let reflectors = Reflectors::open(config, &log, sockets);
+        let shared = handover::shared(config, &listeners, &reflectors)?;
         // Of those that come later the subscription in `listeners` tells.
         let links = host::links().context("list the interfaces")?;
         Ok(Self {
             listeners,
+            shared,
             log,
             writer,
             workers,
@@ -216,31 +263,41 @@ impl Prepared {
 }
 
 impl Node {
-    /// Joins the parts, once every worker takes flows.
-    fn start(
+    /// Joins the parts.
+    fn new(
         path: Option<PathBuf>,
         config: Config,
         mut redirect: Redirect,
-        (log, measure, following, guard): (Log, Measure, Following, Arc<Guard>),
-        starting: Vec<worker::Starting>,
-    ) -> anyhow::Result<(Self, Vec<JoinHandle<()>>)> {
+        (log, measure, following, inheritance): (Log, Measure, Following, Inheritance),
+        workers: &[Handle],
+    ) -> anyhow::Result<Self> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_heralds(&mut redirect, &config.policy, &log)?;
-        let node = Self {
+        Ok(Self {
             path,
             file: Mutex::new(config.clone()),
             config: Mutex::new(config),
             extension: Mutex::default(),
             redirect: Mutex::new(redirect),
-            workers: starting.iter().map(worker::Starting::handle).collect(),
+            workers: workers.to_vec(),
             log,
             measure,
             following,
-            guard,
-        };
-        let threads = starting.into_iter().map(worker::Starting::wait);
-        let threads = threads.collect::<io::Result<Vec<_>>>();
-        Ok((node, threads.context("start the workers")?))
+            inheritance,
+        })
+    }
+
+    /// Takes flows, once every worker does.
+    fn begin(
+        &self,
+        workers: Vec<worker::Starting>,
+        links: &[host::Link],
+    ) -> anyhow::Result<Vec<JoinHandle<()>>> {
+        let threads = wait_for(workers)?;
+        self.attach_all(links)?;
+        // Flows are relayed from here on.
+        self.redirect().settle()?;
+        Ok(threads)
     }
 
     /// The configuration in force.
@@ -352,11 +409,18 @@ impl Node {
     /// Has new flows forwarded and lets open relays end by themselves, until
     /// the deadline.
     pub(crate) fn drain(&self, deadline: Duration) {
-        notify::stopping(deadline);
         for worker in &self.workers {
             worker.send(Command::Drain { deadline });
         }
+        self.predecessors().drain(deadline);
     }
+}
+
+/// Waits until every worker takes flows.
+fn wait_for(workers: Vec<worker::Starting>) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let threads = workers.into_iter().map(worker::Starting::wait);
+    let threads = threads.collect::<io::Result<Vec<_>>>();
+    threads.context("start the workers")
 }
 
 fn sets_windows(policy: &Policy) -> bool {
@@ -403,6 +467,7 @@ fn start_worker(
     ends: Ends,
     (policy, desk): (&Arc<Policy>, &Arc<Desk>),
     home: Option<usize>,
+    (gate, inherited): (&Gate, &mut Inherited),
 ) -> anyhow::Result<worker::Starting> {
     let index = lane.worker();
     let settings = sys::SocketSettings {
@@ -424,7 +489,7 @@ fn start_worker(
             Err(error) => return Err(error).context("open a transparent listener"),
         }
     }
-    let (explicit, fixed) = listeners::open(config, settings, home)?;
+    let (explicit, fixed) = listeners::open(config, settings, (index, home), inherited)?;
     let settings = worker::Settings {
         index,
         listeners,
@@ -435,7 +500,9 @@ fn start_worker(
         policy: Arc::clone(policy),
     };
     let worker_log = ends.log().clone();
+    let gate = gate.clone();
     let open = move || {
+        gate.pass();
         if let Some(Err(error)) = home.map(affinity::stay_on) {
             worker_log.warn(
                 "a worker is not on the CPU of its packets",

@@ -16,6 +16,22 @@ pub(crate) fn ready(what: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
+/// The node relays, and this is its process from now on.
+pub(crate) fn took_over() {
+    let own = NotifyState::MainPid(std::process::id());
+    tell(&[own, NotifyState::Ready, NotifyState::Status("relaying")]);
+}
+
+/// Whether a service manager wants word.
+pub(crate) fn supervised() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+/// The limit of the service manager for two signs of life; `None` when it has none.
+pub(crate) fn watchdog_limit() -> Option<Duration> {
+    sd_notify::watchdog_enabled()
+}
+
 /// The configuration is being read again; [`ready`] ends it.
 pub(crate) fn reloading() {
     // systemd 253 wants the time, to tell this reload from earlier ones.
@@ -38,7 +54,7 @@ pub(crate) fn stopping(most: Duration) {
 /// How often systemd expects [`alive`]; `None` when it does not.
 pub(crate) fn watchdog_interval() -> Option<Duration> {
     // Half the limit, as sd_watchdog_enabled(3) advises.
-    sd_notify::watchdog_enabled().map(|limit| limit / 2)
+    watchdog_limit().map(|limit| limit / 2)
 }
 
 /// Every worker turns.

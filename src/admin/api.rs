@@ -21,6 +21,8 @@ pub(crate) enum State {
     Ready,
     /// Finishing what is open, accepting nothing new.
     Draining,
+    /// The same, while another process accepts what is new.
+    Replaced,
 }
 
 impl State {
@@ -28,6 +30,7 @@ impl State {
         match self {
             Self::Ready => "ready",
             Self::Draining => "draining",
+            Self::Replaced => "replaced",
         }
     }
 }
@@ -56,6 +59,33 @@ pub(crate) struct Status {
     pub(crate) reloads: Reloads,
     /// The controller that is followed, if any.
     pub(crate) controller: Option<follow::Follow>,
+    /// What is left of the time for open relays; nothing unless the node ends.
+    pub(crate) deadline_seconds: Option<f64>,
+    /// Those whose place it has taken and that still carry relays, the oldest first.
+    pub(crate) replaced: Vec<Replaced>,
+    pub(crate) process: Process,
+}
+
+/// A node that was replaced and still carries relays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Replaced {
+    pub(crate) pid: u32,
+    /// Where it answers now.
+    pub(crate) socket: String,
+    /// What it says itself; nothing when it was not asked.
+    pub(crate) relays: Option<u64>,
+    pub(crate) deadline_seconds: Option<f64>,
+}
+
+/// What a successor has to know of a node's process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// Names the file that it runs, as it was when it started.
+    pub(crate) binary: String,
+    /// A service manager has started it.
+    pub(crate) supervised: bool,
+    /// How often that wants to hear of it.
+    pub(crate) watchdog_us: Option<u64>,
 }
 
 /// The process that cleans up after a dead node.

@@ -5,20 +5,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use posthaste_relay::clock;
 use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::api::follow::Follow;
 use super::api::links::Links;
-use super::api::{Guard, Interface, ReloadReport, Reloads, State, Status};
+use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use super::operations::Operations;
+use super::socket::Place;
 use crate::journal::Timestamp;
 use crate::notify;
+use crate::upgrade;
 
 /// One per node.
 pub(super) struct Control {
@@ -32,12 +35,20 @@ pub(super) struct Control {
     reloading: Mutex<()>,
     /// Wakes whoever waits for a drain to begin.
     pub(super) draining: Notify,
+    /// Where the admin socket is.
+    place: OnceLock<Arc<Place>>,
+    /// Its end closes the server of the metrics.
+    metrics: Mutex<Option<watch::Sender<()>>>,
 }
 
 /// What was asked so far.
 #[derive(Debug)]
 struct Asked {
     state: State,
+    /// Somebody has told the node to end.
+    told_to_end: bool,
+    /// Until when open relays may go on.
+    deadline: Option<Instant>,
     reloads: Reloads,
 }
 
@@ -58,6 +69,8 @@ impl Control {
             begun: Instant::now(),
             asked: Mutex::new(Asked {
                 state: State::Ready,
+                told_to_end: false,
+                deadline: None,
                 reloads: Reloads {
                     last_success_unix_seconds: started.as_secs_f64(),
                     ..Reloads::default()
@@ -65,7 +78,32 @@ impl Control {
             }),
             reloading: Mutex::new(()),
             draining: Notify::new(),
+            place: OnceLock::new(),
+            metrics: Mutex::default(),
         }
+    }
+
+    /// Takes note of where the admin socket is.
+    pub(super) fn answers_at(&self, place: &Arc<Place>) {
+        let _ = self.place.set(Arc::clone(place));
+    }
+
+    pub(super) fn place(&self) -> Option<&Arc<Place>> {
+        self.place.get()
+    }
+
+    /// What ends when the server of the metrics is to close.
+    pub(super) fn open_metrics(&self) -> watch::Receiver<()> {
+        let (open, closing) = watch::channel(());
+        *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        closing
+    }
+
+    pub(super) fn close_metrics(&self) {
+        self.metrics
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -80,12 +118,31 @@ impl Control {
         self.asked().state
     }
 
+    pub(super) fn was_told_to_end(&self) -> bool {
+        self.asked().told_to_end
+    }
+
+    /// Begins to end, or shortens the time for it.
+    pub(super) fn end(&self, state: State, deadline: Duration) {
+        let mut asked = self.asked();
+        let until = Instant::now() + deadline;
+        asked.deadline = Some(asked.deadline.map_or(until, |set| set.min(until)));
+        if asked.state != State::Replaced {
+            asked.state = state;
+        }
+    }
+
     /// Reads the configuration again, with word to the log and to systemd.
     pub(super) fn reload(&self) -> anyhow::Result<ReloadReport> {
         let _alone = self
             .reloading
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        if self.state() == State::Replaced {
+            bail!(
+                "another process has taken this node's place, and has a configuration of its own"
+            );
+        }
         notify::reloading();
         let outcome = self.node.reload();
         self.asked()
@@ -115,9 +172,13 @@ impl Control {
     /// Begins to drain; asked again, shortens the time.
     pub(super) fn drain(&self, deadline: Option<Duration>) {
         let deadline = deadline.unwrap_or_else(|| self.node.drain_timeout());
-        self.asked().state = State::Draining;
+        self.end(State::Draining, deadline);
+        self.asked().told_to_end = true;
         let within = deadline.as_secs_f64();
         self.node.log().info("draining", &[("deadline_s", &within)]);
+        if self.state() == State::Draining {
+            notify::stopping(deadline);
+        }
         self.node.drain(deadline);
         self.draining.notify_one();
     }
@@ -152,7 +213,33 @@ impl Control {
             guard: snapshot.guard,
             reloads: snapshot.reloads,
             controller: snapshot.follow,
+            deadline_seconds: self.time_left().map(|left| left.as_secs_f64()),
+            replaced: self.replaced(),
+            process: Process {
+                binary: upgrade::binary_identity(),
+                supervised: notify::supervised(),
+                watchdog_us: notify::watchdog_limit()
+                    .and_then(|limit| u64::try_from(limit.as_micros()).ok()),
+            },
         }
+    }
+
+    /// For how long relays may go on, if the node ends.
+    fn time_left(&self) -> Option<Duration> {
+        let deadline = self.asked().deadline?;
+        Some(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// The nodes that this one has replaced.
+    fn replaced(&self) -> Vec<Replaced> {
+        let live = self.node.predecessors().live();
+        let each = live.map(|(pid, socket)| Replaced {
+            pid,
+            socket: socket.display().to_string(),
+            relays: None,
+            deadline_seconds: None,
+        });
+        each.collect()
     }
 
     /// Every number there is, at one moment.
@@ -173,6 +260,7 @@ impl Control {
             follow: self.node.follow(),
             reloads,
             events_dropped: self.node.log().events_dropped(),
+            replaced: self.node.predecessors().live().count(),
         }
     }
 }
@@ -195,6 +283,8 @@ pub(crate) struct Snapshot {
     pub(crate) reloads: Reloads,
     /// Lines of the node's own that the log dropped.
     pub(crate) events_dropped: u64,
+    /// Nodes that this one has replaced and that still carry relays.
+    pub(crate) replaced: usize,
 }
 
 /// The workers' counters, summed.

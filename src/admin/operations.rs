@@ -2,6 +2,7 @@
 //! What the control thread needs of the node it controls.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use posthaste_relay::control::Handle;
@@ -9,9 +10,10 @@ use posthaste_relay::control::Handle;
 use super::api::{self, Interface, ReloadReport, follow::Follow, links::Links};
 use crate::chains::Followed;
 use crate::config::Config;
-use crate::host::{self, LinkEvent};
+use crate::host::{self, Claim, LinkEvent};
 use crate::journal::Log;
 use crate::node::Node;
+use crate::upgrade::{Descriptor, Predecessors};
 
 /// A node as the control thread sees it. Every call may block for a moment.
 pub(crate) trait Operations: Send + Sync + 'static {
@@ -49,6 +51,16 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn drain(&self, deadline: Duration);
     /// Interfaces came, changed or went.
     fn on_links(&self, events: &[LinkEvent]);
+    /// The nodes that it has replaced.
+    fn predecessors(&self) -> &Predecessors;
+    /// Its part of the claim on the network namespace.
+    fn claim(&self) -> &Claim;
+    /// Duplicates of the sockets that a successor goes on with.
+    fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>>;
+    /// Whether the programs of a successor see what its own leave.
+    fn set_followed(&self, followed: bool) -> anyhow::Result<()>;
+    /// Leaves new flows to a successor; the workers end as in a drain.
+    fn replace(&self, deadline: Duration);
 }
 
 impl Operations for Node {
@@ -86,11 +98,11 @@ impl Operations for Node {
     }
 
     fn guard(&self) -> api::Guard {
-        self.guard.state()
+        Self::guard(self).state()
     }
 
     fn look_after_guard(&self) {
-        self.guard.look_after(&self.log);
+        Self::guard(self).look_after(&self.log);
     }
 
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -151,5 +163,25 @@ impl Operations for Node {
                 .log
                 .warn("cannot list the interfaces", &[("error", &error)]),
         }
+    }
+
+    fn predecessors(&self) -> &Predecessors {
+        self.predecessors()
+    }
+
+    fn claim(&self) -> &Claim {
+        self.claim()
+    }
+
+    fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
+        self.sockets()
+    }
+
+    fn set_followed(&self, followed: bool) -> anyhow::Result<()> {
+        self.set_followed(followed)
+    }
+
+    fn replace(&self, deadline: Duration) {
+        self.replace(deadline);
     }
 }

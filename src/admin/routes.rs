@@ -204,6 +204,7 @@ async fn ready(Shared(control): Node) -> Response {
         match control.state() {
             State::Ready => verdict(good, "ready\n", "attached to no interface\n"),
             State::Draining => verdict(false, "", "draining\n"),
+            State::Replaced => verdict(false, "", "replaced\n"),
         }
     })
     .await

@@ -3,11 +3,12 @@
 //! errors stop the node.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 
@@ -16,45 +17,108 @@ use crate::groups::Group;
 
 /// The admin socket. Its file goes when it is dropped.
 #[derive(Debug)]
-pub(super) struct AdminSocket {
+pub(crate) struct AdminSocket {
     pub(super) listener: UnixListener,
-    path: PathBuf,
+    place: Arc<Place>,
+}
+
+/// Where the file of an admin socket is. It moves when one node replaces another.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// What the configuration says.
+    configured: PathBuf,
+    current: Mutex<PathBuf>,
+}
+
+impl Place {
+    fn new(configured: &Path, current: PathBuf) -> Arc<Self> {
+        Arc::new(Self {
+            configured: configured.into(),
+            current: Mutex::new(current),
+        })
+    }
+
+    /// Where the node is to be found once it is replaced.
+    pub(crate) fn aside(&self) -> PathBuf {
+        socket_aside(&self.configured)
+    }
+
+    /// Gives the place to a successor: the socket answers aside, and until the successor's takes
+    /// the place, here too.
+    pub(crate) fn give_up(&self) -> io::Result<()> {
+        let aside = self.aside();
+        fs::hard_link(&self.configured, &aside)?;
+        *self.lock() = aside;
+        Ok(())
+    }
+
+    /// Takes the place that the configuration says.
+    pub(crate) fn take(&self) -> io::Result<()> {
+        let mut current = self.lock();
+        fs::rename(&*current, &self.configured)?;
+        current.clone_from(&self.configured);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PathBuf> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl AdminSocket {
     /// Binds, replacing a file that a dead node left. Members of `group` may use the socket, besides
     /// the user that this process is.
     pub(super) fn bind(path: &Path, group: Option<&Group>) -> anyhow::Result<Self> {
+        Self::bind_at(path, path.into(), group)
+    }
+
+    /// Binds beside `path`, where another node answers, to take its place later.
+    pub(super) fn bind_aside(path: &Path, group: Option<&Group>) -> anyhow::Result<Self> {
+        Self::bind_at(path, socket_aside(path), group)
+    }
+
+    fn bind_at(configured: &Path, path: PathBuf, group: Option<&Group>) -> anyhow::Result<Self> {
         if let Some(parent) = path.parent() {
             make_directory(parent).with_context(|| format!("create {}", parent.display()))?;
         }
-        remove_stale(path)?;
-        let bound = UnixListener::bind(path)
+        remove_stale(&path)?;
+        let bound = UnixListener::bind(&path)
             .with_context(|| format!("bind the admin socket {}", path.display()))?;
         if let Some(group) = group {
-            give_to(path, group)?;
+            give_to(&path, group)?;
         }
-        fs::set_permissions(path, Permissions::from_mode(0o660))
+        fs::set_permissions(&path, Permissions::from_mode(0o660))
             .context("set the mode of the admin socket")?;
         bound
             .set_nonblocking(true)
             .context("make the admin socket non-blocking")?;
         Ok(Self {
             listener: bound,
-            path: path.into(),
+            place: Place::new(configured, path),
         })
     }
+
+    pub(super) fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+}
+
+/// Where the admin socket of this process is while another has its place.
+fn socket_aside(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    name.into()
 }
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&*self.place.lock());
     }
 }
 
 /// Makes a directory, and those above it that lack, such that everybody may enter, whatever the
 /// umask says.
-fn make_directory(directory: &Path) -> std::io::Result<()> {
+fn make_directory(directory: &Path) -> io::Result<()> {
     let lacking: Vec<_> = directory
         .ancestors()
         .take_while(|above| !above.exists())
@@ -117,6 +181,8 @@ pub(super) fn bind_metrics(address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn directory(name: &str) -> PathBuf {
@@ -152,6 +218,28 @@ mod tests {
         let found = fs::metadata(&path).unwrap();
         assert_eq!((found.gid(), found.mode() & 0o777), (group.id, 0o660));
         drop(bound);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_place_goes_from_one_socket_to_the_next() {
+        let directory = directory("admin-place");
+        let path = directory.join("admin.sock");
+        let first = AdminSocket::bind(&path, None).unwrap();
+        first.place().give_up().unwrap();
+        let aside = first.place().aside();
+        // In another process the second would have another place aside.
+        fs::rename(&aside, directory.join("first.sock")).unwrap();
+        let second = AdminSocket::bind_aside(&path, None).unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert!(first.listener.accept().is_ok() && second.listener.accept().is_err());
+        second.place().take().unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert!(first.listener.accept().is_err() && second.listener.accept().is_ok());
+        drop(first);
+        assert!(path.exists(), "the first removes its own file");
+        drop(second);
+        assert!(!path.exists());
         fs::remove_dir_all(directory).unwrap();
     }
 

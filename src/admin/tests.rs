@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;
@@ -16,8 +16,9 @@ use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
 use crate::chains::Followed;
-use crate::host::LinkEvent;
+use crate::host::{Claim, LinkEvent};
 use crate::journal::{self, Log};
+use crate::upgrade::{Descriptor, Predecessors};
 
 /// A node that does nothing but remember.
 struct Fake {
@@ -82,6 +83,20 @@ impl Operations for Fake {
         self.drains.lock().unwrap().push(deadline);
     }
     fn on_links(&self, _: &[LinkEvent]) {}
+    fn predecessors(&self) -> &Predecessors {
+        static NONE: OnceLock<Predecessors> = OnceLock::new();
+        NONE.get_or_init(Predecessors::default)
+    }
+    fn claim(&self) -> &Claim {
+        unreachable!("nobody takes a fake node's place")
+    }
+    fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
+        Ok(Vec::new())
+    }
+    fn set_followed(&self, _followed: bool) -> anyhow::Result<()> {
+        Ok(())
+    }
+    fn replace(&self, _deadline: Duration) {}
 }
 
 /// The API of a fake node, served until it is dropped.

@@ -39,6 +39,7 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(follow) = &status.controller {
         text.push_str(&controller(follow));
     }
+    ends(&mut text, status);
     section(
         &mut text,
         "workers",
@@ -111,6 +112,29 @@ fn controller(follow: &Follow) -> String {
         false => writeln!(text, "NOT IN FORCE: flows go without"),
     };
     text
+}
+
+/// When the node ends, if it does, and those that it has replaced.
+fn ends(text: &mut String, status: &Status) {
+    if let Some(left) = status.deadline_seconds {
+        let _ = writeln!(
+            text,
+            "ends           in {} at the latest",
+            span(millis(left))
+        );
+    }
+    for node in &status.replaced {
+        let relays = node
+            .relays
+            .map_or_else(|| "?".into(), |count| count.to_string());
+        let left = node.deadline_seconds;
+        let left = left.map_or_else(|| "?".into(), |left| span(millis(left)));
+        let _ = writeln!(
+            text,
+            "replaced       process {}: {relays} relays, for {left} at most (--socket {})",
+            node.pid, node.socket
+        );
+    }
 }
 
 /// How the host's clock compares to the controller's.

@@ -299,6 +299,12 @@ impl Reader {
                 SECOND * 30,
                 |v| value::duration(v, Duration::ZERO..=MONTH),
             ),
+            upgrade_timeout: self.get(
+                "node.upgrade_timeout",
+                &section.upgrade_timeout,
+                SECOND * 3600,
+                |v| value::duration(v, Duration::ZERO..=MONTH),
+            ),
             log_connections: self.get(
                 "node.log_connections",
                 &section.log_connections,

@@ -42,6 +42,7 @@ pub(super) struct Node {
     pub(super) workers: Scalar,
     pub(super) relays_max: Scalar,
     pub(super) drain_timeout: Scalar,
+    pub(super) upgrade_timeout: Scalar,
     pub(super) log_connections: Scalar,
     pub(super) id: Scalar,
 }

@@ -49,6 +49,7 @@ struct Node {
     workers: usize,
     relays_max: u32,
     drain_timeout: String,
+    upgrade_timeout: String,
     log_connections: bool,
 }
 
@@ -178,6 +179,7 @@ impl Effective {
                 workers: config.node.workers,
                 relays_max: config.node.relays_max,
                 drain_timeout: show_duration(config.node.drain_timeout),
+                upgrade_timeout: show_duration(config.node.upgrade_timeout),
                 log_connections: config.node.log_connections,
             },
             admin: Admin {

@@ -17,7 +17,7 @@ use clap::Args;
 use nix::fcntl::OFlag;
 use nix::unistd::{Pid, getpid, pipe2};
 
-use super::live;
+use super::{Left, live};
 use crate::config::Transparent;
 use crate::host::Claim;
 use crate::privileges;
@@ -40,6 +40,9 @@ pub(crate) struct GuardArgs {
     socket_mark: u32,
     #[arg(long)]
     table: u32,
+    /// How many nodes there were before it
+    #[arg(long)]
+    successions: u16,
 }
 
 /// The hidden verb `guard`. Does not return: the claim is not to be dropped here.
@@ -48,24 +51,27 @@ pub(crate) fn run(args: &GuardArgs) -> anyhow::Result<()> {
     let pipe = inherit(std::io::stdin().as_fd()).context("take the guard's pipe")?;
     let lock = inherit(std::io::stdout().as_fd()).context("take the lock file")?;
     let claim = Claim::inherited(lock).context("a node starts this verb, nobody else")?;
-    let transparent = Transparent {
-        mark: args.mark,
-        socket_mark: args.socket_mark,
-        table: args.table,
-        ..Transparent::default()
+    let left = Left {
+        transparent: Transparent {
+            mark: args.mark,
+            socket_mark: args.socket_mark,
+            table: args.table,
+            ..Transparent::default()
+        },
+        successions: args.successions,
     };
     let node = Pid::from_raw(args.node);
-    std::process::exit(live(node, pipe.into(), &transparent, &claim))
+    std::process::exit(live(node, pipe.into(), &left, &claim))
 }
 
 /// Starts a guard of this process, and returns it with the node's end of its pipe.
-pub(super) fn start(transparent: &Transparent, claim: &Claim) -> anyhow::Result<(Pid, File)> {
+pub(super) fn start(left: &Left, claim: &Claim) -> anyhow::Result<(Pid, File)> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
     let lock = claim
         .as_fd()
         .try_clone_to_owned()
         .context("share the lock file")?;
-    let mut command = command(transparent, read, lock);
+    let mut command = command(left, read, lock);
     // Capabilities belong to threads: what is passed on here stays with nobody else.
     let spawned = std::thread::scope(|scope| {
         let spawning = scope.spawn(|| {
@@ -81,8 +87,9 @@ pub(super) fn start(transparent: &Transparent, claim: &Claim) -> anyhow::Result<
     Ok((Pid::from_raw(spawned.id().cast_signed()), write.into()))
 }
 
-fn command(transparent: &Transparent, pipe: OwnedFd, lock: OwnedFd) -> Command {
+fn command(left: &Left, pipe: OwnedFd, lock: OwnedFd) -> Command {
     let number = |name: &str, value: u32| format!("--{name}={value}");
+    let transparent = &left.transparent;
     let mut command = Command::new(PROGRAM);
     command
         .arg0("posthaste")
@@ -91,6 +98,7 @@ fn command(transparent: &Transparent, pipe: OwnedFd, lock: OwnedFd) -> Command {
         .arg(number("mark", transparent.mark))
         .arg(number("socket-mark", transparent.socket_mark))
         .arg(number("table", transparent.table))
+        .arg(number("successions", left.successions.into()))
         .env_clear()
         .stdin(Stdio::from(pipe))
         .stdout(Stdio::from(lock));

@@ -1,138 +1,343 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One node per network namespace: two would take each other's rules away.
+//! Which nodes are in a network namespace: one that takes flows, and those that it has replaced
+//! and that still carry theirs. Two that take flows would take each other's rules away.
 //!
-//! The claim is a locked file named after the namespace. The guard process
-//! shares it, so that a node that is started again at once waits until the
-//! guard of its predecessor has cleaned up.
+//! The claim is a file named after the namespace, with locks on single bytes of it (open file
+//! description locks: the kernel releases them when the last copy of the descriptor is closed). A
+//! node shares its claim with its guard, so that a node that is started again at once waits until
+//! the guard of its predecessor has cleaned up.
 
 use std::fs::{DirBuilder, File};
-use std::io;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::fcntl::{Flock, FlockArg};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 
-/// Where the lock files are, whatever the configuration says.
+/// Where the files are, whatever the configuration says.
 const DIRECTORY: &str = "/run/posthaste";
 /// How long a guard may take to clean up.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const WAIT_STEP: Duration = Duration::from_millis(5);
+/// Nodes that were replaced and still carry relays, at the most. Each is a process with its own
+/// memory, and a program on the way of every packet.
+pub(crate) const REPLACED_MAX: usize = 3;
 
-/// The right to change this network namespace. Ends, with its file, when
-/// dropped; a process that dies without dropping it leaves an unlocked file.
+/// The bytes: the node that takes flows, the first of those that were replaced, and, behind the
+/// last of them, the right to change any of this or the host.
+const NODE: i64 = 0;
+const REPLACED: i64 = 1;
+const CHANGE: i64 = 8;
+
+/// A node's part of the claim on a network namespace. Its locks end with it and its copies.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    lock: Flock<File>,
+    file: File,
     path: PathBuf,
 }
 
+/// While it is there nobody else takes a part of the claim or gives one up.
+#[derive(Debug)]
+pub(crate) struct Change<'a>(&'a Claim);
+
 impl Claim {
-    /// Claims the network namespace of this thread; waits a little when it is
-    /// taken, because it may be a guard that is about to finish.
+    /// Claims the network namespace of this thread for a node that takes flows; waits a little
+    /// when there is one, because it may be a guard that is about to finish.
     pub(crate) fn take() -> anyhow::Result<Self> {
         Self::take_in(Path::new(DIRECTORY), WAIT_MAX)
     }
 
     fn take_in(directory: &Path, wait: Duration) -> anyhow::Result<Self> {
-        let made = DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory);
-        made.with_context(|| format!("create {}", directory.display()))?;
-        let path = path_in(directory)?;
         let deadline = Instant::now() + wait;
         loop {
-            match try_lock(&path).with_context(|| format!("lock {}", path.display()))? {
-                Some(lock) => return Ok(Self { lock, path }),
-                None if Instant::now() >= deadline => {
-                    bail!("another node runs in this network namespace: stop it first")
-                }
-                None => std::thread::sleep(WAIT_STEP),
+            let claim = Self::open_in(directory)?;
+            if claim.try_take()? {
+                return Ok(claim);
             }
+            if Instant::now() >= deadline {
+                bail!("another node runs in this network namespace: stop it first")
+            }
+            std::thread::sleep(WAIT_STEP);
         }
     }
 
-    /// The claim of the parent, which handed its descriptor of the file to this process.
+    /// The claim of the parent, which handed its descriptor of the file to this process: locks belong
+    /// to the open file description, which both share.
     pub(crate) fn inherited(lock: OwnedFd) -> anyhow::Result<Self> {
-        let path = path_in(Path::new(DIRECTORY))?;
-        let file = File::from(lock);
-        let same = std::fs::metadata(&path).context("look at the lock file")?;
-        if file.metadata()?.ino() != same.ino() {
+        let path = path_in(Path::new(DIRECTORY), "lock")?;
+        let claim = Self {
+            file: lock.into(),
+            path,
+        };
+        if !claim.is_current() {
             bail!("this is not the lock of the network namespace");
         }
-        // Of one description of an open file, which holds the lock already.
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self { lock, path }),
-            Err((_, error)) => Err(error).context("lock the network namespace"),
-        }
+        Ok(claim)
     }
 
-    /// Takes the file away, when the process will not drop the claim.
+    fn try_take(&self) -> anyhow::Result<bool> {
+        if !self.lock(CHANGE)? {
+            return Ok(false);
+        }
+        let _change = Change(self);
+        Ok(self.is_current() && self.lock(NODE)?)
+    }
+
+    /// For a node that is to replace the one that runs: no part of it yet.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        Self::open_in(Path::new(DIRECTORY))
+    }
+
+    fn open_in(directory: &Path) -> anyhow::Result<Self> {
+        let path = path_in(directory, "lock")?;
+        let opened = File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path);
+        let file = opened.with_context(|| format!("open {}", path.display()))?;
+        Ok(Self { file, path })
+    }
+
+    /// Keeps others from changing anything; waits for those that do. What holds it up is another
+    /// node that cleans up.
+    pub(crate) fn change(&self) -> anyhow::Result<Change<'_>> {
+        let deadline = Instant::now() + 2 * WAIT_MAX;
+        while !self.lock(CHANGE)? {
+            if Instant::now() >= deadline {
+                bail!(
+                    "{}: another node is about to start or to end",
+                    self.path.display()
+                );
+            }
+            std::thread::sleep(WAIT_STEP);
+        }
+        Ok(Change(self))
+    }
+
+    /// Becomes the node that takes flows, once its predecessor has stepped back.
+    pub(crate) fn step_up(&self) -> anyhow::Result<()> {
+        if !self.lock(NODE)? {
+            bail!("another node takes flows in this network namespace");
+        }
+        Ok(())
+    }
+
+    /// Becomes a node that was replaced. The successor keeps others from changing anything.
+    pub(crate) fn step_back(&self) -> anyhow::Result<()> {
+        for byte in (REPLACED..).take(REPLACED_MAX) {
+            if self.lock(byte)? {
+                return Ok(self.unlock(NODE)?);
+            }
+        }
+        bail!("{REPLACED_MAX} nodes that were replaced still carry relays");
+    }
+
+    /// Whether no other node is there, of either kind.
+    pub(crate) fn is_alone(&self) -> anyhow::Result<bool> {
+        let mut range = range(NODE, CHANGE - NODE, libc::F_WRLCK);
+        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range)).context("ask for other nodes")?;
+        Ok(range.l_type == short(libc::F_UNLCK))
+    }
+
+    /// How many nodes were replaced one after the other before this one: the number that the last
+    /// one left, and one more; 0 when there is none.
+    pub(crate) fn count_succession(&self) -> anyhow::Result<u16> {
+        let mut text = String::new();
+        let mut file = &self.file;
+        file.rewind().context("read the claim")?;
+        // Another version may have left something else.
+        let _ = file.take(16).read_to_string(&mut text);
+        let former: Option<u16> = text.trim().parse().ok().filter(|_| !self.has_none());
+        let count = former.map_or(0, |former| former.saturating_add(1));
+        file.set_len(0).context("write the claim")?;
+        file.rewind().context("write the claim")?;
+        write!(file, "{count}").context("write the claim")?;
+        Ok(count)
+    }
+
+    fn has_none(&self) -> bool {
+        self.is_alone().unwrap_or(false)
+    }
+
+    /// Takes the file away. The caller is alone, and keeps others from changing that.
     pub(crate) fn remove_file(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
-}
 
-impl Drop for Claim {
-    fn drop(&mut self) {
-        // Still locked, so nobody else can have claimed this very file.
-        self.remove_file();
+    /// Whether the file is still the one that others open.
+    fn is_current(&self) -> bool {
+        let Ok(ours) = self.file.metadata() else {
+            return false;
+        };
+        std::fs::metadata(&self.path).is_ok_and(|there| there.ino() == ours.ino())
+    }
+
+    /// Locks a byte; false when somebody else has it.
+    fn lock(&self, byte: i64) -> io::Result<bool> {
+        match fcntl(
+            &self.file,
+            FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_WRLCK)),
+        ) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn unlock(&self, byte: i64) -> io::Result<()> {
+        fcntl(
+            &self.file,
+            FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_UNLCK)),
+        )?;
+        Ok(())
     }
 }
 
 impl AsFd for Claim {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.lock.as_fd()
+        self.file.as_fd()
     }
 }
 
-/// Where the lock of this thread's network namespace is.
-fn path_in(directory: &Path) -> anyhow::Result<PathBuf> {
-    let namespace =
-        std::fs::metadata("/proc/thread-self/ns/net").context("read the network namespace")?;
-    Ok(directory.join(format!("netns-{}.lock", namespace.ino())))
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        // Fails for no lock that is held.
+        let _ = self.0.unlock(CHANGE);
+    }
 }
 
-/// Opens and locks the file; `None` when somebody else has it.
-fn try_lock(path: &Path) -> io::Result<Option<Flock<File>>> {
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)?;
-    let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => lock,
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),
-        Err((_, error)) => return Err(error.into()),
-    };
-    // The last owner may have removed the file between our open and our lock.
-    let ours = lock.metadata()?.ino();
-    let current = std::fs::metadata(path).is_ok_and(|there| there.ino() == ours);
-    Ok(current.then_some(lock))
+/// The file of this network namespace with an ending, for whoever is to find it by the namespace.
+pub(super) fn path_of(ending: &str) -> anyhow::Result<PathBuf> {
+    path_in(Path::new(DIRECTORY), ending)
+}
+
+fn path_in(directory: &Path, ending: &str) -> anyhow::Result<PathBuf> {
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory);
+    made.with_context(|| format!("create {}", directory.display()))?;
+    let namespace =
+        std::fs::metadata("/proc/thread-self/ns/net").context("read the network namespace")?;
+    Ok(directory.join(format!("netns-{}.{ending}", namespace.ino())))
+}
+
+fn range(first: i64, count: i64, kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: short(kind),
+        l_whence: short(libc::SEEK_SET),
+        l_start: first,
+        l_len: count,
+        // As open file description locks want it.
+        l_pid: 0,
+    }
+}
+
+/// The constants are wider than the fields that they are for.
+fn short(constant: libc::c_int) -> libc::c_short {
+    constant.try_into().expect("a small number")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = format!("ph-claim-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn take(&self) -> anyhow::Result<Claim> {
+            Claim::take_in(&self.0, Duration::ZERO)
+        }
+
+        fn open(&self) -> Claim {
+            Claim::open_in(&self.0).unwrap()
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// As at the end of a node.
+    fn leave(claim: Claim) -> bool {
+        let change = claim.change().unwrap();
+        let alone = claim.is_alone().unwrap();
+        if alone {
+            claim.remove_file();
+        }
+        drop(change);
+        alone
+    }
+
     #[test]
     fn a_claim_excludes_others_until_it_ends() {
-        let directory = std::env::temp_dir().join(format!("ph-claim-{}", std::process::id()));
-        let take = |wait| Claim::take_in(&directory, wait);
-        let first = take(Duration::ZERO).unwrap();
-        let error = take(Duration::ZERO).unwrap_err().to_string();
+        let directory = Directory::new("excludes");
+        let first = directory.take().unwrap();
+        let error = directory.take().unwrap_err().to_string();
         assert!(error.contains("another node"), "{error}");
         let path = first.path.clone();
         let waiting = std::thread::spawn({
-            let directory = directory.clone();
-            move || Claim::take_in(&directory, Duration::from_secs(60)).map(drop)
+            let directory = directory.0.clone();
+            move || leave(Claim::take_in(&directory, Duration::from_secs(60)).unwrap())
         });
-        drop(first);
-        waiting.join().unwrap().unwrap();
+        assert!(leave(first));
+        assert!(waiting.join().unwrap());
         assert!(!path.exists());
-        std::fs::remove_dir(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_successor_takes_the_place_and_the_last_to_leave_is_alone() {
+        let directory = Directory::new("succession");
+        let first = directory.take().unwrap();
+        assert_eq!(first.count_succession().unwrap(), 0);
+        let second = directory.open();
+        assert!(second.step_up().is_err());
+        let change = second.change().unwrap();
+        first.step_back().unwrap();
+        assert!(directory.take().is_err(), "somebody changes the claim");
+        second.step_up().unwrap();
+        drop(change);
+        assert_eq!(second.count_succession().unwrap(), 1);
+        assert!(directory.take().is_err());
+        assert!(!first.is_alone().unwrap() && !second.is_alone().unwrap());
+        assert!(!leave(first));
+        assert!(leave(second));
+    }
+
+    #[test]
+    fn a_node_starts_beside_those_that_a_dead_one_had_replaced() {
+        let directory = Directory::new("beside");
+        let first = directory.take().unwrap();
+        first.step_back().unwrap();
+        let next = directory.take().unwrap();
+        assert_eq!(next.count_succession().unwrap(), 0);
+        assert!(!next.is_alone().unwrap());
+    }
+
+    #[test]
+    fn so_many_can_be_replaced_and_no_more() {
+        let directory = Directory::new("bound");
+        let claims: Vec<Claim> = (0..=REPLACED_MAX)
+            .map(|_| directory.take().unwrap())
+            .inspect(|claim| {
+                let _ = claim.step_back();
+            })
+            .collect();
+        let last = claims.last().unwrap();
+        assert!(last.step_back().is_err());
+        assert!(directory.take().is_err(), "the last has kept its place");
     }
 }

@@ -18,9 +18,10 @@ const GET_FILTER: u16 = 46;
 const BODY_BYTES: usize = 20;
 /// The ingress side of the clsact queueing discipline.
 const INGRESS: u32 = 0xffff_fff2;
-/// Handle and priority that the loader gives its filter.
+/// Handle and priority that the loader gives its filter; that of a node that replaced others has
+/// one more for each of them.
 const HANDLE: u32 = 0x7068;
-const PRIORITY: u32 = 0x7068;
+const PRIORITY: u16 = 0x7068;
 /// `TCA_KIND`, `TCA_OPTIONS`, and in the options `TCA_BPF_NAME`.
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
@@ -28,34 +29,41 @@ const PROGRAM_NAME: u16 = 7;
 
 /// Removes our filters from every interface.
 pub(super) fn remove(report: &mut Report) -> anyhow::Result<()> {
+    remove_with(report, |priority| priority >= PRIORITY)
+}
+
+/// Removes those of one node, that replaced so many others.
+pub(super) fn remove_of(successions: u16, report: &mut Report) -> anyhow::Result<()> {
+    let own = PRIORITY.saturating_add(successions);
+    remove_with(report, |priority| priority == own)
+}
+
+fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Result<()> {
     let mut netlink = Netlink::route().context("open a netlink socket")?;
     for link in links().context("list interfaces")? {
         // An interface without clsact, or one that went away, has no filter.
-        let Ok(Some(info)) = find(&mut netlink, &link) else {
-            continue;
-        };
-        let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, info))
-            .attribute(KIND, b"bpf\0");
-        netlink
-            .request(message)
-            .with_context(|| format!("remove the tc filter of {}", link.name))?;
-        report
-            .done
-            .push(format!("removed the tc filter of {}", link.name));
+        let found = find(&mut netlink, &link).unwrap_or_default();
+        let found = found.iter().filter(|info| which((**info >> 16) as u16));
+        for info in found {
+            let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, *info))
+                .attribute(KIND, b"bpf\0");
+            netlink
+                .request(message)
+                .with_context(|| format!("remove the tc filter of {}", link.name))?;
+            report
+                .done
+                .push(format!("removed the tc filter of {}", link.name));
+        }
     }
     Ok(())
 }
 
-/// Priority and protocol of our filter on the interface, as `tcm_info`.
-fn find(netlink: &mut Netlink, link: &Link) -> io::Result<Option<u32>> {
-    let mut found = None;
+/// Priorities and protocols of our filters on the interface, as `tcm_info`.
+fn find(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
     netlink.dump(
         Message::new(GET_FILTER, 0, &body(link.index, 0, 0)),
-        |_, answer| {
-            if let Some(info) = info_if_ours(answer) {
-                found = Some(info);
-            }
-        },
+        |_, answer| found.extend(info_if_ours(answer)),
     )?;
     Ok(found)
 }
@@ -68,7 +76,7 @@ fn info_if_ours(answer: &[u8]) -> Option<u32> {
     let program = attributes(options)
         .find(|(kind, _)| *kind == PROGRAM_NAME)?
         .1;
-    let ours = handle == HANDLE && info >> 16 == PRIORITY && text(program).starts_with("redirect");
+    let ours = handle == HANDLE && text(program).starts_with("redirect");
     ours.then_some(info)
 }
 

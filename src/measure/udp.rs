@@ -117,6 +117,19 @@ impl Udp {
         Ok(Self { socket, ipv6 })
     }
 
+    /// One that a predecessor has bound, with all its options.
+    pub(super) fn inherited(socket: OwnedFd, address: SocketAddr) -> Self {
+        Self {
+            socket,
+            ipv6: address.is_ipv6(),
+        }
+    }
+
+    /// A duplicate, for a successor.
+    pub(super) fn share(&self) -> std::io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
     /// The next packet, if one is there.
     ///
     /// # Errors

@@ -43,6 +43,22 @@ impl Node {
             .cloned()
     }
 
+    /// Fails unless every interface is attached that the configuration wants and that can be: a
+    /// successor must not see less than its predecessor.
+    pub(super) fn ensure_attached(&self, links: &[Link]) -> anyhow::Result<()> {
+        let attached: Vec<u32> = self.redirect().attached().map(|(index, _)| index).collect();
+        let wanted = links.iter().filter(|link| {
+            let framed = !matches!(link.framing, Framing::Other(_));
+            framed && !link.is_port() && self.config().watches(&link.name)
+        });
+        for link in wanted {
+            if !attached.contains(&link.index) {
+                bail!("cannot intercept on {}; the log says why", link.name);
+            }
+        }
+        Ok(())
+    }
+
     /// Brings the attachments in line with the interfaces there are.
     pub(crate) fn update_interfaces(&self, links: &[Link]) {
         let attached: Vec<u32> = self.redirect().attached().map(|(index, _)| index).collect();
@@ -54,6 +70,8 @@ impl Node {
                 self.log.info("interface gone", &[("ifindex", index)]);
             }
         }
+        // What comes from now on is a successor's, whose program comes after this one everywhere.
+        let links = if self.is_replaced() { &[] } else { links };
         let strict = self.strict_sources();
         for link in links {
             let Some(device) = device(link, &strict) else {

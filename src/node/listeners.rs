@@ -1,37 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The listeners of `[[listener]]` sections, of which every worker has its own.
 
+use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use anyhow::{Context, ensure};
 use posthaste_relay::sys::{self, SocketSettings};
 use socket2::Socket;
 
 use crate::config::{Config, Fixed};
+use crate::upgrade::Kind;
+use crate::upgrade::take::Sockets;
 
 /// The explicit ones, and the fixed ones with their destinations.
 pub(super) type Opened = (Vec<Socket>, Vec<(Socket, SocketAddr)>);
 
+/// A predecessor's listeners, by worker.
+#[derive(Debug, Default)]
+pub(super) struct Inherited(HashMap<(Kind, SocketAddr), Vec<Vec<OwnedFd>>>);
+
+impl Inherited {
+    /// Those that the configuration has too.
+    pub(super) fn new(config: &Config, sockets: &mut Sockets) -> Self {
+        let explicit = config
+            .explicit
+            .iter()
+            .map(|address| (Kind::Explicit, *address));
+        let fixed = config
+            .fixed
+            .iter()
+            .map(|fixed| (Kind::Fixed, fixed.address));
+        let mut share = |(kind, address)| {
+            let shares = sockets.divide(kind, address, config.node.workers);
+            ((kind, address), shares)
+        };
+        Self(explicit.chain(fixed).map(&mut share).collect())
+    }
+
+    /// Those for a worker; where there are none, `open` makes one.
+    fn take(
+        &mut self,
+        kind: Kind,
+        address: SocketAddr,
+        worker: u16,
+        open: impl FnOnce() -> io::Result<Socket>,
+    ) -> anyhow::Result<Vec<Socket>> {
+        let shares = self.0.get_mut(&(kind, address));
+        let share = shares.and_then(|shares| shares.get_mut(usize::from(worker)));
+        let share: Vec<OwnedFd> = share.map(std::mem::take).unwrap_or_default();
+        if share.is_empty() {
+            let opened = open().with_context(|| format!("open the listener {address}"))?;
+            return Ok(vec![opened]);
+        }
+        Ok(share.into_iter().map(Socket::from).collect())
+    }
+}
+
 /// Opens the explicit ones, and the fixed ones with their destinations, for a worker
-/// that stays on CPU `home`, if it does.
+/// that stays on CPU `home`, if it does; or goes on with those of a predecessor.
 pub(super) fn open(
     config: &Config,
     settings: SocketSettings,
-    home: Option<usize>,
+    (worker, home): (u16, Option<usize>),
+    inherited: &mut Inherited,
 ) -> anyhow::Result<Opened> {
-    let explicit = config.explicit.iter().map(|address| {
-        sys::explicit_listener(*address, settings)
-            .with_context(|| format!("open the explicit listener {address}"))
-    });
-    let fixed = config.fixed.iter().map(|fixed| {
-        check(fixed, config)?;
-        let address = fixed.address;
-        let listener = sys::fixed_listener(address, settings)
-            .with_context(|| format!("open the listener {address}"))?;
-        Ok((listener, fixed.destination))
-    });
-    let explicit: Vec<_> = explicit.collect::<anyhow::Result<_>>()?;
-    let fixed: Vec<_> = fixed.collect::<anyhow::Result<_>>()?;
+    let (mut explicit, mut fixed) = Opened::default();
+    for address in &config.explicit {
+        let open = || sys::explicit_listener(*address, settings);
+        explicit.extend(inherited.take(Kind::Explicit, *address, worker, open)?);
+    }
+    for each in &config.fixed {
+        check(each, config)?;
+        let open = || sys::fixed_listener(each.address, settings);
+        let listeners = inherited.take(Kind::Fixed, each.address, worker, open)?;
+        fixed.extend(
+            listeners
+                .into_iter()
+                .map(|listener| (listener, each.destination)),
+        );
+    }
     if let Some(home) = home {
         for listener in explicit
             .iter()

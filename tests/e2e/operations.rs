@@ -29,7 +29,7 @@ mod tuning;
 const METRICS: u16 = 9464;
 
 /// A program `posthaste` that runs the real one by way of `words`.
-fn wrapper(words: &str) -> Scratch {
+pub(crate) fn wrapper(words: &str) -> Scratch {
     let directory = Scratch::new().unwrap();
     let file = directory.path().join("posthaste");
     let text = format!("#!/bin/sh\nexec {words} {} \"$@\"\n", binary().display());

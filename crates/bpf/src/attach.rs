@@ -17,9 +17,10 @@ use crate::sys;
 
 /// `BPF_TCX_INGRESS`
 const TCX_INGRESS: u32 = 46;
-/// Handle and priority of our filter, by which it is found again.
+/// Handle and priority of our filter, by which it is found again. That of a successor has a later
+/// priority: filters see packets in this order.
 const HANDLE: u32 = 0x7068;
-const PRIORITY: u32 = 0x7068;
+const PRIORITY: u16 = 0x7068;
 /// `ETH_P_ALL` in network order.
 const EVERY_PROTOCOL: u32 = 0x0003_u16.to_be() as u32;
 /// `RTM_NEWQDISC`, `RTM_DELQDISC`, `RTM_NEWTFILTER`, `RTM_DELTFILTER`.
@@ -52,16 +53,16 @@ pub(crate) enum Hold {
 
 impl Hold {
     /// The best hold that the kernel offers, however long it takes.
-    pub(crate) fn lasting(program: &Program, ifindex: u32) -> io::Result<Self> {
+    pub(crate) fn lasting(program: &Program, ifindex: u32, successions: u16) -> io::Result<Self> {
         match link(program, ifindex) {
             Ok(link) => Ok(Self::Link(link)),
-            Err(_) => Self::quick(program, ifindex),
+            Err(_) => Self::quick(program, ifindex, successions),
         }
     }
 
     /// A hold that takes effect at once.
-    pub(crate) fn quick(program: &Program, ifindex: u32) -> io::Result<Self> {
-        Filter::attach(program, ifindex).map(Self::Filter)
+    pub(crate) fn quick(program: &Program, ifindex: u32, successions: u16) -> io::Result<Self> {
+        Filter::attach(program, ifindex, successions).map(Self::Filter)
     }
 
     /// Turns a quick hold into the best one. In between both are there, which
@@ -90,6 +91,7 @@ fn link(program: &Program, ifindex: u32) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct Filter {
     ifindex: u32,
+    priority: u16,
     /// The queueing discipline is ours too.
     made_qdisc: bool,
     /// It goes with the filter. Only a filter of a moment takes it along: on a
@@ -98,7 +100,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    fn attach(program: &Program, ifindex: u32) -> io::Result<Self> {
+    fn attach(program: &Program, ifindex: u32, successions: u16) -> io::Result<Self> {
         let mut netlink = Netlink::route()?;
         let qdisc = qdisc(NEW_QDISC, CREATE, ifindex);
         let made_qdisc = match netlink.request(qdisc) {
@@ -108,6 +110,7 @@ impl Filter {
         };
         let filter = Self {
             ifindex,
+            priority: PRIORITY.saturating_add(successions),
             made_qdisc,
             takes_qdisc: false,
         };
@@ -126,7 +129,7 @@ impl Filter {
     }
 
     fn message(&self, kind: u16, flags: u16) -> Message {
-        let info = PRIORITY << 16 | EVERY_PROTOCOL;
+        let info = u32::from(self.priority) << 16 | EVERY_PROTOCOL;
         let body = body(self.ifindex, HANDLE, INGRESS, info);
         Message::new(kind, flags, &body).attribute(KIND, b"bpf\0")
     }

@@ -148,6 +148,8 @@ static __always_inline __u32 judge(struct __sk_buff *skb, const struct packet *p
 	case ACTION_FORWARD:
 		return FATE_PASS;
 	case ACTION_REJECT:
+		if (is_followed() && has_withdrawn(this_worker()))
+			return FATE_PASS;
 		event.kind = EVENT_REJECT;
 		report(skb, pkt, &event, this_worker(), NULL);
 		return FATE_HOLD;
@@ -183,6 +185,8 @@ int open_flow(struct __sk_buff *skb)
 	}
 	if (!waiting)
 		return fate == FATE_PASS ? TC_ACT_UNSPEC : give(skb, key);
+	if (fate == FATE_PASS && is_followed())
+		return TC_ACT_UNSPEC;
 	if (fate != FATE_PASS)
 		count(STAT_RENEWALS);
 	bpf_map_update_elem(&renewals, &pkt.flow, &key, BPF_ANY);
@@ -339,8 +343,9 @@ int hold_syn_ack(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	event.flow = reversed(&pkt.flow);
 	gate = find_gate(&event.flow);
+	/* It may be a successor's, who has the gate. */
 	if (!gate)
-		return deliver(skb);
+		return is_followed() ? TC_ACT_UNSPEC : deliver(skb);
 	/* A full ring loses the copy; the server repeats its SYN-ACK. */
 	report(skb, &pkt, &event, gate->worker, NULL);
 	return TC_ACT_SHOT;

@@ -20,7 +20,8 @@ struct {
 } listeners SEC(".maps");
 
 /* Workers that take no new flows. What they have begun goes on, and needs
- * their listeners for that. */
+ * their listeners for that. One more entry, behind those of the workers, says that
+ * the program of a successor comes after this one on every interface. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

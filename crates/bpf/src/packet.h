@@ -312,6 +312,13 @@ static __always_inline bool has_withdrawn(__u32 worker)
 	return set && *set;
 }
 
+/* Whether the program of a successor sees what this one leaves. Then this one keeps
+ * to what it has begun. */
+static __always_inline bool is_followed(void)
+{
+	return has_withdrawn(workers);
+}
+
 /* Has routing deliver the packet locally. The kernel finds its socket by
  * tuple. */
 static __always_inline int deliver(struct __sk_buff *skb)

@@ -44,6 +44,9 @@ pub struct Settings {
     pub half_open_reserve: u32,
     /// Rules may set initial windows, or there are peers.
     pub windows: bool,
+    /// How many nodes were replaced, one by the next, before this one. Each attaches its program
+    /// behind that of its predecessor.
+    pub successions: u16,
 }
 
 /// What the packets of an interface start with.
@@ -122,7 +125,7 @@ impl Maps {
         let object = &redirect::OBJECT;
         let entries = |number| match number {
             map::LISTENERS => Some(2 * settings.workers),
-            map::WITHDRAWN => Some(settings.workers),
+            map::WITHDRAWN => Some(settings.workers + 1),
             _ => None,
         };
         let numbers = 0..object.maps.len();
@@ -367,11 +370,11 @@ impl Redirect {
     /// [`Error::Attach`], [`Error::Map`].
     pub fn attach(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
         self.describe(ifindex, device)?;
-        let program = &self.program;
+        let (program, successions) = (&self.program, self.shared.settings.successions);
         let hold = if self.later.is_some() {
-            Hold::lasting(program, ifindex)
+            Hold::lasting(program, ifindex, successions)
         } else {
-            Hold::quick(program, ifindex)
+            Hold::quick(program, ifindex, successions)
         };
         let hold = hold.map_err(|source| Error::Attach { ifindex, source })?;
         self.holds.insert(ifindex, hold);
@@ -396,6 +399,19 @@ impl Redirect {
             hold.settle(&self.program);
         }
         Ok(())
+    }
+
+    /// Says whether the program of a successor is attached behind this one. While it is,
+    /// this one leaves it every packet that belongs to nothing it has begun.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_followed(&mut self, followed: bool) -> Result<(), Error> {
+        let behind_the_workers = self.shared.settings.workers.to_ne_bytes();
+        let value = u32::from(followed).to_ne_bytes();
+        self.shared
+            .get(map::WITHDRAWN)
+            .update(&behind_the_workers, &value)
     }
 
     /// Lets go of an interface.

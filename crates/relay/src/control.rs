@@ -2,7 +2,9 @@
 //! How other threads talk to a worker: commands in, answers out.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -87,6 +89,28 @@ pub enum Command {
         /// From now.
         deadline: Duration,
     },
+    /// Give away duplicates of the listeners that others can find by their address.
+    Listeners {
+        /// Receives them, once.
+        answer: Sender<io::Result<Vec<Shared>>>,
+    },
+    /// A successor takes the flows that begin from now on, and has those listeners. Bring to their
+    /// end all that has begun; end as with [`Command::Drain`].
+    Replace {
+        /// From now.
+        deadline: Duration,
+    },
+}
+
+/// A listener that a successor goes on with.
+#[derive(Debug)]
+pub struct Shared {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its connections all go to one destination; else they name theirs.
+    pub fixed: bool,
+    /// A duplicate.
+    pub socket: OwnedFd,
 }
 
 /// Where a relay is in its life.

@@ -85,6 +85,9 @@ const SWEEP_MIN: usize = 1024;
 const ACCEPTS_MAX: usize = 64;
 /// Room kept for flows that were redirected before the worker said stop.
 const SLOTS_RESERVE: usize = 64;
+/// How long handshakes may take to complete that began before a successor took over: as long as it
+/// takes a kernel to repeat a SYN-ACK twice, one and three seconds after the first.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that must be free before a starved worker goes on.
 const DESCRIPTORS_SPARE: usize = 16;
 
@@ -182,6 +185,8 @@ pub(crate) struct Worker<I> {
     sweeps: u64,
     drain_from: Duration,
     drain_until: Option<Duration>,
+    /// A successor takes what begins from now on; what has begun comes to its end here.
+    replaced: bool,
 }
 
 /// A worker whose thread sets itself up.
@@ -270,7 +275,7 @@ impl<I: Intercept> Worker<I> {
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
         let listeners = Listeners::new(settings.listeners, settings.explicit, settings.fixed)?;
         let rules = Rules::new(&settings.policy, generation);
-        for (number, listener) in (0..).zip(listeners.sockets()) {
+        for (number, listener) in listeners.sockets() {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             sys::apply(listener, rules.inherited())?;
         }
@@ -328,6 +333,7 @@ impl<I: Intercept> Worker<I> {
             sweeps: 0,
             drain_from: Duration::ZERO,
             drain_until: None,
+            replaced: false,
         })
     }
 
@@ -355,12 +361,18 @@ impl<I: Intercept> Worker<I> {
             return false;
         };
         let late = self.counters.late.read() > 0 || self.rules.any_late();
-        let grace = if late {
-            self.intercept.lag()
-        } else {
-            Duration::ZERO
+        let grace = match (self.replaced, late) {
+            (true, _) => HANDSHAKE_TIME_MAX,
+            (false, true) => self.intercept.lag(),
+            (false, false) => Duration::ZERO,
         };
-        self.entries.len() == 0 && self.now >= until.min(self.drain_from + grace)
+        let asking = self.replaced && self.greetings.len() > 0 && self.now < until;
+        self.entries.len() == 0 && !asking && self.now >= until.min(self.drain_from + grace)
+    }
+
+    /// Whether flows that arrive are refused: the worker drains, and nobody takes its place.
+    fn begins_nothing(&self) -> bool {
+        self.drain_until.is_some() && !self.replaced
     }
 
     fn turn(&mut self, events: &[EpollEvent]) {
@@ -562,7 +574,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn listen_for(&self, interest: EpollFlags) {
-        for (number, listener) in (0..).zip(self.listeners.sockets()) {
+        for (number, listener) in self.listeners.sockets() {
             let mut event = EpollEvent::new(interest, TOKEN_LISTENER | number);
             let _ = self.epoll.modify(listener, &mut event);
         }

@@ -50,6 +50,25 @@ fn a_syn_ack_waits_at_the_worker_while_the_gate_stands() {
 }
 
 #[test]
+fn what_is_followed_leaves_to_its_successor_what_it_has_not_begun() {
+    on_host(|host| {
+        host.redirect.set_followed(true).unwrap();
+        for family in Family::ALL {
+            let (gate, _socket) = begin(host, family);
+            assert_eq!(host.receive(&answer(family, SYN | ACK)), Swallowed);
+            assert_eq!(host.event().kind, EventKind::SynAck);
+            host.lane.open_gate(&gate);
+            // The successor may have a gate for it.
+            assert_eq!(host.receive(&answer(family, SYN | ACK)), Passed);
+        }
+        host.redirect.set_followed(false).unwrap();
+        let (gate, _socket) = begin(host, Family::V4);
+        host.lane.open_gate(&gate);
+        assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Redirected);
+    });
+}
+
+#[test]
 fn a_syn_ack_waits_in_every_state_of_the_gate() {
     on_host(|host| {
         let (gate, _socket) = begin(host, Family::V4);

@@ -17,6 +17,7 @@ fn no_program_costs_the_verifier_more_than_recorded() {
     let recorded = recorded();
     let settings = Settings {
         windows: true,
+        successions: 0,
         ..SETTINGS
     };
     on_host_with(settings, |host| {

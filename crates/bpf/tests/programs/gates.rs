@@ -434,6 +434,20 @@ fn a_worker_that_has_withdrawn_takes_nothing_late_and_goes_on_rejecting() {
 }
 
 #[test]
+fn one_that_was_replaced_rejects_nothing_new_and_finishes_what_it_began() {
+    on_host(|host| {
+        host.receive(&syn(Family::V6).frame());
+        host.event();
+        host.redirect.set_followed(true).unwrap();
+        host.lane.set_withdrawn(true).unwrap();
+        assert_eq!(host.receive(&syn(Family::V6).frame()), Redirected);
+        host.obey(&[rule(Action::Reject, Accept::Early)]);
+        assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
+        assert!(host.events().is_empty());
+    });
+}
+
+#[test]
 fn gates_that_workers_make_are_in_the_budget() {
     on_host_with(TIGHT, |host| {
         fill(host, Family::V4);

@@ -252,6 +252,7 @@ fn syns(connect: impl Fn(&Socket, SockAddr) + Sync, count: usize) -> (Vec<Vec<u8
     network.client().run_in(|| {
         let settings = Settings {
             windows: true,
+            successions: 0,
             ..SETTINGS
         };
         let mut redirect = load(settings);

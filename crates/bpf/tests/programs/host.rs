@@ -66,6 +66,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     half_open: 4096,
     half_open_reserve: 16,
     windows: false,
+    successions: 0,
 };
 
 /// Runs a test on a host of its own that relays everything in early mode.

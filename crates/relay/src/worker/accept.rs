@@ -31,7 +31,6 @@ impl<I: Intercept> Worker<I> {
             let Some((listener, purpose)) = self.listeners.get(number) else {
                 return;
             };
-            let purpose = *purpose;
             match sys::accept(listener) {
                 Ok((socket, client, server)) => {
                     self.carry_out();
@@ -219,7 +218,7 @@ impl<I: Intercept> Worker<I> {
         let Some(rule) = rule else {
             return self.turn_away(flow, Denial::Rule);
         };
-        if self.full() || self.drain_until.is_some() {
+        if self.full() || self.begins_nothing() {
             return self.turn_away(flow, Denial::Overload);
         }
         let (key, mss) = self.insert_proved(flow, rule, socket);

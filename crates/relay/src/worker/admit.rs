@@ -71,7 +71,7 @@ impl<I: Intercept> Worker<I> {
             .rules
             .for_event(event.generation, event.rule, &event.flow);
         // A worker that drains begins nothing.
-        let full = self.full() || self.drain_until.is_some();
+        let full = self.full() || self.begins_nothing();
         if full {
             self.set_withdrawn(true);
         }

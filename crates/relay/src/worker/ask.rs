@@ -127,7 +127,7 @@ impl<I: Intercept> Worker<I> {
     /// `herald` is the flow that its SYN has heralded.
     pub(super) fn greet(&mut self, from: SocketAddr, socket: OwnedFd, herald: Option<u64>) {
         self.counters.explicit_connections.add(1);
-        if self.drain_until.is_some() {
+        if self.begins_nothing() {
             self.deny(from, None, Denial::Overload);
             return self.forsake(herald);
         }
@@ -364,7 +364,7 @@ impl<I: Intercept> Worker<I> {
         }
         let proved = asked.connect.proved;
         let crowded = !proved && !self.within_budget(&flow);
-        if self.full() || self.drain_until.is_some() || crowded {
+        if self.full() || self.begins_nothing() || crowded {
             return self.refuse(key, Some(flow), asked.asker(), Denial::Overload);
         }
         let Some(greeting) = self.dismiss(key) else {

@@ -62,7 +62,7 @@ impl<I: Intercept> Worker<I> {
                 return self.leave(event);
             }
         };
-        let full = self.full() || self.drain_until.is_some();
+        let full = self.full() || self.begins_nothing();
         if full || !self.within_budget(&event.flow) {
             self.counters.over_budget.add(1);
             return self.leave(event);

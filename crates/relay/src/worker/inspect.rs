@@ -189,17 +189,34 @@ impl<I: Intercept> Worker<I> {
                     }
                 }
                 Command::Drain { deadline } => {
-                    self.drain_from = self.now;
-                    let until = self.now + deadline;
-                    self.drain_until = Some(self.drain_until.map_or(until, |set| set.min(until)));
-                    self.set_withdrawn(true);
-                    if let Some(warm) = &mut self.warm {
-                        // Nothing waits for flows any more.
-                        warm.replace(&[], self.now);
-                    }
+                    self.replaced = false;
+                    self.wind_up(deadline);
                     self.pass_on_held();
                 }
+                Command::Listeners { answer } => {
+                    let _ = answer.send(self.listeners.shared());
+                }
+                Command::Replace { deadline } => {
+                    self.replaced = true;
+                    for listener in self.listeners.take_shared() {
+                        // It stays open elsewhere, and would go on to wake this worker.
+                        let _ = self.epoll.delete(&listener);
+                    }
+                    self.wind_up(deadline);
+                }
             }
+        }
+    }
+
+    /// Takes no new flows, and ends at the deadline at the latest.
+    fn wind_up(&mut self, deadline: Duration) {
+        self.drain_from = self.now;
+        let until = self.now + deadline;
+        self.drain_until = Some(self.drain_until.map_or(until, |set| set.min(until)));
+        self.set_withdrawn(true);
+        if let Some(warm) = &mut self.warm {
+            // Nothing waits for flows any more.
+            warm.replace(&[], self.now);
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use socket2::Socket;
 
+use crate::control::Shared;
 use crate::sys;
 
 /// What the connections of a listener are.
@@ -19,9 +20,9 @@ pub(super) enum Purpose {
     Fixed(SocketAddr),
 }
 
-/// All of them, each by its number.
+/// All of them, each by its number. Those that a successor goes on with are closed here.
 #[derive(Debug)]
-pub(super) struct Listeners(Vec<(Socket, Purpose)>);
+pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>);
 
 impl Listeners {
     /// The transparent ones, the explicit ones, and those with a destination of their own.
@@ -32,24 +33,55 @@ impl Listeners {
     ) -> io::Result<Self> {
         let transparent = transparent.into_iter();
         let mut all: Vec<_> = transparent
-            .map(|socket| (socket, Purpose::Transit))
+            .map(|socket| (Some(socket), Purpose::Transit))
             .collect();
         for socket in explicit {
             let address = socket.local_addr()?.as_socket();
             let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
-            all.push((socket, Purpose::Requests(address)));
+            all.push((Some(socket), Purpose::Requests(address)));
         }
         let fixed = fixed.into_iter();
-        all.extend(fixed.map(|(socket, destination)| (socket, Purpose::Fixed(destination))));
+        all.extend(fixed.map(|(socket, destination)| (Some(socket), Purpose::Fixed(destination))));
         Ok(Self(all))
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<&(Socket, Purpose)> {
-        self.0.get(number)
+    pub(super) fn get(&self, number: usize) -> Option<(&Socket, Purpose)> {
+        let (socket, purpose) = self.0.get(number)?;
+        Some((socket.as_ref()?, *purpose))
     }
 
-    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.0.iter().map(|(socket, _)| socket)
+    /// The open ones, by their numbers.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (u64, &Socket)> {
+        let all = (0..).zip(&self.0);
+        all.filter_map(|(number, (socket, _))| Some((number, socket.as_ref()?)))
+    }
+
+    /// Duplicates of those that have an address of their own.
+    pub(super) fn shared(&self) -> io::Result<Vec<Shared>> {
+        let each = self.0.iter().filter_map(|(socket, purpose)| {
+            let fixed = match purpose {
+                Purpose::Transit => return None,
+                Purpose::Requests(_) => false,
+                Purpose::Fixed(_) => true,
+            };
+            Some((socket.as_ref()?, fixed))
+        });
+        each.map(|(socket, fixed)| {
+            let address = socket.local_addr()?.as_socket();
+            Ok(Shared {
+                address: address.ok_or(io::ErrorKind::AddrNotAvailable)?,
+                fixed,
+                socket: socket.try_clone()?.into(),
+            })
+        })
+        .collect()
+    }
+
+    /// Takes out those that have an address of their own.
+    pub(super) fn take_shared(&mut self) -> Vec<Socket> {
+        let all = self.0.iter_mut();
+        let shared = all.filter(|(_, purpose)| !matches!(purpose, Purpose::Transit));
+        shared.filter_map(|(socket, _)| socket.take()).collect()
     }
 
     /// Whether this is where the node is asked for flows.

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gives the node's place to a successor, when one asks for it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use super::api::State;
+use super::control::Control;
+use crate::upgrade::give::{Giver, Listener, Replacing, Successor};
+use crate::upgrade::{Descriptor, Offered};
+
+/// Takes one successor after the other, until one has the place.
+pub(super) async fn hand_over(listener: AsyncFd<Listener>, control: Arc<Control>) {
+    while let Ok(mut ready) = listener.readable().await {
+        let Some(successor) = listener.get_ref().accept() else {
+            ready.clear_ready();
+            continue;
+        };
+        match admit(successor, &control).await {
+            Ok(replacing) => {
+                drop(ready);
+                return replacing.finish(listener.into_inner());
+            }
+            Err(error) => control.node.log().error(
+                "not replaced: this node goes on",
+                &[("error", &format!("{error:#}"))],
+            ),
+        }
+    }
+}
+
+/// On a thread of its own: a successor takes its time to start.
+async fn admit(successor: Successor, control: &Arc<Control>) -> anyhow::Result<Replacing> {
+    let (done, outcome) = oneshot::channel();
+    let control = Arc::clone(control);
+    let work = move || {
+        let admitted = successor.admit(&*control, control.node.claim());
+        // It is waited for.
+        let _ = done.send(admitted);
+    };
+    let thread = std::thread::Builder::new().name("posthaste-next".into());
+    thread
+        .stack_size(256 << 10)
+        .spawn(work)
+        .context("start a thread to hand over")?;
+    outcome.await.context("handing over ended with a panic")?
+}
+
+impl Giver for Control {
+    fn ensure_replaceable(&self) -> anyhow::Result<()> {
+        let state = self.state();
+        ensure!(
+            state == State::Ready,
+            "the running node is {}",
+            state.word()
+        );
+        Ok(())
+    }
+
+    fn offer(&self) -> Offered {
+        let config = self.node.configuration();
+        let place = self.place();
+        Offered {
+            transparent: config.transparent,
+            predecessors: self.node.predecessors().live_nodes(),
+            aside: place.map(|place| place.aside()).unwrap_or_default(),
+        }
+    }
+
+    fn descriptors(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
+        self.node.sockets()
+    }
+
+    fn set_followed(&self, followed: bool) -> anyhow::Result<()> {
+        self.node.set_followed(followed)
+    }
+
+    fn replace(&self, successor: i32) {
+        let deadline = self.node.configuration().node.upgrade_timeout;
+        // Before workers can have ended: that is no failure now.
+        self.end(State::Replaced, deadline);
+        let log = self.node.log();
+        if let Some(Err(error)) = self.place().map(|place| place.give_up()) {
+            log.warn("nobody can ask this node from now on", &[("error", &error)]);
+        }
+        self.close_metrics();
+        self.node.replace(deadline);
+        let within = deadline.as_secs_f64();
+        log.info("replaced", &[("by", &successor), ("deadline_s", &within)]);
+        self.draining.notify_one();
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The part of the process whose place another takes. Until the last step everything can be taken
+//! back, and is, when the other process fails.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
+use socket2::Socket;
+
+use super::wire::{self, Channel, Message, Offer, Peer, Routing};
+use super::{Descriptor, START_TIME_MAX, STEP_TIME_MAX};
+use crate::config::Transparent;
+use crate::host::{self, Claim};
+
+/// What a node gives to the process that takes its place.
+pub(crate) trait Giver {
+    /// Whether it may be replaced now.
+    ///
+    /// # Errors
+    /// It may not, and why.
+    fn ensure_replaceable(&self) -> anyhow::Result<()>;
+    /// What its successor has to know.
+    fn offer(&self) -> Offered;
+    /// Duplicates of the sockets that its successor goes on with.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    fn descriptors(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>>;
+    /// Whether the programs of a successor see what its own leave.
+    ///
+    /// # Errors
+    /// The programs cannot be told.
+    fn set_followed(&self, followed: bool) -> anyhow::Result<()>;
+    /// Takes no new flows from now on, and ends with those that are open.
+    fn replace(&self, successor: i32);
+}
+
+/// What a successor has to know.
+#[derive(Debug)]
+pub(crate) struct Offered {
+    pub(crate) transparent: Transparent,
+    /// The nodes that this one has replaced itself.
+    pub(crate) predecessors: Vec<Peer>,
+    /// Where it answers once it is replaced.
+    pub(crate) aside: PathBuf,
+}
+
+/// Where a node waits for the process that takes its place. The file goes with it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Socket,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// The caller has the claim: a file that is there is a dead node's.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        let path = host::handover_socket()?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove {}", path.display()));
+            }
+            _ => {}
+        }
+        let socket = wire::socket()?;
+        let bound = socket.bind(&wire::address(&path)?);
+        bound.with_context(|| format!("bind {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
+            .context("set the mode of the hand-over socket")?;
+        socket.listen(1).context("listen for a successor")?;
+        socket
+            .set_nonblocking(true)
+            .context("prepare the hand-over socket")?;
+        Ok(Self { socket, path })
+    }
+
+    /// The process that asks next, if one does.
+    pub(crate) fn accept(&self) -> Option<Successor> {
+        let (socket, _) = self.socket.accept().ok()?;
+        socket.set_nonblocking(false).ok()?;
+        Some(Successor(Channel::new(socket)))
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A process that wants a node's place.
+#[derive(Debug)]
+pub(crate) struct Successor(Channel);
+
+impl Successor {
+    /// Gives it the place of `node`. This takes as long as the other process takes to start.
+    ///
+    /// # Errors
+    /// The other process failed, or may not have the place; `node` goes on.
+    pub(crate) fn admit(self, node: &impl Giver, claim: &Claim) -> anyhow::Result<Replacing> {
+        let pid = self.check(node).inspect_err(|error| {
+            let reason = format!("{error:#}");
+            // It may be gone, or not understand.
+            let _ = self.0.send(&Message::Refused { reason });
+        })?;
+        self.equip(node)?;
+        self.0.expect(&Message::Attached, START_TIME_MAX)?;
+        node.set_followed(true)?;
+        let stepped = self.step_back(claim);
+        if let Err(error) = stepped {
+            node.set_followed(false)?;
+            return Err(error);
+        }
+        node.replace(pid);
+        Ok(Replacing(self.0))
+    }
+
+    fn check(&self, node: &impl Giver) -> anyhow::Result<i32> {
+        let peer = getsockopt(self.0.socket(), PeerCredentials).context("see who asks")?;
+        if peer.uid() != 0 && peer.uid() != geteuid().as_raw() {
+            bail!("it runs as another user");
+        }
+        match self.0.receive(STEP_TIME_MAX)?.0 {
+            Message::TakeOver { version } if version == wire::VERSION => {}
+            Message::TakeOver { .. } => bail!(
+                "the running node is of a version that cannot hand over to this one: restart it"
+            ),
+            other => bail!("{other:?} was not expected"),
+        }
+        node.ensure_replaceable()?;
+        Ok(peer.pid())
+    }
+
+    /// Tells what a successor needs, and gives it the sockets.
+    fn equip(&self, node: &impl Giver) -> anyhow::Result<()> {
+        let offered = node.offer();
+        let mut nodes = offered.predecessors;
+        nodes.push(Peer {
+            pid: std::process::id(),
+            socket: offered.aside,
+        });
+        let routing = Routing::of(&offered.transparent);
+        let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+        let output: [BorrowedFd<'_>; 2] = [stdout.as_fd(), stderr.as_fd()];
+        let offer = Message::Offer(Offer { routing, nodes });
+        self.0.send_with(&offer, &output)?;
+        for (descriptor, socket) in node.descriptors()? {
+            let message = Message::Descriptor(descriptor);
+            self.0.send_with(&message, &[socket.as_fd()])?;
+        }
+        self.0.send(&Message::Offered)
+    }
+
+    /// The last step that can be taken back.
+    fn step_back(&self, claim: &Claim) -> anyhow::Result<()> {
+        self.0.send(&Message::Followed)?;
+        self.0.expect(&Message::Taking, STEP_TIME_MAX)?;
+        claim.step_back()
+    }
+}
+
+/// The end of a hand-over: the node takes nothing more.
+#[derive(Debug)]
+#[must_use = "the successor waits for it"]
+pub(crate) struct Replacing(Channel);
+
+impl Replacing {
+    /// Lets the successor know, once nobody else can ask for this place.
+    pub(crate) fn finish(self, listener: Listener) {
+        drop(listener);
+        // A successor that has died is nobody's predecessor: the next node starts as the first.
+        let _ = self.0.send(&Message::Replaced);
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The processes that a node has replaced and that still carry relays.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
+
+use super::wire::Peer;
+use crate::client;
+use crate::guard::open_pidfd;
+
+/// How long a process may take to end once it was told to end at once.
+const END_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Them, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Predecessors(Vec<Predecessor>);
+
+#[derive(Debug)]
+struct Predecessor {
+    peer: Peer,
+    /// Becomes readable when the process has ended.
+    process: OwnedFd,
+}
+
+impl Predecessors {
+    /// Those that still live.
+    pub(super) fn of(peers: Vec<Peer>) -> Self {
+        let live = peers.into_iter().filter_map(|peer| {
+            let process = open_pidfd(Pid::from_raw(i32::try_from(peer.pid).ok()?))?;
+            Some(Predecessor { peer, process })
+        });
+        Self(live.collect())
+    }
+
+    /// Ends the oldest until there are no more than `most`. Returns how many had to go.
+    pub(super) fn make_room(&mut self, most: usize) -> anyhow::Result<usize> {
+        let many = self.0.len().saturating_sub(most);
+        for oldest in self.0.drain(..many) {
+            let pid = oldest.peer.pid;
+            oldest.drain(Duration::ZERO)?;
+            if !oldest.ends_within(END_TIME_MAX) {
+                bail!("node {pid}, which was replaced long ago, does not end");
+            }
+        }
+        Ok(many)
+    }
+
+    /// Process and admin socket of each that still lives.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u32, &Path)> {
+        let live = self.0.iter().filter(|one| !one.ends_within(Duration::ZERO));
+        live.map(|one| (one.peer.pid, one.peer.socket.as_path()))
+    }
+
+    /// The same, for a successor.
+    pub(crate) fn live_nodes(&self) -> Vec<Peer> {
+        let live = self.live();
+        live.map(|(pid, socket)| Peer {
+            pid,
+            socket: socket.into(),
+        })
+        .collect()
+    }
+
+    /// Has each end by the deadline. Returns at once; what cannot be told is known when they are
+    /// waited for.
+    pub(crate) fn drain(&self, deadline: Duration) {
+        for one in &self.0 {
+            let peer = one.peer.clone();
+            let tell = move || drain(&peer.socket, deadline);
+            let _ = std::thread::Builder::new()
+                .stack_size(256 << 10)
+                .spawn(tell);
+        }
+    }
+
+    /// Waits for all of them; those that are there after `most`.
+    pub(crate) fn wait(&self, most: Duration) -> Vec<u32> {
+        let until = Instant::now() + most;
+        let left = || until.saturating_duration_since(Instant::now());
+        let late = self.0.iter().filter(|one| !one.ends_within(left()));
+        late.map(|one| one.peer.pid).collect()
+    }
+}
+
+impl Predecessor {
+    fn drain(&self, deadline: Duration) -> anyhow::Result<()> {
+        let told = drain(&self.peer.socket, deadline);
+        // One that has ended meanwhile cannot be told.
+        if told.is_err() && self.ends_within(Duration::ZERO) {
+            return Ok(());
+        }
+        told
+    }
+
+    fn ends_within(&self, most: Duration) -> bool {
+        let mut waiting = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
+        let most = PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX);
+        poll(&mut waiting, most).is_ok_and(|ready| ready > 0)
+    }
+}
+
+fn drain(socket: &Path, deadline: Duration) -> anyhow::Result<()> {
+    client::end_within(socket, deadline)
+        .with_context(|| format!("tell the node at {} to end", socket.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_live_ones_are_listed_and_waited_for() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let peer = |pid| Peer {
+            pid,
+            socket: "/nowhere/admin.sock".into(),
+        };
+        let mut all = Predecessors::of(vec![peer(child.id()), peer(std::process::id())]);
+        assert_eq!(all.live().count(), 2);
+        child.kill().unwrap();
+        assert!(all.0[0].ends_within(Duration::from_secs(60)));
+        let live: Vec<u32> = all.live().map(|(pid, _)| pid).collect();
+        assert_eq!(live, [std::process::id()]);
+        assert_eq!(all.wait(Duration::ZERO), live);
+        // One that has ended needs not be told.
+        assert_eq!(all.make_room(1).unwrap(), 1);
+        assert!(all.make_room(0).is_err());
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The part of the process that takes another's place.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use anyhow::{Context, bail, ensure};
+use nix::unistd::{dup2_stderr, dup2_stdout};
+
+use super::wire::{self, Channel, Descriptor, Kind, Message, Offer, Routing};
+use super::{Predecessors, STEP_TIME_MAX};
+use crate::config::Config;
+use crate::host::{self, REPLACED_MAX};
+
+/// A place that is being taken.
+#[derive(Debug)]
+pub(crate) struct Succession {
+    channel: Channel,
+    pub(crate) predecessors: Predecessors,
+    pub(crate) sockets: Sockets,
+}
+
+impl Succession {
+    /// Asks the node that runs in this network namespace for its place, and has this process write
+    /// where that one does.
+    ///
+    /// # Errors
+    /// There is none, it refuses, or the configuration has another routing.
+    pub(crate) fn begin(config: &Config) -> anyhow::Result<Self> {
+        let path = host::handover_socket()?;
+        let socket = wire::socket()?;
+        socket
+            .connect(&wire::address(&path)?)
+            .context("no node runs in this network namespace that could be replaced")?;
+        let channel = Channel::new(socket);
+        channel.send(&Message::TakeOver {
+            version: wire::VERSION,
+        })?;
+        let (message, output) = channel.receive(STEP_TIME_MAX)?;
+        let offer = match message {
+            Message::Offer(offer) => offer,
+            Message::Refused { reason } => bail!("{reason}"),
+            other => bail!("the running node says {other:?}"),
+        };
+        check(&offer, config)?;
+        let sockets = Sockets::receive(&channel)?;
+        let [stdout, stderr] = output.as_slice() else {
+            bail!("the running node gives no standard output");
+        };
+        dup2_stdout(stdout).context("take over standard output")?;
+        dup2_stderr(stderr).context("take over standard error")?;
+        Ok(Self {
+            channel,
+            predecessors: Predecessors::of(offer.nodes),
+            sockets,
+        })
+    }
+
+    /// Ends those replaced longest ago, if there is no room for one more. How many.
+    pub(crate) fn make_room(&mut self) -> anyhow::Result<usize> {
+        self.predecessors.make_room(REPLACED_MAX)
+    }
+
+    /// The programs are attached: has the predecessor leave them what is not its own.
+    pub(crate) fn follow(&self) -> anyhow::Result<()> {
+        self.channel.send(&Message::Attached)?;
+        self.channel.expect(&Message::Followed, STEP_TIME_MAX)
+    }
+
+    /// This process takes flows: the predecessor takes none any more.
+    pub(crate) fn take(&self) -> anyhow::Result<()> {
+        self.channel.send(&Message::Taking)?;
+        self.channel.expect(&Message::Replaced, STEP_TIME_MAX)
+    }
+}
+
+/// Two that do not agree on this would not know each other's packets.
+fn check(offer: &Offer, config: &Config) -> anyhow::Result<()> {
+    let differing = offer.routing.differing(Routing::of(&config.transparent));
+    ensure!(
+        differing.is_empty(),
+        "{} changed: the running node and its successor need the same; restart the node instead",
+        differing.join(", ")
+    );
+    Ok(())
+}
+
+/// Sockets of a predecessor, which lose nothing that waits in them.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets(HashMap<Descriptor, Vec<OwnedFd>>);
+
+impl Sockets {
+    fn receive(channel: &Channel) -> anyhow::Result<Self> {
+        let mut all: HashMap<Descriptor, Vec<OwnedFd>> = HashMap::new();
+        loop {
+            let (message, received) = channel.receive(STEP_TIME_MAX)?;
+            match message {
+                Message::Descriptor(descriptor) => {
+                    all.entry(descriptor).or_default().extend(received);
+                }
+                Message::Offered => return Ok(Self(all)),
+                other => bail!("the running node says {other:?}"),
+            }
+        }
+    }
+
+    /// The one socket of this kind and address, if there is one.
+    pub(crate) fn take(&mut self, kind: Kind, address: SocketAddr) -> Option<OwnedFd> {
+        self.0.get_mut(&Descriptor { kind, address })?.pop()
+    }
+
+    /// Those of a listener, divided among so many workers. Every one has its worker: connections
+    /// wait in each.
+    pub(crate) fn divide(
+        &mut self,
+        kind: Kind,
+        address: SocketAddr,
+        workers: usize,
+    ) -> Vec<Vec<OwnedFd>> {
+        let all = self.0.remove(&Descriptor { kind, address });
+        let mut shares: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
+        for (number, socket) in all.unwrap_or_default().into_iter().enumerate() {
+            shares[number % workers].push(socket);
+        }
+        shares
+    }
+}
+
+/// Holds workers back that must take no flow before everything else is ready.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Lets them go on.
+    pub(crate) fn open(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until they may.
+    pub(crate) fn pass(&self) {
+        let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = self.0.1.wait_while(open, |open| !*open);
+        drop(passed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn every_listener_has_its_worker() {
+        let address = ([192, 0, 2, 1], 80).into();
+        let descriptor = Descriptor {
+            kind: Kind::Fixed,
+            address,
+        };
+        let counts = |sockets: usize, workers| -> Vec<usize> {
+            let all = (0..sockets).map(|_| null()).collect();
+            let mut sockets = Sockets([(descriptor, all)].into());
+            let shares = sockets.divide(Kind::Fixed, address, workers);
+            assert!(sockets.take(Kind::Fixed, address).is_none());
+            shares.iter().map(Vec::len).collect()
+        };
+        assert_eq!(counts(2, 2), [1, 1]);
+        assert_eq!(counts(5, 2), [3, 2]);
+        assert_eq!(counts(1, 3), [1, 0, 0]);
+        assert_eq!(counts(0, 1), [0]);
+    }
+
+    #[test]
+    fn a_gate_holds_until_it_is_open() {
+        let gate = Gate::default();
+        let waiting = std::thread::spawn({
+            let gate = gate.clone();
+            move || gate.pass()
+        });
+        gate.open();
+        waiting.join().unwrap();
+        gate.pass();
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `upgrade` verb: starts the program that it is itself as the successor of the running node,
+//! and says what came of it.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use nix::unistd::{dup2_stdin, setsid};
+use serde::Serialize;
+
+use super::{START_TIME_MAX, STEP_TIME_MAX};
+use crate::admin::api::Status;
+use crate::cli::{self, AdminArgs};
+use crate::client;
+use crate::config::{ADMIN_SOCKET, Config};
+
+/// What a successor says when it has taken over. Anything else is why it has not.
+const DONE: &str = "done";
+
+#[derive(Args, Debug)]
+pub(crate) struct UpgradeArgs {
+    /// Configuration file of the successor (default: that of the running node)
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin socket of the running node (default: that of FILE)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Only reload the configuration where that is enough: this is the program that runs, and no
+    /// key that changed needs another process
+    #[arg(long)]
+    if_needed: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Upgraded {
+    /// The process that relays now.
+    pid: u32,
+    /// The one that has its place no more.
+    replaced: u32,
+    /// Relays that were open there.
+    relays: u64,
+}
+
+/// The verb.
+pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
+    let admin = AdminArgs {
+        socket: socket(args)?,
+        json: args.json,
+    };
+    let running = client::status_of(&admin.socket)?;
+    if args.if_needed && running.process.binary == binary_identity() {
+        let waiting = client::reload_at(&admin)?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+    }
+    let supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+    if running.process.supervised && !supervised {
+        bail!("systemd has started the running node: systemctl reload posthaste upgrades it");
+    }
+    let upgraded = replace(args, &running)?;
+    if args.json {
+        return cli::print_json(&upgraded);
+    }
+    cli::print(&format!(
+        "process {} took over from {}, which keeps {} relays\n",
+        upgraded.pid, upgraded.replaced, upgraded.relays
+    ))
+}
+
+/// Where the running node answers.
+fn socket(args: &UpgradeArgs) -> anyhow::Result<PathBuf> {
+    match (&args.socket, &args.config) {
+        (Some(socket), _) => Ok(socket.clone()),
+        (None, Some(file)) => Ok(Config::load(file)?.admin_socket),
+        (None, None) => Ok(ADMIN_SOCKET.into()),
+    }
+}
+
+fn replace(args: &UpgradeArgs, running: &Status) -> anyhow::Result<Upgraded> {
+    let (mut ours, theirs) = UnixStream::pair().context("make a pipe to the new process")?;
+    let most = Some(START_TIME_MAX + 2 * STEP_TIME_MAX);
+    ours.set_read_timeout(most).context("bound the wait")?;
+    let config = args
+        .config
+        .clone()
+        .or_else(|| running.config.clone().map(Into::into));
+    let mut child = spawn(config.as_deref(), running, theirs.into())?;
+    let mut said = String::new();
+    let heard = ours.read_to_string(&mut said);
+    let pid = child.id();
+    if said == DONE {
+        return Ok(Upgraded {
+            pid,
+            replaced: running.pid,
+            relays: running.counters.get("relays").copied().unwrap_or(0),
+        });
+    }
+    if heard.is_err() {
+        // It is stuck.
+        let _ = child.kill();
+    }
+    let _ = child.wait();
+    let why = if said.is_empty() {
+        "the new process ended without a word".into()
+    } else {
+        said
+    };
+    bail!("{why}\nthe running node (process {}) goes on", running.pid);
+}
+
+/// Starts the successor. What it says comes through `word`, its standard input.
+fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("find this program's own file")?;
+    let mut command = Command::new(&program);
+    command
+        .arg("node")
+        .arg("--take-over")
+        .stdin(Stdio::from(word));
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    if let Some(interval) = running.process.watchdog_us {
+        command.env("WATCHDOG_USEC", interval.to_string());
+    }
+    // That is for another process.
+    command.env_remove("WATCHDOG_PID");
+    let child = command.spawn();
+    child.with_context(|| format!("start {}", program.display()))
+}
+
+/// How a successor says what became of it, to who started it.
+#[derive(Debug)]
+pub(crate) struct Word(Mutex<Option<UnixStream>>);
+
+impl Word {
+    /// Takes standard input for it, and leaves the session of who started this process.
+    pub(crate) fn take() -> anyhow::Result<Self> {
+        let stdin = std::io::stdin();
+        let word = stdin.as_fd().try_clone_to_owned();
+        let word = word.context("keep standard input")?;
+        let null = File::open("/dev/null").context("open /dev/null")?;
+        dup2_stdin(&null).context("give up standard input")?;
+        // Fails for who leads a session already.
+        let _ = setsid();
+        Ok(Self(Mutex::new(Some(word.into()))))
+    }
+
+    /// That it has taken over.
+    pub(crate) fn done(&self) {
+        self.say(DONE);
+    }
+
+    /// That it has not; nothing once it has.
+    pub(crate) fn failed(&self, error: &anyhow::Error) {
+        self.say(&format!("{error:#}"));
+    }
+
+    fn say(&self, text: &str) {
+        let word = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut word) = word {
+            // Nobody may be there to hear it. The guard has a copy, which says nothing.
+            let _ = word.write_all(text.as_bytes());
+            let _ = word.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Names the file that this process runs: another one at the same path is another.
+pub(crate) fn binary_identity() -> String {
+    match fs::metadata("/proc/self/exe") {
+        Ok(file) => format!(
+            "{}:{}:{}.{}",
+            file.dev(),
+            file.ino(),
+            file.mtime(),
+            file.mtime_nsec()
+        ),
+        Err(_) => String::new(),
+    }
+}

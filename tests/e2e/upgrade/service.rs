@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An upgrade as a service manager sees it, and when a reload is enough.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use posthaste_lab::network::Family;
+use posthaste_lab::node::Node;
+use posthaste_lab::scratch::Scratch;
+use serde_json::Value;
+
+use super::{Place, Site};
+use crate::support::{PORT, Pair, SOON, binary, line, listen};
+
+/// A socket as systemd's.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(path: &Path) -> Self {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        Self(socket)
+    }
+
+    fn next(&self) -> String {
+        let mut buffer = [0; 4096];
+        let length = self.0.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    }
+
+    /// Reads notices until one has all of `words`; none may have `never`.
+    fn hear(&self, words: &[&str], never: &str) {
+        loop {
+            let notice = self.next();
+            assert!(!notice.contains(never), "{notice}");
+            if words.iter().all(|word| notice.contains(word)) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_service_manager_hears_which_process_the_main_one_is() {
+    let network = line();
+    let host = network.node(0);
+    let directory = Scratch::new().unwrap();
+    let path = directory.path().join("notify");
+    let manager = Manager::at(&path);
+    let under = |words: &str| crate::operations::wrapper(words);
+    let words = format!("env NOTIFY_SOCKET={} WATCHDOG_USEC=400000", path.display());
+    let script = under(&words);
+    let node = Node::builder(host, script.path().join("posthaste"));
+    let mut place = Place::of(node.start().unwrap());
+    manager.hear(&["READY=1"], "STOPPING");
+    // Not under the manager: it would lose sight of the process.
+    let output = place.try_upgrade(host, &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("systemctl reload posthaste"), "{said}");
+    let mut command = host.command(binary()).unwrap();
+    command.env("NOTIFY_SOCKET", &path);
+    let output = place.upgrade_by(command, &[]);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let last = place.pid();
+    assert_ne!(last, place.first());
+    manager.hear(&[&format!("MAINPID={last}"), "READY=1"], "STOPPING");
+    // Nothing is said of the end of the first, and the last gives the signs of life.
+    place.until_ended(place.first());
+    for _ in 0..3 {
+        manager.hear(&["WATCHDOG=1"], "STOPPING");
+    }
+}
+
+#[test]
+fn a_reload_is_enough_where_nothing_needs_another_process() {
+    let site = Site::start("");
+    let first = site.place.first();
+    let upgrade = || site.place.try_upgrade(site.host(), &["--if-needed"]);
+    site.place
+        .node
+        .write_config("[node]\nlog_connections = false\n")
+        .unwrap();
+    let output = upgrade();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["needs_restart"], serde_json::json!([]));
+    assert_eq!(site.place.pid(), first);
+    assert_eq!(site.place.node.status().unwrap()["reloads"]["succeeded"], 1);
+    // With another number of workers it is not.
+    site.place
+        .node
+        .write_config("[node]\nworkers = 3\n")
+        .unwrap();
+    let listener = listen(site.network.server(), PORT);
+    let mut pair = Pair::open(&site.network, Family::V4, &listener);
+    assert!(upgrade().status.success());
+    assert_ne!(site.place.pid(), first);
+    assert_eq!(site.place.node.status().unwrap()["workers"], 3);
+    pair.check();
+    pair.close_client_first();
+    // Nor with another program.
+    let directory = Scratch::new().unwrap();
+    let program = directory.path().join("posthaste");
+    std::fs::copy(binary(), &program).unwrap();
+    let before = site.place.pid();
+    let command = site.host().command(&program).unwrap();
+    assert!(
+        site.place
+            .upgrade_by(command, &["--if-needed"])
+            .status
+            .success()
+    );
+    assert_ne!(site.place.pid(), before);
+    site.end();
+}
