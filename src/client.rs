@@ -393,7 +393,8 @@ mod tests {
             "config": null, "workers": 1, "interfaces": [], "counters": {}, "ended": {},
             "redirect": {}, "controller": null,
             "reloads": {"succeeded": 0, "failed": 0, "last_success_unix_seconds": 0.0, "last_error": null},
-            "guard": {"pid": 2, "restarts": 0},
+            "guard": {"pid": 2, "restarts": 0}, "deadline_seconds": null, "replaced": [],
+            "process": {"binary": "", "supervised": false, "watchdog_us": null},
         });
         Look {
             at,
