@@ -78,35 +78,53 @@ pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
 /// A worker's means to destroy what the kernel keeps of its finished relays. Where the kernel
 /// does not let it, nothing is done: such sockets are in nobody's way while the node runs.
 #[derive(Debug)]
-pub(crate) struct Destroyer(Option<Netlink>);
+pub(crate) struct Destroyer {
+    netlink: Option<Netlink>,
+    /// Requests since it was last looked whether any failed.
+    posted: usize,
+}
 
 impl Destroyer {
     /// For the network namespace of this thread.
     pub(crate) fn open() -> Self {
-        Self(Netlink::sock_diag().ok())
+        Self {
+            netlink: Netlink::sock_diag().ok(),
+            posted: 0,
+        }
     }
 
     /// Destroys these and no others.
     pub(crate) fn destroy(&mut self, closed: &[Closed]) {
-        let Some(netlink) = &mut self.0 else {
-            return;
-        };
-        let mut works = true;
         for batch in closed.chunks(BATCH) {
-            let requests = batch.iter().map(|closed| {
-                let family = Family::of(closed.local.ip());
-                Message::new(DESTROY, 0, &request(family, ANY_STATE, &id_of(closed)))
-            });
-            let errors = netlink.request_all(requests.collect());
+            if self.post(batch).is_err() {
+                self.netlink = None;
+            }
+        }
+    }
+
+    /// Failures are read now and then only: each look is a system call.
+    fn post(&mut self, batch: &[Closed]) -> io::Result<()> {
+        let Some(netlink) = &mut self.netlink else {
+            return Ok(());
+        };
+        let requests = batch.iter().map(|closed| {
+            let family = Family::of(closed.local.ip());
+            Message::new(DESTROY, 0, &request(family, ANY_STATE, &id_of(closed)))
+        });
+        netlink.post_all(requests.collect())?;
+        self.posted += batch.len();
+        if self.posted < BATCH {
+            return Ok(());
+        }
+        self.posted = 0;
+        let mut unusual = None;
+        netlink.failures(|error| {
             // Most have ended by themselves, or are another's by now.
-            let is_usual = |error: &io::Error| {
-                matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
-            };
-            works &= errors.is_ok_and(|errors| errors.iter().all(is_usual));
-        }
-        if !works {
-            self.0 = None;
-        }
+            if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) {
+                unusual = Some(error);
+            }
+        })?;
+        unusual.map_or(Ok(()), Err)
     }
 }
 

@@ -119,7 +119,7 @@ impl Netlink {
 
     /// Sends a request and waits for the kernel's verdict.
     pub fn request(&mut self, message: Message) -> io::Result<()> {
-        self.send(vec![message], ACK)?;
+        self.send(vec![message], 0, ACK)?;
         self.receive_until_end(|_, _| ())
     }
 
@@ -129,7 +129,7 @@ impl Netlink {
             return Ok(Vec::new());
         }
         let first = self.sequence + 1;
-        self.send(messages, 0)?;
+        self.send(messages, 0, ACK)?;
         let mut failed = Vec::new();
         let mut buffer = vec![0; BUFFER_BYTES];
         // Only failures are answered, except for the last, which asks to be.
@@ -149,7 +149,7 @@ impl Netlink {
 
     /// Sends a request for a list and hands each answer's kind and body over.
     pub fn dump(&mut self, message: Message, each: impl FnMut(u16, &[u8])) -> io::Result<()> {
-        self.send(vec![message], DUMP)?;
+        self.send(vec![message], DUMP, 0)?;
         self.receive_until_end(each)
     }
 
@@ -163,22 +163,38 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sends messages as one datagram. `flags` go on all when there is one
-    /// message; of several only the last asks for an acknowledgement.
-    fn send(&mut self, messages: Vec<Message>, flags: u16) -> io::Result<()> {
+    /// Sends requests together and waits for nothing: see [`Netlink::failures`].
+    pub fn post_all(&mut self, messages: Vec<Message>) -> io::Result<()> {
+        self.send(messages, 0, 0)
+    }
+
+    /// Hands over why requests failed that were posted. The kernel drops what does not fit
+    /// into the socket's buffer.
+    pub fn failures(&mut self, mut each: impl FnMut(io::Error)) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => length,
+                Err(Errno::EAGAIN) => return Ok(()),
+                // Some were dropped.
+                Err(Errno::ENOBUFS) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let failed = messages_in(&buffer[..length]).filter(|(kind, ..)| *kind == ERROR);
+            failed
+                .filter_map(|(_, _, body)| verdict(body).err())
+                .for_each(&mut each);
+        }
+    }
+
+    /// Sends messages as one datagram, all with `flags`, the last also with `last_flags`.
+    fn send(&mut self, messages: Vec<Message>, flags: u16, last_flags: u16) -> io::Result<()> {
         let count = messages.len();
         let mut datagram = Vec::new();
         for (index, mut message) in messages.into_iter().enumerate() {
             self.sequence += 1;
             let last = index + 1 == count;
-            message.seal(
-                self.sequence,
-                if last && flags != DUMP {
-                    flags | ACK
-                } else {
-                    flags
-                },
-            );
+            message.seal(self.sequence, if last { flags | last_flags } else { flags });
             datagram.extend_from_slice(&message.0);
             datagram.resize(aligned(datagram.len()), 0);
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections that end in every way, through three nodes over links that lose packets: every byte that
-//! arrives is the right one, each has one outcome at each node, and nothing is left of them.
+//! arrives is the right one, each relay has one outcome, and nothing is left of them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use posthaste_lab::link::Link;
@@ -46,20 +47,29 @@ fn connections_over_lossy_hops_end_as_they_should() {
         let expected = churn(&network, &listener, count, THREADS);
         for (index, (node, accounts)) in nodes.iter().zip(accounts).enumerate() {
             let ended = accounts.settle_any(node);
-            let ended: Vec<_> = ended
-                .iter()
-                .map(|(name, count)| (&**name, *count))
-                .collect();
-            assert_eq!(
-                ended,
-                sorted(expected),
-                "node {index}, pool_max = {pool_max}"
-            );
+            assert_ended(&ended, expected, index, pool_max);
         }
     }
 }
 
-fn sorted(mut outcomes: [(&str, u64); 3]) -> [(&str, u64); 3] {
-    outcomes.sort_unstable();
-    outcomes
+/// The first node has one relay for each connection. The others have more, of hops that were given up
+/// because the client was not proved in time or the hop was silent; the flow then took another.
+fn assert_ended(
+    ended: &BTreeMap<String, u64>,
+    expected: [(&str, u64); 3],
+    index: usize,
+    pool_max: usize,
+) {
+    let count = |outcome: &str| ended.get(outcome).copied().unwrap_or(0);
+    let given_up = count("client_absent");
+    let others = ended.len() - usize::from(given_up > 0);
+    assert_eq!(others, expected.len(), "node {index}: {ended:?}");
+    for (outcome, most) in expected {
+        let least = most - given_up.min(most);
+        assert!(
+            (least..=most).contains(&count(outcome)),
+            "node {index}, pool_max = {pool_max}: {ended:?}"
+        );
+    }
+    assert!(index > 0 || given_up == 0, "node {index}: {ended:?}");
 }

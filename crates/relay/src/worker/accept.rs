@@ -25,9 +25,12 @@ use super::{ACCEPTS_MAX, Worker};
 const KNOWN_MAX: usize = 4096;
 
 impl<I: Intercept> Worker<I> {
-    /// Takes completed handshakes from a listener.
+    /// Takes completed handshakes from a listener: of all flows whose SYNs have just come,
+    /// since the answer of a server that is asked before its client is here has to be held.
     pub(super) fn accept(&mut self, number: usize) {
-        for _ in 0..ACCEPTS_MAX {
+        let mut taken = 0;
+        while taken < ACCEPTS_MAX.max(self.unasked.len()) {
+            taken += 1;
             let Some((listener, purpose)) = self.listeners.get(number) else {
                 return;
             };

@@ -171,6 +171,7 @@ impl<I: Intercept> Worker<I> {
             accept,
             queued: false,
             timed: Sides::default(),
+            closed_cookie: None,
             fixed: false,
             sockets: Sides::default(),
             owed: Sides::default(),

@@ -124,6 +124,7 @@ impl<I: Intercept> Worker<I> {
             sockets: &entry.sockets,
             owed: &mut entry.owed,
             options: entry.rule.rule.sides(),
+            closed_cookie: &mut entry.closed_cookie,
             prologue: entry.prologue.as_deref_mut(),
             workspace: &mut self.workspace,
             short: None,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the worker keeps of each flow, from its SYN to its outcome.
 
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -78,6 +79,8 @@ pub(super) struct Entry {
     pub(super) owed: Sides<Owed>,
     /// Whether the rule's user timeout is set on the sockets now.
     pub(super) timed: Sides<bool>,
+    /// The number of the socket that was sent a FIN first, once one was.
+    pub(super) closed_cookie: Option<NonZeroU64>,
     /// When its SYN or its accept was seen, in the worker's time.
     pub(super) started: Moment,
     pub(super) timers: Timers,

@@ -2,6 +2,7 @@
 //! The relay's [`Io`] on real sockets.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -45,6 +46,8 @@ pub(super) struct Halves<'a> {
     pub(super) owed: &'a mut Sides<Owed>,
     /// The rule's settings for both.
     pub(super) options: Sides<&'a SideOptions>,
+    /// As in [`Entry`](super::entry::Entry).
+    pub(super) closed_cookie: &'a mut Option<NonZeroU64>,
     /// What is still to be heard before the bytes of the upstream side.
     pub(super) prologue: Option<&'a mut Prologue>,
     pub(super) workspace: &'a mut Workspace,
@@ -171,7 +174,10 @@ impl Io for Halves<'_> {
     fn finish(&mut self, side: Side) -> io::Result<()> {
         // A socket that goes to TIME_WAIT keeps the number that it has by then, and is
         // found by that; the kernel gives it when it is first asked for.
-        let _ = sys::cookie(self.fd(side));
+        if self.closed_cookie.is_none() {
+            let cookie = sys::cookie(self.fd(side));
+            *self.closed_cookie = cookie.ok().and_then(NonZeroU64::new);
+        }
         Ok(shutdown(self.fd(side).as_raw_fd(), Shutdown::Write)?)
     }
 
@@ -208,6 +214,7 @@ mod tests {
     struct Near {
         sockets: Sides<Option<OwnedFd>>,
         owed: Sides<Owed>,
+        closed_cookie: Option<NonZeroU64>,
         options: SideOptions,
         workspace: Workspace,
     }
@@ -218,6 +225,7 @@ mod tests {
                 sockets: &self.sockets,
                 owed: &mut self.owed,
                 options: Sides([&self.options; 2]),
+                closed_cookie: &mut self.closed_cookie,
                 prologue: None,
                 workspace: &mut self.workspace,
                 short: None,
@@ -233,6 +241,7 @@ mod tests {
         let near = Near {
             sockets: Sides([None, Some(near.into())]),
             owed: Sides([Owed::ALL; 2]),
+            closed_cookie: None,
             options: SideOptions::default(),
             workspace: Workspace::new(),
         };

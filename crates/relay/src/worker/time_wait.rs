@@ -12,7 +12,6 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::flow::Flow;
 use crate::intercept::{Closed, Intercept};
 use crate::side::Side;
 use crate::sys;
@@ -37,9 +36,9 @@ impl<I: Intercept> Worker<I> {
         self.closed.extend(match side {
             // Its address is this host's own.
             Side::Downstream if entry.is_asked() || entry.fixed => None,
-            Side::Downstream => closed_downstream(&entry.flow, socket),
+            Side::Downstream => closed_downstream(entry),
             Side::Upstream if entry.is_hopping() => None,
-            Side::Upstream => closed_upstream(&entry.flow, socket),
+            Side::Upstream => closed_upstream(entry, socket),
         });
     }
 
@@ -52,20 +51,20 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-fn closed_downstream(flow: &Flow, socket: &OwnedFd) -> Option<Closed> {
+fn closed_downstream(entry: &Entry) -> Option<Closed> {
     Some(Closed {
-        local: flow.server(),
-        remote: flow.client(),
-        cookie: sys::cookie(socket).ok()?,
+        local: entry.flow.server(),
+        remote: entry.flow.client(),
+        cookie: entry.closed_cookie?.get(),
     })
 }
 
 /// One with an address of this host is in nobody's way.
-fn closed_upstream(flow: &Flow, socket: &OwnedFd) -> Option<Closed> {
+fn closed_upstream(entry: &Entry, socket: &OwnedFd) -> Option<Closed> {
     let local = sys::local_address(socket).ok()?;
     Some(Closed {
-        local: (local.ip() == flow.client().ip()).then_some(local)?,
-        remote: flow.server(),
-        cookie: sys::cookie(socket).ok()?,
+        local: (local.ip() == entry.flow.client().ip()).then_some(local)?,
+        remote: entry.flow.server(),
+        cookie: entry.closed_cookie?.get(),
     })
 }
