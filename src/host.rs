@@ -88,12 +88,13 @@ pub(crate) fn leave(
     successions: u16,
 ) -> anyhow::Result<Report> {
     let _change = claim.change()?;
-    if !claim.is_alone()? {
+    if claim.is_superseded() || !claim.is_alone()? {
         let mut report = Report::default();
         filters::remove_of(successions, &mut report)?;
         return Ok(report);
     }
     let removed = remove(wanted);
+    let _ = std::fs::remove_file(handover_socket()?);
     claim.remove_file();
     removed
 }

@@ -27,10 +27,11 @@ const WAIT_STEP: Duration = Duration::from_millis(5);
 /// memory, and a program on the way of every packet.
 pub(crate) const REPLACED_MAX: usize = 3;
 
-/// The bytes: the node that takes flows, the first of those that were replaced, and, behind the
-/// last of them, the right to change any of this or the host.
+/// The bytes: the node that takes flows, the first of those that were replaced, the one that is about
+/// to take the node's place, and the right to change any of this or the host.
 const NODE: i64 = 0;
 const REPLACED: i64 = 1;
+const SUCCESSOR: i64 = 7;
 const CHANGE: i64 = 8;
 
 /// A node's part of the claim on a network namespace. Its locks end with it and its copies.
@@ -87,9 +88,21 @@ impl Claim {
         Ok(self.is_current() && self.lock(NODE)?)
     }
 
-    /// For a node that is to replace the one that runs: no part of it yet.
-    pub(crate) fn open() -> anyhow::Result<Self> {
-        Self::open_in(Path::new(DIRECTORY))
+    /// For a node that is to replace the one that runs. Whatever becomes of that meanwhile, the file
+    /// stays, and what the host has of the node.
+    pub(crate) fn succeed() -> anyhow::Result<Self> {
+        Self::succeed_in(Path::new(DIRECTORY))
+    }
+
+    fn succeed_in(directory: &Path) -> anyhow::Result<Self> {
+        let claim = Self::open_in(directory)?;
+        if !claim.lock(SUCCESSOR)? {
+            bail!("another process is about to take the node's place");
+        }
+        if !claim.is_current() {
+            bail!("the node that was to be replaced has ended");
+        }
+        Ok(claim)
     }
 
     fn open_in(directory: &Path) -> anyhow::Result<Self> {
@@ -125,7 +138,7 @@ impl Claim {
         if !self.lock(NODE)? {
             bail!("another node takes flows in this network namespace");
         }
-        Ok(())
+        Ok(self.unlock(SUCCESSOR)?)
     }
 
     /// Becomes a node that was replaced. The successor keeps others from changing anything.
@@ -168,6 +181,11 @@ impl Claim {
     /// Takes the file away. The caller is alone, and keeps others from changing that.
     pub(crate) fn remove_file(&self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// Whether other nodes have another file by now: nothing on this host is this node's to remove.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.path.exists() && !self.is_current()
     }
 
     /// Whether the file is still the one that others open.
@@ -260,8 +278,8 @@ mod tests {
             Claim::take_in(&self.0, Duration::ZERO)
         }
 
-        fn open(&self) -> Claim {
-            Claim::open_in(&self.0).unwrap()
+        fn succeed(&self) -> anyhow::Result<Claim> {
+            Claim::succeed_in(&self.0)
         }
     }
 
@@ -303,7 +321,8 @@ mod tests {
         let directory = Directory::new("succession");
         let first = directory.take().unwrap();
         assert_eq!(first.count_succession().unwrap(), 0);
-        let second = directory.open();
+        let second = directory.succeed().unwrap();
+        assert!(directory.succeed().is_err(), "one successor at a time");
         assert!(second.step_up().is_err());
         let change = second.change().unwrap();
         first.step_back().unwrap();
@@ -325,6 +344,28 @@ mod tests {
         let next = directory.take().unwrap();
         assert_eq!(next.count_succession().unwrap(), 0);
         assert!(!next.is_alone().unwrap());
+    }
+
+    #[test]
+    fn a_successor_whose_predecessor_dies_keeps_the_file_for_the_next_node() {
+        let directory = Directory::new("dies");
+        let first = directory.take().unwrap();
+        let second = directory.succeed().unwrap();
+        assert!(!leave(first), "its guard removes nothing");
+        let third = directory.take().unwrap();
+        assert!(!second.is_superseded());
+        assert!(!leave(second), "nor does a successor that has failed");
+        assert!(leave(third));
+    }
+
+    #[test]
+    fn who_has_a_former_file_removes_nothing() {
+        let directory = Directory::new("former");
+        let first = directory.take().unwrap();
+        first.remove_file();
+        assert!(!first.is_superseded(), "nobody else is there");
+        let _second = directory.take().unwrap();
+        assert!(first.is_superseded());
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn begin(config: &Config) -> anyhow::Result<(Arc<Guard>, u16, Succession)> {
             "posthaste: too many nodes were replaced of late: the relays of the oldest are reset"
         );
     }
-    let claim = Claim::open()?;
+    let claim = Claim::succeed()?;
     let successions = claim.count_succession()?;
     let guard = Guard::start(&config.transparent, claim, successions)?;
     Ok((Arc::new(guard), successions, succession))

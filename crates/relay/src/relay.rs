@@ -383,7 +383,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     }
 
     /// Whether a side has failed: nothing more is written to it.
-    fn has_failed(&self, side: Side) -> bool {
+    pub fn has_failed(&self, side: Side) -> bool {
         self.failure.is_some_and(|failure| failure.side == side)
     }
 

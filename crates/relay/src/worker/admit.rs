@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use posthaste_wire::hop::Reply;
 
+use crate::chain::Way;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Event, EventKind, Gate, Heading, Intercept};
@@ -306,6 +307,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let connect_by = now + entry.rule.rule.timeouts.connect;
+        let is_asked = entry.is_asked();
         let Some(pending) = entry.pending() else {
             return;
         };
@@ -313,8 +315,13 @@ impl<I: Intercept> Worker<I> {
         pending.look_at = now + LOOK;
         let mss = pending.syn.as_ref().and_then(Frame::mss);
         pending.asked = true;
-        // A way was taken off the list if the flow was put off.
-        self.choose_ways(key);
+        if is_asked {
+            // Its way is that of the node that asked. Only a server is let go of, and not a hop.
+            pending.ways = vec![Way::Direct];
+        } else {
+            // A way was taken off the list if the flow was put off.
+            self.choose_ways(key);
+        }
         self.open_upstream(key, mss);
     }
 

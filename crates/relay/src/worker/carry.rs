@@ -14,7 +14,7 @@ use crate::side::Side;
 use crate::sys::{self, IcmpError};
 
 use super::Worker;
-use super::entry::State;
+use super::entry::{Entry, State};
 use super::halves::Halves;
 use super::herald::note_herald;
 use super::kept::{Fallback, Kept};
@@ -81,6 +81,7 @@ impl<I: Intercept> Worker<I> {
         };
         let kept = pending.kept.take();
         let (ways, guard) = (std::mem::take(&mut pending.ways), pending.guard);
+        let hop_limit = pending.hop_limit;
         let is_again = kept.is_some();
         let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
         entry.state = State::Open(Relay::with_first(now, first.into()));
@@ -89,7 +90,12 @@ impl<I: Intercept> Worker<I> {
             && !ways.is_empty()
         {
             let kept = kept.unwrap_or_else(|| Kept::new(&self.held));
-            said.fallback = Some(Box::new(Fallback { ways, guard, kept }));
+            said.fallback = Some(Box::new(Fallback {
+                ways,
+                guard,
+                hop_limit,
+                kept,
+            }));
         }
         is_again
     }
@@ -180,6 +186,7 @@ impl<I: Intercept> Worker<I> {
         let said = entry.and_then(|entry| entry.prologue.as_deref());
         let hop = said.and_then(|said| Some((said.via?, said.failed, said.expecting.is_some())));
         let undelivered = said.is_some_and(|said| said.undelivered);
+        let is_abandoned = entry.is_some_and(Entry::has_lost_client);
         let Some((via, failed, is_awaited)) = hop else {
             return self.end(key, outcome);
         };
@@ -195,6 +202,9 @@ impl<I: Intercept> Worker<I> {
             self.counters.hops_failed.add(1);
         }
         self.heed(reply, via);
+        if is_abandoned {
+            return self.end(key, outcome);
+        }
         if !undelivered {
             // Nobody may think that nothing was delivered.
             return self.end(key, outcome_of(reply));
@@ -293,7 +303,7 @@ impl<I: Intercept> Worker<I> {
             note_herald(said, &mut self.heralds, &self.counters, self.now);
         }
         self.learn(&entry);
-        self.note_closed(&entry);
+        let closed = self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);
@@ -303,7 +313,8 @@ impl<I: Intercept> Worker<I> {
         let record = self.record(key, &entry, outcome);
         self.ended.push(record);
         if outcome == Outcome::Finished {
-            for socket in entry.sockets.0.iter().flatten() {
+            let open = Side::BOTH.iter().filter(|side| Some(**side) != closed);
+            for socket in open.filter_map(|side| entry.sockets[*side].as_ref()) {
                 // If this failed, the peer would get a reset after the FIN.
                 let _ = sys::set_reset_on_close(socket, false);
             }

@@ -198,6 +198,19 @@ impl Pending {
 }
 
 impl Entry {
+    /// Whether its client has reset an open relay, or is gone: it goes no other way.
+    pub(super) fn has_lost_client(&self) -> bool {
+        matches!(&self.state, State::Open(relay) if relay.has_failed(Side::Downstream))
+    }
+
+    /// Closes the upstream socket, and forgets what was done to it: another will take its place.
+    pub(super) fn forget_upstream(&mut self) {
+        self.sockets[Side::Upstream] = None;
+        self.owed[Side::Upstream] = Owed::default();
+        self.timed[Side::Upstream] = false;
+        self.closed_cookie = None;
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }

@@ -23,6 +23,8 @@ pub(super) type Held = Rc<Cell<usize>>;
 pub(super) struct Fallback {
     pub(super) ways: Vec<Way>,
     pub(super) guard: Option<LoopGuard>,
+    /// As in [`Pending`](super::entry::Pending).
+    pub(super) hop_limit: Option<u8>,
     pub(super) kept: Kept,
 }
 

@@ -124,17 +124,21 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return false;
         };
+        if entry.has_lost_client() {
+            return false;
+        }
         let said = entry.prologue.as_mut();
         let fallback = said.and_then(|said| said.fallback.take_if(|fallback| is_whole(fallback)));
         let Some(fallback) = fallback else {
             return false;
         };
-        entry.sockets[Side::Upstream] = None;
+        entry.forget_upstream();
         if let Some(said) = &mut entry.prologue {
             said.forget_hop();
         }
         let mut pending = Pending::new(Opening::late(), now, &entry.rule.rule);
         pending.route(fallback.ways, fallback.guard);
+        pending.hop_limit = fallback.hop_limit;
         pending.kept = Some(fallback.kept);
         let former = std::mem::replace(&mut entry.state, State::Opening(Box::new(pending)));
         if let State::Open(relay) = former {
@@ -156,6 +160,9 @@ fn is_whole(fallback: &Fallback) -> bool {
 /// What is known of a flow that waits for the next node's reply: by which way, since when, and what
 /// has been acknowledged and said.
 fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
+    if entry.has_lost_client() {
+        return None;
+    }
     let said = entry.prologue.as_deref()?;
     let expecting = said.expecting.as_ref()?;
     let (via, since) = (said.via?, said.waits_since?);

@@ -47,9 +47,10 @@ impl<I: Intercept> Worker<I> {
         // Who answers only when the server has, waits for it a little longer.
         let strict = entry.accept == AcceptMode::Strict;
         match &entry.sockets[Side::Upstream] {
-            // Without, the SYN is repeated as by any host.
-            Some(socket) if strict && !over_hop => drop(sys::set_impatient(socket, true)),
             // The node at the end of the hop restrains its own.
+            _ if over_hop => {}
+            // Without, the SYN is repeated as by any host.
+            Some(socket) if strict => drop(sys::set_impatient(socket, true)),
             Some(_) if !held => self.withdraw(key),
             _ => {}
         }

@@ -20,19 +20,15 @@ use super::Worker;
 use super::entry::{Entry, State};
 
 impl<I: Intercept> Worker<I> {
-    /// Takes note of the socket of an ending relay that the kernel keeps in TIME_WAIT. One
-    /// that still waits for its peer is none: destroying it would cut bytes off.
-    pub(super) fn note_closed(&mut self, entry: &Entry) {
+    /// Takes note of the socket of an ending relay that the kernel keeps in TIME_WAIT, and returns
+    /// its side. One that still waits for its peer is none: destroying it would cut bytes off.
+    pub(super) fn note_closed(&mut self, entry: &Entry) -> Option<Side> {
         let State::Open(relay) = &entry.state else {
-            return;
+            return None;
         };
-        let Some(side) = relay.closed_first() else {
-            return;
-        };
+        let side = relay.closed_first()?;
         let socket = entry.sockets[side].as_ref();
-        let Some(socket) = socket.filter(|socket| sys::is_gone(*socket)) else {
-            return;
-        };
+        let socket = socket.filter(|socket| sys::is_gone(*socket))?;
         self.closed.extend(match side {
             // Its address is this host's own.
             Side::Downstream if entry.is_asked() || entry.fixed => None,
@@ -40,6 +36,7 @@ impl<I: Intercept> Worker<I> {
             Side::Upstream if entry.is_hopping() => None,
             Side::Upstream => closed_upstream(entry, socket),
         });
+        Some(side)
     }
 
     /// Has the sockets destroyed that the kernel keeps of what has closed.

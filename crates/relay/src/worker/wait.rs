@@ -32,12 +32,10 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        if pending.restrain_at().is_some_and(|at| at <= now) {
+        // One that waits in this host for a neighbour asks no server yet.
+        if !unsent && pending.restrain_at().is_some_and(|at| at <= now) {
             pending.restrained = true;
-            // One that waits in this host for a neighbour asks no server.
-            if !unsent {
-                self.restrain(key);
-            }
+            self.restrain(key);
         }
         let Some(pending) = self.pending(key) else {
             return;
