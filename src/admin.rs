@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
-use crate::host::{LinkWatch, watch_links};
+use crate::host::{ChangeWatch, HostChange, LinkWatch, watch_links};
 use crate::upgrade::take::Sockets;
 use crate::upgrade::{Kind, give};
 use crate::{memory, notify};
@@ -63,6 +63,7 @@ pub(crate) struct Listeners {
     admin: socket::AdminSocket,
     metrics: Option<std::net::TcpListener>,
     links: LinkWatch,
+    changes: Vec<ChangeWatch>,
     /// Where a successor asks for this node's place.
     handover: Option<give::Listener>,
 }
@@ -83,6 +84,7 @@ impl Listeners {
             },
             metrics: inherited.map_or_else(bind, |metrics| Ok(Some(metrics)))?,
             links: watch_links().context("subscribe to news of interfaces")?,
+            changes: changes()?,
             handover: first.then(give::Listener::open).transpose()?,
         })
     }
@@ -140,6 +142,12 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
 
     let links = poll(listeners.links).context("poll for interfaces")?;
     tokio::spawn(pass_on_links(links, Arc::clone(control)));
+    for watch in listeners.changes {
+        // The node's own, while it started.
+        watch.take().context("read changes of this host")?;
+        let watch = poll(watch).context("poll for changes of this host")?;
+        tokio::spawn(pass_on_changes(watch, Arc::clone(control)));
+    }
     if let Some(interval) = notify::watchdog_interval() {
         tokio::spawn(feed_watchdog(interval, Arc::clone(control)));
     }
@@ -160,6 +168,7 @@ fn poll<T: Owner>(owner: T) -> std::io::Result<AsyncFd<T>> {
 
 /// One descriptor and nothing else that could be read from.
 trait Owner: std::os::fd::AsRawFd {}
+impl Owner for ChangeWatch {}
 impl Owner for LinkWatch {}
 impl Owner for give::Listener {}
 
@@ -260,6 +269,46 @@ async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
                 return;
             }
         }
+    }
+}
+
+/// Subscribes to changes of firewall and routing. A kernel without nftables has none to tell.
+fn changes() -> anyhow::Result<Vec<ChangeWatch>> {
+    let routing =
+        ChangeWatch::open(HostChange::Routing).context("subscribe to changes of routes")?;
+    Ok(ChangeWatch::open(HostChange::Firewall)
+        .into_iter()
+        .chain([routing])
+        .collect())
+}
+
+/// Tells the node that what it learned of destinations may hold no more.
+async fn pass_on_changes(watch: AsyncFd<ChangeWatch>, control: Arc<Control>) {
+    while let Ok(mut ready) = watch.readable().await {
+        let change = watch.get_ref().change();
+        match watch.get_ref().take() {
+            Ok(true) => {
+                let control = Arc::clone(&control);
+                let _ = tokio::task::spawn_blocking(move || control.node.on_change(change)).await;
+                tokio::time::sleep(pause_after(change)).await;
+            }
+            Ok(false) => ready.clear_ready(),
+            Err(error) => {
+                let log = control.node.log();
+                log.error("no more news of firewall and routes", &[("error", &error)]);
+                return;
+            }
+        }
+    }
+}
+
+/// How long further changes wait. Rules must hold within a second; routers that follow a
+/// routing protocol have changes of routes all the time, and each SYN is looked up in them
+/// anyway.
+fn pause_after(change: HostChange) -> Duration {
+    match change {
+        HostChange::Firewall => Duration::from_millis(200),
+        HostChange::Routing => Duration::from_secs(10),
     }
 }
 

@@ -24,6 +24,7 @@ mod host;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod invariants;
 mod measure;
+mod observe;
 mod problem;
 mod shadow;
 mod show;
@@ -34,6 +35,7 @@ mod value;
 pub(crate) use follow::Follow;
 pub(crate) use host::Capacity;
 pub(crate) use measure::{Measure, Schedule};
+pub(crate) use observe::Observe;
 pub(crate) use problem::Error;
 pub(crate) use show::{Matches, accept as accept_word, action as action_word, ports as ports_word};
 pub(crate) use value::{prefix_text, transfer_size};
@@ -54,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
     /// How flows are intercepted.
     pub(crate) transparent: Transparent,
+    /// What has to be seen of destinations first.
+    pub(crate) observe: Observe,
     /// Where clients and peers ask for a relay (RFC 8803), besides.
     pub(crate) explicit: Vec<SocketAddr>,
     /// The listeners that have a destination of their own.

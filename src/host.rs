@@ -16,7 +16,9 @@ use serde::Serialize;
 use crate::config::{Config, Transparent};
 use crate::{admin, cli, privileges};
 
+mod changes;
 mod claim;
+mod conntrack;
 mod filters;
 mod fit;
 mod links;
@@ -27,7 +29,9 @@ mod sockets;
 mod tests;
 mod tuning;
 
+pub(crate) use changes::{ChangeWatch, HostChange};
 pub(crate) use claim::{Claim, REPLACED_MAX};
+pub(crate) use conntrack::Conntrack;
 pub(crate) use fit::{gaps, misfits};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use reverse_path::strict_sources;

@@ -10,16 +10,29 @@ use posthaste_bpf as bpf;
 use posthaste_relay::chain::Carrier;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{Closed, Event, EventKind, Gate, Heading, Intercept, Start};
-use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix};
+use posthaste_relay::intercept::{
+    Closed, Event, EventKind, Gate, Heading, Intercept, Observed, Source, Start,
+};
+use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix, Rule};
 use posthaste_relay::sys;
 
 use crate::config::Config;
-use crate::host::Destroyer;
+use crate::host::{Conntrack, Destroyer};
+use crate::journal::Log;
 
 /// How long a client's handshake may be under way: a round trip of its hop, and a
 /// segment that was lost.
 const LAG: Duration = Duration::from_secs(1);
+
+/// How long after a relay got no answer one that a forwarded flow gets shows that the relay was
+/// to blame, and not the server.
+const DOUBT: Duration = Duration::from_secs(60);
+
+/// How long nothing is relayed where this host stood in the way, and its rules did not change.
+const BLOCK: Duration = Duration::from_secs(600);
+/// What the log says of it.
+const BLOCKED: &str = "this host drops packets of relays: connections are forwarded unrelayed for \
+    ten minutes, or until its firewall changes; posthaste doctor says more";
 
 /// A worker's [`Intercept`] over its share of the redirect programs.
 pub(crate) struct Lane {
@@ -27,16 +40,24 @@ pub(crate) struct Lane {
     /// The worker's listeners, with whether each is for IPv6.
     listeners: Vec<(bool, OwnedFd)>,
     destroyer: Destroyer,
+    conntrack: Conntrack,
+    log: Log,
 }
 
 impl Lane {
     /// For the worker's thread. `listeners` are duplicates of its own.
-    pub(crate) fn open(lane: bpf::Lane, listeners: Vec<(bool, OwnedFd)>) -> io::Result<Self> {
+    pub(crate) fn open(
+        lane: bpf::Lane,
+        listeners: Vec<(bool, OwnedFd)>,
+        log: Log,
+    ) -> io::Result<Self> {
         let lane = lane.open().map_err(io::Error::other)?;
         Ok(Self {
             lane,
             listeners,
             destroyer: Destroyer::open(),
+            conntrack: Conntrack::default(),
+            log,
         })
     }
 }
@@ -65,6 +86,7 @@ impl Intercept for Lane {
             },
             rule: event.rule.into(),
             generation: event.generation,
+            trial: event.trial,
         })
     }
 
@@ -134,6 +156,33 @@ impl Intercept for Lane {
         self.lane.know(flow.addresses().0);
     }
 
+    fn observed(&mut self, flow: &Flow) -> Option<Observed> {
+        let profile = self.lane.profile(&flow_key(flow))?;
+        Some(Observed {
+            server_rtt: profile.server_rtt,
+            answered: profile.trust == bpf::Trust::Proved,
+        })
+    }
+
+    fn source(&mut self, flow: &Flow, now: bool) -> Source {
+        if !self.conntrack.is_active(now) {
+            return Source::Client;
+        }
+        match self.lane.profile(&flow_key(flow)) {
+            Some(profile) if profile.translated.source => Source::Translated(profile.source()),
+            _ => Source::ClientAddress,
+        }
+    }
+
+    fn doubt(&mut self, flow: &Flow) {
+        self.lane.doubt(&flow_key(flow), sys::monotonic() + DOUBT);
+    }
+
+    fn block(&mut self) {
+        self.lane.block(sys::monotonic() + BLOCK);
+        self.log.warn(BLOCKED, &[]);
+    }
+
     fn suspect(&mut self, flow: &Flow, period: Duration) {
         self.lane
             .suspect(&flow_key(flow), sys::monotonic() + period);
@@ -150,6 +199,15 @@ impl Intercept for Lane {
 
     fn forget(&mut self, closed: &[Closed]) {
         self.destroyer.destroy(closed);
+    }
+}
+
+/// What the programs are to observe of destinations.
+pub(crate) fn observing(config: &Config) -> bpf::Observing {
+    bpf::Observing {
+        ttl: config.observe.ttl,
+        bypass: config.observe.bypass_for,
+        gain_min: config.observe.gain_min,
     }
 }
 
@@ -219,12 +277,34 @@ pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
             AcceptMode::Strict => bpf::Accept::Strict,
             AcceptMode::Late => bpf::Accept::Late,
         },
+        observe: rule.observe.then(|| rounds(rule, config)),
         windows: [&rule.downstream, &rule.upstream].map(|side| {
             let segments = side.initial_window.unwrap_or(0);
             u16::try_from(segments).unwrap_or(u16::MAX)
         }),
     });
     each.collect()
+}
+
+/// The round trips over the whole way that a relay shortens: in early mode the handshake, and
+/// those in which the congestion window grows until a transfer fits (RFC 6928, RFC 5681). On
+/// chains it may be more, which is planned elsewhere.
+fn rounds(rule: &Rule, config: &Config) -> u8 {
+    /// Of a transfer, where nothing is said: as much as an object of the web has at the median,
+    /// with what comes before it.
+    const TYPICAL: u32 = 64 << 10;
+    const INITIAL_WINDOW: u32 = 10 * 1448;
+    if !config.policy.chains.routes.is_empty() || config.follow.is_some() {
+        return u8::MAX;
+    }
+    let bytes = rule.transfer_bytes.unwrap_or(TYPICAL);
+    let (mut window, mut sent, mut rounds) = (INITIAL_WINDOW, INITIAL_WINDOW, 0);
+    while sent < bytes {
+        window = window.saturating_mul(2);
+        sent = sent.saturating_add(window);
+        rounds += 1;
+    }
+    rounds + u8::from(rule.accept == AcceptMode::Early)
 }
 
 fn key(flow: &Flow, gate: Gate) -> bpf::GateKey {

@@ -273,6 +273,7 @@ impl Node {
     ) -> anyhow::Result<Self> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_heralds(&mut redirect, &config.policy, &log)?;
+        redirect.set_observing(intercept::observing(&config))?;
         Ok(Self {
             path,
             file: Mutex::new(config.clone()),
@@ -345,6 +346,7 @@ impl Node {
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
         set_heralds(&mut self.redirect(), &next.policy, &self.log)?;
+        self.redirect().set_observing(intercept::observing(&next))?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
             worker.send(Command::Policy {
@@ -404,6 +406,18 @@ impl Node {
                     .error("cannot restore our routing", &[("error", &error)]);
             }
         }
+    }
+
+    /// Begins to observe destinations anew: what was learned of them may hold no more.
+    pub(crate) fn forget_profiles(&self, change: host::HostChange) {
+        if let Err(error) = self.redirect().forget_profiles() {
+            let fields: &[(&str, &dyn Display)] = &[("change", &change.word()), ("error", &error)];
+            self.log
+                .error("cannot forget what was learned of destinations", fields);
+        }
+        let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
+        self.log
+            .info("this host changed, destinations are observed anew", fields);
     }
 
     /// Has new flows forwarded and lets open relays end by themselves, until
@@ -510,7 +524,7 @@ fn start_worker(
             );
         }
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
-        Ok((Lane::open(lane, duplicates)?, FIRST_GENERATION))
+        Ok((Lane::open(lane, duplicates, worker_log)?, FIRST_GENERATION))
     };
     worker::spawn(settings, Box::new(ends), open).with_context(|| format!("start worker {index}"))
 }

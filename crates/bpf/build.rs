@@ -9,13 +9,22 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 4] = [
+const OBJECTS: [(&str, &[&str]); 5] = [
     ("capture", &["capture", "destination", "exempt_key"]),
     ("herald", &["herald"]),
     (
         "redirect",
-        &["device", "rule_key", "candidates", "peer_start"],
+        &[
+            "device",
+            "rule_key",
+            "candidates",
+            "peer_start",
+            "profile_key",
+            "profile",
+            "observing",
+        ],
     ),
+    ("observe", &[]),
     ("later", &["destination", "gate", "event_head"]),
 ];
 
@@ -36,7 +45,9 @@ fn main() {
         "types.h",
         "maps.h",
         "packet.h",
+        "events.h",
         "gates.h",
+        "observe.h",
         "syn.h",
     ] {
         println!("cargo:rerun-if-changed=src/{header}");

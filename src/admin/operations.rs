@@ -10,7 +10,7 @@ use posthaste_relay::control::Handle;
 use super::api::{self, Interface, ReloadReport, follow::Follow, links::Links};
 use crate::chains::Followed;
 use crate::config::Config;
-use crate::host::{self, Claim, LinkEvent};
+use crate::host::{self, Claim, HostChange, LinkEvent};
 use crate::journal::Log;
 use crate::node::Node;
 use crate::upgrade::{Descriptor, Predecessors};
@@ -51,6 +51,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn drain(&self, deadline: Duration);
     /// Interfaces came, changed or went.
     fn on_links(&self, events: &[LinkEvent]);
+    /// The host's firewall or routing changed.
+    fn on_change(&self, change: HostChange);
     /// The nodes that it has replaced.
     fn predecessors(&self) -> &Predecessors;
     /// Its part of the claim on the network namespace.
@@ -163,6 +165,10 @@ impl Operations for Node {
                 .log
                 .warn("cannot list the interfaces", &[("error", &error)]),
         }
+    }
+
+    fn on_change(&self, change: HostChange) {
+        self.forget_profiles(change);
     }
 
     fn predecessors(&self) -> &Predecessors {

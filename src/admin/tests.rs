@@ -16,7 +16,7 @@ use super::api::links::Links;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
 use crate::chains::Followed;
-use crate::host::{Claim, LinkEvent};
+use crate::host::{Claim, HostChange, LinkEvent};
 use crate::journal::{self, Log};
 use crate::upgrade::{Descriptor, Predecessors};
 
@@ -83,6 +83,7 @@ impl Operations for Fake {
         self.drains.lock().unwrap().push(deadline);
     }
     fn on_links(&self, _: &[LinkEvent]) {}
+    fn on_change(&self, _: HostChange) {}
     fn predecessors(&self) -> &Predecessors {
         static NONE: OnceLock<Predecessors> = OnceLock::new();
         NONE.get_or_init(Predecessors::default)

@@ -24,6 +24,7 @@ mod controller;
 mod explicit;
 mod follow;
 mod measure;
+mod observe;
 mod peers;
 mod rules;
 
@@ -221,6 +222,7 @@ impl Reader {
         });
         let metrics = self.metrics(&file.metrics);
         let transparent = self.transparent(&file.transparent);
+        let observe = self.observe(&file.observe);
         let (explicit, fixed) = self.listeners(&file.listener);
         if !transparent.enabled && explicit.is_empty() && fixed.is_empty() {
             let at = file.transparent.enabled.as_ref();
@@ -247,6 +249,7 @@ impl Reader {
             admin_group,
             metrics,
             transparent,
+            observe,
             explicit,
             fixed,
             policy,

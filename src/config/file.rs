@@ -23,6 +23,7 @@ pub(super) struct File {
     pub(super) admin: Admin,
     pub(super) metrics: Metrics,
     pub(super) transparent: Transparent,
+    pub(super) observe: Observe,
     pub(super) half_open: HalfOpen,
     pub(super) defaults: Defaults,
     pub(super) rule: Vec<Spanned<Rule>>,
@@ -73,6 +74,15 @@ pub(super) struct Transparent {
     pub(super) enabled: Scalar,
 }
 
+/// `[observe]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Observe {
+    pub(super) ttl: Scalar,
+    pub(super) bypass_for: Scalar,
+    pub(super) gain_min: Scalar,
+}
+
 /// `[half_open]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,6 +98,7 @@ pub(super) struct HalfOpen {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Defaults {
     pub(super) accept: Scalar,
+    pub(super) observe: Scalar,
     pub(super) source_address: Scalar,
     pub(super) suspect_for: Scalar,
     pub(super) downstream: Side,
@@ -129,6 +140,7 @@ pub(super) struct Rule {
     pub(super) name: Scalar,
     pub(super) action: Scalar,
     pub(super) accept: Scalar,
+    pub(super) observe: Scalar,
     pub(super) source_address: Scalar,
     pub(super) proxy_protocol: Scalar,
     pub(super) transfer_size: Scalar,

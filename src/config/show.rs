@@ -11,7 +11,7 @@ use posthaste_wire::header::NodeId;
 use serde::Serialize;
 
 use super::value::{show_duration, show_size};
-use super::{Config, Transparent};
+use super::{Config, Transparent, observe};
 use crate::groups::Group;
 
 mod chains;
@@ -25,6 +25,7 @@ pub(super) struct Effective {
     admin: Admin,
     metrics: Metrics,
     transparent: Interception,
+    observe: observe::Shown,
     half_open: HalfOpen,
     defaults: Defaults,
     access: Access,
@@ -129,6 +130,7 @@ struct EffectiveRule {
     name: String,
     action: &'static str,
     accept: &'static str,
+    observe: bool,
     source_address: &'static str,
     proxy_protocol: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,6 +194,7 @@ impl Effective {
                     .map_or_else(|| "off".into(), |address| address.to_string()),
             },
             transparent: interception(&config.transparent),
+            observe: observe::Shown::of(&config.observe),
             half_open: half_open(&config.policy.half_open),
             defaults: Defaults {
                 suspect_for: show_duration(config.policy.suspect_for),
@@ -232,6 +235,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
         name: rule.name.clone(),
         action: action(rule.action),
         accept: accept(rule.accept),
+        observe: rule.observe,
         source_address: source_address(rule.source_address),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),

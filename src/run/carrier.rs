@@ -16,7 +16,9 @@ use posthaste_bpf as bpf;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{Closed, Event, Gate, Heading, Intercept, Start};
+use posthaste_relay::intercept::{
+    Closed, Event, Gate, Heading, Intercept, Observed, Source, Start,
+};
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
 
@@ -223,6 +225,19 @@ impl Intercept for Capture {
     fn know(&mut self, _flow: &Flow) {}
 
     fn widen(&mut self, _peer: IpAddr, _start: Option<Start>) {}
+
+    /// Nothing is forwarded that could be observed.
+    fn observed(&mut self, _flow: &Flow) -> Option<Observed> {
+        None
+    }
+
+    fn source(&mut self, _flow: &Flow, _now: bool) -> Source {
+        Source::Client
+    }
+
+    fn doubt(&mut self, _flow: &Flow) {}
+
+    fn block(&mut self) {}
 
     fn suspect(&mut self, _flow: &Flow, _period: Duration) {}
 

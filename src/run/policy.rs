@@ -26,6 +26,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         matches: Match::default(),
         action: Action::Relay,
         accept: AcceptMode::Late,
+        observe: false,
         source_address: SourceAddress::Node,
         proxy_protocol: false,
         transfer_bytes: None,

@@ -30,6 +30,7 @@ mod loops;
 mod low_ports;
 mod measuring;
 mod neighbour;
+mod observing;
 mod odd_clients;
 mod operations;
 mod patience;

@@ -19,12 +19,13 @@ const OF_FUNCTION: u8 = 1;
 const ADDRESS_OF_FUNCTION: u8 = 4;
 
 /// Program types and attach types of the kernel, by section.
-const SECTIONS: [(&str, u32, u32); 8] = [
+const SECTIONS: [(&str, u32, u32); 9] = [
     ("cgroup/connect4", 18, 10),
     ("cgroup/connect6", 18, 11),
     ("cgroup/getpeername4", 18, 29),
     ("cgroup/getpeername6", 18, 30),
     ("tcx/ingress", 3, 46),
+    ("tcx/egress", 3, 47),
     ("tc", 3, 0),
     ("sockops", 13, 3),
     ("sk_lookup", 30, 36),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the redirect program is held on an interface.
+//! How the programs are held on an interface.
 //!
 //! A TCX link (Linux 6.6) ends with the process that holds it, but making one
 //! waits for every packet in flight on the host, some ten milliseconds each. A
@@ -15,8 +15,9 @@ use posthaste_netlink::{CREATE, Message, Netlink, REPLACE};
 use crate::object::Program;
 use crate::sys;
 
-/// `BPF_TCX_INGRESS`
+/// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX_INGRESS: u32 = 46;
+const TCX_EGRESS: u32 = 47;
 /// Handle and priority of our filter, by which it is found again. That of a successor has a later
 /// priority: filters see packets in this order.
 const HANDLE: u32 = 0x7068;
@@ -28,10 +29,11 @@ const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
 const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
-/// The clsact queueing discipline, where it hangs, and its ingress side.
+/// The clsact queueing discipline, where it hangs, and its two sides.
 const CLSACT: u32 = 0xffff_0000;
 const CLSACT_PARENT: u32 = 0xffff_fff1;
 const INGRESS: u32 = 0xffff_fff2;
+const EGRESS: u32 = 0xffff_fff3;
 /// `TCA_KIND`, `TCA_OPTIONS`; in the options `TCA_BPF_FD`, `TCA_BPF_NAME`,
 /// `TCA_BPF_FLAGS`.
 const KIND: u16 = 1;
@@ -41,6 +43,24 @@ const NAME: u16 = 7;
 const FLAGS: u16 = 8;
 /// `TCA_BPF_FLAG_ACT_DIRECT`: what the program returns is the verdict.
 const ACT_DIRECT: u32 = 1;
+
+/// Which packets of an interface a program sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    /// Those that come in.
+    Ingress,
+    /// Those that leave.
+    Egress,
+}
+
+/// Where a program is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) ifindex: u32,
+    pub(crate) hook: Hook,
+    /// How many nodes were replaced before this one: its filter goes behind theirs.
+    pub(crate) successions: u16,
+}
 
 /// The program, held on an interface.
 #[derive(Debug)]
@@ -53,16 +73,16 @@ pub(crate) enum Hold {
 
 impl Hold {
     /// The best hold that the kernel offers, however long it takes.
-    pub(crate) fn lasting(program: &Program, ifindex: u32, successions: u16) -> io::Result<Self> {
-        match link(program, ifindex) {
+    pub(crate) fn lasting(program: &Program, place: Place) -> io::Result<Self> {
+        match link(program, place) {
             Ok(link) => Ok(Self::Link(link)),
-            Err(_) => Self::quick(program, ifindex, successions),
+            Err(_) => Self::quick(program, place),
         }
     }
 
     /// A hold that takes effect at once.
-    pub(crate) fn quick(program: &Program, ifindex: u32, successions: u16) -> io::Result<Self> {
-        Filter::attach(program, ifindex, successions).map(Self::Filter)
+    pub(crate) fn quick(program: &Program, place: Place) -> io::Result<Self> {
+        Filter::attach(program, place).map(Self::Filter)
     }
 
     /// Turns a quick hold into the best one. In between both are there, which
@@ -71,7 +91,7 @@ impl Hold {
         let Self::Filter(filter) = self else {
             return;
         };
-        if let Ok(link) = link(program, filter.ifindex) {
+        if let Ok(link) = link(program, filter.place) {
             filter.takes_qdisc = filter.made_qdisc;
             *self = Self::Link(link);
         }
@@ -83,15 +103,18 @@ impl Hold {
     }
 }
 
-fn link(program: &Program, ifindex: u32) -> io::Result<OwnedFd> {
-    sys::link(program.as_fd(), ifindex, TCX_INGRESS)
+fn link(program: &Program, place: Place) -> io::Result<OwnedFd> {
+    let hook = match place.hook {
+        Hook::Ingress => TCX_INGRESS,
+        Hook::Egress => TCX_EGRESS,
+    };
+    sys::link(program.as_fd(), place.ifindex, hook)
 }
 
-/// A filter of ours at the ingress of an interface; dropping it removes it.
+/// A filter of ours on an interface; dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Filter {
-    ifindex: u32,
-    priority: u16,
+    place: Place,
     /// The queueing discipline is ours too.
     made_qdisc: bool,
     /// It goes with the filter. Only a filter of a moment takes it along: on a
@@ -100,17 +123,16 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    fn attach(program: &Program, ifindex: u32, successions: u16) -> io::Result<Self> {
+    fn attach(program: &Program, place: Place) -> io::Result<Self> {
         let mut netlink = Netlink::route()?;
-        let qdisc = qdisc(NEW_QDISC, CREATE, ifindex);
+        let qdisc = qdisc(NEW_QDISC, CREATE, place.ifindex);
         let made_qdisc = match netlink.request(qdisc) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(error),
         };
         let filter = Self {
-            ifindex,
-            priority: PRIORITY.saturating_add(successions),
+            place,
             made_qdisc,
             takes_qdisc: false,
         };
@@ -129,8 +151,13 @@ impl Filter {
     }
 
     fn message(&self, kind: u16, flags: u16) -> Message {
-        let info = u32::from(self.priority) << 16 | EVERY_PROTOCOL;
-        let body = body(self.ifindex, HANDLE, INGRESS, info);
+        let priority = PRIORITY.saturating_add(self.place.successions);
+        let info = u32::from(priority) << 16 | EVERY_PROTOCOL;
+        let parent = match self.place.hook {
+            Hook::Ingress => INGRESS,
+            Hook::Egress => EGRESS,
+        };
+        let body = body(self.place.ifindex, HANDLE, parent, info);
         Message::new(kind, flags, &body).attribute(KIND, b"bpf\0")
     }
 }
@@ -143,7 +170,7 @@ impl Drop for Filter {
         };
         let _ = netlink.request(self.message(DELETE_FILTER, 0));
         if self.takes_qdisc {
-            let _ = netlink.request(qdisc(DELETE_QDISC, 0, self.ifindex));
+            let _ = netlink.request(qdisc(DELETE_QDISC, 0, self.place.ifindex));
         }
     }
 }

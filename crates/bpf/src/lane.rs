@@ -12,6 +12,7 @@ use crate::herald;
 use crate::later::Tools;
 use crate::object::Map;
 use crate::objects::types;
+use crate::observe::{Profile, Trust};
 use crate::redirect::bytes;
 use crate::ring::Reader;
 use crate::rules::words;
@@ -93,6 +94,8 @@ pub struct Event {
     pub generation: u8,
     /// The flow's gate uses the reserve.
     pub kept: bool,
+    /// It is the first of its kind that is relayed after one was observed.
+    pub trial: bool,
     /// Where the frame came in.
     pub ifindex: u32,
     /// Bytes of link layer header at the start of `frame`.
@@ -140,6 +143,10 @@ pub struct Lane {
     pub(crate) tools: Arc<OnceLock<Tools>>,
     /// There once heralds can be sent.
     pub(crate) heralds: Arc<OnceLock<Arc<Map>>>,
+    /// Gates within the budget, and within its reserve.
+    pub(crate) gates: [Arc<Map>; 2],
+    pub(crate) profiles: Arc<Map>,
+    pub(crate) blocked: Arc<Map>,
 }
 
 impl Lane {
@@ -229,17 +236,13 @@ impl OpenLane {
 
     /// Removes a flow's gate: its server's SYN-ACK passes from now on.
     pub fn open_gate(&self, gate: &GateKey) {
-        if let Some(gates) = self.gates(gate) {
-            // Only a key of another length is an error.
-            let _ = gates.delete(bytes(&key(&gate.flow)));
-        }
+        // Only a key of another length is an error.
+        let _ = self.gates(gate).delete(bytes(&key(&gate.flow)));
     }
 
     /// Removes a gate unless another SYN has made it anew since.
     pub fn drop_gate(&self, gate: &GateKey) {
-        let Some(gates) = self.gates(gate) else {
-            return;
-        };
+        let gates = self.gates(gate);
         let mut value = [0; size_of::<types::gate>()];
         let found = gates.look_up(bytes(&key(&gate.flow)), &mut value);
         let ours = self.value(gate, GateSyn::Admitted);
@@ -282,17 +285,14 @@ impl OpenLane {
     }
 
     fn write_gate(&self, gate: &GateKey, syn: GateSyn) -> Result<(), Error> {
-        let Some(gates) = self.gates(gate) else {
-            return Err(Error::Unsettled);
-        };
         let value = self.value(gate, syn);
-        gates.update(bytes(&key(&gate.flow)), bytes(&value))
+        self.gates(gate)
+            .update(bytes(&key(&gate.flow)), bytes(&value))
     }
 
-    /// Where a gate is kept; nowhere before the node has settled.
-    fn gates(&self, gate: &GateKey) -> Option<&Map> {
-        let tools = self.lane.tools.get()?;
-        Some(&tools.gates[usize::from(gate.kept)])
+    /// Where a gate is kept.
+    fn gates(&self, gate: &GateKey) -> &Map {
+        &self.lane.gates[usize::from(gate.kept)]
     }
 
     fn value(&self, gate: &GateKey, syn: GateSyn) -> types::gate {
@@ -339,6 +339,44 @@ impl OpenLane {
         }
     }
 
+    /// What was learned of a flow's client and its service.
+    #[must_use]
+    pub fn profile(&self, flow: &FlowKey) -> Option<Profile> {
+        let value = self.read_profile(&profile_key(flow))?;
+        Some(Profile::read(&value))
+    }
+
+    /// Has flows forwarded whose relay got no answer. If one of them gets one before `until`
+    /// (CLOCK_MONOTONIC), the relay was to blame, and they are bypassed.
+    pub fn doubt(&self, flow: &FlowKey, until: Duration) {
+        let key = profile_key(flow);
+        if let Some(mut value) = self.read_profile(&key) {
+            value.state = Trust::Doubted as u8;
+            value.until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+            // Whatever writes it meanwhile has learned of it what is newer.
+            let _ = self.lane.profiles.update(bytes(&key), bytes(&value));
+        }
+    }
+
+    /// Has all flows forwarded that have to be observed first, until `until` (CLOCK_MONOTONIC) or
+    /// until everything is [forgotten](crate::Redirect::forget_profiles).
+    pub fn block(&self, until: Duration) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        // Only a key or value of another length is an error.
+        let _ = self
+            .lane
+            .blocked
+            .update(&0_u32.to_ne_bytes(), &until.to_ne_bytes());
+    }
+
+    fn read_profile(&self, key: &types::profile_key) -> Option<types::profile> {
+        let mut raw = [0; size_of::<types::profile>()];
+        let found = self.lane.profiles.look_up(bytes(key), &mut raw);
+        // SAFETY: `raw` is as long as the struct, whose fields take any bits.
+        let value = unsafe { raw.as_ptr().cast::<types::profile>().read_unaligned() };
+        matches!(found, Ok(true)).then_some(value)
+    }
+
     /// Puts a frame (link layer header of 14 bytes, real or not, then IP) on a
     /// device.
     ///
@@ -376,6 +414,15 @@ fn key(flow: &FlowKey) -> types::flow {
     }
 }
 
+fn profile_key(flow: &FlowKey) -> types::profile_key {
+    types::profile_key {
+        client: address(flow.client_ip),
+        server: address(flow.server_ip),
+        port: flow.server_port.to_be(),
+        pad: 0,
+    }
+}
+
 fn destination(flow: &FlowKey) -> types::destination {
     types::destination {
         ip: address(flow.server_ip),
@@ -396,7 +443,7 @@ fn client_prefix(ip: [u8; 16]) -> [u8; 8] {
     prefix
 }
 
-fn octets(address: types::address) -> [u8; 16] {
+pub(crate) fn octets(address: types::address) -> [u8; 16] {
     let mut ip = [0; 16];
     for (bytes, word) in ip.chunks_exact_mut(4).zip(address.word) {
         bytes.copy_from_slice(&word.to_ne_bytes());
@@ -431,6 +478,7 @@ fn parse(raw: &[u8]) -> Option<Event> {
         rule: head.rule,
         generation: head.generation,
         kept: head.kept != 0,
+        trial: head.trial != 0,
         ifindex: head.ifindex,
         l2_bytes: head.l2_bytes,
         frame: frame.get(..usize::from(head.frame_bytes))?.to_vec(),

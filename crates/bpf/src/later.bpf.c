@@ -8,7 +8,9 @@
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by hand, puts a frame back on a device
  */
+#include "events.h"
 #include "gates.h"
+#include "observe.h"
 #include "packet.h"
 #include "syn.h"
 
@@ -142,6 +144,7 @@ static __always_inline __u32 judge(struct __sk_buff *skb, const struct packet *p
 		.rule = skb->cb[MESSAGE_RULE],
 		.generation = skb->cb[MESSAGE_RULE] >> 16,
 		.accept = skb->cb[MESSAGE_ACCEPT],
+		.trial = skb->cb[MESSAGE_ACCEPT] >> 8,
 	};
 
 	switch (skb->cb[MESSAGE_ACTION]) {
@@ -193,8 +196,71 @@ int open_flow(struct __sk_buff *skb)
 	return deliver(skb);
 }
 
-/* The last ACK of a handshake that the listener answered with a SYN cookie has
- * no socket yet. Only our listener can have made the cookie. */
+/* The state of a profile that is learned where there was `former`. A doubt is
+ * confirmed: what is forwarded is answered. */
+static __always_inline __u8 next_state(const struct profile *former, const struct observing *how,
+				       __u64 now)
+{
+	if (!former || former->epoch != how->epoch)
+		return PROFILE_LEARNED;
+	if (former->state == PROFILE_DOUBTED && now < former->until_ns) {
+		count(STAT_BYPASSES);
+		return PROFILE_BYPASSED;
+	}
+	return former->state == PROFILE_PROVED ? PROFILE_PROVED : PROFILE_LEARNED;
+}
+
+static __always_inline __u32 microseconds(__u64 from_ns, __u64 to_ns)
+{
+	__u64 us = (to_ns - from_ns) / 1000;
+
+	return us < 0xffffffff ? us : 0xffffffff;
+}
+
+/* Learns from a handshake that the client's ACK completes. */
+STEP int learn(struct __sk_buff *skb, const struct packet *pkt)
+{
+	const struct observing *how = how_to_observe();
+	struct profile learned = {};
+	struct handshake *handshake;
+	struct profile_key key;
+	struct flow flow;
+	__u64 now;
+	__be32 isn;
+
+	if (!pkt || !how)
+		return 0;
+	flow = pkt->flow;
+	handshake = bpf_map_lookup_elem(&handshakes, &flow);
+	if (!handshake || !handshake->syn_ack_ns || handshake->ack != pkt->tcp.ack_seq)
+		return 0;
+	key = profile_key(&flow);
+	if (handshake->flags == HANDSHAKE_LEFT && handshake->ifindex == skb->ifindex) {
+		now = bpf_ktime_get_ns();
+		learned.learned_ns = now;
+		learned.until_ns = now + how->bypass_ns;
+		learned.source = handshake->source;
+		learned.ifindex = skb->ifindex;
+		learned.epoch = how->epoch;
+		learned.client_us = microseconds(handshake->syn_ack_ns, now);
+		learned.server_us = microseconds(handshake->syn_ns, handshake->syn_ack_ns);
+		learned.options = handshake->options;
+		learned.translated = handshake->translated;
+		learned.state = next_state(find_profile(&flow, skb->ifindex), how, now);
+		bpf_map_update_elem(&profiles, &key, &learned, BPF_ANY);
+		count(STAT_LEARNED);
+	}
+	isn = handshake->isn;
+	bpf_map_delete_elem(&leaving, &isn);
+	bpf_map_delete_elem(&handshakes, &flow);
+	return 0;
+}
+
+/*
+ * An ACK that no socket knows. It may complete a handshake that is observed. And
+ * the last ACK of a handshake that the listener answered with a SYN cookie has no
+ * socket yet. Only our listener can have made the cookie.
+ */
 SEC("tcx/ingress")
 int check_cookie(struct __sk_buff *skb)
 {
@@ -207,6 +273,7 @@ int check_cookie(struct __sk_buff *skb)
 
 	if (!resume(skb, &pkt))
 		return TC_ACT_UNSPEC;
+	learn(skb, &pkt);
 	flow = pkt.flow;
 	gate = find_gate(&flow);
 	key = listener_key(gate ? gate->worker : this_worker(), &pkt);

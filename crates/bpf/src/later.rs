@@ -8,8 +8,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::object::{Map, Program};
 use crate::objects::later::{self, map, program};
-use crate::objects::redirect;
-use crate::redirect::Settings;
+use crate::redirect::{self, Settings};
 use crate::sys;
 
 /// `BPF_SK_LOOKUP`
@@ -27,8 +26,6 @@ pub(crate) struct Later {
 /// What the workers need of the programs.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    /// Gates within the budget, and within its reserve.
-    pub(crate) gates: [Arc<Map>; 2],
     pub(crate) known: Arc<Map>,
     pub(crate) suspects: Arc<Map>,
     /// The program that puts frames on devices.
@@ -46,7 +43,11 @@ impl Later {
     ) -> Result<Self, Error> {
         let object = &later::OBJECT;
         let numbers = 0..object.maps.len();
-        let maps = numbers.map(|number| make(number, settings, shared, &rings[0]));
+        let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
+            Some(map) => Ok(map),
+            None if number == map::RINGS => object.make_outer(number, settings.workers, &rings[0]),
+            None => object.make(number, None),
+        });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         maps[map::RINGS].fill(rings.iter().map(|ring| ring.as_fd()))?;
         let types = object.load_types()?;
@@ -75,7 +76,6 @@ impl Later {
     pub(crate) fn tools(&self) -> Tools {
         let hold = |map: usize| Arc::clone(&self.maps[map]);
         Tools {
-            gates: [hold(map::GATES), hold(map::GATES_KEPT)],
             known: hold(map::KNOWN),
             suspects: hold(map::SUSPECTS),
             inject: Arc::clone(&self.programs[program::INJECT]),
@@ -94,27 +94,5 @@ impl Later {
             program::HEAR_HERALD,
         ];
         steps.fill(in_order.iter().map(|number| self.programs[*number].as_fd()))
-    }
-}
-
-/// Map number `number`: one of the redirect program's, or a new one.
-fn make(
-    number: usize,
-    settings: &Settings,
-    shared: &[Arc<Map>],
-    ring: &Map,
-) -> Result<Arc<Map>, Error> {
-    let object = &later::OBJECT;
-    let share = |number: usize| Ok(Arc::clone(&shared[number]));
-    match number {
-        map::DEVICES => share(redirect::map::DEVICES),
-        map::LISTENERS => share(redirect::map::LISTENERS),
-        map::WITHDRAWN => share(redirect::map::WITHDRAWN),
-        map::STATS => share(redirect::map::STATS),
-        map::HERALD_PEERS => share(redirect::map::HERALD_PEERS),
-        map::RINGS => object.make_outer(number, settings.workers, ring),
-        map::GATES => object.make(number, Some(settings.half_open.max(1))),
-        map::GATES_KEPT => object.make(number, Some(settings.half_open_reserve.max(1))),
-        _ => object.make(number, None),
     }
 }

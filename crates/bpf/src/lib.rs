@@ -27,6 +27,7 @@ mod objects {
 
     include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 }
+mod observe;
 mod redirect;
 mod ring;
 mod rules;
@@ -38,5 +39,6 @@ pub use error::Error;
 #[cfg(fuzzing)]
 pub use lane::parse_event;
 pub use lane::{Event, EventKind, FlowKey, GateKey, Heading, Lane, OpenLane, PeerStart};
+pub use observe::{Observing, Profile, Translated, Trust};
 pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use rules::{Accept, Action, PrefixSpec, RuleSpec};

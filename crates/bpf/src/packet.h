@@ -74,7 +74,7 @@ enum message {
 	MESSAGE_L2_BYTES,
 	MESSAGE_RULE,    /* and above its 16 bits the generation it is of */
 	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches */
-	MESSAGE_ACCEPT,
+	MESSAGE_ACCEPT,  /* and above its 8 bits whether it is a trial */
 	MESSAGE_WAITING, /* the SYN met a TIME_WAIT socket */
 };
 

@@ -14,6 +14,8 @@
  * later.bpf.c, which are called by way of `steps`. A node relays before they
  * are there: until then flows are opened late.
  */
+#include "gates.h"
+#include "observe.h"
 #include "packet.h"
 
 #define ICMP_DEST_UNREACH 3
@@ -61,6 +63,10 @@ struct judgement {
 	__u16 window_up;
 	__u8 action;
 	__u8 accept;
+	__u8 observe;
+	__u8 rounds;
+	/* The first of its kind after one was observed. */
+	__u8 trial;
 	__u32 generation;
 };
 
@@ -106,6 +112,8 @@ static long consider(__u32 index, struct search *search)
 	search->judgement->window_up = rule->window_up;
 	search->judgement->action = rule->action;
 	search->judgement->accept = rule->accept;
+	search->judgement->observe = rule->observe;
+	search->judgement->rounds = rule->rounds;
 	search->matched = true;
 	return 1;
 }
@@ -222,6 +230,112 @@ static __always_inline bool opens(const struct tcphdr *tcp)
 	return tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin;
 }
 
+/* What is known of a flow's client and server says of its SYN. */
+enum advice {
+	ADVICE_FORWARD,
+	ADVICE_TRY, /* relay it, and see whether that works */
+	ADVICE_RELAY,
+};
+
+/* Whether a profile still counts. */
+static __always_inline bool is_current(const struct profile *profile,
+				       const struct observing *how, __u64 now)
+{
+	if (profile->epoch != how->epoch || profile->state == PROFILE_DOUBTED)
+		return false;
+	if (profile->state == PROFILE_BYPASSED)
+		return now < profile->until_ns;
+	return now - profile->learned_ns < how->ttl_ns;
+}
+
+/* What a profile that counts advises. */
+static __always_inline int advice_of(const struct profile *profile, const struct observing *how,
+				     struct judgement *judgement)
+{
+	__u32 nearer = profile->client_us < profile->server_us ? profile->client_us :
+								 profile->server_us;
+
+	if (profile->state == PROFILE_BYPASSED) {
+		count(STAT_BYPASSED);
+		return ADVICE_FORWARD;
+	}
+	/* The server behind the address may be another for each connection. */
+	if (profile->translated & TRANSLATED_DESTINATION) {
+		count(STAT_TRANSLATED);
+		return ADVICE_FORWARD;
+	}
+	/* Each round trip over the whole way becomes one over its longer half. */
+	if ((__u64)nearer * judgement->rounds < how->gain_min_us) {
+		count(STAT_NO_GAIN);
+		return ADVICE_FORWARD;
+	}
+	return profile->state == PROFILE_PROVED ? ADVICE_RELAY : ADVICE_TRY;
+}
+
+/* Forwards a SYN and observes what becomes of it. */
+static __always_inline void observe_handshake(struct __sk_buff *skb, const struct flow *flow,
+					      __be32 isn, __u64 now)
+{
+	struct handshake made = { .syn_ns = now, .ifindex = skb->ifindex, .isn = isn };
+
+	bpf_map_update_elem(&handshakes, flow, &made, BPF_ANY);
+	bpf_map_update_elem(&leaving, &isn, flow, BPF_ANY);
+	count(STAT_OBSERVED);
+}
+
+/* A SYN that its rule would relay. One that is not known to fare well that way is
+ * forwarded, with every repetition of it. */
+STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgement *judgement)
+{
+	const struct observing *how = how_to_observe();
+	__u64 now = bpf_ktime_get_ns();
+	struct handshake *handshake;
+	struct profile *profile;
+	struct gate *gate;
+	struct flow flow;
+	__be32 isn;
+
+	if (!pkt || !judgement || !how)
+		return ADVICE_FORWARD;
+	flow = pkt->flow;
+	isn = pkt->tcp.seq;
+	handshake = bpf_map_lookup_elem(&handshakes, &flow);
+	if (handshake && handshake->isn == isn) {
+		handshake->flags |= HANDSHAKE_REPEATED;
+		return ADVICE_FORWARD;
+	}
+	/* A repetition of what is being relayed. */
+	gate = find_gate(&flow);
+	if (gate && gate->isn == isn)
+		return ADVICE_RELAY;
+	if (is_blocked(now)) {
+		count(STAT_BLOCKED);
+		return ADVICE_FORWARD;
+	}
+	profile = find_profile(&flow, skb->ifindex);
+	if (profile && is_current(profile, how, now))
+		return advice_of(profile, how, judgement);
+	observe_handshake(skb, &flow, isn, now);
+	return ADVICE_FORWARD;
+}
+
+/* Takes advice on a SYN that its rule would relay; returns what is done with it. What
+ * is tried waits for the server's answer: only then is there a way back. */
+static __always_inline int heed(struct __sk_buff *skb, const struct packet *pkt,
+				struct judgement *judgement)
+{
+	switch (advise(skb, pkt, judgement)) {
+	case ADVICE_RELAY:
+		return ACTION_RELAY;
+	case ADVICE_TRY:
+		judgement->accept = ACCEPT_STRICT;
+		judgement->trial = true;
+		count(STAT_TRIALS);
+		return ACTION_RELAY;
+	}
+	return ACTION_FORWARD;
+}
+
 /* `waiting`: the SYN met the TIME_WAIT socket of an earlier connection on the
  * same tuple. */
 static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pkt, bool waiting)
@@ -231,6 +345,8 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	__u32 action, out;
 
 	action = judge(pkt, &judgement);
+	if (action == ACTION_RELAY && judgement.observe)
+		action = heed(skb, pkt, &judgement);
 	if (action == ACTION_FORWARD && !waiting)
 		return TC_ACT_UNSPEC;
 	out = forwardable(skb, pkt);
@@ -239,7 +355,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 		return TC_ACT_UNSPEC;
 	skb->cb[MESSAGE_RULE] = judgement.generation << 16 | judgement.rule;
 	skb->cb[MESSAGE_ACTION] = action;
-	skb->cb[MESSAGE_ACCEPT] = judgement.accept;
+	skb->cb[MESSAGE_ACCEPT] = judgement.accept | judgement.trial << 8;
 	skb->cb[MESSAGE_WAITING] = waiting;
 	bpf_tail_call(skb, &steps, STEP_OPEN_FLOW);
 	/* Not there yet: early becomes late; strict cannot be kept, so forward. */

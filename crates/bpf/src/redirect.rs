@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use crate::attach::Hold;
+use crate::attach::{Hold, Hook, Place};
 use crate::cgroup;
 use crate::error::Error;
 use crate::herald::Sender;
 use crate::lane::{Lane, PeerStart};
 use crate::later::{Later, Tools};
-use crate::object::{Map, Program};
+use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
+use crate::observe::{Observer, Observing};
 use crate::ring;
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::sys;
@@ -93,9 +95,13 @@ pub struct Redirect {
     widen_window: Option<Program>,
     /// That of the rules in force.
     generation: u8,
-    holds: HashMap<u32, Hold>,
+    holds: HashMap<u32, Holds>,
     /// The other programs, once the node has settled.
     later: Option<Later>,
+    observer: Option<Observer>,
+    observing: Observing,
+    /// What was learned in earlier ones counts no more.
+    epoch: u32,
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<OwnedFd>,
@@ -116,6 +122,14 @@ impl std::fmt::Debug for Redirect {
     }
 }
 
+/// What holds the programs on one interface.
+#[derive(Debug)]
+struct Holds {
+    ingress: Hold,
+    /// Once the node has settled.
+    egress: Option<Hold>,
+}
+
 impl Maps {
     /// Makes the maps.
     ///
@@ -126,6 +140,8 @@ impl Maps {
         let entries = |number| match number {
             map::LISTENERS => Some(2 * settings.workers),
             map::WITHDRAWN => Some(settings.workers + 1),
+            map::GATES => Some(settings.half_open.max(1)),
+            map::GATES_KEPT => Some(settings.half_open_reserve.max(1)),
             _ => None,
         };
         let numbers = 0..object.maps.len();
@@ -153,6 +169,9 @@ impl Maps {
             peer_windows: hold(map::PEER_WINDOWS),
             tools: Arc::clone(&self.tools),
             heralds: Arc::clone(&self.heralds),
+            gates: [hold(map::GATES), hold(map::GATES_KEPT)],
+            profiles: hold(map::PROFILES),
+            blocked: hold(map::BLOCKED),
         })
     }
 
@@ -195,6 +214,13 @@ impl Redirect {
             generation: FIRST_GENERATION - 1,
             holds: HashMap::new(),
             later: None,
+            observer: None,
+            observing: Observing {
+                ttl: Duration::ZERO,
+                bypass: Duration::ZERO,
+                gain_min: Duration::ZERO,
+            },
+            epoch: 0,
             cgroup: settings.windows.then(own_cgroup),
             windows: None,
             sender: None,
@@ -371,14 +397,54 @@ impl Redirect {
     pub fn attach(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
         self.describe(ifindex, device)?;
         let (program, successions) = (&self.program, self.shared.settings.successions);
-        let hold = if self.later.is_some() {
-            Hold::lasting(program, ifindex, successions)
-        } else {
-            Hold::quick(program, ifindex, successions)
+        let failed = |source| Error::Attach { ifindex, source };
+        let place = Place {
+            ifindex,
+            hook: Hook::Ingress,
+            successions,
         };
-        let hold = hold.map_err(|source| Error::Attach { ifindex, source })?;
-        self.holds.insert(ifindex, hold);
+        let ingress = if self.later.is_some() {
+            Hold::lasting(program, place)
+        } else {
+            Hold::quick(program, place)
+        };
+        let mut holds = Holds {
+            ingress: ingress.map_err(failed)?,
+            egress: None,
+        };
+        if let Some(observer) = &self.observer {
+            holds.egress = Some(observer.hold(ifindex, successions).map_err(failed)?);
+        }
+        self.holds.insert(ifindex, holds);
         Ok(())
+    }
+
+    /// Says how destinations are observed.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_observing(&mut self, observing: Observing) -> Result<(), Error> {
+        self.observing = observing;
+        self.write_observing()
+    }
+
+    /// Forgets what was learned of destinations.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn forget_profiles(&mut self) -> Result<(), Error> {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.write_observing()?;
+        // What stood in the way may be gone too.
+        let blocked = self.shared.get(map::BLOCKED);
+        blocked.update(&0_u32.to_ne_bytes(), &0_u64.to_ne_bytes())
+    }
+
+    fn write_observing(&self) -> Result<(), Error> {
+        let value = self.observing.value(self.epoch);
+        self.shared
+            .get(map::OBSERVING)
+            .update(&0_u32.to_ne_bytes(), bytes(&value))
     }
 
     /// Does what takes long and what relaying can begin without: loads the
@@ -395,9 +461,24 @@ impl Redirect {
         shared.tools.get_or_init(|| later.tools());
         later.step_into(shared.get(map::STEPS))?;
         self.later = Some(later);
-        for hold in self.holds.values_mut() {
-            hold.settle(&self.program);
+        for holds in self.holds.values_mut() {
+            holds.ingress.settle(&self.program);
         }
+        self.observe()
+    }
+
+    /// Watches handshakes leave, without which none is learned from.
+    fn observe(&mut self) -> Result<(), Error> {
+        let settings = &self.shared.settings;
+        let observer = Observer::load(settings, &self.shared.maps)?;
+        for (ifindex, holds) in &mut self.holds {
+            let hold = observer.hold(*ifindex, settings.successions);
+            holds.egress = Some(hold.map_err(|source| Error::Attach {
+                ifindex: *ifindex,
+                source,
+            })?);
+        }
+        self.observer = Some(observer);
         Ok(())
     }
 
@@ -424,12 +505,12 @@ impl Redirect {
     pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
         self.holds
             .iter()
-            .map(|(ifindex, hold)| (*ifindex, hold.ends_with_process()))
+            .map(|(ifindex, holds)| (*ifindex, holds.ingress.ends_with_process()))
     }
 
     /// What the programs counted: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        const STATS: [(&str, &str); 10] = [
+        const STATS: [(&str, &str); 18] = [
             ("syns_redirected", "SYNs given to a listener."),
             (
                 "gates_full",
@@ -455,10 +536,42 @@ impl Redirect {
                 "ports_forbidden",
                 "SYNs forwarded for a source port that the node may not bind to.",
             ),
+            (
+                "observed",
+                "SYNs forwarded to observe their handshakes before others are relayed.",
+            ),
+            (
+                "learned",
+                "Forwarded handshakes that were observed to the end.",
+            ),
+            (
+                "translated",
+                "SYNs forwarded because this host translates their destination.",
+            ),
+            (
+                "no_gain",
+                "SYNs forwarded because a relay would save less than observe.gain_min.",
+            ),
+            (
+                "trials",
+                "SYNs relayed for the first time after a handshake was observed.",
+            ),
+            (
+                "bypassed",
+                "SYNs forwarded because relays got no answer where forwarding did.",
+            ),
+            (
+                "bypasses",
+                "Times that forwarding was found to get an answer where a relay did not.",
+            ),
+            (
+                "blocked",
+                "SYNs forwarded because this host drops packets of relays.",
+            ),
         ];
         let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
         let mut total = |index: usize| {
-            let key = u32::try_from(index).expect("ten").to_ne_bytes();
+            let key = u32::try_from(index).expect("few").to_ne_bytes();
             let found = self.shared.get(map::STATS).look_up(&key, &mut values);
             let values = values.as_chunks().0.iter();
             let total = values.copied().map(u64::from_ne_bytes).sum();
@@ -475,7 +588,9 @@ impl Redirect {
         let later = self.later.iter().flat_map(|later| later.programs.iter());
         let first = std::iter::once(&self.program).chain(&self.widen_window);
         let sender = self.sender.iter().map(|sender| &sender.program);
-        let all = first.chain(sender).chain(later.map(Arc::as_ref));
+        let observer = self.observer.iter().map(|observer| &observer.program);
+        let first = first.chain(sender).chain(observer);
+        let all = first.chain(later.map(Arc::as_ref));
         all.map(|program| (program.name, program.as_fd())).collect()
     }
 
@@ -486,8 +601,7 @@ impl Redirect {
     /// [`Error::Map`], [`Error::Unsettled`].
     #[doc(hidden)]
     pub fn gates(&self) -> Result<(usize, usize), Error> {
-        let tools = self.shared.tools.get().ok_or(Error::Unsettled)?;
-        let [gates, kept] = &tools.gates;
+        let [gates, kept] = [map::GATES, map::GATES_KEPT].map(|map| self.shared.get(map));
         Ok((gates.count()?, kept.count()?))
     }
 
@@ -503,6 +617,14 @@ impl Redirect {
         let verdict = sys::run(self.program.as_fd(), frame, context, Some(&mut after))?;
         Ok((verdict, after))
     }
+}
+
+/// The map that an object has in common with the redirect programs: the one of the same name.
+pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Option<Arc<Map>> {
+    let name = object.maps[number].name;
+    let mut own = redirect::OBJECT.maps.iter();
+    let at = own.position(|map| map.name == name)?;
+    Some(Arc::clone(&maps[at]))
 }
 
 fn rule_key(generation: u8, prefix: PrefixSpec) -> Vec<u8> {

@@ -67,6 +67,10 @@ pub struct RuleSpec {
     /// Initial congestion windows in segments, toward the client and toward
     /// the server; 0 leaves the kernel's.
     pub windows: [u16; 2],
+    /// Forward flows until a handshake between the same two hosts was observed. The number is
+    /// of the round trips that a relay shortens by its nearer half, by which the programs
+    /// decide whether it is worth it.
+    pub observe: Option<u8>,
 }
 
 impl PrefixSpec {
@@ -109,6 +113,7 @@ struct Candidate {
     action: Action,
     accept: Accept,
     windows: [u16; 2],
+    observe: Option<u8>,
 }
 
 impl Candidate {
@@ -135,7 +140,9 @@ impl Candidate {
             action: self.action as u8,
             accept: self.accept as u8,
             family: self.family,
-            pad: [0; 3],
+            observe: self.observe.is_some().into(),
+            rounds: self.observe.unwrap_or(0),
+            pad: 0,
         }
     }
 }
@@ -174,6 +181,7 @@ fn expand((rule, spec): (usize, &RuleSpec)) -> Vec<Candidate> {
                     action: spec.action,
                     accept: spec.accept,
                     windows: spec.windows,
+                    observe: spec.observe,
                 });
             }
         }
@@ -259,6 +267,7 @@ mod tests {
             action: Action::Relay,
             accept: Accept::Early,
             windows: [0; 2],
+            observe: None,
         }
     }
 

@@ -72,7 +72,9 @@ struct candidate {
 	__u8 action;
 	__u8 accept;
 	__u8 family; /* AF_INET, AF_INET6, or 0 for both */
-	__u8 pad[3];
+	__u8 observe; /* relay what was observed to work */
+	__u8 rounds;  /* round trips of the nearer half that a relay saves */
+	__u8 pad;
 };
 
 /* Value of `rules`: candidates, the narrowest first. */
@@ -104,6 +106,74 @@ struct gate {
 	__u16 worker;
 	__u8 syn; /* enum gate_syn */
 	__u8 pad;
+};
+
+/* Whom a profile is of: a client and a service. Nothing wider: a firewall may let a
+ * host's neighbour do what the host may not. */
+struct profile_key {
+	struct address client;
+	struct address server;
+	__be16 port;
+	__u16 pad;
+};
+
+/* What a server offers in its SYN-ACK (RFC 9293 section 3.2, RFC 7323, RFC 2018). */
+struct server_options {
+	__u16 mss; /* 0: none was named */
+	__u8 window_shift;
+	__u8 flags; /* OFFERS_* */
+};
+#define OFFERS_WINDOW_SCALE 1
+#define OFFERS_TIMESTAMPS 2
+#define OFFERS_SACK 4
+
+/* What happens to SYNs of a profile. */
+enum profile_state {
+	PROFILE_LEARNED,  /* a handshake was forwarded and observed */
+	PROFILE_PROVED,   /* a relay's handshake with the client has worked too */
+	PROFILE_DOUBTED,  /* a relay got no answer: forward, and see what gets one */
+	PROFILE_BYPASSED, /* what is forwarded gets answers that a relay does not */
+};
+
+/* What was observed of connections of one client with one service. */
+struct profile {
+	__u64 learned_ns; /* CLOCK_MONOTONIC */
+	__u64 until_ns;	  /* how long it is PROFILE_BYPASSED or PROFILE_DOUBTED */
+	struct address source; /* of the client, as the network behind this host sees it */
+	__u32 ifindex;	  /* of the client */
+	__u32 epoch;	  /* that it was learned in */
+	__u32 client_us;  /* round trip between this host and the client */
+	__u32 server_us;  /* round trip between this host and the server */
+	struct server_options options;
+	__u8 translated; /* TRANSLATED_* */
+	__u8 state;	 /* enum profile_state */
+	__u8 pad[2];
+};
+#define TRANSLATED_SOURCE 1
+#define TRANSLATED_DESTINATION 2
+
+/* A handshake that is forwarded and observed. */
+struct handshake {
+	__u64 syn_ns;
+	__u64 syn_ack_ns; /* 0: there was none */
+	struct address source; /* that the SYN left with */
+	__u32 ifindex; /* of the client */
+	__be32 isn;
+	__be32 ack; /* that the client's ACK will have */
+	struct server_options options;
+	__u8 flags; /* HANDSHAKE_* */
+	__u8 translated;
+	__u8 pad[6];
+};
+#define HANDSHAKE_LEFT 1     /* its SYN was seen to leave this host */
+#define HANDSHAKE_REPEATED 2 /* a packet was lost: its times mean nothing */
+
+/* How destinations are observed. */
+struct observing {
+	__u64 ttl_ns;	  /* a profile's */
+	__u64 bypass_ns;  /* how long trouble is remembered */
+	__u32 epoch;	  /* changes when all profiles are to be forgotten */
+	__u32 gain_min_us; /* what a relay has to save at least */
 };
 
 /* An option of a SYN that heralds a flow (docs/protocol.md). */
@@ -153,7 +223,8 @@ struct event_head {
 	__u8 accept;	/* enum accept_mode */
 	__u8 kept;	/* the gate is in `gates_kept` */
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
-	__u8 pad[3];
+	__u8 trial;	/* the first that is relayed after it was observed */
+	__u8 pad[2];
 };
 
 /* With the eight bytes that the kernel puts before it, a part of a page: none is
@@ -187,5 +258,13 @@ enum stat {
 	STAT_HERALDS_REFUSED, /* heralds from who may send none */
 	STAT_HERALDS_LEFT_OUT, /* heralds that their SYN had no room for */
 	STAT_PORTS,         /* SYNs forwarded for a port that the node may not bind to */
+	STAT_OBSERVED,      /* SYNs forwarded to observe their handshakes */
+	STAT_LEARNED,       /* handshakes that a profile was learned from */
+	STAT_TRANSLATED,    /* SYNs forwarded for a destination that is translated */
+	STAT_NO_GAIN,       /* SYNs forwarded since a relay would save too little */
+	STAT_TRIALS,        /* SYNs relayed for the first time after they were observed */
+	STAT_BYPASSED,      /* SYNs forwarded since relays got no answer where others did */
+	STAT_BYPASSES,      /* profiles that were found to be so */
+	STAT_BLOCKED,       /* SYNs forwarded since this host stands in the way of relays */
 	STAT_MAX,
 };

@@ -34,6 +34,7 @@ pub struct Node {
     binary: PathBuf,
     /// The part of its configuration that the lab chose.
     head: String,
+    observes: bool,
     files: Scratch,
 }
 
@@ -44,6 +45,7 @@ pub struct Builder<'a> {
     binary: PathBuf,
     config: String,
     metrics: String,
+    observes: bool,
     confined: Option<(CpuSet, i32)>,
     clock: Option<WrongClock>,
 }
@@ -67,6 +69,14 @@ impl Builder<'_> {
     #[must_use]
     pub fn config(mut self, toml: &str) -> Self {
         toml.clone_into(&mut self.config);
+        self
+    }
+
+    /// Has the node relay what it has observed to work, as nodes do by default. The lab's own
+    /// relay at once: it vouches for its networks.
+    #[must_use]
+    pub fn observing(mut self) -> Self {
+        self.observes = true;
         self
     }
 
@@ -95,8 +105,8 @@ impl Builder<'_> {
         let files = Scratch::new()?;
         let file = files.path().join(CONFIG_FILE);
         let head = self.head(files.path());
-        fs::write(&file, format!("{head}{}", self.config))
-            .context("write the node's configuration")?;
+        let config = tables(&self.config, self.observes);
+        fs::write(&file, format!("{head}{config}")).context("write the node's configuration")?;
         let mut command = self.namespace.command(&self.binary)?;
         command.arg("node").arg("-c").arg(&file);
         if let Some((cpus, nice)) = self.confined {
@@ -110,6 +120,7 @@ impl Builder<'_> {
             process,
             binary: self.binary,
             head,
+            observes: self.observes,
             files,
         })
     }
@@ -122,6 +133,19 @@ impl Builder<'_> {
     }
 }
 
+/// The tables of a configuration, with word that nothing has to be observed, unless it has.
+fn tables(config: &str, observes: bool) -> String {
+    const TABLE: &str = "[defaults]\n";
+    const VOUCHED: &str = "[defaults]\nobserve = false\n";
+    if observes {
+        config.to_owned()
+    } else if config.contains(TABLE) {
+        config.replacen(TABLE, VOUCHED, 1)
+    } else {
+        format!("{VOUCHED}{config}")
+    }
+}
+
 impl Node {
     /// Describes a node in `namespace`, of the program `binary`.
     pub fn builder(namespace: &Namespace, binary: impl Into<PathBuf>) -> Builder<'_> {
@@ -130,6 +154,7 @@ impl Node {
             binary: binary.into(),
             config: String::new(),
             metrics: "off".to_owned(),
+            observes: false,
             confined: None,
             clock: None,
         }
@@ -152,7 +177,7 @@ impl Node {
 
     /// Replaces the tables given to [`Builder::config`]. The node sees it at its next reload.
     pub fn write_config(&self, toml: &str) -> Result<()> {
-        let text = format!("{}{toml}", self.head);
+        let text = format!("{}{}", self.head, tables(toml, self.observes));
         fs::write(self.config_file(), text).context("write the node's configuration")
     }
 

@@ -108,6 +108,12 @@ impl Netlink {
         Self::open(SockProtocol::NetlinkRoute, groups, SockFlag::SOCK_NONBLOCK)
     }
 
+    /// The same, of groups of netfilter.
+    pub fn subscribed_to_netfilter(groups: u32) -> io::Result<Self> {
+        let protocol = SockProtocol::NetlinkNetFilter;
+        Self::open(protocol, groups, SockFlag::SOCK_NONBLOCK)
+    }
+
     fn open(protocol: SockProtocol, groups: u32, flags: SockFlag) -> io::Result<Self> {
         let flags = flags | SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;

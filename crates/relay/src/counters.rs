@@ -93,6 +93,8 @@ counters! {
     bytes_down: total,
     #[doc = "Bytes moved by splice, in both directions."]
     bytes_spliced: total,
+    #[doc = "Flows given back to forwarding as this host did not answer their client."]
+    undelivered: total,
     #[doc = "Frames that could not be put back on their device."]
     frames_lost: total,
     #[doc = "Connections to explicit listeners."]

@@ -25,6 +25,30 @@ pub struct Event {
     pub rule: usize,
     /// The generation of the policy in force.
     pub generation: u8,
+    /// It is the first flow to be relayed after one between the same two hosts was forwarded
+    /// and observed. Its SYN is held.
+    pub trial: bool,
+}
+
+/// What was observed of forwarded handshakes between a client and a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// The round trip between this host and the server.
+    pub server_rtt: Duration,
+    /// A SYN-ACK of the node has left for the client since.
+    pub answered: bool,
+}
+
+/// Which source an upstream connection may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The client's address and port.
+    Client,
+    /// The client's address with a port of its own: the host tracks connections, and both
+    /// halves of a relay would be one to it.
+    ClientAddress,
+    /// The address that address translation gives to the client.
+    Translated(IpAddr),
 }
 
 /// What happened.
@@ -78,7 +102,6 @@ pub enum Heading {
     Out,
 }
 
-/// The redirection, as one worker sees it. Belongs to the worker's thread.
 /// A TCP socket that the kernel has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
@@ -91,6 +114,7 @@ pub struct Closed {
     pub cookie: u64,
 }
 
+/// The redirection, as one worker sees it. Belongs to the worker's thread.
 pub trait Intercept {
     /// Readable when events wait.
     fn event_fd(&self) -> BorrowedFd<'_>;
@@ -141,6 +165,17 @@ pub trait Intercept {
     /// Says how connections with a peer at this address start that are opened from now
     /// on; with `None`, as all others do.
     fn widen(&mut self, peer: IpAddr, start: Option<Start>);
+    /// What was observed of this flow's client and service, if anything was.
+    fn observed(&mut self, flow: &Flow) -> Option<Observed>;
+    /// Which source the server of an observed flow is to see. With `now`, by the host as it is
+    /// now; otherwise as it was not long ago.
+    fn source(&mut self, flow: &Flow, now: bool) -> Source;
+    /// Has flows between this client and service forwarded, and finds out whether those get
+    /// the answer that a relay did not get.
+    fn doubt(&mut self, flow: &Flow);
+    /// Has all flows forwarded that have to be observed first: this host stands in the way of
+    /// relays, until its firewall or routes change, or for a while.
+    fn block(&mut self);
     /// Has flows to this destination opened strictly for a while.
     fn suspect(&mut self, flow: &Flow, period: Duration);
     /// Takes that back.

@@ -204,6 +204,8 @@ pub struct Rule {
     pub action: Action,
     /// When the client is answered.
     pub accept: AcceptMode,
+    /// Flows are relayed only after one between the same two hosts was forwarded and observed.
+    pub observe: bool,
     /// Which source address the server sees.
     pub source_address: SourceAddress,
     /// The server is told the client's address by the PROXY protocol, version 2.

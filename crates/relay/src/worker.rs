@@ -31,6 +31,7 @@ mod reroute;
 mod restrain;
 mod silence;
 mod time_wait;
+mod trial;
 mod user_timeout;
 mod wait;
 mod ways;
@@ -165,6 +166,8 @@ pub(crate) struct Worker<I> {
     workspace: Workspace,
     /// Flows that began in this turn, whose servers are not asked yet.
     unasked: Vec<u64>,
+    /// Trials in a row that got no answer.
+    failed_trials: u32,
     /// Relays that want another turn.
     again: Vec<u64>,
     /// Relays that want another in a while.
@@ -320,6 +323,7 @@ impl<I: Intercept> Worker<I> {
             passed: VecDeque::new(),
             workspace: Workspace::new(),
             unasked: Vec::new(),
+            failed_trials: 0,
             again: Vec::new(),
             lingering: Lingering::default(),
             ended: Vec::new(),

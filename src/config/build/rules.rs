@@ -31,6 +31,7 @@ const GIBIBYTE: u32 = 1 << 30;
 /// Defaults that rules start from.
 pub(super) struct Defaults {
     accept: AcceptMode,
+    observe: bool,
     source_address: SourceAddress,
     downstream: SideOptions,
     upstream: SideOptions,
@@ -47,6 +48,7 @@ impl Reader {
                 AcceptMode::Early,
                 value::accept,
             ),
+            observe: self.get("defaults.observe", &section.observe, true, value::switch),
             source_address: self.get(
                 "defaults.source_address",
                 &section.source_address,
@@ -227,6 +229,12 @@ impl Reader {
                 defaults.accept,
                 value::accept,
             ),
+            observe: self.get(
+                &key("observe"),
+                &section.observe,
+                defaults.observe,
+                value::switch,
+            ),
             source_address: self.get(
                 &key("source_address"),
                 &section.source_address,
@@ -269,6 +277,7 @@ fn relay_all(defaults: &Defaults) -> Rule {
         matches: Match::default(),
         action: Action::Relay,
         accept: defaults.accept,
+        observe: defaults.observe,
         source_address: defaults.source_address,
         proxy_protocol: false,
         transfer_bytes: None,

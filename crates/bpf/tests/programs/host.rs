@@ -233,6 +233,7 @@ pub(crate) fn rule(action: Action, accept: Accept) -> RuleSpec {
         action,
         accept,
         windows: [0; 2],
+        observe: None,
     }
 }
 

@@ -120,6 +120,7 @@ fn specs(policy: &Policy) -> Vec<RuleSpec> {
             AcceptMode::Late => bpf::Accept::Late,
         },
         windows: [0; 2],
+        observe: None,
     };
     policy.rules.iter().map(spec).collect()
 }
@@ -186,6 +187,7 @@ impl Random {
             // Rarely what does not show its rule.
             action: self.pick(&[Relay, Relay, Relay, Reject, Forward]),
             accept: self.pick(&[Early, Early, Strict, Strict, Late]),
+            observe: false,
             source_address: SourceAddress::Client,
             proxy_protocol: false,
             transfer_bytes: None,

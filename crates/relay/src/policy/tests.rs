@@ -37,6 +37,7 @@ fn policy(matches: &[Match]) -> Policy {
         matches: matches.clone(),
         action: Action::Relay,
         accept: AcceptMode::Early,
+        observe: false,
         source_address: SourceAddress::Client,
         proxy_protocol: false,
         downstream: SideOptions::default(),

@@ -111,6 +111,9 @@ impl<I: Intercept> Worker<I> {
         };
         let asked = pending.asked;
         let step = pending.opening.on_accept();
+        if std::mem::take(&mut pending.trial) {
+            self.failed_trials = 0;
+        }
         self.prove(key);
         match step {
             OnMeeting::Wait(None) if !asked => self.ask_server(key),

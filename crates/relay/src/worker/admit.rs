@@ -22,6 +22,7 @@ use super::Worker;
 use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
 use super::prologue::reply_of_icmp;
+use super::trial::DELIVERY;
 use super::wait::LOOK;
 
 /// Events taken before others have their turn: as many as the redirection holds
@@ -125,6 +126,7 @@ impl<I: Intercept> Worker<I> {
             pending.gates.push((event.flow, event.gate));
             pending.asked = false;
             pending.hop_limit = hop_limit;
+            pending.trial = event.trial;
         }
         self.unasked.push(key);
     }
@@ -184,7 +186,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Has a held SYN forwarded, as if this node were not here.
-    fn pass_on(&mut self, flow: &Flow, syn: &Frame, gate: Gate) {
+    pub(super) fn pass_on(&mut self, flow: &Flow, syn: &Frame, gate: Gate) {
         self.counters.passed.add(1);
         if self.intercept.pass(flow, gate).is_err() {
             return;
@@ -217,6 +219,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Opens a connection to the server, or treats its failure as the server's.
     pub(super) fn open_direct(&mut self, key: u64, mss: Option<u16>) {
+        let (keep, translated) = self.source(key);
         let Some(entry) = self.entries.get(key) else {
             return;
         };
@@ -233,13 +236,15 @@ impl<I: Intercept> Worker<I> {
             mss,
             strict: asked || entry.accept == AcceptMode::Strict,
             asked: asked || entry.fixed,
+            translated,
             proven: entry.fixed,
         };
-        let result = Hop::prepare(&wanted, Kept::AddressAndPort);
+        let result = Hop::prepare(&wanted, keep);
         let mut result = result.and_then(|hop| self.connect(key, hop));
         if result.as_ref().is_err_and(hop::is_taken) {
             // A TIME_WAIT socket may hold the tuple, which only connect() sees.
-            result = Hop::prepare(&wanted, Kept::Address).and_then(|hop| self.connect(key, hop));
+            let keep = keep.max(Kept::Address);
+            result = Hop::prepare(&wanted, keep).and_then(|hop| self.connect(key, hop));
         }
         if let Err(error) = result {
             self.on_upstream_failed(key, &error, Blame::Us);
@@ -303,10 +308,11 @@ impl<I: Intercept> Worker<I> {
     /// Opens a flow whose server has not been asked, or was put off.
     pub(super) fn ask_server(&mut self, key: u64) {
         let now = self.now;
+        let patience = self.trial_patience(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let connect_by = now + entry.rule.rule.timeouts.connect;
+        let connect_by = now + entry.rule.rule.timeouts.connect.min(patience);
         let is_asked = entry.is_asked();
         let Some(pending) = entry.pending() else {
             return;
@@ -363,7 +369,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         if let Some(pending) = entry.pending() {
-            pending.prove_by = now + expiry;
+            pending.prove_by = now + if pending.trial { DELIVERY } else { expiry };
         }
         if entry.asker().is_some() {
             return self.answer(key);
@@ -462,6 +468,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let (flow, accept) = (entry.flow, entry.accept);
+        let observed = entry.is_observed();
         let Some(pending) = entry.pending() else {
             return;
         };
@@ -471,6 +478,9 @@ impl<I: Intercept> Worker<I> {
         }
         if accept == AcceptMode::Early && blame == Blame::Them {
             self.intercept.suspect(&flow, self.rules.suspect_for());
+        }
+        if observed && outcome != Outcome::UpstreamRefused {
+            self.intercept.doubt(&flow);
         }
         match step {
             OnFailure::Remember => self.keep_failure(key, error),
@@ -501,6 +511,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
+        let trial = pending.trial;
         let answer = match (outcome, error, &pending.syn) {
             (Outcome::UpstreamRefused | Outcome::HopFailed, _, Some(syn)) => syn.reset(),
             (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
@@ -508,10 +519,13 @@ impl<I: Intercept> Worker<I> {
         };
         // Not the network's word but this host's: let it say so itself.
         let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
-        if own_word && error.is_none() {
+        let silent = outcome == Outcome::ConnectTimeout;
+        if (own_word && error.is_none()) || (trial && silent) {
             self.forward_held(key);
-        }
-        if outcome == Outcome::ConnectTimeout {
+            if trial {
+                self.on_failed_trial();
+            }
+        } else if silent {
             self.let_pass(key);
         }
         self.inject(answer, Heading::Out);

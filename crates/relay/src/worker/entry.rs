@@ -136,6 +136,9 @@ pub(super) struct Pending {
     pub(super) hopping: Option<Hopping>,
     /// It repeats its SYN once at the most while the client is not proved.
     pub(super) restrained: bool,
+    /// It is the first to be relayed after one like it was observed, and gives way to
+    /// forwarding where it gets no answer.
+    pub(super) trial: bool,
 }
 
 impl Pending {
@@ -162,6 +165,7 @@ impl Pending {
             unheralded: false,
             hopping: None,
             restrained: false,
+            trial: false,
         }
     }
 
@@ -198,6 +202,11 @@ impl Pending {
 }
 
 impl Entry {
+    /// Whether it is relayed because another between the same two hosts was observed.
+    pub(super) fn is_observed(&self) -> bool {
+        self.rule.rule.observe && !self.fixed && !self.is_asked() && !self.is_hopping()
+    }
+
     /// Whether its client has reset an open relay, or is gone: it goes no other way.
     pub(super) fn has_lost_client(&self) -> bool {
         matches!(&self.state, State::Open(relay) if relay.has_failed(Side::Downstream))

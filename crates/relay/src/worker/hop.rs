@@ -37,6 +37,8 @@ pub(super) struct Wanted<'a> {
     /// The flow was asked for by whoever it is carried for: answers to the
     /// client's address may not come back here.
     pub(super) asked: bool,
+    /// The source address that it has instead of the client's or the node's own.
+    pub(super) translated: Option<IpAddr>,
     /// The client has proved itself: nobody has to know the socket's address before
     /// its SYN leaves.
     pub(super) proven: bool,
@@ -62,16 +64,21 @@ impl Wanted<'_> {
         Ok(socket)
     }
 
+    fn own_address(&self, server: SocketAddr) -> io::Result<IpAddr> {
+        self.translated
+            .map_or_else(|| sys::local_address_toward(server), Ok)
+    }
+
     /// Binds and returns the flow as the socket will see it.
     fn bind(&self, socket: &Socket, keep: Kept) -> io::Result<(Flow, Kept)> {
         let (client, server) = (self.flow.client(), self.flow.server());
-        if keep == Kept::Nothing && self.proven {
+        if keep == Kept::Nothing && self.proven && self.translated.is_none() {
             return Ok((self.flow, keep));
         }
         let source = match keep {
             Kept::AddressAndPort => client,
             Kept::Address => SocketAddr::new(client.ip(), 0),
-            Kept::Nothing => SocketAddr::new(sys::local_address_toward(server)?, 0),
+            Kept::Nothing => SocketAddr::new(self.own_address(server)?, 0),
         };
         socket.bind(&source.into())?;
         let bound = if source.port() == 0 {

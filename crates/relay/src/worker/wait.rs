@@ -48,7 +48,7 @@ impl<I: Intercept> Worker<I> {
         }
         if given_up {
             self.give_up(key, unsent);
-        } else if over {
+        } else if over && !self.is_answered_trial(key) {
             self.expire(key);
         }
     }
@@ -73,7 +73,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// The client did not complete its handshake.
-    fn expire(&mut self, key: u64) {
+    pub(super) fn expire(&mut self, key: u64) {
         let Some(pending) = self.pending(key) else {
             return;
         };

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Events to the workers, and the gates that come with them. */
+#pragma once
+#include "gates.h"
+#include "packet.h"
+
+/* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 2048);
+	__type(key, __u64);
+	__type(value, __u8);
+} known SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32); /* worker */
+	__type(value, __u32); /* a ring */
+} rings SEC(".maps");
+
+/* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
+static __always_inline __u64 client_prefix(const struct packet *pkt)
+{
+	const __u32 *word = pkt->flow.client.word;
+
+	if (pkt->family == AF_INET)
+		return ((__u64)(word[3] & bpf_htonl(0xffffff00)) << 32) | word[2];
+	return ((__u64)word[1] << 32) | word[0];
+}
+
+/* Makes the gate of a new flow. Within the budget anybody may; in the reserve
+ * only clients whose prefix has completed a handshake before. */
+static __always_inline bool make_gate(const struct packet *pkt, const struct gate *gate,
+				      struct event_head *event)
+{
+	__u64 prefix = client_prefix(pkt);
+	struct flow flow = pkt->flow;
+	struct gate made = *gate;
+
+	if (!bpf_map_update_elem(&gates, &flow, &made, BPF_ANY)) {
+		/* An earlier attempt on this tuple may have used the reserve. */
+		bpf_map_delete_elem(&gates_kept, &flow);
+		return true;
+	}
+	if (bpf_map_lookup_elem(&known, &prefix) &&
+	    !bpf_map_update_elem(&gates_kept, &flow, &made, BPF_ANY)) {
+		event->kept = 1;
+		return true;
+	}
+	count(STAT_GATES_FULL);
+	return false;
+}
+
+/* Gives a worker an event with the frame, and the flow its `gate` if there is
+ * one to make. False when there is no room for either: then nothing has changed,
+ * and the gate of an earlier attempt still stands. */
+STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
+		__u32 worker, const struct gate *gate)
+{
+	__u32 bytes = skb->len < FRAME_MAX ? skb->len : FRAME_MAX;
+	struct event *event;
+	void *ring;
+
+	ring = bpf_map_lookup_elem(&rings, &worker);
+	if (!pkt || !head || !ring)
+		return false;
+	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
+	if (!event) {
+		count(STAT_EVENTS_LOST);
+		return false;
+	}
+	event->head = *head;
+	event->head.ifindex = skb->ifindex;
+	event->head.l2_bytes = pkt->l2_bytes;
+	event->head.isn = bpf_ntohl(pkt->tcp.seq);
+	event->head.frame_bytes = bytes;
+	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
+	 * FRAME_MAX; clang must not fold what it knows into it. */
+	asm volatile("" : "+r"(bytes));
+	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||
+	    (gate && !make_gate(pkt, gate, &event->head))) {
+		bpf_ringbuf_discard(event, 0);
+		return false;
+	}
+	bpf_ringbuf_submit(event, 0);
+	return true;
+}

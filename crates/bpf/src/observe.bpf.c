@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Watches handshakes leave by an interface: SYNs toward servers, with the addresses
+ * that NAT gave them, and SYN-ACKs toward clients. No packet is changed or held.
+ *
+ * observe        tc egress on every interface
+ */
+#include "observe.h"
+#include "packet.h"
+
+/* Bytes of options that a TCP header can have. */
+#define TCP_OPTIONS_MAX 40
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_MSS 2	  /* RFC 9293 section 3.7.1 */
+#define TCP_OPTION_WINDOW_SCALE 3 /* RFC 7323 section 2 */
+#define TCP_OPTION_SACK 4	  /* RFC 2018 section 2 */
+#define TCP_OPTION_TIMESTAMPS 8	  /* RFC 7323 section 3 */
+#define TCP_FLAGS_AT 13
+#define TCP_SYN 2
+
+/* A walk over the options of a SYN-ACK. */
+struct walk {
+	struct __sk_buff *skb;
+	__u32 at;
+	__u32 end;
+	struct server_options found;
+};
+
+/* Reads one option; 1 ends the walk. */
+static long read_option(__u32 index, struct walk *walk)
+{
+	struct {
+		__u8 kind;
+		__u8 bytes;
+		__u8 value[2];
+	} option = {};
+
+	(void)index;
+	if (walk->at >= walk->end ||
+	    bpf_skb_load_bytes(walk->skb, walk->at, &option.kind, sizeof(option.kind)) ||
+	    option.kind == TCP_OPTION_END)
+		return 1;
+	if (option.kind == TCP_OPTION_NOP) {
+		walk->at += 1;
+		return 0;
+	}
+	if (bpf_skb_load_bytes(walk->skb, walk->at + 1, &option.bytes, sizeof(option.bytes)) ||
+	    option.bytes < 2 || walk->at + option.bytes > walk->end)
+		return 1;
+	/* It ends in the packet where the options do, or the next look will see. */
+	bpf_skb_load_bytes(walk->skb, walk->at + 2, option.value, sizeof(option.value));
+	if (option.kind == TCP_OPTION_MSS && option.bytes == 4)
+		walk->found.mss = option.value[0] << 8 | option.value[1];
+	if (option.kind == TCP_OPTION_WINDOW_SCALE && option.bytes == 3) {
+		walk->found.window_shift = option.value[0];
+		walk->found.flags |= OFFERS_WINDOW_SCALE;
+	}
+	if (option.kind == TCP_OPTION_SACK)
+		walk->found.flags |= OFFERS_SACK;
+	if (option.kind == TCP_OPTION_TIMESTAMPS)
+		walk->found.flags |= OFFERS_TIMESTAMPS;
+	walk->at += option.bytes;
+	return 0;
+}
+
+/* A SYN leaves. Of an observed handshake it shows what NAT made of it. */
+STEP int see_syn(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct handshake *handshake;
+	struct flow *flow;
+	__be32 isn;
+
+	if (!pkt || (skb->mark & socket_mark))
+		return 0;
+	isn = pkt->tcp.seq;
+	flow = bpf_map_lookup_elem(&leaving, &isn);
+	if (!flow)
+		return 0;
+	handshake = bpf_map_lookup_elem(&handshakes, flow);
+	if (!handshake || handshake->isn != isn)
+		return 0;
+	handshake->source = pkt->flow.client;
+	if (!is_same(&flow->client, &pkt->flow.client) ||
+	    flow->client_port != pkt->flow.client_port)
+		handshake->translated |= TRANSLATED_SOURCE;
+	if (!is_same(&flow->server, &pkt->flow.server) ||
+	    flow->server_port != pkt->flow.server_port)
+		handshake->translated |= TRANSLATED_DESTINATION;
+	handshake->flags |= HANDSHAKE_LEFT;
+	return 0;
+}
+
+/* A SYN-ACK of the node's own listener leaves: what it needs of this host works. */
+static __always_inline void see_own_syn_ack(const struct flow *flow, __u32 ifindex)
+{
+	struct profile *profile = find_profile(flow, ifindex);
+
+	if (profile && profile->state == PROFILE_LEARNED)
+		profile->state = PROFILE_PROVED;
+}
+
+/* A SYN-ACK leaves toward a client; its TCP header is at `at`. */
+STEP int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct walk walk = { .skb = skb, .at = at + sizeof(struct tcphdr) };
+	struct handshake *handshake;
+	struct flow flow;
+
+	if (!pkt)
+		return 0;
+	flow = reversed(&pkt->flow);
+	if (skb->mark & socket_mark) {
+		see_own_syn_ack(&flow, skb->ifindex);
+		return 0;
+	}
+	handshake = bpf_map_lookup_elem(&handshakes, &flow);
+	if (!handshake || handshake->ifindex != skb->ifindex ||
+	    bpf_ntohl(pkt->tcp.ack_seq) != bpf_ntohl(handshake->isn) + 1)
+		return 0;
+	if (handshake->syn_ack_ns) {
+		handshake->flags |= HANDSHAKE_REPEATED;
+		return 0;
+	}
+	walk.end = at + pkt->tcp.doff * 4;
+	bpf_loop(TCP_OPTIONS_MAX, read_option, &walk, 0);
+	handshake->options = walk.found;
+	handshake->ack = bpf_htonl(bpf_ntohl(pkt->tcp.seq) + 1);
+	handshake->syn_ack_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* The flags of a TCP segment, or 0 for what is none: all that is looked at of
+ * most packets. */
+static __always_inline __u8 tcp_flags(struct __sk_buff *skb, __u32 at)
+{
+	__u8 flags = 0, protocol = 0, version_and_length = 0;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, at, &version_and_length, 1) ||
+		    bpf_skb_load_bytes(skb, at + offsetof(struct iphdr, protocol), &protocol, 1))
+			return 0;
+		at += (version_and_length & 0xf) * 4;
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, nexthdr), &protocol, 1))
+			return 0;
+		at += sizeof(struct ipv6hdr);
+	}
+	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + TCP_FLAGS_AT, &flags, 1))
+		return 0;
+	return flags;
+}
+
+SEC("tcx/egress")
+int observe(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	struct packet pkt = {};
+	__u32 at;
+
+	/* A tagged frame was seen on its VLAN device. */
+	if (!device || skb->vlan_present || !(tcp_flags(skb, device->l2_bytes) & TCP_SYN))
+		return TC_ACT_UNSPEC;
+	at = parse_ip(skb, &pkt, device->l2_bytes);
+	if (!at || pkt.fragment || !parse_tcp(skb, &pkt, at))
+		return TC_ACT_UNSPEC;
+	if (pkt.tcp.ack)
+		see_syn_ack(skb, &pkt, at);
+	else
+		see_syn(skb, &pkt);
+	return TC_ACT_UNSPEC;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

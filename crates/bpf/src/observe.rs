@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program that watches handshakes leave, and what it and the redirect program learn.
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::attach::{Hold, Hook, Place};
+use crate::error::Error;
+use crate::object::{Map, Program};
+use crate::objects::observe::{self, program};
+use crate::objects::types;
+use crate::redirect::{self, Settings};
+
+/// `TRANSLATED_SOURCE`, `TRANSLATED_DESTINATION`
+const SOURCE: u8 = 1;
+const DESTINATION: u8 = 2;
+
+/// How destinations are observed before flows to them are relayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observing {
+    /// How long what was learned counts.
+    pub ttl: Duration,
+    /// How long flows are forwarded that relays have failed with.
+    pub bypass: Duration,
+    /// What a relay has to save, at least, by what was observed.
+    pub gain_min: Duration,
+}
+
+impl Observing {
+    pub(crate) fn value(self, epoch: u32) -> types::observing {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        types::observing {
+            ttl_ns: ns(self.ttl),
+            bypass_ns: ns(self.bypass),
+            epoch,
+            gain_min_us: u32::try_from(self.gain_min.as_micros()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// What address translation does to flows, as it was observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Translated {
+    /// Their source: servers see another address or port.
+    pub source: bool,
+    /// Their destination.
+    pub destination: bool,
+}
+
+impl Translated {
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        Self {
+            source: bits & SOURCE != 0,
+            destination: bits & DESTINATION != 0,
+        }
+    }
+}
+
+/// How far a profile is trusted (`enum profile_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// A handshake was observed.
+    Learned,
+    /// A relay's handshake with the client has worked.
+    Proved,
+    /// A relay got no answer.
+    Doubted,
+    /// What was forwarded then did.
+    Bypassed,
+}
+
+/// What was learned of connections of a client with a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The address that the network behind this host sees of the client (16 bytes,
+    /// v4-mapped for IPv4).
+    pub source: [u8; 16],
+    /// What address translation does.
+    pub translated: Translated,
+    /// How far it is trusted.
+    pub trust: Trust,
+    /// Round trip between this host and the client, at its handshake.
+    pub client_rtt: Duration,
+    /// Round trip between this host and the server.
+    pub server_rtt: Duration,
+}
+
+impl Profile {
+    pub(crate) fn read(value: &types::profile) -> Self {
+        Self {
+            source: crate::lane::octets(value.source),
+            translated: Translated::from_bits(value.translated),
+            trust: match value.state {
+                0 => Trust::Learned,
+                1 => Trust::Proved,
+                2 => Trust::Doubted,
+                _ => Trust::Bypassed,
+            },
+            client_rtt: Duration::from_micros(value.client_us.into()),
+            server_rtt: Duration::from_micros(value.server_us.into()),
+        }
+    }
+
+    /// The source as an address.
+    #[must_use]
+    pub fn source(&self) -> std::net::IpAddr {
+        Ipv6Addr::from(self.source).to_canonical()
+    }
+}
+
+/// The loaded program.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    pub(crate) program: Program,
+}
+
+impl Observer {
+    /// Loads the program on the maps of the redirect program.
+    pub(crate) fn load(settings: &Settings, shared: &[Arc<Map>]) -> Result<Self, Error> {
+        let object = &observe::OBJECT;
+        let numbers = 0..object.maps.len();
+        let maps = numbers.map(|number| {
+            redirect::shared(object, number, shared).map_or_else(|| object.make(number, None), Ok)
+        });
+        let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+        let constants = observe::Settings {
+            socket_mark: settings.socket_mark,
+        };
+        let types = object.load_types()?;
+        let program = object.load(program::OBSERVE, &types, &maps, &constants.in_order())?;
+        Ok(Self { program })
+    }
+
+    /// Watches what leaves by an interface.
+    pub(crate) fn hold(&self, ifindex: u32, successions: u16) -> io::Result<Hold> {
+        let place = Place {
+            ifindex,
+            hook: Hook::Egress,
+            successions,
+        };
+        Hold::lasting(&self.program, place)
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The first relay between a client and a service, after a handshake of theirs was
+//! forwarded and observed.
+//!
+//! It holds the client's SYN until the server has answered, as strict mode does, and gives
+//! the SYN back to forwarding as soon as something lacks: an answer of the server about when
+//! it is due (a firewall may treat what this host sends otherwise than what it forwards), or
+//! an answer of this host to the client (a firewall may drop what is delivered here). A
+//! client loses a moment by it, once, and no connection.
+
+use std::time::Duration;
+
+use crate::intercept::{Intercept, Source};
+
+use super::Worker;
+use super::hop::Kept;
+
+/// How long this host may take to answer a SYN that is delivered to it.
+pub(super) const DELIVERY: Duration = Duration::from_millis(50);
+/// Trials in a row that fail until this host is thought to stand in the way of relays.
+const FAILED_MAX: u32 = 3;
+/// How long a server may take, besides three times the round trip that was observed.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+impl<I: Intercept> Worker<I> {
+    /// How long a flow waits for its server before that has failed.
+    pub(super) fn trial_patience(&mut self, key: u64) -> Duration {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return Duration::MAX;
+        };
+        let flow = entry.flow;
+        if !entry.pending().is_some_and(|pending| pending.trial) {
+            return Duration::MAX;
+        }
+        let observed = self.intercept.observed(&flow);
+        observed.map_or(PATIENCE, |observed| observed.server_rtt * 3 + PATIENCE)
+    }
+
+    /// How much of its client's address an upstream connection may have, and the address
+    /// that takes its place.
+    pub(super) fn source(&mut self, key: u64) -> (Kept, Option<std::net::IpAddr>) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return (Kept::AddressAndPort, None);
+        };
+        if !entry.is_observed() {
+            return (Kept::AddressAndPort, None);
+        }
+        let flow = entry.flow;
+        let trial = entry.pending().is_some_and(|pending| pending.trial);
+        match self.intercept.source(&flow, trial) {
+            Source::Client => (Kept::AddressAndPort, None),
+            Source::ClientAddress => (Kept::Address, None),
+            Source::Translated(ip) => (Kept::Nothing, Some(ip)),
+        }
+    }
+
+    /// The time is over that this host had to answer the client of a trial. Whether it has: then
+    /// the client has its own time to prove itself. Otherwise the SYN is forwarded.
+    pub(super) fn is_answered_trial(&mut self, key: u64) -> bool {
+        let prove_by = self.now + self.rules.half_open().expiry;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return false;
+        };
+        let flow = entry.flow;
+        let Some(pending) = entry.pending().filter(|pending| pending.trial) else {
+            return false;
+        };
+        pending.trial = false;
+        let observed = self.intercept.observed(&flow);
+        if observed.is_some_and(|observed| observed.answered) {
+            if let Some(pending) = self.pending(key) {
+                pending.prove_by = prove_by;
+            }
+            return true;
+        }
+        self.yield_trial(key);
+        true
+    }
+
+    /// A trial got no answer. Where none of several does, none will.
+    pub(super) fn on_failed_trial(&mut self) {
+        self.failed_trials += 1;
+        if self.failed_trials >= FAILED_MAX {
+            self.failed_trials = 0;
+            self.intercept.block();
+        }
+    }
+
+    /// Gives a flow back to forwarding whose client this host does not answer. The reset for the
+    /// half-open connection leaves first, so that it does not meet the client's own.
+    fn yield_trial(&mut self, key: u64) {
+        self.counters.undelivered.add(1);
+        self.on_failed_trial();
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        let syn = pending.syn.take();
+        let gate = (!pending.gates.is_empty()).then(|| pending.gates.remove(0));
+        let flow = self.entries.get(key).map(|entry| entry.flow);
+        self.expire(key);
+        if let Some(flow) = flow {
+            self.intercept.doubt(&flow);
+        }
+        if let (Some(syn), Some((flow, gate))) = (syn, gate) {
+            self.pass_on(&flow, &syn, gate);
+        }
+    }
+}

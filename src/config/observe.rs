@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[observe]`: what has to be seen of a destination before flows to it are relayed.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::value::show_duration;
+
+/// The `[observe]` section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Observe {
+    /// How long an observed handshake counts.
+    pub(crate) ttl: Duration,
+    /// How long flows are forwarded that a relay has failed with.
+    pub(crate) bypass_for: Duration,
+    /// What a relay has to save, at least.
+    pub(crate) gain_min: Duration,
+}
+
+impl Default for Observe {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(3600),
+            bypass_for: Duration::from_secs(600),
+            gain_min: Duration::from_millis(1),
+        }
+    }
+}
+
+/// The section as it is shown.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    ttl: String,
+    bypass_for: String,
+    gain_min: String,
+}
+
+impl Shown {
+    pub(super) fn of(observe: &Observe) -> Self {
+        Self {
+            ttl: show_duration(observe.ttl),
+            bypass_for: show_duration(observe.bypass_for),
+            gain_min: show_duration(observe.gain_min),
+        }
+    }
+}

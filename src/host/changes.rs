@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changes of what this host lets pass and where it sends it: firewall rules and sets
+//! (nftables), routes, routing rules, addresses.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use posthaste_netlink::Netlink;
+
+/// `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV4_RULE`, `RTMGRP_IPV6_IFADDR`,
+/// `RTMGRP_IPV6_ROUTE`, and of `RTNLGRP_IPV6_RULE`, which is group 19, the bit.
+const ROUTING_GROUPS: u32 = 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18;
+/// `NFNLGRP_NFTABLES`, which is group 7.
+const NFTABLES_GROUPS: u32 = 1 << 6;
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostChange {
+    /// Firewall rules, or elements of their sets.
+    Firewall,
+    /// Routes, routing rules or addresses.
+    Routing,
+}
+
+impl HostChange {
+    /// What changed, in a word of the log.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Firewall => "firewall",
+            Self::Routing => "routing",
+        }
+    }
+}
+
+/// A subscription to changes of one kind. Its descriptor is readable when there was one.
+#[derive(Debug)]
+pub(crate) struct ChangeWatch {
+    notifications: Netlink,
+    change: HostChange,
+}
+
+impl ChangeWatch {
+    /// Subscribes.
+    ///
+    /// # Errors
+    /// The kernel has no such notifications.
+    pub(crate) fn open(change: HostChange) -> io::Result<Self> {
+        let notifications = match change {
+            HostChange::Firewall => Netlink::subscribed_to_netfilter(NFTABLES_GROUPS)?,
+            HostChange::Routing => Netlink::subscribed(ROUTING_GROUPS)?,
+        };
+        Ok(Self {
+            notifications,
+            change,
+        })
+    }
+
+    /// Of what it tells.
+    pub(crate) fn change(&self) -> HostChange {
+        self.change
+    }
+
+    /// Whether there was a change since the last call.
+    pub(crate) fn take(&self) -> io::Result<bool> {
+        let mut changed = false;
+        loop {
+            match self.notifications.notifications(|_, _| ()) {
+                Ok(()) => changed = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
+                // Some were lost, so there were some.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsRawFd for ChangeWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.notifications.as_fd().as_raw_fd()
+    }
+}

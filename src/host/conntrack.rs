@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether this host tracks connections (nf_conntrack), which its firewall and address
+//! translation do.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// How many connections are tracked in the network namespace of whoever reads it.
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+/// How long an answer counts.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What was last found.
+#[derive(Debug, Default)]
+pub(crate) struct Conntrack {
+    found: Option<(Instant, bool)>,
+}
+
+impl Conntrack {
+    /// Whether connections are tracked; with `now`, at this moment, else within the last second.
+    pub(crate) fn is_active(&mut self, now: bool) -> bool {
+        let fresh = self.found.filter(|(at, _)| !now && at.elapsed() < FRESH);
+        if let Some((_, active)) = fresh {
+            return active;
+        }
+        // Without the module there is no such file.
+        let count = fs::read_to_string(COUNT).unwrap_or_default();
+        let active = is_positive(&count);
+        self.found = Some((Instant::now(), active));
+        active
+    }
+}
+
+fn is_positive(count: &str) -> bool {
+    count.trim().parse().is_ok_and(|count: u64| count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_and_no_connection_are_no_tracking() {
+        let counts = ["", "0\n", "1\n", "262144\n", "many"];
+        assert_eq!(counts.map(is_positive), [false, false, true, true, false]);
+    }
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node observes of destinations before it relays flows to them.
+
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::support::{
+    MODES, PORT, Pair, binary, counter, firewall, firewall_script, line, listen, network,
+    remove_firewall, until, until_counter,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A node that observes first, and finds every gain worth it.
+fn observing(host: &Namespace, mode: &str) -> Node {
+    let config = format!("[observe]\ngain_min = \"0s\"\n[defaults]\naccept = {mode:?}\n");
+    let node = Node::builder(host, binary()).config(&config).observing();
+    node.start().expect("the node becomes ready")
+}
+
+/// A counter of the eBPF programs.
+fn redirect(node: &Node, name: &str) -> u64 {
+    let status = node.status().expect("the node answers");
+    status["redirect"][name].as_u64().expect("a counter")
+}
+
+/// Connects, exchanges some bytes and closes; returns whether the connection was relayed.
+fn connect(
+    network: &Network,
+    node: &Node,
+    family: Family,
+    listener: &std::net::TcpListener,
+) -> bool {
+    let before = counter(node, "relays_opened");
+    let mut pair = Pair::open(network, family, listener);
+    pair.check();
+    pair.close_client_first();
+    until("the relay has ended", || counter(node, "relays") == 0);
+    counter(node, "relays_opened") > before
+}
+
+#[test]
+fn known_destinations_are_relayed() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            let strict = counter(&node, "strict");
+            assert!(
+                !connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            assert_eq!(
+                counter(&node, "strict"),
+                strict + 1,
+                "the second is a trial"
+            );
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            let trials = if mode == "strict" {
+                strict + 2
+            } else {
+                strict + 1
+            };
+            assert_eq!(counter(&node, "strict"), trials, "the third is none");
+        }
+        assert_eq!(redirect(&node, "learned"), 2);
+        assert_eq!(redirect(&node, "trials"), 2);
+    }
+}
+
+#[test]
+fn near_destinations_are_left_alone() {
+    let network = network([Link::delay(2 * MS), Link::Veth]);
+    let listener = listen(network.server(), PORT);
+    let node = Node::builder(network.node(0), binary()).observing();
+    let node = node.start().expect("the node becomes ready");
+    for family in Family::ALL {
+        for _ in 0..3 {
+            assert!(!connect(&network, &node, family, &listener), "{family}");
+        }
+    }
+    assert_eq!(redirect(&node, "no_gain"), 4);
+}
+
+#[test]
+fn firewall_changes_are_noticed() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let node = observing(network.node(0), "early");
+    for family in Family::ALL {
+        connect(&network, &node, family, &listener);
+        assert!(connect(&network, &node, family, &listener));
+    }
+    firewall(
+        network.node(0),
+        "other",
+        &[("forward", "tcp dport 81 drop")],
+    );
+    until("what was learned is forgotten", || {
+        !connect(&network, &node, Family::V4, &listener)
+    });
+    assert!(!connect(&network, &node, Family::V6, &listener));
+    remove_firewall(network.node(0), "other");
+}
+
+#[test]
+fn masqueraded_clients_are_relayed() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    firewall_script(
+        network.node(0),
+        "table inet nat {\nchain post {\ntype nat hook postrouting priority 100;\nmasquerade\n}\n}\n",
+    );
+    for mode in MODES {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            let direct = Pair::open(&network, family, &listener);
+            let seen = direct.seen_by_server().ip();
+            direct.close_client_first();
+            assert_ne!(seen, network.client_address(family), "it is translated");
+            for _ in 0..3 {
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                assert_eq!(pair.seen_by_server().ip(), seen, "{mode} {family}");
+                pair.close_client_first();
+            }
+        }
+        until_counter(&node, "relays_opened", 6);
+    }
+}
+
+#[test]
+fn hosts_that_drop_what_is_for_themselves_forward() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let input = "policy drop;\nct state established,related accept\nip6 nexthdr icmpv6 accept";
+    firewall(network.node(0), "strict", &[("input", input)]);
+    for mode in MODES {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            for _ in 0..4 {
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                pair.close_client_first();
+            }
+        }
+        assert_eq!(counter(&node, "undelivered"), 2, "{mode}");
+        assert_eq!(redirect(&node, "bypasses"), 2, "{mode}");
+    }
+}
+
+#[test]
+fn hosts_in_the_way_are_noticed() {
+    let network = line();
+    firewall(
+        network.node(0),
+        "strict",
+        &[("input", "policy drop;\nip6 nexthdr icmpv6 accept")],
+    );
+    let node = Node::builder(network.node(0), binary());
+    let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
+    let node = node.config(config).observing();
+    let node = node.start().expect("the node becomes ready");
+    for port in 80..90 {
+        let listener = listen(network.server(), port);
+        for _ in 0..3 {
+            let mut pair = Pair::open(&network, Family::V4, &listener);
+            pair.check();
+            pair.close_client_first();
+        }
+    }
+    assert_eq!(counter(&node, "undelivered"), 3, "then it tries no more");
+    assert!(redirect(&node, "blocked") >= 20);
+    remove_firewall(network.node(0), "strict");
+    let listener = listen(network.server(), PORT);
+    until("it relays", || {
+        connect(&network, &node, Family::V4, &listener)
+    });
+}
