@@ -14,6 +14,7 @@
 //! One row alone, with what was observed: `cargo test --test e2e routers::NAME -- --nocapture`.
 
 mod containers;
+mod emulated;
 mod filters;
 mod home;
 mod limits;

@@ -191,3 +191,28 @@ fn invalid_is_dropped() {
     };
     Row::new(build, open()).relays().run();
 }
+
+/// A backbone router without state: nothing is tracked, and lists without state filter.
+#[test]
+fn stateless_lists() {
+    let build = || {
+        routed(
+            "table IP raw {
+            chain before { type filter hook prerouting priority -300
+            notrack
+            IP saddr LAN.3 tcp dport 80 tcp flags & (syn|ack) == syn drop
+            }
+            chain from_us { type filter hook output priority -300
+            notrack
+            }
+            }",
+        )
+    };
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("client@LAN.3", ("WAN.2", 81)),
+        silent("client@LAN.3", ("WAN.2", 80)),
+        refused("client@LAN.2", ("WAN.2", 82)),
+    ];
+    Row::new(build, probes).run();
+}

@@ -104,3 +104,32 @@ fn dnat() {
     )
     .run();
 }
+
+/// A captive portal or a proxy such as squid: what guests send to port 80 of anybody is answered by the router.
+#[test]
+fn redirect_to_the_router() {
+    let build = || {
+        let mut site = Site::with_private_lan();
+        site.serve(ROUTER, &[3128]);
+        let script = "table IP nat {
+            chain before { type nat hook prerouting priority -100
+            iifname lan IP saddr != LAN.4 tcp dport 80 redirect to :3128
+            }
+            chain after { type nat hook postrouting priority 100
+            oifname wan masquerade
+            }
+            }";
+        site.nft(ROUTER, script);
+        site
+    };
+    Row::new(
+        build,
+        [
+            answered("client@LAN.2", ("WAN.2", 80)),
+            answered("client@LAN.3", ("WAN.77", 80)),
+            answered("client@LAN.4", ("WAN.2", 80)),
+            answered("client@LAN.2", ("WAN.2", 81)),
+        ],
+    )
+    .run();
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routers that choose among ways, and those that see one direction only.
 
-use super::probe::{answered, refused, silent};
+use super::probe::{answered, refused, silent, unreachable};
 use super::row::Row;
 use super::site::{ROUTER, Site};
 use crate::support::firewall;
@@ -166,4 +166,26 @@ fn strict_reverse_path() {
         silent("client@WAN.9", ("WAN.2", 80)),
     ];
     Row::new(build, probes).relays().run();
+}
+
+/// A router that keeps a client from one network by a rule for routing, and has no route to another.
+#[test]
+fn prohibited_by_rule_and_by_route() {
+    let build = || {
+        let site = Site::with_routed_lan();
+        site.ip(
+            ROUTER,
+            "rule add from LAN.3/ALL to WAN.2/ALL prohibit\nroute add blackhole WAN.3/ALL\n\
+            route add unreachable WAN.4/ALL",
+        );
+        site
+    };
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        unreachable("client@LAN.3", ("WAN.2", 80)),
+        silent("client@LAN.2", ("WAN.3", 80)),
+        unreachable("client@LAN.2", ("WAN.4", 80)),
+        unreachable("client@LAN.2", ("NET.4", 80)),
+    ];
+    Row::new(build, probes).run();
 }
