@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs a static posthaste, and the tests of the eBPF programs, on Debian 12's
-# Linux 6.1, the oldest kernel that a node supports, in an emulated machine
-# without network or disk: an older verifier reads the programs there, and tc
-# filters hold them.
+# Runs a static posthaste, the tests of the eBPF programs, and those of routers
+# with VRFs and flowtables, on Debian 12's Linux 6.1, the oldest kernel that a
+# node supports, in an emulated machine without network or disk: an older
+# verifier reads the programs there, and tc filters hold them.
 #
 #   scripts/kernel-test.sh POSTHASTE
 #
@@ -15,14 +15,14 @@ readonly HERE=$(cd "$(dirname "$0")" && pwd)
 readonly CACHE=${CARGO_TARGET_DIR:-$HERE/../target}/kernel-test
 readonly SECONDS_MAX=1800
 # What iproute2, the node and the tests have the kernel load by itself.
-readonly MODULES='drivers/net/(veth|tun|dummy)|net/(ipv4|ipv6|sched)/[^/]*|net/ipv4/[^/]*diag'
+readonly MODULES='drivers/net/(veth|tun|dummy|vrf)|net/(ipv4|ipv6|sched|netfilter)/[^/]*|net/ipv[46]/netfilter/nf_[^/]*|net/ipv4/[^/]*diag|lib/libcrc32c|crypto/crc32c[^/]*|arch/x86/crypto/crc32c[^/]*'
 
 main() {
     (($# == 1)) || die "usage: $0 POSTHASTE"
     require qemu-system-x86_64 qemu-system-x86
     mkdir -p "$CACHE"
     fetch_packages
-    build_image "$1" "$(test_binary)"
+    build_image "$1" "$(test_binary -p posthaste-bpf --test programs)" "$(test_binary -p posthaste --test e2e)"
     boot
     judge
 }
@@ -70,15 +70,15 @@ unpack() {
     dpkg-deb -x "$1" "$CACHE/$2"
 }
 
-# The tests of the programs, built.
+# test_binary WHICH...: the program with some tests, built.
 test_binary() {
-    local build=(cargo test --locked -p posthaste-bpf --test programs --no-run)
+    local build=(cargo test --locked "$@" --no-run)
     "${build[@]}" >&2
     # The second time it only says where it is.
-    "${build[@]}" 2>&1 | sed -n 's/.*Executable.*(\(.*\))$/\1/p'
+    realpath "$("${build[@]}" 2>&1 | sed -n 's/.*Executable.*(\(.*\))$/\1/p')"
 }
 
-# build_image POSTHASTE TESTS
+# build_image POSTHASTE PROGRAMS E2E
 build_image() {
     local root=$CACHE/root busybox=$CACHE/busybox/bin/busybox
     rm -rf "$root"
@@ -87,11 +87,19 @@ build_image() {
     cp "$HERE/kernel-test/init" "$root/init"
     strip -o "$root/bin/posthaste" "$1"
     strip -o "$root/bin/programs" "$2"
-    for program in ip tc; do
+    strip -o "$root/bin/e2e" "$3"
+    link_posthaste "$root" "$(dirname "$(dirname "$3")")"
+    for program in ip tc nft; do
         add_program "$root" "$(command -v $program)"
     done
     add_modules "$root"
     (cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$CACHE/image.gz"
+}
+
+# link_posthaste ROOT DIRECTORY: the tests expect the program where it was built with them.
+link_posthaste() {
+    mkdir -p "$1$2"
+    ln -s /bin/posthaste "$1$2/posthaste"
 }
 
 # A program and the libraries it is linked with.

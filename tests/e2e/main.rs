@@ -40,6 +40,7 @@ mod plan;
 mod proof;
 mod proxy;
 mod reuse;
+mod routers;
 mod rules;
 mod run;
 mod support;

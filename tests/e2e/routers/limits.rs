@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Routers that limit how many connections there are, or how fast they come.
+
+use super::probe::crowds;
+use super::row::Row;
+use super::site::{ROUTER, Site};
+
+fn limiting(rules: &str) -> Site {
+    let site = Site::with_routed_lan();
+    site.nft(ROUTER, rules);
+    site
+}
+
+/// A server that is spared: no more than four connections at a time are forwarded to its port.
+#[test]
+fn connections_at_a_time() {
+    let build = || {
+        limiting(
+            "table IP guard {
+            chain through { type filter hook forward priority 0; policy accept
+            tcp dport 80 ct state new ct count over 4 drop
+            }
+            }",
+        )
+    };
+    let probes = [crowds(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
+    Row::new(build, probes).run();
+}
+
+/// A brake for guessers of passwords: three new connections, and then one an hour.
+#[test]
+fn connections_an_hour() {
+    let build = || {
+        limiting(
+            "table IP guard {
+            chain through { type filter hook forward priority 0; policy accept
+            tcp dport 80 ct state new limit rate over 1/hour burst 3 packets drop
+            }
+            }",
+        )
+    };
+    let probes = [crowds(&[3, 0], "client@LAN.2", ("WAN.2", 80))];
+    Row::new(build, probes).run();
+}
+
+/// A small router whose table of connections is full with four: it forwards no new connection and opens none
+/// of its own. The kernel's own bound is one for all namespaces; this does what it does, where it does it.
+#[test]
+fn table_of_connections_full() {
+    let build = || {
+        limiting(
+            "table IP guard {
+            chain before { type filter hook prerouting priority -150
+            iifname lan meta l4proto tcp ct state new ct count over 4 drop
+            }
+            chain from_us { type filter hook output priority -150
+            oifname wan meta l4proto tcp ct state new ct count over 4 drop
+            }
+            }",
+        )
+    };
+    let probes = [crowds(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
+    Row::new(build, probes).run();
+}

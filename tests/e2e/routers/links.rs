@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Interfaces: bridges, narrow links, names that do not exist, addresses that come and go.
+
+use super::probe::{Probe, answered, refused, silent, unreachable};
+use super::row::Row;
+use super::site::{ROUTER, Site};
+
+/// Two hosts on the ports of a bridge of the router, whose filters see what is bridged too.
+fn bridged() -> Site {
+    let mut site = Site::new(&["client", "neighbour", ROUTER, "server"]);
+    site.cable(["client", "eth0"], [ROUTER, "port1"]);
+    site.cable(["neighbour", "eth0"], [ROUTER, "port2"]);
+    site.cable(["server", "eth0"], [ROUTER, "wan"]);
+    let bridge = "link add br-lan type bridge\nlink set br-lan up\n\
+        link set port1 master br-lan\nlink set port2 master br-lan";
+    let lines: Vec<_> = bridge.lines().map(|line| line.trim().to_owned()).collect();
+    let made = site.host(ROUTER).ip_batch(&lines);
+    made.expect("a router has bridges");
+    for (key, value) in [("iptables", "1"), ("ip6tables", "1")] {
+        let key = format!("net.bridge.bridge-nf-call-{key}");
+        site.sysctl(ROUTER, &key, value);
+    }
+    site.ip("client", "address add LAN.2/LEN dev eth0");
+    site.ip("neighbour", "address add LAN.3/LEN dev eth0");
+    site.serve("neighbour", &[80, 81]);
+    site
+}
+
+/// A router with a switch, as hosts of virtual machines have it too: `br_netfilter` shows the firewall what the
+/// bridge carries. It routes for the bridge's hosts, and neighbours may reach one port of each other.
+#[test]
+fn bridge_with_netfilter() {
+    let build = || {
+        let mut site = bridged();
+        let router = "address add LAN.1/LEN dev br-lan\naddress add WAN.1/LEN dev wan";
+        site.ip(ROUTER, router);
+        site.forward(ROUTER);
+        for host in ["client", "neighbour"] {
+            site.ip(host, "route add default via LAN.1");
+        }
+        let server = "address add WAN.2/LEN dev eth0\nroute add default via WAN.1";
+        site.ip("server", server);
+        site.serve("server", &[80, 81]);
+        let rules = "table IP guard {
+            chain through { type filter hook forward priority 0; policy drop
+            ct state established,related accept
+            meta l4proto { icmp, ipv6-icmp } accept
+            iifname br-lan tcp dport { 80, 82 } accept
+            }
+            }";
+        site.nft(ROUTER, rules);
+        site
+    };
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("neighbour@LAN.3", ("WAN.2", 80)),
+        refused("client@LAN.2", ("WAN.2", 82)),
+        silent("client@LAN.2", ("WAN.2", 81)),
+        answered("client@LAN.2", ("LAN.3", 80)),
+        silent("client@LAN.2", ("LAN.3", 81)),
+    ];
+    Row::new(build, probes).run();
+}
+
+/// A box that is a bridge and no router: it has no address, and nothing is its business.
+#[test]
+fn bridge_without_routing() {
+    let probes = [
+        answered("client@LAN.2", ("LAN.3", 80)),
+        answered("client@LAN.2", ("LAN.3", 81)),
+        refused("client@LAN.2", ("LAN.3", 82)),
+    ];
+    Row::new(bridged, probes).relays_none().run();
+}
+
+/// Beyond the router is a link of 1280 bytes, and nobody hears of packets that are too large for it.
+fn narrow() -> Site {
+    let mut site = Site::new(&["client", ROUTER, "near", "far", "server"]);
+    site.cable(["client", "eth0"], [ROUTER, "lan"]);
+    site.cable([ROUTER, "wan"], ["near", "west"]);
+    site.cable(["near", "east"], ["far", "west"]);
+    site.cable(["far", "east"], ["server", "eth0"]);
+    for (host, lines) in [
+        (
+            "client",
+            "address add LAN.2/LEN dev eth0\nroute add default via LAN.1",
+        ),
+        (
+            ROUTER,
+            "address add LAN.1/LEN dev lan\naddress add WAN.1/LEN dev wan\nroute add default via WAN.2",
+        ),
+        (
+            "near",
+            "address add WAN.2/LEN dev west\naddress add MID.1/LEN dev east\n\
+             route add LAN.0/LEN via WAN.1\nroute add NET.0/LEN via MID.2\n\
+             link set east mtu 1280",
+        ),
+        (
+            "far",
+            "address add MID.2/LEN dev west\naddress add NET.1/LEN dev east\n\
+             route add default via MID.1\nlink set west mtu 1280",
+        ),
+        (
+            "server",
+            "address add NET.2/LEN dev eth0\nroute add default via NET.1",
+        ),
+    ] {
+        site.ip(host, lines);
+    }
+    for host in [ROUTER, "near", "far"] {
+        site.forward(host);
+    }
+    let rules = "table IP guard {
+        chain from_us { type filter hook output priority 0
+        ICMP type ERRORS drop
+        }
+        }";
+    for host in ["near", "far"] {
+        site.nft(host, rules);
+    }
+    site.serve("server", &[80]);
+    site
+}
+
+/// A subscriber's line (PPPoE, a tunnel) where somebody filters ICMP: the router clamps the segments.
+#[test]
+fn narrow_uplink_with_clamping() {
+    let build = || {
+        let site = narrow();
+        let rules = "table IP mangle {
+            chain through { type filter hook forward priority -150
+            meta l4proto tcp tcp flags & (syn|rst) == syn tcp option maxseg size set 1220
+            }
+            }";
+        site.nft(ROUTER, rules);
+        site
+    };
+    let probes = [
+        answered("client@LAN.2", ("NET.2", 80)),
+        refused("client@LAN.2", ("NET.2", 82)),
+    ];
+    Row::new(build, probes).run();
+}
+
+/// The same line without clamping: hosts find out themselves what fits (RFC 4821).
+#[test]
+fn narrow_uplink_with_probing_hosts() {
+    let build = || {
+        let site = narrow();
+        for host in ["client", "server"] {
+            site.sysctl(host, "net.ipv4.tcp_mtu_probing", "1");
+        }
+        site
+    };
+    let probes = [
+        answered("client@LAN.2", ("NET.2", 80)).briefly(),
+        refused("client@LAN.2", ("NET.2", 82)),
+    ];
+    Row::new(build, probes).run();
+}
+
+/// What any client of an open router gets.
+fn open() -> [Probe; 3] {
+    [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("client@LAN.3", ("WAN.3", 81)),
+        refused("client@LAN.2", ("WAN.2", 82)),
+    ]
+}
+
+/// An interface that is written wrongly in the node's configuration.
+#[test]
+fn misspelt_interface() {
+    let config = "[transparent]\ninterfaces = [\"lan\", \"wam\"]\n";
+    let row = Row::new(Site::with_routed_lan, open()).config(config);
+    row.refuses("there is no interface wam").run();
+}
+
+/// One side of the path is missing in the node's configuration.
+#[test]
+fn only_one_interface_named() {
+    let config = "[transparent]\ninterfaces = [\"lan\"]\n";
+    let row = Row::new(Site::with_routed_lan, open()).config(config);
+    row.relays_none().run();
+}
+
+/// An uplink that comes back under another name than the node's configuration has, as dialled ones do.
+#[test]
+fn uplink_renamed() {
+    let rename = |site: &Site| {
+        let renamed = "link set wan down\nlink set wan name ppp0\nlink set ppp0 up";
+        let lines: Vec<_> = renamed.lines().map(str::to_owned).collect();
+        let done = site.host(ROUTER).ip_batch(&lines);
+        done.expect("an interface that is down can be renamed");
+        site.ip(ROUTER, "address replace WAN.1/LEN dev ppp0");
+    };
+    let config = "[transparent]\ninterfaces = [\"lan\", \"wan\"]\n";
+    let row = Row::new(Site::with_routed_lan, open()).config(config);
+    row.then(rename, open()).run();
+}
+
+/// An uplink whose address goes and comes back, as with DHCP, behind which clients are masqueraded.
+#[test]
+fn address_goes_and_returns() {
+    let build = || {
+        let site = Site::with_private_lan();
+        let rules = "table IP nat {
+            chain after { type nat hook postrouting priority 100
+            oifname wan masquerade
+            }
+            }";
+        site.nft(ROUTER, rules);
+        site
+    };
+    let go = |site: &Site| site.ip(ROUTER, "address del WAN.1/LEN dev wan");
+    let come = |site: &Site| site.ip(ROUTER, "address add WAN.1/LEN dev wan");
+    let there = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("client@LAN.3", ("WAN.2", 81)),
+    ];
+    let gone = [
+        unreachable("client@LAN.2", ("WAN.2", 80)),
+        unreachable("client@LAN.4", ("WAN.3", 80)),
+    ];
+    let row = Row::new(build, there.clone());
+    row.then(go, gone).then(come, there).run();
+}

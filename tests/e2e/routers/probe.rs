@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections from one address to another, and what becomes of them.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use posthaste_lab::network::Family;
+use socket2::Socket;
+
+use super::server::answer;
+use super::site::{Site, address};
+use crate::support::tcp_socket;
+
+/// After so long without an answer a client has got none: a SYN and a repeated one were not answered.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// How long whatever should be answered may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Bytes that a client sends.
+const REQUEST_BYTES: usize = 9000;
+/// Connections of a crowd.
+pub(super) const CROWD: usize = 8;
+
+/// What became of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Outcome {
+    /// Everything arrived, and so did the end.
+    Answered {
+        /// The client's address as the server sees it.
+        peer: IpAddr,
+        /// Where the server was reached.
+        server: SocketAddr,
+    },
+    /// A reset in place of a handshake.
+    Refused,
+    /// An ICMP error in place of a handshake; the number of the client's error.
+    Unreachable(i32),
+    /// No handshake.
+    Silent,
+    /// A handshake, and then something went wrong.
+    Broken(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answered { peer, server } => write!(f, "answered by {server} to {peer}"),
+            Self::Refused => f.write_str("refused"),
+            Self::Unreachable(errno) => write!(f, "unreachable (errno {errno})"),
+            Self::Silent => f.write_str("silent"),
+            Self::Broken(how) => write!(f, "accepted, then {how}"),
+        }
+    }
+}
+
+/// What a row says of its router without a node. That is measured too: see [`Probe::fits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Answered,
+    Refused,
+    Unreachable,
+    Silent,
+    /// So many of each [`CROWD`] that connects at once are answered, the others are not.
+    Crowds(&'static [usize]),
+}
+
+/// Connections of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct Probe {
+    host: &'static str,
+    from: &'static str,
+    to: &'static str,
+    port: u16,
+    expected: Expected,
+    brief: bool,
+}
+
+impl Probe {
+    /// Connections from `HOST@ADDRESS` to an address and a port.
+    fn new(expected: Expected, from: &'static str, to: (&'static str, u16)) -> Self {
+        let (host, from) = from.split_once('@').expect("HOST@ADDRESS");
+        Self {
+            host,
+            from,
+            to: to.0,
+            port: to.1,
+            expected,
+            brief: false,
+        }
+    }
+
+    /// Fewer connections, where each takes long.
+    pub(super) fn briefly(mut self) -> Self {
+        self.brief = true;
+        self
+    }
+
+    /// Whether one has to wait for its end although nothing happens.
+    pub(super) fn is_silent(&self) -> bool {
+        self.expected == Expected::Silent
+    }
+
+    /// The first connection of a client: one, for whoever waits for silence.
+    pub(super) fn first(&self, site: &Site, family: Family) -> Vec<Outcome> {
+        self.at_once(site, family, 1)
+    }
+
+    /// All connections after the first: some one after the other, then many at once. Ends with the first that
+    /// becomes something else than the row says.
+    pub(super) fn others(&self, site: &Site, family: Family) -> Vec<Outcome> {
+        let waves: &[usize] = match self.expected {
+            Expected::Silent => &[4],
+            _ if self.brief => &[3],
+            _ => &[1, 1, 1, 1, CROWD],
+        };
+        let mut outcomes = Vec::new();
+        for &wave in waves {
+            outcomes.extend(self.at_once(site, family, wave));
+            if !self.fits(&outcomes) {
+                break;
+            }
+        }
+        outcomes
+    }
+
+    /// Every connection, in the order of a client that has time.
+    pub(super) fn all(&self, site: &Site, family: Family) -> Vec<Outcome> {
+        if let Expected::Crowds(crowds) = self.expected {
+            let crowd = |_: &usize| self.at_once(site, family, CROWD);
+            return crowds.iter().flat_map(crowd).collect();
+        }
+        let mut outcomes = self.first(site, family);
+        if self.fits(&outcomes) {
+            outcomes.extend(self.others(site, family));
+        }
+        outcomes
+    }
+
+    /// Whether connections became what the row says.
+    pub(super) fn fits(&self, outcomes: &[Outcome]) -> bool {
+        let fits = |outcome: &Outcome| match outcome {
+            Outcome::Answered { .. } => self.expected == Expected::Answered,
+            Outcome::Refused => self.expected == Expected::Refused,
+            Outcome::Unreachable(_) => self.expected == Expected::Unreachable,
+            Outcome::Silent => self.expected == Expected::Silent,
+            Outcome::Broken(_) => false,
+        };
+        let Expected::Crowds(crowds) = self.expected else {
+            return outcomes.iter().all(fits);
+        };
+        let of_crowd = |(outcomes, answered): (&[Outcome], &usize)| {
+            let is = |outcome: &&Outcome| matches!(outcome, Outcome::Answered { .. });
+            outcomes.iter().filter(is).count() == *answered
+        };
+        outcomes.chunks(CROWD).zip(crowds).all(of_crowd)
+    }
+
+    /// Connections at once, each of which goes on when all were answered or not. What became of them.
+    fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Outcome> {
+        let connect = || self.connect(site, family);
+        let connected = together(std::iter::repeat_n(connect, count));
+        let exchange = connected.into_iter().map(|connected| {
+            move || connected.map_or_else(|outcome| outcome, |stream| self.exchange(&stream))
+        });
+        let mut outcomes = together(exchange);
+        outcomes.sort();
+        outcomes
+    }
+
+    fn patience(&self) -> Duration {
+        match self.expected {
+            Expected::Silent | Expected::Crowds(_) => SILENCE,
+            _ => PATIENCE,
+        }
+    }
+
+    fn connect(&self, site: &Site, family: Family) -> Result<TcpStream, Outcome> {
+        let from = SocketAddr::new(address(self.from, family), 0);
+        let to = SocketAddr::new(address(self.to, family), self.port);
+        let bound = || -> io::Result<Socket> {
+            let socket = tcp_socket(to)?;
+            socket.bind(&from.into())?;
+            Ok(socket)
+        };
+        let socket = site.host(self.host).run_in(bound);
+        let socket = socket.expect("a row names addresses of its hosts");
+        match socket.connect_timeout(&to.into(), self.patience()) {
+            Ok(()) => Ok(socket.into()),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// Has the server say whom it sees and return what it is sent.
+    fn exchange(&self, stream: &TcpStream) -> Outcome {
+        let broken = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock => Outcome::Broken("silence".to_owned()),
+            _ => Outcome::Broken(error.to_string()),
+        };
+        exchange(stream, self.patience()).unwrap_or_else(broken)
+    }
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, from, to, .. } = self;
+        write!(f, "{host} {from} to {to} port {}", self.port)
+    }
+}
+
+/// Connections that are answered without a node.
+pub(super) fn answered(from: &'static str, to: (&'static str, u16)) -> Probe {
+    Probe::new(Expected::Answered, from, to)
+}
+
+/// Connections that meet a reset without a node.
+pub(super) fn refused(from: &'static str, to: (&'static str, u16)) -> Probe {
+    Probe::new(Expected::Refused, from, to)
+}
+
+/// Connections that meet an ICMP error without a node.
+pub(super) fn unreachable(from: &'static str, to: (&'static str, u16)) -> Probe {
+    Probe::new(Expected::Unreachable, from, to)
+}
+
+/// Connections that are not answered without a node.
+pub(super) fn silent(from: &'static str, to: (&'static str, u16)) -> Probe {
+    Probe::new(Expected::Silent, from, to)
+}
+
+/// Crowds, one after the other, each with how many of its connections are answered without a node.
+pub(super) fn crowds(
+    answered: &'static [usize],
+    from: &'static str,
+    to: (&'static str, u16),
+) -> Probe {
+    Probe::new(Expected::Crowds(answered), from, to)
+}
+
+/// What all of them return, each run by a thread of its own.
+pub(super) fn together<T: Send>(works: impl Iterator<Item = impl FnOnce() -> T + Send>) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = works.map(|work| scope.spawn(work)).collect();
+        let results = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        results
+            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn failed(error: &io::Error) -> Outcome {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => Outcome::Refused,
+        // A handshake whose end the client learned of at once.
+        Some(libc::ECONNRESET) => Outcome::Broken(error.to_string()),
+        Some(libc::ETIMEDOUT) => Outcome::Silent,
+        Some(errno) => Outcome::Unreachable(errno),
+        // The error that socket2 makes when the time is up is not the kernel's.
+        None => Outcome::Silent,
+    }
+}
+
+fn exchange(mut stream: &TcpStream, patience: Duration) -> io::Result<Outcome> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let request: Vec<u8> = (0..=250).cycle().take(REQUEST_BYTES).collect();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    stream.write_all(&request)?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut reply = Vec::new();
+    reader.read_to_end(&mut reply)?;
+    let named = line.trim().split_once(' ');
+    let named = named.and_then(|(peer, server)| Some((peer.parse().ok()?, server.parse().ok()?)));
+    Ok(match named {
+        Some((peer, server)) if reply == answer(&request) => Outcome::Answered { peer, server },
+        Some(_) => Outcome::Broken(format!("{} bytes returned", reply.len())),
+        None => Outcome::Broken("no whole line of the server".to_owned()),
+    })
+}

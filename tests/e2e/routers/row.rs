@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One row: the same steps without a node and with one, and whether that made a difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::thread;
+use std::time::Duration;
+
+use posthaste_lab::network::Family;
+use posthaste_lab::node::Node;
+
+use super::probe::{Outcome, Probe, together};
+use super::site::{ROUTER, Site};
+use crate::support::{MODES, SOON, accepting, binary, counter, start_in};
+
+/// Within this time a change of the router has to hold for new connections.
+const CHANGED: Duration = Duration::from_secs(1);
+/// Lines of a node's log that are shown of a row that failed.
+const LOG_LINES: usize = 40;
+
+/// A change of the router, and connections after it.
+#[derive(Debug)]
+struct Step {
+    change: Option<fn(&Site)>,
+    probes: Vec<Probe>,
+}
+
+/// What the node has to have done with the connections of a row, beyond doing no harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relaying {
+    /// What it likes.
+    Any,
+    /// Some of them were relayed: the node has learned.
+    Some,
+    /// None was: there is nothing to relay.
+    None,
+    /// It did not even start, and said this.
+    Refused(&'static str),
+}
+
+/// A router, and steps.
+#[derive(Debug)]
+pub(super) struct Row {
+    build: fn() -> Site,
+    config: &'static str,
+    steps: Vec<Step>,
+    relaying: Relaying,
+}
+
+impl Row {
+    /// A row that begins with a network and connections in it.
+    pub(super) fn new(build: fn() -> Site, probes: impl Into<Vec<Probe>>) -> Self {
+        let first = Step {
+            change: None,
+            probes: probes.into(),
+        };
+        Self {
+            build,
+            config: "",
+            steps: vec![first],
+            relaying: Relaying::Any,
+        }
+    }
+
+    /// One more step: a change, and connections after it.
+    pub(super) fn then(mut self, change: fn(&Site), probes: impl Into<Vec<Probe>>) -> Self {
+        self.steps.push(Step {
+            change: Some(change),
+            probes: probes.into(),
+        });
+        self
+    }
+
+    /// Configures the node by more than the accept mode.
+    pub(super) fn config(mut self, toml: &'static str) -> Self {
+        self.config = toml;
+        self
+    }
+
+    /// The node has to relay some of these connections.
+    pub(super) fn relays(mut self) -> Self {
+        self.relaying = Relaying::Some;
+        self
+    }
+
+    /// The node has to relay none of these connections.
+    pub(super) fn relays_none(mut self) -> Self {
+        self.relaying = Relaying::None;
+        self
+    }
+
+    /// The node does not start with this configuration, and says so.
+    pub(super) fn refuses(mut self, words: &'static str) -> Self {
+        self.relaying = Relaying::Refused(words);
+        self
+    }
+
+    /// Runs the row.
+    ///
+    /// # Panics
+    /// When a node made a difference, or the router without a node is not what the row says.
+    pub(super) fn run(&self) {
+        let ways = [None].into_iter().chain(MODES.map(Some));
+        let mut observed = together(ways.map(|mode| move || self.observe(mode))).into_iter();
+        let without = observed.next().expect("one without a node");
+        let wrong = self.misdescribed(&without);
+        assert!(wrong.is_empty(), "without a node:\n{wrong}");
+        println!("{}", self.table(&without));
+        let mut failures = String::new();
+        for (mode, with) in MODES.into_iter().zip(observed) {
+            let harm = self.harm(&without, &with);
+            println!(
+                "{mode}: {}",
+                if harm.is_empty() {
+                    "as without"
+                } else {
+                    "HARM"
+                }
+            );
+            if !harm.is_empty() {
+                let _ = writeln!(failures, "{mode}:\n{harm}{}", with.log);
+            }
+        }
+        assert!(failures.is_empty(), "with a node:\n{failures}");
+    }
+
+    /// Takes all steps, in a network of their own.
+    fn observe(&self, mode: Option<&str>) -> Observed {
+        let site = (self.build)();
+        site.watch();
+        let node = mode.and_then(|mode| self.start(&site, mode));
+        let take = |step: &Step| {
+            if let Some(change) = step.change {
+                change(&site);
+                thread::sleep(CHANGED);
+            }
+            step.observe(&site)
+        };
+        let steps = self.steps.iter().map(take).collect();
+        Observed {
+            steps,
+            pairs: site.watched(),
+            relayed: node.as_ref().map(|node| counter(node, "relays_opened")),
+            log: node.as_ref().map(last_lines).unwrap_or_default(),
+        }
+    }
+
+    /// Starts a node; none if it has to refuse.
+    fn start(&self, site: &Site, mode: &str) -> Option<Node> {
+        let (host, config) = (
+            site.host(ROUTER),
+            format!("{}{}", accepting(mode), self.config),
+        );
+        let Relaying::Refused(words) = self.relaying else {
+            return Some(start_in(host, &config));
+        };
+        let node = Node::builder(host, binary())
+            .config(&config)
+            .start_unready();
+        let mut node = node.expect("a program can be started");
+        let status = node.process_mut().wait(SOON).expect("it ends");
+        let said = node.process().stderr();
+        assert!(!status.success() && said.contains(words), "{said}");
+        None
+    }
+
+    /// Each probe by its step and its place in [`Observed`].
+    fn probes(&self) -> impl Iterator<Item = (usize, usize, Family, &Probe)> {
+        self.steps.iter().enumerate().flat_map(|(number, step)| {
+            let probes = step.cases().enumerate();
+            probes.map(move |(place, (probe, family))| (number, place, family, probe))
+        })
+    }
+
+    /// What without a node became something else than the row says.
+    fn misdescribed(&self, without: &Observed) -> String {
+        let mut text = String::new();
+        for (step, place, family, probe) in self.probes() {
+            let outcomes = &without.steps[step][place];
+            if !probe.fits(outcomes) {
+                let _ = writeln!(text, "step {step}, {family}: {probe}: {}", shown(outcomes));
+            }
+        }
+        text
+    }
+
+    fn table(&self, without: &Observed) -> String {
+        let mut text = String::new();
+        for (step, place, family, probe) in self.probes() {
+            let outcomes = shown(&without.steps[step][place]);
+            let _ = writeln!(text, "step {step}, {family}: {probe}: {outcomes}");
+        }
+        text
+    }
+
+    /// What a node changed.
+    fn harm(&self, without: &Observed, with: &Observed) -> String {
+        let mut text = String::new();
+        for (step, place, family, probe) in self.probes() {
+            let [direct, got] = [without, with].map(|observed| &observed.steps[step][place]);
+            if direct != got {
+                let (direct, got) = (shown(direct), shown(got));
+                let line = format!("{family}: {probe}: {direct} without, {got} with");
+                let _ = writeln!(text, "step {step}, {line}");
+            }
+        }
+        for pair in with.pairs.difference(&without.pairs) {
+            let _ = writeln!(text, "addresses that did not meet without: {pair}");
+        }
+        let relayed = with.relayed.unwrap_or_default();
+        match self.relaying {
+            Relaying::Some if relayed == 0 => text.push_str("nothing was relayed\n"),
+            Relaying::None if relayed != 0 => {
+                let _ = writeln!(text, "{relayed} were relayed");
+            }
+            _ => {}
+        }
+        text
+    }
+}
+
+impl Step {
+    /// Every probe, for each family.
+    fn cases(&self) -> impl Iterator<Item = (&Probe, Family)> {
+        let both = |probe| Family::ALL.map(|family| (probe, family));
+        self.probes.iter().flat_map(both)
+    }
+
+    /// Makes all connections, different kinds side by side. Those that are not answered begin with the
+    /// others, and again when the node has seen the others succeed.
+    fn observe(&self, site: &Site) -> Vec<Vec<Outcome>> {
+        let numbered = self.cases().enumerate();
+        let (silent, heard): (Vec<_>, Vec<_>) =
+            numbered.partition(|(_, (probe, _))| probe.is_silent());
+        let each = |cases: &[Case<'_>], connect: Connect| {
+            let works = cases
+                .iter()
+                .map(|(number, (probe, family))| move || (*number, connect(probe, site, *family)));
+            together(works)
+        };
+        let outcomes = thread::scope(|scope| {
+            let first = scope.spawn(|| each(&silent, Probe::first));
+            let all = each(&heard, Probe::all);
+            let again = each(&silent, Probe::others);
+            let first = first.join().expect("connecting does not panic");
+            [first, all, again].concat()
+        });
+        let mut by_case = BTreeMap::<usize, Vec<Outcome>>::new();
+        for (number, outcomes) in outcomes {
+            by_case.entry(number).or_default().extend(outcomes);
+        }
+        by_case.into_values().collect()
+    }
+}
+
+/// A probe and a family, with their place in [`Observed`].
+type Case<'a> = (usize, (&'a Probe, Family));
+
+/// Some of a probe's connections.
+type Connect = fn(&Probe, &Site, Family) -> Vec<Outcome>;
+
+/// What was seen in one network.
+#[derive(Debug)]
+struct Observed {
+    /// By step, then by probe and family.
+    steps: Vec<Vec<Vec<Outcome>>>,
+    pairs: BTreeSet<String>,
+    relayed: Option<u64>,
+    log: String,
+}
+
+/// Outcomes, each with how often.
+fn shown(outcomes: &[Outcome]) -> String {
+    let mut runs: Vec<(usize, &Outcome)> = Vec::new();
+    for outcome in outcomes {
+        match runs.last_mut() {
+            Some((count, last)) if *last == outcome => *count += 1,
+            _ => runs.push((1, outcome)),
+        }
+    }
+    let texts = runs
+        .iter()
+        .map(|(count, outcome)| format!("{count} {outcome}"));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// The end of a node's log.
+fn last_lines(node: &Node) -> String {
+    let log = node.log();
+    let lines = &log[log.len().saturating_sub(LOG_LINES)..];
+    lines.iter().map(|line| format!("    {line}\n")).collect()
+}
