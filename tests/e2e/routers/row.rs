@@ -11,7 +11,7 @@ use posthaste_lab::node::Node;
 
 use super::probe::{Outcome, Probe, together};
 use super::site::{ROUTER, Site};
-use crate::support::{MODES, SOON, accepting, binary, counter, start_in};
+use crate::support::{MODES, SOON, accepting, binary, counter};
 
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
@@ -149,13 +149,15 @@ impl Row {
     fn start(&self, site: &Site, mode: &str) -> Option<Node> {
         let (host, config) = (
             site.host(ROUTER),
-            format!("{}{}", accepting(mode), self.config),
+            format!("[observe]\ngain_min = \"0s\"\n{}{}", accepting(mode), self.config),
         );
         let Relaying::Refused(words) = self.relaying else {
-            return Some(start_in(host, &config));
+            let node = Node::builder(host, binary()).config(&config).observing();
+            return Some(node.start().expect("the node becomes ready"));
         };
         let node = Node::builder(host, binary())
             .config(&config)
+            .observing()
             .start_unready();
         let mut node = node.expect("a program can be started");
         let status = node.process_mut().wait(SOON).expect("it ends");
