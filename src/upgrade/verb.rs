@@ -71,7 +71,7 @@ pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     if running.process.supervised && !supervised {
         bail!("systemd has started the running node: systemctl reload posthaste upgrades it");
     }
-    let upgraded = replace(args, &running)?;
+    let upgraded = replace(args, &running, &admin.socket)?;
     if args.json {
         return cli::print_json(&upgraded);
     }
@@ -90,7 +90,7 @@ fn socket(args: &UpgradeArgs) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn replace(args: &UpgradeArgs, running: &Status) -> anyhow::Result<Upgraded> {
+fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Result<Upgraded> {
     let (mut ours, theirs) = UnixStream::pair().context("make a pipe to the new process")?;
     let most = Some(START_TIME_MAX + 2 * STEP_TIME_MAX);
     ours.set_read_timeout(most).context("bound the wait")?;
@@ -119,7 +119,25 @@ fn replace(args: &UpgradeArgs, running: &Status) -> anyhow::Result<Upgraded> {
     } else {
         said
     };
-    bail!("{why}\nthe running node (process {}) goes on", running.pid);
+    bail!(
+        "{why}\n{}",
+        remaining(running.pid, client::status_of(socket))
+    );
+}
+
+/// Who relays after an upgrade that failed, by what the admin socket says.
+fn remaining(pid: u32, status: anyhow::Result<Status>) -> String {
+    match status {
+        Ok(status) if status.pid == pid => format!("the running node (process {pid}) goes on"),
+        Ok(status) => format!(
+            "process {} answers in the place of the node that ran (process {pid})",
+            status.pid
+        ),
+        Err(error) => format!(
+            "the node that ran (process {pid}) does not answer: {error:#}\n\
+             if it has ended, start it: connections are forwarded until then"
+        ),
+    }
 }
 
 /// Starts the successor. What it says comes through `word`, its standard input.

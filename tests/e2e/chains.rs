@@ -5,9 +5,11 @@ mod churn;
 mod clocks;
 mod cuts;
 mod failures;
+mod late_proof;
 mod lookup;
 mod loops;
 mod refusals;
+mod reroutes;
 mod streams;
 
 use posthaste_lab::link::Link;
@@ -24,7 +26,7 @@ pub(crate) fn line_of(count: usize) -> Network {
 }
 
 /// Nodes and the chains between them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
     /// How many nodes there are, on the first hosts after the client.
     pub(crate) nodes: usize,

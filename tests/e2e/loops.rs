@@ -130,7 +130,7 @@ fn a_looping_flow_under_its_clients_address_ends_too() {
 }
 
 /// Sets the TTL or hop limit of what a socket sends.
-fn set_hop_limit(socket: &Socket, to: IpAddr, hops: u32) -> io::Result<()> {
+pub(crate) fn set_hop_limit(socket: &Socket, to: IpAddr, hops: u32) -> io::Result<()> {
     if to.is_ipv4() {
         socket.set_ttl_v4(hops)
     } else {

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
+mod deaths;
 mod failures;
 mod flows;
 mod generations;

@@ -25,7 +25,7 @@
 //! its socket, in the relay, or in the other side's send queue, which a reset of that
 //! would discard. So the direction to the failed side stops, the one from it goes on to
 //! its end, and the relay lingers until the other side has acknowledged everything, or
-//! [`LINGER_MS`] have passed without progress.
+//! [`LINGER_MS`] have passed in which it acknowledged nothing.
 //!
 //! The relay does no I/O itself and reads no clock. It acts on an [`Io`] and is
 //! handed the time. It ends with exactly one [`Outcome`]: `Finished` when both
@@ -43,7 +43,7 @@ mod failure;
 use failure::Failure;
 
 /// How long the bytes of a failed side may take to reach the other, from the failure or
-/// the last of them that moved.
+/// the last of them that moved or was acknowledged.
 const LINGER_MS: u32 = 30_000;
 
 /// Bytes a relay may move in one turn before others have theirs.
@@ -210,8 +210,8 @@ pub struct Relay<P, B> {
     ready: Sides<Ready>,
     /// When the last byte or FIN moved or a side failed, in the worker's time.
     active: Moment,
-    /// The side that failed first.
-    failure: Option<Failure>,
+    /// The side that failed first. In a box: most relays have none.
+    failure: Option<Box<Failure>>,
     /// The side that was sent a FIN first.
     closed: Option<Side>,
 }
@@ -310,19 +310,26 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     fn fail(&mut self, side: Side, error: &io::Error) {
         match &mut self.failure {
             None => {
-                self.failure = Some(Failure::new(side, error));
+                self.failure = Some(Box::new(Failure::new(side, error)));
                 self.ready[side].readable = true;
             }
             // Nobody is left to take the rest.
             Some(first) if first.side != side => self.directions[!side].stage = Stage::Ended,
             // A read tells what nobody was told.
-            Some(first) => *first = Failure::new(side, error),
+            Some(first) => **first = Failure::new(side, error),
         }
     }
 
     /// When [`Relay::on_time`] wants to be called, unless bytes move before.
     pub fn deadline(&self, bounds: &Bounds) -> Duration {
-        self.active() + Duration::from_millis(self.patience(bounds).0.into())
+        self.quiet_since() + Duration::from_millis(self.patience(bounds).0.into())
+    }
+
+    /// When the relay was active last, or a side acknowledged something that is waited for.
+    fn quiet_since(&self) -> Duration {
+        let failure = self.failure.as_deref();
+        let progress = failure.and_then(Failure::progress).unwrap_or_default();
+        self.active().max(progress)
     }
 
     /// The outcome, if the relay has been quiet for too long.
@@ -384,7 +391,24 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
 
     /// Whether a side has failed: nothing more is written to it.
     pub fn has_failed(&self, side: Side) -> bool {
-        self.failure.is_some_and(|failure| failure.side == side)
+        self.failure
+            .as_ref()
+            .is_some_and(|failure| failure.side == side)
+    }
+
+    /// The side that has yet to take what came from one that failed, if one has.
+    pub fn lingers_for(&self) -> Option<Side> {
+        self.failure.as_ref().map(|failure| !failure.side)
+    }
+
+    /// That side has not acknowledged `bytes` of what was written to it. A slow reader is waited for as
+    /// long as it acknowledges.
+    pub fn note_unacknowledged(&mut self, bytes: u64, now: Duration) {
+        let Some(failure) = &mut self.failure else {
+            return;
+        };
+        let written = self.directions[failure.side].moved_bytes;
+        failure.note_acknowledged(written.saturating_sub(bytes), now);
     }
 
     /// Runs the direction that reads from `from` until it cannot go on.
@@ -520,7 +544,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     fn read_result(&mut self, from: Side, result: io::Result<usize>) -> Result<usize, Stop> {
         match result {
             Ok(0) => {
-                let cut = self.failure.is_some_and(|failure| failure.cuts(from));
+                let failure = self.failure.as_ref();
+                let cut = failure.is_some_and(|failure| failure.cuts(from));
                 self.directions[from].stage = if cut { Stage::Ended } else { Stage::Ending };
                 Ok(0)
             }

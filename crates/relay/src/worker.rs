@@ -492,17 +492,9 @@ impl<I: Intercept> Worker<I> {
     /// else time changes.
     fn sweep(&mut self) {
         let share = (self.entries.capacity() / 4).max(SWEEP_MIN);
-        let due: Vec<u64> = self
-            .entries
-            .window(self.cursor, share)
-            .filter(|(_, entry)| entry.deadline() <= self.now)
-            .map(|(key, _)| key)
-            .collect();
-        let open = self.entries.window(self.cursor, share);
-        let watched: Vec<u64> = open
-            .filter(|(key, entry)| self.is_watched(*key, entry))
-            .map(|(key, _)| key)
-            .collect();
+        let due = self.in_window(share, |_, entry| entry.deadline() <= self.now);
+        let watched = self.in_window(share, |key, entry| self.is_watched(key, entry));
+        let lingering = self.in_window(share, |_, entry| entry.lingers());
         self.cursor += share;
         if self.cursor >= self.entries.capacity() {
             self.cursor = 0;
@@ -511,6 +503,7 @@ impl<I: Intercept> Worker<I> {
         for key in watched {
             self.watch_sending(key);
         }
+        self.note_progress(&lingering);
         for key in due {
             self.on_time(key);
         }
@@ -523,6 +516,13 @@ impl<I: Intercept> Worker<I> {
         self.sweep_greetings();
         self.widen();
         self.drain_or_return();
+    }
+
+    /// The keys of those that a sweep looks at for some reason.
+    fn in_window(&self, share: usize, is_wanted: impl Fn(u64, &Entry) -> bool) -> Vec<u64> {
+        let window = self.entries.window(self.cursor, share);
+        let wanted = window.filter(|(key, entry)| is_wanted(*key, entry));
+        wanted.map(|(key, _)| key).collect()
     }
 
     /// Ends a drain that takes too long, or takes flows again when there is

@@ -9,7 +9,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::Network;
 
 use crate::churn::churn;
-use crate::support::{PORT, listen};
+use crate::support::{PORT, counter, listen};
 use crate::watch::Accounts;
 
 use super::Plan;
@@ -45,31 +45,34 @@ fn connections_over_lossy_hops_end_as_they_should() {
             .map(|node| Accounts::of(node).with_spare_sockets(spare));
         let accounts: Vec<_> = accounts.collect();
         let expected = churn(&network, &listener, count, THREADS);
+        let mut previous = None;
         for (index, (node, accounts)) in nodes.iter().zip(accounts).enumerate() {
             let ended = accounts.settle_any(node);
-            assert_ended(&ended, expected, index, pool_max);
+            let given_up = previous.map_or(0, |node| counter(node, "hops_failed"));
+            assert_ended(
+                ended,
+                &expected,
+                given_up,
+                &format!("node {index}, {plan:?}"),
+            );
+            previous = Some(node);
         }
     }
 }
 
-/// The first node has one relay for each connection. The others have more, of hops that were given up
-/// because the client was not proved in time or the hop was silent; the flow then took another.
+/// Every node has one relay for each connection, which ends as the connection does. One that the node
+/// before it has asked for twice, since it took the first hop for a silent one, has another that ends
+/// without a client: no timer of that is certain on a busy machine.
 fn assert_ended(
-    ended: &BTreeMap<String, u64>,
-    expected: [(&str, u64); 3],
-    index: usize,
-    pool_max: usize,
+    mut ended: BTreeMap<String, u64>,
+    expected: &[(&str, u64)],
+    given_up: u64,
+    what: &str,
 ) {
-    let count = |outcome: &str| ended.get(outcome).copied().unwrap_or(0);
-    let given_up = count("client_absent");
-    let others = ended.len() - usize::from(given_up > 0);
-    assert_eq!(others, expected.len(), "node {index}: {ended:?}");
-    for (outcome, most) in expected {
-        let least = most - given_up.min(most);
-        assert!(
-            (least..=most).contains(&count(outcome)),
-            "node {index}, pool_max = {pool_max}: {ended:?}"
-        );
-    }
-    assert!(index > 0 || given_up == 0, "node {index}: {ended:?}");
+    let absent = ended.remove("client_absent").unwrap_or(0);
+    assert!(absent <= given_up, "{what}: {absent} of {given_up} hops");
+    let expected = expected
+        .iter()
+        .map(|(name, count)| ((*name).into(), *count));
+    assert_eq!(ended, expected.collect(), "{what}");
 }

@@ -30,15 +30,15 @@ const AT_MOST: Duration = Duration::from_secs(5);
 
 /// A node on the path, and nodes beside it, each on a link of its own: three that are one chain, and
 /// one that is the other.
-struct Scene {
-    network: Network,
-    first: Node,
+pub(super) struct Scene {
+    pub(super) network: Network,
+    pub(super) first: Node,
     beside: Vec<Node>,
 }
 
 /// How the nodes of a scene are configured.
 #[derive(Clone, Copy, Debug)]
-struct Setup {
+pub(super) struct Setup {
     accept: &'static str,
     warm: bool,
     hops: Family,
@@ -107,7 +107,7 @@ impl Setup {
         )
     }
 
-    fn start(self) -> Scene {
+    pub(super) fn start(self) -> Scene {
         let links = [Link::Veth, Link::Veth];
         let mut network = Network::line(links);
         for _ in 0..4 {
@@ -159,7 +159,7 @@ fn waiting(node: &Node, peer: &str) -> u64 {
 }
 
 /// Drops all that a host sends and gets, both ways, without a word.
-fn cut(host: &Namespace) {
+pub(super) fn cut(host: &Namespace) {
     firewall(host, "cut", &[("input", "drop"), ("output", "drop")]);
 }
 
@@ -288,14 +288,19 @@ const EARLY: Setup = Setup {
     option: false,
 };
 
+pub(super) const EARLY_OR_DIRECT: Setup = Setup {
+    direct: true,
+    ..EARLY
+};
+
 #[test]
 fn flows_that_begin_after_the_first_hop_is_cut_take_the_other_way() {
     for hops in Family::ALL {
         every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 0);
     }
-    let (accept, direct) = ("strict", true);
+    let accept = "strict";
     every_flow_takes_the_other_way(Setup { accept, ..EARLY }, 0);
-    every_flow_takes_the_other_way(Setup { direct, ..EARLY }, 0);
+    every_flow_takes_the_other_way(EARLY_OR_DIRECT, 0);
 }
 
 #[test]
@@ -310,8 +315,7 @@ fn flows_that_begin_after_the_last_node_is_cut_take_the_other_way() {
     for hops in Family::ALL {
         every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 2);
     }
-    let direct = true;
-    every_flow_takes_the_other_way(Setup { direct, ..EARLY }, 2);
+    every_flow_takes_the_other_way(EARLY_OR_DIRECT, 2);
 }
 
 #[test]

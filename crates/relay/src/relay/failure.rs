@@ -2,17 +2,23 @@
 //! The end of a connection that neither end agreed to.
 
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
+use crate::moment::Moment;
 use crate::outcome::Outcome;
 use crate::side::Side;
 
 /// The failure of a side.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Failure {
     pub(super) side: Side,
     pub(super) outcome: Outcome,
     /// An end of its stream is its FIN.
     after_fin: bool,
+    /// Bytes of it that the other side has acknowledged, once that was asked.
+    acknowledged: Option<u64>,
+    /// When those became more, in the worker's time.
+    progress: Option<Moment>,
 }
 
 impl Failure {
@@ -29,7 +35,22 @@ impl Failure {
             side,
             outcome: blame(side, error),
             after_fin,
+            acknowledged: None,
+            progress: None,
         }
+    }
+
+    /// The other side has acknowledged so many bytes by now.
+    pub(super) fn note_acknowledged(&mut self, bytes: u64, now: Duration) {
+        let before = self.acknowledged.replace(bytes);
+        if before.is_some_and(|before| bytes > before) {
+            self.progress = Some(now.into());
+        }
+    }
+
+    /// When the other side acknowledged something last, as far as is known.
+    pub(super) fn progress(&self) -> Option<Duration> {
+        self.progress.map(Duration::from)
     }
 
     /// Whether the end of the stream of `side` is no FIN: a connection that has told a

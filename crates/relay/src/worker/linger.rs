@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Relays of which a side has failed while the other has yet to acknowledge what came from
-//! it. No event tells when it has, so the worker looks, ever less often.
+//! it. No event tells when it has, so the worker looks, ever less often; and every sweep notes how much
+//! that is, since a slow reader is waited for as long as it acknowledges.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use crate::intercept::Intercept;
+use crate::sys;
 
 use super::Worker;
+use super::entry::{Entry, State};
 
 /// How soon to look first.
 const FIRST: Duration = Duration::from_millis(5);
@@ -39,7 +42,38 @@ impl Lingering {
     }
 }
 
+impl Entry {
+    /// Whether a side has failed and the other is waited for.
+    pub(super) fn lingers(&self) -> bool {
+        matches!(&self.state, State::Open(relay) if relay.lingers_for().is_some())
+    }
+
+    /// Notes how much the side that is waited for has yet to acknowledge: also of a relay that can
+    /// write nothing more to a slow reader, which no event tells either.
+    fn note_progress(&mut self, now: Duration) {
+        let State::Open(relay) = &mut self.state else {
+            return;
+        };
+        let socket = relay
+            .lingers_for()
+            .and_then(|side| self.sockets[side].as_ref());
+        // That of a connection that is gone is asked in vain.
+        if let Some(Ok(bytes)) = socket.map(sys::unacked_bytes) {
+            relay.note_unacknowledged(bytes, now);
+        }
+    }
+}
+
 impl<I: Intercept> Worker<I> {
+    /// Notes the progress of those among `keys`, before it is judged how long they were quiet.
+    pub(super) fn note_progress(&mut self, keys: &[u64]) {
+        for key in keys {
+            if let Some(entry) = self.entries.get_mut(*key) {
+                entry.note_progress(self.now);
+            }
+        }
+    }
+
     /// Looks at the relays that are due.
     pub(super) fn look_at_lingering(&mut self) {
         while let Some(key) = self.lingering.take(self.now) {

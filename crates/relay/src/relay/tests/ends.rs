@@ -152,6 +152,40 @@ fn what_came_before_a_reset_is_not_waited_for_without_end() {
 }
 
 #[test]
+fn who_acknowledges_is_waited_for_however_slow() {
+    for side in Side::BOTH {
+        // All is written, or a part is held until there is room.
+        for pair in [Pair::joined(1000), Pair::holding(side, 1000, 500)] {
+            acknowledges_slowly(pair, side);
+        }
+    }
+}
+
+fn acknowledges_slowly(mut pair: Pair, side: Side) {
+    if pair.kernel.held(side) == 0 {
+        pair.send(side, 700);
+    }
+    pair.kernel.die(side, ErrorKind::ConnectionReset);
+    pair.turns();
+    assert_eq!(pair.relay.lingers_for(), Some(!side));
+    let look = |pair: &mut Pair| {
+        let left = pair.kernel.streams[!side].unacknowledged();
+        pair.relay.note_unacknowledged(left as u64, pair.now);
+        pair.relay.on_time(pair.now, &BOUNDS)
+    };
+    assert_eq!(look(&mut pair), None);
+    for _ in 0..10 {
+        pair.after(29_999);
+        pair.kernel.acknowledge(!side, 10);
+        assert_eq!(look(&mut pair), None);
+    }
+    pair.after(29_999);
+    assert_eq!(look(&mut pair), None);
+    pair.after(1);
+    assert_eq!(look(&mut pair), Some(reset(side)), "it has stopped");
+}
+
+#[test]
 fn nobody_is_waited_for_who_fails_too() {
     for side in Side::BOTH {
         for mut pair in [

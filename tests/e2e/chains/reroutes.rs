@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that leave a hop which has fallen silent, and go directly: what goes with them, and which of
+//! them go nowhere any more.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use posthaste_lab::network::Family;
+
+use crate::asking::hear;
+use crate::capture::Capture;
+use crate::loops::set_hop_limit;
+use crate::support::{
+    PORT, Pair, SOON, counter, dial, dial_with, firewall, listen, relay_of, remove_firewall, reset,
+    target, until, until_counter,
+};
+
+use super::cuts::{EARLY_OR_DIRECT, Scene, cut};
+
+/// What the client of a flow sets.
+const TTL: u8 = 40;
+/// How often a busy machine may have noticed the cut before the flow has begun.
+const ATTEMPTS: usize = 5;
+
+/// A scene whose first hop is cut, of which the node on the path does not know yet.
+fn cut_scene() -> Scene {
+    let scene = EARLY_OR_DIRECT.start();
+    cut(scene.network.aside(0));
+    scene
+}
+
+fn rerouted(scene: &Scene) -> u64 {
+    counter(&scene.first, "hops_rerouted")
+}
+
+#[test]
+fn a_flow_that_leaves_a_silent_hop_keeps_its_ttl() {
+    for family in Family::ALL {
+        let seen = (0..ATTEMPTS).find_map(|_| ttls_at_the_server(family));
+        let seen = seen.expect("a flow leaves its hop");
+        assert!(!seen.is_empty(), "{family}");
+        assert!(seen.iter().all(|ttl| *ttl == TTL - 1), "{family}: {seen:?}");
+    }
+}
+
+/// What the SYNs of a flow have that left its hop; none if the node chose no hop for it.
+fn ttls_at_the_server(family: Family) -> Option<Vec<u8>> {
+    let scene = cut_scene();
+    let listener = listen(scene.network.server(), PORT);
+    let capture = Capture::start(scene.network.server());
+    let to = target(&scene.network, family, &listener);
+    let dialled = dial_with(scene.network.client(), to, |socket| {
+        set_hop_limit(socket, to.ip(), TTL.into())
+    });
+    let mut pair = Pair::of(dialled, &listener);
+    pair.check();
+    pair.close_client_first();
+    let syns = capture.syns_to(PORT).into_iter();
+    (rerouted(&scene) == 1).then(|| syns.map(|syn| syn.ttl).collect())
+}
+
+/// What a client says that resets its connection, and what one that stays.
+const RESETS: u8 = b'r';
+const STAYS: u8 = b's';
+
+/// Connects, says a byte, and waits until the node has it.
+fn begin(scene: &Scene, to: SocketAddr, says: u8) -> TcpStream {
+    let mut client = dial(scene.network.client(), to).expect("the node accepts at once");
+    client.write_all(&[says]).expect("the node takes it");
+    let address = client.local_addr().expect("a connected socket");
+    until("the byte at the node", || {
+        relay_of(&scene.first, address).is_none_or(|relay| relay["bytes_up"] == 1)
+    });
+    client
+}
+
+/// Takes the connection of the client that stays, and has its byte. Each of the others ends by a reset:
+/// its client has not closed it.
+fn accept_those_who_stay(listener: &TcpListener) -> Vec<TcpStream> {
+    let mut staying = Vec::new();
+    while let Ok((mut server, _)) = listener.accept() {
+        server.set_nonblocking(false).expect("a socket");
+        server.set_read_timeout(Some(SOON)).expect("a socket");
+        let mut byte = [0];
+        match server.read(&mut byte) {
+            Ok(1) if byte == [STAYS] => staying.push(server),
+            Ok(1) => assert!(hear(&mut server).reset, "a FIN that nobody has sent"),
+            Ok(_) => panic!("a FIN that nobody has sent"),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+    staying
+}
+
+#[test]
+fn a_client_that_resets_before_its_flow_leaves_a_silent_hop_takes_no_other_way() {
+    for family in Family::ALL {
+        let scene = cut_scene();
+        let listener = listen(scene.network.server(), PORT);
+        listener.set_nonblocking(true).expect("a socket");
+        let to = target(&scene.network, family, &listener);
+        let resets = begin(&scene, to, RESETS);
+        // Its hop is left when the other's would have been.
+        let mut stays = begin(&scene, to, STAYS);
+        reset(resets);
+        let mut served = Vec::new();
+        until("the one that stays", || {
+            served.extend(accept_those_who_stay(&listener));
+            !served.is_empty()
+        });
+        served[0].write_all(b"!").expect("it is there");
+        stays.read_exact(&mut [0]).expect("an answer");
+        drop((served, stays));
+        // What waits for the hop to acknowledge it ends sooner.
+        remove_firewall(scene.network.aside(0), "cut");
+        until("the end of all", || {
+            assert!(accept_those_who_stay(&listener).is_empty());
+            counter(&scene.first, "relays") == 0
+        });
+        assert!(accept_those_who_stay(&listener).is_empty());
+    }
+}
+
+#[test]
+fn a_client_that_resets_while_its_flow_takes_another_way_ends_it() {
+    for family in Family::ALL {
+        let ended = (0..ATTEMPTS).any(|_| {
+            let scene = cut_scene();
+            let listener = listen(scene.network.server(), PORT);
+            listener.set_nonblocking(true).expect("a socket");
+            let deaf = format!("tcp dport {PORT} drop");
+            firewall(scene.network.server(), "deaf", &[("input", &deaf)]);
+            let client = begin(&scene, target(&scene.network, family, &listener), RESETS);
+            let opening = || counter(&scene.first, "relays_opened") == 1;
+            until("another way", || rerouted(&scene) == 1 || !opening());
+            let is_rerouted = rerouted(&scene) == 1;
+            reset(client);
+            remove_firewall(scene.network.server(), "deaf");
+            until_counter(&scene.first, "relays", 0);
+            assert!(accept_those_who_stay(&listener).is_empty());
+            is_rerouted
+        });
+        assert!(ended, "{family}: no flow left its hop");
+    }
+}
