@@ -22,6 +22,7 @@ mod conntrack;
 mod filters;
 mod fit;
 mod links;
+pub(crate) mod nftables;
 mod reverse_path;
 mod routing;
 mod sockets;

@@ -11,7 +11,7 @@ use posthaste_relay::chain::Carrier;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    Closed, Event, EventKind, Gate, Heading, Intercept, Observed, Source, Start,
+    Closed, Event, EventKind, Gate, Heading, Intercept, Observed, Path, Source, Start,
 };
 use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix, Rule};
 use posthaste_relay::sys;
@@ -87,6 +87,7 @@ impl Intercept for Lane {
             rule: event.rule.into(),
             generation: event.generation,
             trial: event.trial,
+            path: event.path.map(path),
         })
     }
 
@@ -161,6 +162,7 @@ impl Intercept for Lane {
         Some(Observed {
             server_rtt: profile.server_rtt,
             answered: profile.trust == bpf::Trust::Proved,
+            path: profile.path.map(path),
         })
     }
 
@@ -312,6 +314,13 @@ fn key(flow: &Flow, gate: Gate) -> bpf::GateKey {
         flow: flow_key(flow),
         isn: gate.isn,
         kept: gate.kept,
+    }
+}
+
+fn path(path: bpf::Path) -> Path {
+    Path {
+        ifindex: path.ifindex,
+        mss: path.mss,
     }
 }
 

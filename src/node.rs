@@ -49,6 +49,9 @@ use listeners::Inherited;
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// Where rules count connections.
+const LIMITED: &str = "the firewall limits connections that it forwards, which relays would go past: \
+    connections are forwarded, unless a rule says observe = false";
 /// Where CAP_NET_BIND_SERVICE is missing.
 const FORBIDDEN_PORTS: &str = "clients with privileged ports are forwarded and not relayed: \
     CAP_NET_BIND_SERVICE is missing";
@@ -298,6 +301,7 @@ impl Node {
         self.attach_all(links)?;
         // Flows are relayed from here on.
         self.redirect().settle()?;
+        self.forget_profiles();
         Ok(threads)
     }
 
@@ -409,15 +413,31 @@ impl Node {
     }
 
     /// Begins to observe destinations anew: what was learned of them may hold no more.
-    pub(crate) fn forget_profiles(&self, change: host::HostChange) {
-        if let Err(error) = self.redirect().forget_profiles() {
-            let fields: &[(&str, &dyn Display)] = &[("change", &change.word()), ("error", &error)];
-            self.log
-                .error("cannot forget what was learned of destinations", fields);
-        }
+    pub(crate) fn observe_anew(&self, change: host::HostChange) {
         let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
         self.log
             .info("this host changed, destinations are observed anew", fields);
+        self.forget_profiles();
+    }
+
+    /// Forgets what was learned of destinations, and looks whether this host's firewall limits
+    /// what it forwards: relays would go past that.
+    fn forget_profiles(&self) {
+        let rules = host::nftables::rules().unwrap_or_else(|error| {
+            self.log
+                .warn("cannot read the firewall's rules", &[("error", &error)]);
+            host::nftables::Rules::default()
+        });
+        let limits = rules.limits.join(", ");
+        if !limits.is_empty() {
+            self.log.warn(LIMITED, &[("chains", &limits)]);
+        }
+        if let Err(error) = self.redirect().forget_profiles(!limits.is_empty()) {
+            self.log.error(
+                "cannot forget what was learned of destinations",
+                &[("error", &error)],
+            );
+        }
     }
 
     /// Has new flows forwarded and lets open relays end by themselves, until

@@ -168,7 +168,7 @@ impl Operations for Node {
     }
 
     fn on_change(&self, change: HostChange) {
-        self.forget_profiles(change);
+        self.observe_anew(change);
     }
 
     fn predecessors(&self) -> &Predecessors {

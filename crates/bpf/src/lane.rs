@@ -12,7 +12,7 @@ use crate::herald;
 use crate::later::Tools;
 use crate::object::Map;
 use crate::objects::types;
-use crate::observe::{Profile, Trust};
+use crate::observe::{Path, Profile, Trust};
 use crate::redirect::bytes;
 use crate::ring::Reader;
 use crate::rules::words;
@@ -96,6 +96,8 @@ pub struct Event {
     pub kept: bool,
     /// It is the first of its kind that is relayed after one was observed.
     pub trial: bool,
+    /// The way that the observed one took.
+    pub path: Option<Path>,
     /// Where the frame came in.
     pub ifindex: u32,
     /// Bytes of link layer header at the start of `frame`.
@@ -479,6 +481,7 @@ fn parse(raw: &[u8]) -> Option<Event> {
         generation: head.generation,
         kept: head.kept != 0,
         trial: head.trial != 0,
+        path: Path::of(head.out_ifindex, head.mss),
         ifindex: head.ifindex,
         l2_bytes: head.l2_bytes,
         frame: frame.get(..usize::from(head.frame_bytes))?.to_vec(),

@@ -145,9 +145,11 @@ static __always_inline __u32 judge(struct __sk_buff *skb, const struct packet *p
 		.generation = skb->cb[MESSAGE_RULE] >> 16,
 		.accept = skb->cb[MESSAGE_ACCEPT],
 		.trial = skb->cb[MESSAGE_ACCEPT] >> 8,
+		.mss = skb->cb[MESSAGE_ACCEPT] >> 16,
+		.out_ifindex = skb->cb[MESSAGE_OUT],
 	};
 
-	switch (skb->cb[MESSAGE_ACTION]) {
+	switch (skb->cb[MESSAGE_ACTION] & 0xff) {
 	case ACTION_FORWARD:
 		return FATE_PASS;
 	case ACTION_REJECT:
@@ -172,7 +174,7 @@ static __always_inline __u32 judge(struct __sk_buff *skb, const struct packet *p
 SEC("tcx/ingress")
 int open_flow(struct __sk_buff *skb)
 {
-	bool waiting = skb->cb[MESSAGE_WAITING];
+	bool waiting = skb->cb[MESSAGE_ACTION] >> 8;
 	__u32 at, fate, key = NO_LISTENER;
 	struct packet pkt = {};
 
@@ -244,7 +246,9 @@ STEP int learn(struct __sk_buff *skb, const struct packet *pkt)
 		learned.epoch = how->epoch;
 		learned.client_us = microseconds(handshake->syn_ack_ns, now);
 		learned.server_us = microseconds(handshake->syn_ns, handshake->syn_ack_ns);
+		learned.out_ifindex = handshake->out_ifindex;
 		learned.options = handshake->options;
+		learned.syn_mss = handshake->syn_mss;
 		learned.translated = handshake->translated;
 		learned.state = next_state(find_profile(&flow, skb->ifindex), how, now);
 		bpf_map_update_elem(&profiles, &key, &learned, BPF_ANY);

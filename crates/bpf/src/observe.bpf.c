@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Watches handshakes leave by an interface: SYNs toward servers, with the addresses
- * that NAT gave them, and SYN-ACKs toward clients. No packet is changed or held.
+ * that NAT gave them, and SYN-ACKs toward clients. No packet is changed; a SYN of the
+ * node's own is dropped if it would leave under an address that was not observed.
  *
  * observe        tc egress on every interface
  */
@@ -64,22 +65,61 @@ static long read_option(__u32 index, struct walk *walk)
 	return 0;
 }
 
-/* A SYN leaves. Of an observed handshake it shows what NAT made of it. */
-STEP int see_syn(struct __sk_buff *skb, const struct packet *pkt)
+/* A SYN of the node's own leaves. One of an observed flow is bound to the interface
+ * that was observed and to the source that was; with another it must not leave. */
+static __always_inline int judge_own_syn(struct __sk_buff *skb, const struct packet *pkt)
+{
+	const __u32 *source = pkt->flow.client.word;
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk)
+		return TC_ACT_UNSPEC;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk || !sk->bound_dev_if)
+		return TC_ACT_UNSPEC;
+	if (pkt->family == AF_INET ? sk->src_ip4 == source[3] :
+				     sk->src_ip6[0] == source[0] && sk->src_ip6[1] == source[1] &&
+					     sk->src_ip6[2] == source[2] &&
+					     sk->src_ip6[3] == source[3])
+		return TC_ACT_UNSPEC;
+	count(STAT_RETRANSLATED);
+	return TC_ACT_SHOT;
+}
+
+/* The options of a SYN or SYN-ACK whose TCP header is at `at`. */
+static __always_inline struct server_options options_of(struct __sk_buff *skb,
+							const struct packet *pkt, __u32 at)
+{
+	struct walk walk = {
+		.skb = skb,
+		.at = at + sizeof(struct tcphdr),
+		.end = at + pkt->tcp.doff * 4,
+	};
+
+	bpf_loop(TCP_OPTIONS_MAX, read_option, &walk, 0);
+	return walk.found;
+}
+
+/* A SYN leaves; its TCP header is at `at`. Of an observed handshake it shows what NAT
+ * and MSS clamping made of it, and where it goes. */
+STEP int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct handshake *handshake;
+	struct server_options options;
 	struct flow *flow;
 	__be32 isn;
 
-	if (!pkt || (skb->mark & socket_mark))
-		return 0;
+	if (!pkt)
+		return TC_ACT_UNSPEC;
+	if (skb->mark & socket_mark)
+		return judge_own_syn(skb, pkt);
 	isn = pkt->tcp.seq;
 	flow = bpf_map_lookup_elem(&leaving, &isn);
 	if (!flow)
-		return 0;
+		return TC_ACT_UNSPEC;
 	handshake = bpf_map_lookup_elem(&handshakes, flow);
 	if (!handshake || handshake->isn != isn)
-		return 0;
+		return TC_ACT_UNSPEC;
 	handshake->source = pkt->flow.client;
 	if (!is_same(&flow->client, &pkt->flow.client) ||
 	    flow->client_port != pkt->flow.client_port)
@@ -87,8 +127,11 @@ STEP int see_syn(struct __sk_buff *skb, const struct packet *pkt)
 	if (!is_same(&flow->server, &pkt->flow.server) ||
 	    flow->server_port != pkt->flow.server_port)
 		handshake->translated |= TRANSLATED_DESTINATION;
+	options = options_of(skb, pkt, at);
+	handshake->syn_mss = options.mss;
+	handshake->out_ifindex = skb->ifindex;
 	handshake->flags |= HANDSHAKE_LEFT;
-	return 0;
+	return TC_ACT_UNSPEC;
 }
 
 /* A SYN-ACK of the node's own listener leaves: what it needs of this host works. */
@@ -103,7 +146,6 @@ static __always_inline void see_own_syn_ack(const struct flow *flow, __u32 ifind
 /* A SYN-ACK leaves toward a client; its TCP header is at `at`. */
 STEP int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
-	struct walk walk = { .skb = skb, .at = at + sizeof(struct tcphdr) };
 	struct handshake *handshake;
 	struct flow flow;
 
@@ -122,9 +164,7 @@ STEP int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 		handshake->flags |= HANDSHAKE_REPEATED;
 		return 0;
 	}
-	walk.end = at + pkt->tcp.doff * 4;
-	bpf_loop(TCP_OPTIONS_MAX, read_option, &walk, 0);
-	handshake->options = walk.found;
+	handshake->options = options_of(skb, pkt, at);
 	handshake->ack = bpf_htonl(bpf_ntohl(pkt->tcp.seq) + 1);
 	handshake->syn_ack_ns = bpf_ktime_get_ns();
 	return 0;
@@ -165,10 +205,9 @@ int observe(struct __sk_buff *skb)
 	at = parse_ip(skb, &pkt, device->l2_bytes);
 	if (!at || pkt.fragment || !parse_tcp(skb, &pkt, at))
 		return TC_ACT_UNSPEC;
-	if (pkt.tcp.ack)
-		see_syn_ack(skb, &pkt, at);
-	else
-		see_syn(skb, &pkt);
+	if (!pkt.tcp.ack)
+		return see_syn(skb, &pkt, at);
+	see_syn_ack(skb, &pkt, at);
 	return TC_ACT_UNSPEC;
 }
 

@@ -71,6 +71,22 @@ pub enum Trust {
     Bypassed,
 }
 
+/// The way that an observed connection took on from this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The interface by which its SYN left.
+    pub ifindex: u32,
+    /// The smaller of the segment sizes that the two ends named, as this host let them pass; 0 if
+    /// neither named one.
+    pub mss: u16,
+}
+
+impl Path {
+    pub(crate) fn of(ifindex: u32, mss: u16) -> Option<Self> {
+        (ifindex != 0).then_some(Self { ifindex, mss })
+    }
+}
+
 /// What was learned of connections of a client with a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -81,6 +97,8 @@ pub struct Profile {
     pub translated: Translated,
     /// How far it is trusted.
     pub trust: Trust,
+    /// The way that they take.
+    pub path: Option<Path>,
     /// Round trip between this host and the client, at its handshake.
     pub client_rtt: Duration,
     /// Round trip between this host and the server.
@@ -97,6 +115,11 @@ impl Profile {
                 1 => Trust::Proved,
                 2 => Trust::Doubted,
                 _ => Trust::Bypassed,
+            },
+            path: {
+                let named = [value.syn_mss, value.options.mss];
+                let least = named.into_iter().filter(|mss| *mss != 0).min();
+                Path::of(value.out_ifindex, least.unwrap_or(0))
             },
             client_rtt: Duration::from_micros(value.client_us.into()),
             server_rtt: Duration::from_micros(value.server_us.into()),

@@ -73,9 +73,11 @@ struct packet {
 enum message {
 	MESSAGE_L2_BYTES,
 	MESSAGE_RULE,    /* and above its 16 bits the generation it is of */
-	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches */
-	MESSAGE_ACCEPT,  /* and above its 8 bits whether it is a trial */
-	MESSAGE_WAITING, /* the SYN met a TIME_WAIT socket */
+	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches; and above its
+			  * 8 bits whether the SYN met a TIME_WAIT socket */
+	MESSAGE_ACCEPT,  /* and above its 8 bits whether it is a trial, above 16 the MSS that
+			  * was observed */
+	MESSAGE_OUT,     /* the interface by which the observed SYN left */
 };
 
 STEP int count(__u32 stat)

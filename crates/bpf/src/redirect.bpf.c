@@ -65,8 +65,10 @@ struct judgement {
 	__u8 accept;
 	__u8 observe;
 	__u8 rounds;
-	/* The first of its kind after one was observed. */
+	/* What was observed of its kind. */
 	__u8 trial;
+	__u16 mss;
+	__u32 out_ifindex;
 	__u32 generation;
 };
 
@@ -269,6 +271,10 @@ static __always_inline int advice_of(const struct profile *profile, const struct
 		count(STAT_NO_GAIN);
 		return ADVICE_FORWARD;
 	}
+	judgement->out_ifindex = profile->out_ifindex;
+	judgement->mss = profile->syn_mss;
+	if (profile->options.mss && (!judgement->mss || profile->options.mss < judgement->mss))
+		judgement->mss = profile->options.mss;
 	return profile->state == PROFILE_PROVED ? ADVICE_RELAY : ADVICE_TRY;
 }
 
@@ -354,9 +360,9 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	if (!out || hop_limit(pkt) <= 1 || !answerable(skb, pkt, out))
 		return TC_ACT_UNSPEC;
 	skb->cb[MESSAGE_RULE] = judgement.generation << 16 | judgement.rule;
-	skb->cb[MESSAGE_ACTION] = action;
-	skb->cb[MESSAGE_ACCEPT] = judgement.accept | judgement.trial << 8;
-	skb->cb[MESSAGE_WAITING] = waiting;
+	skb->cb[MESSAGE_ACTION] = action | waiting << 8;
+	skb->cb[MESSAGE_ACCEPT] = judgement.accept | judgement.trial << 8 | judgement.mss << 16;
+	skb->cb[MESSAGE_OUT] = judgement.out_ifindex;
 	bpf_tail_call(skb, &steps, STEP_OPEN_FLOW);
 	/* Not there yet: early becomes late; strict cannot be kept, so forward. */
 	if (action != ACTION_RELAY || judgement.accept == ACCEPT_STRICT || waiting ||

@@ -428,16 +428,18 @@ impl Redirect {
         self.write_observing()
     }
 
-    /// Forgets what was learned of destinations.
+    /// Forgets what was learned of destinations. With `blocked`, flows that have to be observed
+    /// are forwarded until the next call.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn forget_profiles(&mut self) -> Result<(), Error> {
+    pub fn forget_profiles(&mut self, blocked: bool) -> Result<(), Error> {
         self.epoch = self.epoch.wrapping_add(1);
         self.write_observing()?;
         // What stood in the way may be gone too.
-        let blocked = self.shared.get(map::BLOCKED);
-        blocked.update(&0_u32.to_ne_bytes(), &0_u64.to_ne_bytes())
+        let until = if blocked { u64::MAX } else { 0 };
+        let map = self.shared.get(map::BLOCKED);
+        map.update(&0_u32.to_ne_bytes(), &until.to_ne_bytes())
     }
 
     fn write_observing(&self) -> Result<(), Error> {
@@ -510,7 +512,7 @@ impl Redirect {
 
     /// What the programs counted: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        const STATS: [(&str, &str); 18] = [
+        const STATS: [(&str, &str); 19] = [
             ("syns_redirected", "SYNs given to a listener."),
             (
                 "gates_full",
@@ -563,6 +565,11 @@ impl Redirect {
             (
                 "bypasses",
                 "Times that forwarding was found to get an answer where a relay did not.",
+            ),
+            (
+                "retranslated",
+                "SYNs of relays dropped because this host gave them another source than it gave \
+                 the connection that was observed.",
             ),
             (
                 "blocked",

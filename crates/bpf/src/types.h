@@ -144,10 +144,12 @@ struct profile {
 	__u32 epoch;	  /* that it was learned in */
 	__u32 client_us;  /* round trip between this host and the client */
 	__u32 server_us;  /* round trip between this host and the server */
+	__u32 out_ifindex; /* by which the SYN left */
 	struct server_options options;
+	__u16 syn_mss;	 /* of the SYN as it left; 0: none was named */
 	__u8 translated; /* TRANSLATED_* */
 	__u8 state;	 /* enum profile_state */
-	__u8 pad[2];
+	__u8 pad[4];
 };
 #define TRANSLATED_SOURCE 1
 #define TRANSLATED_DESTINATION 2
@@ -160,10 +162,11 @@ struct handshake {
 	__u32 ifindex; /* of the client */
 	__be32 isn;
 	__be32 ack; /* that the client's ACK will have */
+	__u32 out_ifindex;
 	struct server_options options;
+	__u16 syn_mss;
 	__u8 flags; /* HANDSHAKE_* */
 	__u8 translated;
-	__u8 pad[6];
 };
 #define HANDSHAKE_LEFT 1     /* its SYN was seen to leave this host */
 #define HANDSHAKE_REPEATED 2 /* a packet was lost: its times mean nothing */
@@ -224,7 +227,8 @@ struct event_head {
 	__u8 kept;	/* the gate is in `gates_kept` */
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
 	__u8 trial;	/* the first that is relayed after it was observed */
-	__u8 pad[2];
+	__u16 mss;	/* the smaller of those observed, as they left; 0: no limit */
+	__u32 out_ifindex; /* by which the observed SYN left; 0: none was observed */
 };
 
 /* With the eight bytes that the kernel puts before it, a part of a page: none is
@@ -232,7 +236,7 @@ struct event_head {
 struct event {
 	struct event_head head;
 	__u8 frame[FRAME_MAX];
-	__u8 spare[64];
+	__u8 spare[60];
 };
 _Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 
@@ -265,6 +269,7 @@ enum stat {
 	STAT_TRIALS,        /* SYNs relayed for the first time after they were observed */
 	STAT_BYPASSED,      /* SYNs forwarded since relays got no answer where others did */
 	STAT_BYPASSES,      /* profiles that were found to be so */
+	STAT_RETRANSLATED,  /* SYNs of the node's own dropped: NAT gave them another source */
 	STAT_BLOCKED,       /* SYNs forwarded since this host stands in the way of relays */
 	STAT_MAX,
 };

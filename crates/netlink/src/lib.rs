@@ -103,6 +103,11 @@ impl Netlink {
         Self::open(SockProtocol::NetlinkSockDiag, 0, SockFlag::empty())
     }
 
+    /// A socket for requests about firewall rules.
+    pub fn netfilter() -> io::Result<Self> {
+        Self::open(SockProtocol::NetlinkNetFilter, 0, SockFlag::empty())
+    }
+
     /// A non-blocking socket that receives notifications of `groups`.
     pub fn subscribed(groups: u32) -> io::Result<Self> {
         Self::open(SockProtocol::NetlinkRoute, groups, SockFlag::SOCK_NONBLOCK)

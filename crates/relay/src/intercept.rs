@@ -28,6 +28,17 @@ pub struct Event {
     /// It is the first flow to be relayed after one between the same two hosts was forwarded
     /// and observed. Its SYN is held.
     pub trial: bool,
+    /// The way on that the observed one took.
+    pub path: Option<Path>,
+}
+
+/// The way that an observed flow took on from this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The interface by which it left.
+    pub ifindex: u32,
+    /// The segment size that the host let the two ends agree on; 0 if it is not known.
+    pub mss: u16,
 }
 
 /// What was observed of forwarded handshakes between a client and a service.
@@ -37,6 +48,8 @@ pub struct Observed {
     pub server_rtt: Duration,
     /// A SYN-ACK of the node has left for the client since.
     pub answered: bool,
+    /// The way on.
+    pub path: Option<Path>,
 }
 
 /// Which source an upstream connection may have.

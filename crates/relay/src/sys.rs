@@ -28,8 +28,8 @@ pub(crate) use info::{
     round_and_window, segment_bytes, sending, syn_unsent, tcp_info, unacked_bytes,
 };
 pub(crate) use options::{
-    apply, apply_at_birth, apply_when_full, apply_when_old, hop_limit_of_client, set_hop_limit,
-    set_impatient, set_pacing, set_quick_ack, set_reset_on_close, set_user_timeout,
+    apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, hop_limit_of_client,
+    set_hop_limit, set_impatient, set_pacing, set_quick_ack, set_reset_on_close, set_user_timeout,
 };
 pub use sockets::{
     SocketSettings, explicit_listener, fixed_listener, is_own_address, leads_here, prefer_cpu,

@@ -149,7 +149,11 @@ impl Row {
     fn start(&self, site: &Site, mode: &str) -> Option<Node> {
         let (host, config) = (
             site.host(ROUTER),
-            format!("[observe]\ngain_min = \"0s\"\n{}{}", accepting(mode), self.config),
+            format!(
+                "[observe]\ngain_min = \"0s\"\n{}{}",
+                accepting(mode),
+                self.config
+            ),
         );
         let Relaying::Refused(words) = self.relaying else {
             let node = Node::builder(host, binary()).config(&config).observing();

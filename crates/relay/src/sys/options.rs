@@ -122,6 +122,13 @@ pub(crate) fn set_hop_limit(socket: &impl AsFd, ipv6: bool, hops: u8) -> io::Res
     set_option(socket, level, name, hops.into())
 }
 
+/// Has a socket send by one interface only (`SO_BINDTOIFINDEX`), whatever other routes there are,
+/// and receive by it alone.
+pub(crate) fn bind_to_interface(socket: &impl AsFd, ifindex: u32) -> io::Result<()> {
+    let index = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
+}
+
 /// The TTL or hop limit that the segment had left which opened an accepted socket.
 /// The kernel keeps it where other sockets have that of multicast packets, which
 /// TCP has not (`tcp_v4_syn_recv_sock`, `tcp_v6_syn_recv_sock`).

@@ -127,6 +127,7 @@ impl<I: Intercept> Worker<I> {
             pending.asked = false;
             pending.hop_limit = hop_limit;
             pending.trial = event.trial;
+            pending.path = event.path;
         }
         self.unasked.push(key);
     }
@@ -220,6 +221,7 @@ impl<I: Intercept> Worker<I> {
     /// Opens a connection to the server, or treats its failure as the server's.
     pub(super) fn open_direct(&mut self, key: u64, mss: Option<u16>) {
         let (keep, translated) = self.source(key);
+        let path = self.path(key);
         let Some(entry) = self.entries.get(key) else {
             return;
         };
@@ -236,6 +238,7 @@ impl<I: Intercept> Worker<I> {
             mss,
             strict: asked || entry.accept == AcceptMode::Strict,
             asked: asked || entry.fixed,
+            path,
             translated,
             proven: entry.fixed,
         };

@@ -12,7 +12,7 @@ use posthaste_wire::hop::ProofReader;
 use crate::chain::Way;
 use crate::flow::Flow;
 use crate::frame::Frame;
-use crate::intercept::Gate;
+use crate::intercept::{Gate, Path};
 use crate::moment::{Micros, Moment};
 use crate::opening::Opening;
 use crate::pipes::Pipe;
@@ -139,6 +139,8 @@ pub(super) struct Pending {
     /// It is the first to be relayed after one like it was observed, and gives way to
     /// forwarding where it gets no answer.
     pub(super) trial: bool,
+    /// The way on that one like it was observed to take.
+    pub(super) path: Option<Path>,
 }
 
 impl Pending {
@@ -166,6 +168,7 @@ impl Pending {
             hopping: None,
             restrained: false,
             trial: false,
+            path: None,
         }
     }
 

@@ -9,6 +9,7 @@ use posthaste_wire::hop::Icmp;
 use socket2::Socket;
 
 use crate::flow::Flow;
+use crate::intercept::Path;
 use crate::outcome::Outcome;
 use crate::policy::{Rule, SourceAddress};
 use crate::sys;
@@ -37,6 +38,8 @@ pub(super) struct Wanted<'a> {
     /// The flow was asked for by whoever it is carried for: answers to the
     /// client's address may not come back here.
     pub(super) asked: bool,
+    /// The way on that it has to take, and no other.
+    pub(super) path: Option<Path>,
     /// The source address that it has instead of the client's or the node's own.
     pub(super) translated: Option<IpAddr>,
     /// The client has proved itself: nobody has to know the socket's address before
@@ -48,7 +51,10 @@ impl Wanted<'_> {
     fn socket(&self) -> io::Result<Socket> {
         let ipv6 = !self.flow.is_ipv4();
         let socket = sys::upstream_socket(ipv6, self.mark)?;
-        if let Some(mss) = self.mss {
+        if let Some(path) = self.path {
+            sys::bind_to_interface(&socket, path.ifindex)?;
+        }
+        if let Some(mss) = self.least_mss() {
             // A segment size the kernel will not take is no reason to fail.
             let _ = socket.set_tcp_mss(mss.into());
         }
@@ -62,6 +68,11 @@ impl Wanted<'_> {
         let _ = sys::set_quick_ack(&socket, false);
         let _ = sys::apply_at_birth(&socket, &self.rule.upstream);
         Ok(socket)
+    }
+
+    fn least_mss(&self) -> Option<u16> {
+        let observed = self.path.map(|path| path.mss).filter(|mss| *mss > 0);
+        self.mss.into_iter().chain(observed).min()
     }
 
     fn own_address(&self, server: SocketAddr) -> io::Result<IpAddr> {

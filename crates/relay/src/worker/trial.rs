@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::intercept::{Intercept, Source};
+use crate::intercept::{Intercept, Path, Source};
 
 use super::Worker;
 use super::hop::Kept;
@@ -52,6 +52,18 @@ impl<I: Intercept> Worker<I> {
             Source::ClientAddress => (Kept::Address, None),
             Source::Translated(ip) => (Kept::Nothing, Some(ip)),
         }
+    }
+
+    /// The way on that an upstream connection has to take, if it was observed.
+    pub(super) fn path(&mut self, key: u64) -> Option<Path> {
+        let entry = self
+            .entries
+            .get_mut(key)
+            .filter(|entry| entry.is_observed())?;
+        let flow = entry.flow;
+        let seen = entry.pending().and_then(|pending| pending.path);
+        // In late mode the redirection reports no SYN.
+        seen.or_else(|| self.intercept.observed(&flow)?.path)
     }
 
     /// The time is over that this host had to answer the client of a trial. Whether it has: then
