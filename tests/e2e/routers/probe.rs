@@ -55,6 +55,9 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// An open connection, or what became of it.
+pub(super) type Connected = Result<TcpStream, Outcome>;
+
 /// What a row says of its router without a node. That is measured too: see [`Probe::fits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
@@ -100,6 +103,11 @@ impl Probe {
     /// Whether one has to wait for its end although nothing happens.
     pub(super) fn is_silent(&self) -> bool {
         self.expected == Expected::Silent
+    }
+
+    /// Whether each of its connections is answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.expected == Expected::Answered
     }
 
     /// The first connection of a client: one, for whoever waits for silence.
@@ -161,10 +169,8 @@ impl Probe {
     fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Outcome> {
         let connect = || self.connect(site, family);
         let connected = together(std::iter::repeat_n(connect, count));
-        let exchange = connected.into_iter().map(|connected| {
-            move || connected.map_or_else(|outcome| outcome, |stream| self.exchange(&stream))
-        });
-        let mut outcomes = together(exchange);
+        let exchange = |connected| move || self.exchange(connected);
+        let mut outcomes = together(connected.into_iter().map(exchange));
         outcomes.sort();
         outcomes
     }
@@ -176,7 +182,8 @@ impl Probe {
         }
     }
 
-    fn connect(&self, site: &Site, family: Family) -> Result<TcpStream, Outcome> {
+    /// Opens a connection.
+    pub(super) fn connect(&self, site: &Site, family: Family) -> Connected {
         let from = SocketAddr::new(address(self.from, family), 0);
         let to = SocketAddr::new(address(self.to, family), self.port);
         let bound = || -> io::Result<Socket> {
@@ -193,12 +200,15 @@ impl Probe {
     }
 
     /// Has the server say whom it sees and return what it is sent.
-    fn exchange(&self, stream: &TcpStream) -> Outcome {
+    pub(super) fn exchange(&self, connected: Connected) -> Outcome {
         let broken = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => Outcome::Broken("silence".to_owned()),
             _ => Outcome::Broken(error.to_string()),
         };
-        exchange(stream, self.patience()).unwrap_or_else(broken)
+        match connected {
+            Ok(stream) => exchange(&stream, self.patience()).unwrap_or_else(broken),
+            Err(outcome) => outcome,
+        }
     }
 }
 

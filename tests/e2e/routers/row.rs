@@ -9,7 +9,7 @@ use std::time::Duration;
 use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
 
-use super::probe::{Outcome, Probe, together};
+use super::probe::{Connected, Outcome, Probe, together};
 use super::site::{ROUTER, Site};
 use crate::support::{MODES, SOON, accepting, binary, counter, start_in};
 
@@ -103,21 +103,15 @@ impl Row {
         let ways = [None].into_iter().chain(MODES.map(Some));
         let mut observed = together(ways.map(|mode| move || self.observe(mode))).into_iter();
         let without = observed.next().expect("one without a node");
-        let wrong = self.misdescribed(&without);
+        let wrong = self.lines(&without, |probe, outcomes| !probe.fits(outcomes));
         assert!(wrong.is_empty(), "without a node:\n{wrong}");
-        println!("{}", self.table(&without));
+        println!("without a node:\n{}", self.lines(&without, |_, _| true));
         let mut failures = String::new();
         for (mode, with) in MODES.into_iter().zip(observed) {
             let harm = self.harm(&without, &with);
-            println!(
-                "{mode}: {}",
-                if harm.is_empty() {
-                    "as without"
-                } else {
-                    "HARM"
-                }
-            );
-            if !harm.is_empty() {
+            if harm.is_empty() {
+                println!("{mode}: as without; relayed: {:?}", with.relayed);
+            } else {
                 let _ = writeln!(failures, "{mode}:\n{harm}{}", with.log);
             }
         }
@@ -128,6 +122,7 @@ impl Row {
     fn observe(&self, mode: Option<&str>) -> Observed {
         let site = (self.build)();
         site.watch();
+        let held = self.steps[0].connect(&site);
         let node = mode.and_then(|mode| self.start(&site, mode));
         let take = |step: &Step| {
             if let Some(change) = step.change {
@@ -139,6 +134,7 @@ impl Row {
         let steps = self.steps.iter().map(take).collect();
         Observed {
             steps,
+            held: self.steps[0].exchange(held),
             pairs: site.watched(),
             relayed: node.as_ref().map(|node| counter(node, "relays_opened")),
             log: node.as_ref().map(last_lines).unwrap_or_default(),
@@ -172,23 +168,14 @@ impl Row {
         })
     }
 
-    /// What without a node became something else than the row says.
-    fn misdescribed(&self, without: &Observed) -> String {
+    /// What became of the connections of some probes.
+    fn lines(&self, observed: &Observed, chosen: fn(&Probe, &[Outcome]) -> bool) -> String {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
-            let outcomes = &without.steps[step][place];
-            if !probe.fits(outcomes) {
+            let outcomes = &observed.steps[step][place];
+            if chosen(probe, outcomes) {
                 let _ = writeln!(text, "step {step}, {family}: {probe}: {}", shown(outcomes));
             }
-        }
-        text
-    }
-
-    fn table(&self, without: &Observed) -> String {
-        let mut text = String::new();
-        for (step, place, family, probe) in self.probes() {
-            let outcomes = shown(&without.steps[step][place]);
-            let _ = writeln!(text, "step {step}, {family}: {probe}: {outcomes}");
         }
         text
     }
@@ -202,6 +189,16 @@ impl Row {
                 let (direct, got) = (shown(direct), shown(got));
                 let line = format!("{family}: {probe}: {direct} without, {got} with");
                 let _ = writeln!(text, "step {step}, {line}");
+            }
+        }
+        for ((probe, family), (direct, got)) in self.steps[0]
+            .cases()
+            .zip(without.held.iter().zip(&with.held))
+        {
+            if direct != got {
+                let (direct, got) = (shown(direct), shown(got));
+                let line = format!("{family}: {probe}: {direct} without, {got} with");
+                let _ = writeln!(text, "opened before the node, {line}");
             }
         }
         for pair in with.pairs.difference(&without.pairs) {
@@ -224,6 +221,24 @@ impl Step {
     fn cases(&self) -> impl Iterator<Item = (&Probe, Family)> {
         let both = |probe| Family::ALL.map(|family| (probe, family));
         self.probes.iter().flat_map(both)
+    }
+
+    /// Opens a connection of each kind that should be answered.
+    fn connect(&self, site: &Site) -> Vec<Vec<Connected>> {
+        let connect = |(probe, family): (&Probe, Family)| {
+            let held = probe.is_answered().then(|| probe.connect(site, family));
+            held.into_iter().collect()
+        };
+        self.cases().map(connect).collect()
+    }
+
+    /// Uses connections that were opened before.
+    fn exchange(&self, held: Vec<Vec<Connected>>) -> Vec<Vec<Outcome>> {
+        let of_case = self.cases().zip(held).map(|((probe, _), held)| {
+            let exchange = move |connected| probe.exchange(connected);
+            move || held.into_iter().map(exchange).collect()
+        });
+        together(of_case)
     }
 
     /// Makes all connections, different kinds side by side. Those that are not answered begin with the
@@ -264,6 +279,8 @@ type Connect = fn(&Probe, &Site, Family) -> Vec<Outcome>;
 struct Observed {
     /// By step, then by probe and family.
     steps: Vec<Vec<Vec<Outcome>>>,
+    /// By probe and family of the first step, of connections from before the node.
+    held: Vec<Vec<Outcome>>,
     pairs: BTreeSet<String>,
     relayed: Option<u64>,
     log: String,
