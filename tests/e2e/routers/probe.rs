@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_lab::network::Family;
 use socket2::Socket;
@@ -53,6 +53,13 @@ impl fmt::Display for Outcome {
             Self::Broken(how) => write!(f, "accepted, then {how}"),
         }
     }
+}
+
+/// What became of a connection, and after how long.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) took: Duration,
 }
 
 /// An open connection, or what became of it.
@@ -111,44 +118,44 @@ impl Probe {
     }
 
     /// The first connection of a client: one, for whoever waits for silence.
-    pub(super) fn first(&self, site: &Site, family: Family) -> Vec<Outcome> {
+    pub(super) fn first(&self, site: &Site, family: Family) -> Vec<Ended> {
         self.at_once(site, family, 1)
     }
 
     /// All connections after the first: some one after the other, then many at once. Ends with the first that
     /// becomes something else than the row says.
-    pub(super) fn others(&self, site: &Site, family: Family) -> Vec<Outcome> {
+    pub(super) fn others(&self, site: &Site, family: Family) -> Vec<Ended> {
         let waves: &[usize] = match self.expected {
             Expected::Silent => &[4],
             _ if self.brief => &[3],
             _ => &[1, 1, 1, 1, CROWD],
         };
-        let mut outcomes = Vec::new();
+        let mut ended = Vec::new();
         for &wave in waves {
-            outcomes.extend(self.at_once(site, family, wave));
-            if !self.fits(&outcomes) {
+            ended.extend(self.at_once(site, family, wave));
+            if !self.fits(&ended) {
                 break;
             }
         }
-        outcomes
+        ended
     }
 
     /// Every connection, in the order of a client that has time.
-    pub(super) fn all(&self, site: &Site, family: Family) -> Vec<Outcome> {
+    pub(super) fn all(&self, site: &Site, family: Family) -> Vec<Ended> {
         if let Expected::Crowds(crowds) = self.expected {
             let crowd = |_: &usize| self.at_once(site, family, CROWD);
             return crowds.iter().flat_map(crowd).collect();
         }
-        let mut outcomes = self.first(site, family);
-        if self.fits(&outcomes) {
-            outcomes.extend(self.others(site, family));
+        let mut ended = self.first(site, family);
+        if self.fits(&ended) {
+            ended.extend(self.others(site, family));
         }
-        outcomes
+        ended
     }
 
     /// Whether connections became what the row says.
-    pub(super) fn fits(&self, outcomes: &[Outcome]) -> bool {
-        let fits = |outcome: &Outcome| match outcome {
+    pub(super) fn fits(&self, ended: &[Ended]) -> bool {
+        let fits = |ended: &Ended| match ended.outcome {
             Outcome::Answered { .. } => self.expected == Expected::Answered,
             Outcome::Refused => self.expected == Expected::Refused,
             Outcome::Unreachable(_) => self.expected == Expected::Unreachable,
@@ -156,23 +163,29 @@ impl Probe {
             Outcome::Broken(_) => false,
         };
         let Expected::Crowds(crowds) = self.expected else {
-            return outcomes.iter().all(fits);
+            return ended.iter().all(fits);
         };
-        let of_crowd = |(outcomes, answered): (&[Outcome], &usize)| {
-            let is = |outcome: &&Outcome| matches!(outcome, Outcome::Answered { .. });
-            outcomes.iter().filter(is).count() == *answered
+        let of_crowd = |(crowd, answered): (&[Ended], &usize)| {
+            let is = |ended: &&Ended| matches!(ended.outcome, Outcome::Answered { .. });
+            crowd.iter().filter(is).count() == *answered
         };
-        outcomes.chunks(CROWD).zip(crowds).all(of_crowd)
+        ended.chunks(CROWD).zip(crowds).all(of_crowd)
     }
 
     /// Connections at once, each of which goes on when all were answered or not. What became of them.
-    fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Outcome> {
+    fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Ended> {
+        let begin = Instant::now();
         let connect = || self.connect(site, family);
         let connected = together(std::iter::repeat_n(connect, count));
-        let exchange = |connected| move || self.exchange(connected);
-        let mut outcomes = together(connected.into_iter().map(exchange));
-        outcomes.sort();
-        outcomes
+        let end = |connected| {
+            move || Ended {
+                outcome: self.exchange(connected),
+                took: begin.elapsed(),
+            }
+        };
+        let mut ended = together(connected.into_iter().map(end));
+        ended.sort_by(|one, other| one.outcome.cmp(&other.outcome));
+        ended
     }
 
     fn patience(&self) -> Duration {

@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
+use posthaste_lab::process::wait_until;
 
-use super::probe::{Connected, Outcome, Probe, together};
+use super::probe::{Connected, Ended, Outcome, Probe, together};
 use super::site::{ROUTER, Site};
-use crate::support::{MODES, SOON, accepting, binary, counter, start_in};
+use crate::support::{MODES, SOON, accepting, binary, counter, ended, start_in};
 
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
+/// By so much a node may delay connections before it counts as harm: less than what a client waits before it
+/// repeats a SYN, and far more than a node needs on a busy machine.
+const DELAY: Duration = Duration::from_millis(900);
 /// Lines of a node's log that are shown of a row that failed.
 const LOG_LINES: usize = 40;
 
@@ -136,7 +140,7 @@ impl Row {
             steps,
             held: self.steps[0].exchange(held),
             pairs: site.watched(),
-            relayed: node.as_ref().map(|node| counter(node, "relays_opened")),
+            relayed: node.as_ref().map(|node| self.relayed(node)),
             log: node.as_ref().map(last_lines).unwrap_or_default(),
         }
     }
@@ -160,6 +164,16 @@ impl Row {
         None
     }
 
+    /// How many connections were relayed: to their end, if some have to be, or at least begun, if none may.
+    fn relayed(&self, node: &Node) -> u64 {
+        if self.relaying != Relaying::Some {
+            return counter(node, "relays_opened");
+        }
+        // A relay may end after its connections; without any this ends at the deadline and is reported.
+        let _ = wait_until("finished relay", SOON, || ended(node, "finished") > 0);
+        ended(node, "finished")
+    }
+
     /// Each probe by its step and its place in [`Observed`].
     fn probes(&self) -> impl Iterator<Item = (usize, usize, Family, &Probe)> {
         self.steps.iter().enumerate().flat_map(|(number, step)| {
@@ -169,12 +183,14 @@ impl Row {
     }
 
     /// What became of the connections of some probes.
-    fn lines(&self, observed: &Observed, chosen: fn(&Probe, &[Outcome]) -> bool) -> String {
+    fn lines(&self, observed: &Observed, chosen: fn(&Probe, &[Ended]) -> bool) -> String {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
-            let outcomes = &observed.steps[step][place];
-            if chosen(probe, outcomes) {
-                let _ = writeln!(text, "step {step}, {family}: {probe}: {}", shown(outcomes));
+            let ended = &observed.steps[step][place];
+            if chosen(probe, ended) {
+                let (what, took) = (shown(&outcomes(ended)), median(ended));
+                let line = format!("{family}: {probe}: {what}, in {took:.1?}");
+                let _ = writeln!(text, "step {step}, {line}");
             }
         }
         text
@@ -185,10 +201,14 @@ impl Row {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
             let [direct, got] = [without, with].map(|observed| &observed.steps[step][place]);
-            if direct != got {
-                let (direct, got) = (shown(direct), shown(got));
-                let line = format!("{family}: {probe}: {direct} without, {got} with");
-                let _ = writeln!(text, "step {step}, {line}");
+            let [was, is] = [direct, got].map(|ended| outcomes(ended));
+            let [fast, slow] = [direct, got].map(|ended| median(ended));
+            if was != is {
+                let line = format!("{probe}: {} without, {} with", shown(&was), shown(&is));
+                let _ = writeln!(text, "step {step}, {family}: {line}");
+            } else if slow > fast + DELAY {
+                let line = format!("{probe}: in {fast:.1?} without, in {slow:.1?} with");
+                let _ = writeln!(text, "step {step}, {family}: {line}");
             }
         }
         for ((probe, family), (direct, got)) in self.steps[0]
@@ -243,7 +263,7 @@ impl Step {
 
     /// Makes all connections, different kinds side by side. Those that are not answered begin with the
     /// others, and again when the node has seen the others succeed.
-    fn observe(&self, site: &Site) -> Vec<Vec<Outcome>> {
+    fn observe(&self, site: &Site) -> Vec<Vec<Ended>> {
         let numbered = self.cases().enumerate();
         let (silent, heard): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, (probe, _))| probe.is_silent());
@@ -253,16 +273,16 @@ impl Step {
                 .map(|(number, (probe, family))| move || (*number, connect(probe, site, *family)));
             together(works)
         };
-        let outcomes = thread::scope(|scope| {
+        let ended = thread::scope(|scope| {
             let first = scope.spawn(|| each(&silent, Probe::first));
             let all = each(&heard, Probe::all);
             let again = each(&silent, Probe::others);
             let first = first.join().expect("connecting does not panic");
             [first, all, again].concat()
         });
-        let mut by_case = BTreeMap::<usize, Vec<Outcome>>::new();
-        for (number, outcomes) in outcomes {
-            by_case.entry(number).or_default().extend(outcomes);
+        let mut by_case = BTreeMap::<usize, Vec<Ended>>::new();
+        for (number, ended) in ended {
+            by_case.entry(number).or_default().extend(ended);
         }
         by_case.into_values().collect()
     }
@@ -272,18 +292,29 @@ impl Step {
 type Case<'a> = (usize, (&'a Probe, Family));
 
 /// Some of a probe's connections.
-type Connect = fn(&Probe, &Site, Family) -> Vec<Outcome>;
+type Connect = fn(&Probe, &Site, Family) -> Vec<Ended>;
 
 /// What was seen in one network.
 #[derive(Debug)]
 struct Observed {
     /// By step, then by probe and family.
-    steps: Vec<Vec<Vec<Outcome>>>,
+    steps: Vec<Vec<Vec<Ended>>>,
     /// By probe and family of the first step, of connections from before the node.
     held: Vec<Vec<Outcome>>,
     pairs: BTreeSet<String>,
     relayed: Option<u64>,
     log: String,
+}
+
+fn outcomes(ended: &[Ended]) -> Vec<Outcome> {
+    ended.iter().map(|ended| ended.outcome.clone()).collect()
+}
+
+/// How long connections took, by the middle one: a moment in which the machine was slow does not count.
+fn median(ended: &[Ended]) -> Duration {
+    let mut took: Vec<_> = ended.iter().map(|ended| ended.took).collect();
+    took.sort();
+    took[took.len() / 2]
 }
 
 /// Outcomes, each with how often.
