@@ -2,7 +2,7 @@
 //! Connections from one address to another, and what becomes of them.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,15 +55,20 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What became of a connection, and after how long.
+/// What became of a connection, and how long its client waited for an answer: a handshake, and then the first
+/// bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) took: Duration,
 }
 
-/// An open connection, or what became of it.
-pub(super) type Connected = Result<TcpStream, Outcome>;
+/// An open connection, or what became of it, and how long that took.
+#[derive(Debug)]
+pub(super) struct Connected {
+    result: Result<TcpStream, Outcome>,
+    took: Duration,
+}
 
 /// What a row says of its router without a node. That is measured too: see [`Probe::fits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,16 +179,10 @@ impl Probe {
 
     /// Connections at once, each of which goes on when all were answered or not. What became of them.
     fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Ended> {
-        let begin = Instant::now();
         let connect = || self.connect(site, family);
         let connected = together(std::iter::repeat_n(connect, count));
-        let end = |connected| {
-            move || Ended {
-                outcome: self.exchange(connected),
-                took: begin.elapsed(),
-            }
-        };
-        let mut ended = together(connected.into_iter().map(end));
+        let exchange = |connected| move || self.exchange(connected);
+        let mut ended = together(connected.into_iter().map(exchange));
         ended.sort_by(|one, other| one.outcome.cmp(&other.outcome));
         ended
     }
@@ -206,22 +205,34 @@ impl Probe {
         };
         let socket = site.host(self.host).run_in(bound);
         let socket = socket.expect("a row names addresses of its hosts");
-        match socket.connect_timeout(&to.into(), self.patience()) {
-            Ok(()) => Ok(socket.into()),
-            Err(error) => Err(failed(&error)),
+        let begin = Instant::now();
+        let connected = socket.connect_timeout(&to.into(), self.patience());
+        Connected {
+            result: connected
+                .map(|()| socket.into())
+                .map_err(|error| failed(&error)),
+            took: begin.elapsed(),
         }
     }
 
     /// Has the server say whom it sees and return what it is sent.
-    pub(super) fn exchange(&self, connected: Connected) -> Outcome {
+    pub(super) fn exchange(&self, connected: Connected) -> Ended {
+        let Connected { result, mut took } = connected;
         let broken = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => Outcome::Broken("silence".to_owned()),
             _ => Outcome::Broken(error.to_string()),
         };
-        match connected {
-            Ok(stream) => exchange(&stream, self.patience()).unwrap_or_else(broken),
+        let mut use_it = |stream: TcpStream| {
+            let begin = Instant::now();
+            let line = greeting(&stream, self.patience())?;
+            took += begin.elapsed();
+            exchange(&stream, &line)
+        };
+        let outcome = match result {
+            Ok(stream) => use_it(stream).unwrap_or_else(broken),
             Err(outcome) => outcome,
-        }
+        };
+        Ended { outcome, took }
     }
 }
 
@@ -284,19 +295,26 @@ fn failed(error: &io::Error) -> Outcome {
     }
 }
 
-fn exchange(mut stream: &TcpStream, patience: Duration) -> io::Result<Outcome> {
+/// The first line of a server.
+fn greeting(mut stream: &TcpStream, patience: Duration) -> io::Result<String> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte)? == 1 && byte != *b"\n" {
+        line.extend(byte);
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+fn exchange(mut stream: &TcpStream, line: &str) -> io::Result<Outcome> {
     let request: Vec<u8> = (0..=250).cycle().take(REQUEST_BYTES).collect();
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    reader.read_line(&mut line)?;
     stream.write_all(&request)?;
     stream.shutdown(Shutdown::Write)?;
     let mut reply = Vec::new();
-    reader.read_to_end(&mut reply)?;
-    let named = line.trim().split_once(' ');
+    stream.read_to_end(&mut reply)?;
+    let named = line.split_once(' ');
     let named = named.and_then(|(peer, server)| Some((peer.parse().ok()?, server.parse().ok()?)));
     Ok(match named {
         Some((peer, server)) if reply == answer(&request) => Outcome::Answered { peer, server },

@@ -188,8 +188,8 @@ impl Row {
         for (step, place, family, probe) in self.probes() {
             let ended = &observed.steps[step][place];
             if chosen(probe, ended) {
-                let (what, took) = (shown(&outcomes(ended)), median(ended));
-                let line = format!("{family}: {probe}: {what}, in {took:.1?}");
+                let (what, took) = (shown(&outcomes(ended)), longest(ended));
+                let line = format!("{family}: {probe}: {what}, at most {took:.1?}");
                 let _ = writeln!(text, "step {step}, {line}");
             }
         }
@@ -202,12 +202,12 @@ impl Row {
         for (step, place, family, probe) in self.probes() {
             let [direct, got] = [without, with].map(|observed| &observed.steps[step][place]);
             let [was, is] = [direct, got].map(|ended| outcomes(ended));
-            let [fast, slow] = [direct, got].map(|ended| median(ended));
+            let (fast, slow) = (longest(direct), most(got));
             if was != is {
                 let line = format!("{probe}: {} without, {} with", shown(&was), shown(&is));
                 let _ = writeln!(text, "step {step}, {family}: {line}");
             } else if slow > fast + DELAY {
-                let line = format!("{probe}: in {fast:.1?} without, in {slow:.1?} with");
+                let line = format!("{probe}: at most {fast:.1?} without, mostly {slow:.1?} with");
                 let _ = writeln!(text, "step {step}, {family}: {line}");
             }
         }
@@ -255,7 +255,7 @@ impl Step {
     /// Uses connections that were opened before.
     fn exchange(&self, held: Vec<Vec<Connected>>) -> Vec<Vec<Outcome>> {
         let of_case = self.cases().zip(held).map(|((probe, _), held)| {
-            let exchange = move |connected| probe.exchange(connected);
+            let exchange = move |connected| probe.exchange(connected).outcome;
             move || held.into_iter().map(exchange).collect()
         });
         together(of_case)
@@ -310,11 +310,17 @@ fn outcomes(ended: &[Ended]) -> Vec<Outcome> {
     ended.iter().map(|ended| ended.outcome.clone()).collect()
 }
 
-/// How long connections took, by the middle one: a moment in which the machine was slow does not count.
-fn median(ended: &[Ended]) -> Duration {
+/// How long the slowest of some connections took.
+fn longest(ended: &[Ended]) -> Duration {
+    let longest = ended.iter().map(|ended| ended.took).max();
+    longest.unwrap_or_default()
+}
+
+/// How long three quarters of some connections took at least. A slow machine does not delay that many.
+fn most(ended: &[Ended]) -> Duration {
     let mut took: Vec<_> = ended.iter().map(|ended| ended.took).collect();
     took.sort();
-    took[took.len() / 2]
+    took.get(took.len() / 4).copied().unwrap_or_default()
 }
 
 /// Outcomes, each with how often.
