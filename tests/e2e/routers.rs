@@ -3,7 +3,8 @@
 //! return paths. Whatever the router, a node may make connections faster and nothing else:
 //!
 //! - what is answered, refused, unreachable or silent without the node is so with it;
-//! - every byte arrives, and so does the end;
+//! - every byte arrives, and so does the end, also of a connection that is older than the node;
+//! - nothing waits for a repeated SYN that did not without the node;
 //! - servers see the same address of their client, and no wire carries a packet between addresses
 //!   that did not meet on it without the node.
 //!

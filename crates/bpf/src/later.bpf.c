@@ -179,9 +179,15 @@ int open_flow(struct __sk_buff *skb)
 	struct packet pkt = {};
 
 	at = resume(skb, &pkt);
-	if (!at || !is_sound(skb, &pkt, at) || is_foreign(skb, &pkt, at))
+	if (!at)
 		return TC_ACT_UNSPEC;
-	fate = judge(skb, &pkt);
+	fate = FATE_PASS;
+	if (is_sound(skb, &pkt, at) && !is_foreign(skb, &pkt, at))
+		fate = judge(skb, &pkt);
+	else
+		waiting = false;
+	if (fate == FATE_PASS)
+		bpf_map_delete_elem(&hidden, &pkt.flow);
 	if (fate == FATE_HOLD)
 		return TC_ACT_SHOT;
 	if (fate != FATE_PASS) {

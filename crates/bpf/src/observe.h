@@ -39,6 +39,15 @@ struct {
 	__type(value, struct observing);
 } observing SEC(".maps");
 
+/* Relayed flows whose source this host translates. What comes late for one that has
+ * ended must not be forwarded: it would leave untranslated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow);
+	__type(value, __u8);
+} hidden SEC(".maps");
+
 /* One value: until when nothing is relayed that has to be observed (CLOCK_MONOTONIC,
  * ns), since this host stands in the way of relays. */
 struct {

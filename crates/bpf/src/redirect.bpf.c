@@ -300,6 +300,7 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 	struct gate *gate;
 	struct flow flow;
 	__be32 isn;
+	int advice;
 
 	if (!pkt || !judgement || !how)
 		return ADVICE_FORWARD;
@@ -319,8 +320,12 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 		return ADVICE_FORWARD;
 	}
 	profile = find_profile(&flow, skb->ifindex);
-	if (profile && is_current(profile, how, now))
-		return advice_of(profile, how, judgement);
+	if (profile && is_current(profile, how, now)) {
+		advice = advice_of(profile, how, judgement);
+		if (advice != ADVICE_FORWARD && profile->translated)
+			bpf_map_update_elem(&hidden, &flow, &profile->translated, BPF_ANY);
+		return advice;
+	}
 	observe_handshake(skb, &flow, isn, now);
 	return ADVICE_FORWARD;
 }
@@ -383,6 +388,29 @@ static __always_inline bool may_herald(struct __sk_buff *skb, const struct packe
 	       opens(&pkt->tcp) && !forwardable(skb, pkt);
 }
 
+/* Whether a segment comes late for a relay that has ended, and must not go on. */
+STEP int is_hidden(const struct packet *pkt)
+{
+	struct flow flow;
+
+	if (!pkt)
+		return false;
+	flow = pkt->flow;
+	return !!bpf_map_lookup_elem(&hidden, &flow);
+}
+
+/* A SYN goes on, and so does all that comes after it. */
+STEP int unhide(const struct packet *pkt)
+{
+	struct flow flow;
+
+	if (pkt) {
+		flow = pkt->flow;
+		bpf_map_delete_elem(&hidden, &flow);
+	}
+	return TC_ACT_UNSPEC;
+}
+
 static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	enum owner owner;
@@ -395,10 +423,16 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 			bpf_tail_call(skb, &steps, STEP_HEAR_HERALD);
 		owner = OWNER_NONE;
 	}
-	if ((owner == OWNER_NONE || owner == OWNER_WAITING) && opens(&pkt->tcp))
-		return on_syn(skb, pkt, owner == OWNER_WAITING);
+	if ((owner == OWNER_NONE || owner == OWNER_WAITING) && opens(&pkt->tcp)) {
+		int verdict = on_syn(skb, pkt, owner == OWNER_WAITING);
+
+		return verdict == TC_ACT_UNSPEC && !(skb->mark & redirect_mark) ? unhide(pkt) :
+										  verdict;
+	}
 	switch (owner) {
 	case OWNER_NONE:
+		if (is_hidden(pkt))
+			return TC_ACT_SHOT;
 		if (pkt->tcp.ack && !pkt->tcp.syn && !pkt->tcp.rst && !pkt->tcp.fin)
 			bpf_tail_call(skb, &steps, STEP_CHECK_COOKIE);
 		return TC_ACT_UNSPEC;

@@ -219,8 +219,9 @@ fn address_goes_and_returns() {
         answered("client@LAN.3", ("WAN.2", 81)),
     ];
     let gone = [
-        unreachable("client@LAN.2", ("WAN.2", 80)),
-        unreachable("client@LAN.4", ("WAN.3", 80)),
+        // Of what it cannot route the kernel tells each client little: five errors, and then one a second.
+        unreachable("client@LAN.2", ("WAN.2", 80)).briefly(),
+        unreachable("client@LAN.4", ("WAN.3", 80)).briefly(),
     ];
     let row = Row::new(build, there.clone());
     row.then(go, gone).then(come, there).run();

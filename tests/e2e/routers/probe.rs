@@ -2,10 +2,10 @@
 //! Connections from one address to another, and what becomes of them.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_lab::network::Family;
 use socket2::Socket;
@@ -55,6 +55,21 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// What became of a connection, and how long its client waited for an answer: a handshake, and then the first
+/// bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) took: Duration,
+}
+
+/// An open connection, or what became of it, and how long that took.
+#[derive(Debug)]
+pub(super) struct Connected {
+    result: Result<TcpStream, Outcome>,
+    took: Duration,
+}
+
 /// What a row says of its router without a node. That is measured too: see [`Probe::fits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
@@ -102,45 +117,50 @@ impl Probe {
         self.expected == Expected::Silent
     }
 
+    /// Whether each of its connections is answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.expected == Expected::Answered
+    }
+
     /// The first connection of a client: one, for whoever waits for silence.
-    pub(super) fn first(&self, site: &Site, family: Family) -> Vec<Outcome> {
+    pub(super) fn first(&self, site: &Site, family: Family) -> Vec<Ended> {
         self.at_once(site, family, 1)
     }
 
     /// All connections after the first: some one after the other, then many at once. Ends with the first that
     /// becomes something else than the row says.
-    pub(super) fn others(&self, site: &Site, family: Family) -> Vec<Outcome> {
+    pub(super) fn others(&self, site: &Site, family: Family) -> Vec<Ended> {
         let waves: &[usize] = match self.expected {
             Expected::Silent => &[4],
             _ if self.brief => &[3],
             _ => &[1, 1, 1, 1, CROWD],
         };
-        let mut outcomes = Vec::new();
+        let mut ended = Vec::new();
         for &wave in waves {
-            outcomes.extend(self.at_once(site, family, wave));
-            if !self.fits(&outcomes) {
+            ended.extend(self.at_once(site, family, wave));
+            if !self.fits(&ended) {
                 break;
             }
         }
-        outcomes
+        ended
     }
 
     /// Every connection, in the order of a client that has time.
-    pub(super) fn all(&self, site: &Site, family: Family) -> Vec<Outcome> {
+    pub(super) fn all(&self, site: &Site, family: Family) -> Vec<Ended> {
         if let Expected::Crowds(crowds) = self.expected {
             let crowd = |_: &usize| self.at_once(site, family, CROWD);
             return crowds.iter().flat_map(crowd).collect();
         }
-        let mut outcomes = self.first(site, family);
-        if self.fits(&outcomes) {
-            outcomes.extend(self.others(site, family));
+        let mut ended = self.first(site, family);
+        if self.fits(&ended) {
+            ended.extend(self.others(site, family));
         }
-        outcomes
+        ended
     }
 
     /// Whether connections became what the row says.
-    pub(super) fn fits(&self, outcomes: &[Outcome]) -> bool {
-        let fits = |outcome: &Outcome| match outcome {
+    pub(super) fn fits(&self, ended: &[Ended]) -> bool {
+        let fits = |ended: &Ended| match ended.outcome {
             Outcome::Answered { .. } => self.expected == Expected::Answered,
             Outcome::Refused => self.expected == Expected::Refused,
             Outcome::Unreachable(_) => self.expected == Expected::Unreachable,
@@ -148,25 +168,23 @@ impl Probe {
             Outcome::Broken(_) => false,
         };
         let Expected::Crowds(crowds) = self.expected else {
-            return outcomes.iter().all(fits);
+            return ended.iter().all(fits);
         };
-        let of_crowd = |(outcomes, answered): (&[Outcome], &usize)| {
-            let is = |outcome: &&Outcome| matches!(outcome, Outcome::Answered { .. });
-            outcomes.iter().filter(is).count() == *answered
+        let of_crowd = |(crowd, answered): (&[Ended], &usize)| {
+            let is = |ended: &&Ended| matches!(ended.outcome, Outcome::Answered { .. });
+            crowd.iter().filter(is).count() == *answered
         };
-        outcomes.chunks(CROWD).zip(crowds).all(of_crowd)
+        ended.chunks(CROWD).zip(crowds).all(of_crowd)
     }
 
     /// Connections at once, each of which goes on when all were answered or not. What became of them.
-    fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Outcome> {
+    fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Ended> {
         let connect = || self.connect(site, family);
         let connected = together(std::iter::repeat_n(connect, count));
-        let exchange = connected.into_iter().map(|connected| {
-            move || connected.map_or_else(|outcome| outcome, |stream| self.exchange(&stream))
-        });
-        let mut outcomes = together(exchange);
-        outcomes.sort();
-        outcomes
+        let exchange = |connected| move || self.exchange(connected);
+        let mut ended = together(connected.into_iter().map(exchange));
+        ended.sort_by(|one, other| one.outcome.cmp(&other.outcome));
+        ended
     }
 
     fn patience(&self) -> Duration {
@@ -176,7 +194,8 @@ impl Probe {
         }
     }
 
-    fn connect(&self, site: &Site, family: Family) -> Result<TcpStream, Outcome> {
+    /// Opens a connection.
+    pub(super) fn connect(&self, site: &Site, family: Family) -> Connected {
         let from = SocketAddr::new(address(self.from, family), 0);
         let to = SocketAddr::new(address(self.to, family), self.port);
         let bound = || -> io::Result<Socket> {
@@ -186,19 +205,34 @@ impl Probe {
         };
         let socket = site.host(self.host).run_in(bound);
         let socket = socket.expect("a row names addresses of its hosts");
-        match socket.connect_timeout(&to.into(), self.patience()) {
-            Ok(()) => Ok(socket.into()),
-            Err(error) => Err(failed(&error)),
+        let begin = Instant::now();
+        let connected = socket.connect_timeout(&to.into(), self.patience());
+        Connected {
+            result: connected
+                .map(|()| socket.into())
+                .map_err(|error| failed(&error)),
+            took: begin.elapsed(),
         }
     }
 
     /// Has the server say whom it sees and return what it is sent.
-    fn exchange(&self, stream: &TcpStream) -> Outcome {
+    pub(super) fn exchange(&self, connected: Connected) -> Ended {
+        let Connected { result, mut took } = connected;
         let broken = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => Outcome::Broken("silence".to_owned()),
             _ => Outcome::Broken(error.to_string()),
         };
-        exchange(stream, self.patience()).unwrap_or_else(broken)
+        let mut use_it = |stream: TcpStream| {
+            let begin = Instant::now();
+            let line = greeting(&stream, self.patience())?;
+            took += begin.elapsed();
+            exchange(&stream, &line)
+        };
+        let outcome = match result {
+            Ok(stream) => use_it(stream).unwrap_or_else(broken),
+            Err(outcome) => outcome,
+        };
+        Ended { outcome, took }
     }
 }
 
@@ -261,19 +295,26 @@ fn failed(error: &io::Error) -> Outcome {
     }
 }
 
-fn exchange(mut stream: &TcpStream, patience: Duration) -> io::Result<Outcome> {
+/// The first line of a server.
+fn greeting(mut stream: &TcpStream, patience: Duration) -> io::Result<String> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte)? == 1 && byte != *b"\n" {
+        line.extend(byte);
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+fn exchange(mut stream: &TcpStream, line: &str) -> io::Result<Outcome> {
     let request: Vec<u8> = (0..=250).cycle().take(REQUEST_BYTES).collect();
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    reader.read_line(&mut line)?;
     stream.write_all(&request)?;
     stream.shutdown(Shutdown::Write)?;
     let mut reply = Vec::new();
-    reader.read_to_end(&mut reply)?;
-    let named = line.trim().split_once(' ');
+    stream.read_to_end(&mut reply)?;
+    let named = line.split_once(' ');
     let named = named.and_then(|(peer, server)| Some((peer.parse().ok()?, server.parse().ok()?)));
     Ok(match named {
         Some((peer, server)) if reply == answer(&request) => Outcome::Answered { peer, server },

@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
+use posthaste_lab::process::wait_until;
 
-use super::probe::{Outcome, Probe, together};
+use super::probe::{Connected, Ended, Outcome, Probe, together};
 use super::site::{ROUTER, Site};
-use crate::support::{MODES, SOON, accepting, binary, counter};
+use crate::support::{MODES, SOON, accepting, binary, counter, ended};
 
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
+/// By so much a node may delay connections before it counts as harm: less than what a client waits before it
+/// repeats a SYN, and far more than a node needs on a busy machine.
+const DELAY: Duration = Duration::from_millis(900);
 /// Lines of a node's log that are shown of a row that failed.
 const LOG_LINES: usize = 40;
 
@@ -103,21 +107,15 @@ impl Row {
         let ways = [None].into_iter().chain(MODES.map(Some));
         let mut observed = together(ways.map(|mode| move || self.observe(mode))).into_iter();
         let without = observed.next().expect("one without a node");
-        let wrong = self.misdescribed(&without);
+        let wrong = self.lines(&without, |probe, outcomes| !probe.fits(outcomes));
         assert!(wrong.is_empty(), "without a node:\n{wrong}");
-        println!("{}", self.table(&without));
+        println!("without a node:\n{}", self.lines(&without, |_, _| true));
         let mut failures = String::new();
         for (mode, with) in MODES.into_iter().zip(observed) {
             let harm = self.harm(&without, &with);
-            println!(
-                "{mode}: {}",
-                if harm.is_empty() {
-                    "as without"
-                } else {
-                    "HARM"
-                }
-            );
-            if !harm.is_empty() {
+            if harm.is_empty() {
+                println!("{mode}: as without; relayed: {:?}", with.relayed);
+            } else {
                 let _ = writeln!(failures, "{mode}:\n{harm}{}", with.log);
             }
         }
@@ -128,6 +126,7 @@ impl Row {
     fn observe(&self, mode: Option<&str>) -> Observed {
         let site = (self.build)();
         site.watch();
+        let held = self.steps[0].connect(&site);
         let node = mode.and_then(|mode| self.start(&site, mode));
         let take = |step: &Step| {
             if let Some(change) = step.change {
@@ -139,8 +138,9 @@ impl Row {
         let steps = self.steps.iter().map(take).collect();
         Observed {
             steps,
+            held: self.steps[0].exchange(held),
             pairs: site.watched(),
-            relayed: node.as_ref().map(|node| counter(node, "relays_opened")),
+            relayed: node.as_ref().map(|node| self.relayed(node)),
             log: node.as_ref().map(last_lines).unwrap_or_default(),
         }
     }
@@ -170,6 +170,16 @@ impl Row {
         None
     }
 
+    /// How many connections were relayed: to their end, if some have to be, or at least begun, if none may.
+    fn relayed(&self, node: &Node) -> u64 {
+        if self.relaying != Relaying::Some {
+            return counter(node, "relays_opened");
+        }
+        // A relay may end after its connections; without any this ends at the deadline and is reported.
+        let _ = wait_until("finished relay", SOON, || ended(node, "finished") > 0);
+        ended(node, "finished")
+    }
+
     /// Each probe by its step and its place in [`Observed`].
     fn probes(&self) -> impl Iterator<Item = (usize, usize, Family, &Probe)> {
         self.steps.iter().enumerate().flat_map(|(number, step)| {
@@ -178,23 +188,16 @@ impl Row {
         })
     }
 
-    /// What without a node became something else than the row says.
-    fn misdescribed(&self, without: &Observed) -> String {
+    /// What became of the connections of some probes.
+    fn lines(&self, observed: &Observed, chosen: fn(&Probe, &[Ended]) -> bool) -> String {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
-            let outcomes = &without.steps[step][place];
-            if !probe.fits(outcomes) {
-                let _ = writeln!(text, "step {step}, {family}: {probe}: {}", shown(outcomes));
+            let ended = &observed.steps[step][place];
+            if chosen(probe, ended) {
+                let (what, took) = (shown(&outcomes(ended)), longest(ended));
+                let line = format!("{family}: {probe}: {what}, at most {took:.1?}");
+                let _ = writeln!(text, "step {step}, {line}");
             }
-        }
-        text
-    }
-
-    fn table(&self, without: &Observed) -> String {
-        let mut text = String::new();
-        for (step, place, family, probe) in self.probes() {
-            let outcomes = shown(&without.steps[step][place]);
-            let _ = writeln!(text, "step {step}, {family}: {probe}: {outcomes}");
         }
         text
     }
@@ -204,10 +207,24 @@ impl Row {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
             let [direct, got] = [without, with].map(|observed| &observed.steps[step][place]);
+            let [was, is] = [direct, got].map(|ended| outcomes(ended));
+            let (fast, slow) = (longest(direct), most(got));
+            if was != is {
+                let line = format!("{probe}: {} without, {} with", shown(&was), shown(&is));
+                let _ = writeln!(text, "step {step}, {family}: {line}");
+            } else if slow > fast + DELAY {
+                let line = format!("{probe}: at most {fast:.1?} without, mostly {slow:.1?} with");
+                let _ = writeln!(text, "step {step}, {family}: {line}");
+            }
+        }
+        for ((probe, family), (direct, got)) in self.steps[0]
+            .cases()
+            .zip(without.held.iter().zip(&with.held))
+        {
             if direct != got {
                 let (direct, got) = (shown(direct), shown(got));
                 let line = format!("{family}: {probe}: {direct} without, {got} with");
-                let _ = writeln!(text, "step {step}, {line}");
+                let _ = writeln!(text, "opened before the node, {line}");
             }
         }
         for pair in with.pairs.difference(&without.pairs) {
@@ -232,9 +249,27 @@ impl Step {
         self.probes.iter().flat_map(both)
     }
 
+    /// Opens a connection of each kind that should be answered.
+    fn connect(&self, site: &Site) -> Vec<Vec<Connected>> {
+        let connect = |(probe, family): (&Probe, Family)| {
+            let held = probe.is_answered().then(|| probe.connect(site, family));
+            held.into_iter().collect()
+        };
+        self.cases().map(connect).collect()
+    }
+
+    /// Uses connections that were opened before.
+    fn exchange(&self, held: Vec<Vec<Connected>>) -> Vec<Vec<Outcome>> {
+        let of_case = self.cases().zip(held).map(|((probe, _), held)| {
+            let exchange = move |connected| probe.exchange(connected).outcome;
+            move || held.into_iter().map(exchange).collect()
+        });
+        together(of_case)
+    }
+
     /// Makes all connections, different kinds side by side. Those that are not answered begin with the
     /// others, and again when the node has seen the others succeed.
-    fn observe(&self, site: &Site) -> Vec<Vec<Outcome>> {
+    fn observe(&self, site: &Site) -> Vec<Vec<Ended>> {
         let numbered = self.cases().enumerate();
         let (silent, heard): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, (probe, _))| probe.is_silent());
@@ -244,16 +279,16 @@ impl Step {
                 .map(|(number, (probe, family))| move || (*number, connect(probe, site, *family)));
             together(works)
         };
-        let outcomes = thread::scope(|scope| {
+        let ended = thread::scope(|scope| {
             let first = scope.spawn(|| each(&silent, Probe::first));
             let all = each(&heard, Probe::all);
             let again = each(&silent, Probe::others);
             let first = first.join().expect("connecting does not panic");
             [first, all, again].concat()
         });
-        let mut by_case = BTreeMap::<usize, Vec<Outcome>>::new();
-        for (number, outcomes) in outcomes {
-            by_case.entry(number).or_default().extend(outcomes);
+        let mut by_case = BTreeMap::<usize, Vec<Ended>>::new();
+        for (number, ended) in ended {
+            by_case.entry(number).or_default().extend(ended);
         }
         by_case.into_values().collect()
     }
@@ -263,16 +298,35 @@ impl Step {
 type Case<'a> = (usize, (&'a Probe, Family));
 
 /// Some of a probe's connections.
-type Connect = fn(&Probe, &Site, Family) -> Vec<Outcome>;
+type Connect = fn(&Probe, &Site, Family) -> Vec<Ended>;
 
 /// What was seen in one network.
 #[derive(Debug)]
 struct Observed {
     /// By step, then by probe and family.
-    steps: Vec<Vec<Vec<Outcome>>>,
+    steps: Vec<Vec<Vec<Ended>>>,
+    /// By probe and family of the first step, of connections from before the node.
+    held: Vec<Vec<Outcome>>,
     pairs: BTreeSet<String>,
     relayed: Option<u64>,
     log: String,
+}
+
+fn outcomes(ended: &[Ended]) -> Vec<Outcome> {
+    ended.iter().map(|ended| ended.outcome.clone()).collect()
+}
+
+/// How long the slowest of some connections took.
+fn longest(ended: &[Ended]) -> Duration {
+    let longest = ended.iter().map(|ended| ended.took).max();
+    longest.unwrap_or_default()
+}
+
+/// How long three quarters of some connections took at least. A slow machine does not delay that many.
+fn most(ended: &[Ended]) -> Duration {
+    let mut took: Vec<_> = ended.iter().map(|ended| ended.took).collect();
+    took.sort();
+    took.get(took.len() / 4).copied().unwrap_or_default()
 }
 
 /// Outcomes, each with how often.

@@ -8,11 +8,15 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use posthaste_lab::netns::Namespace;
 use socket2::SockRef;
 
 use crate::support::{SOON, listen, plain};
+
+/// How long a client may hold a connection before it uses it: longer than a row takes.
+const HELD: Duration = Duration::from_secs(300);
 
 /// What is returned for what was sent.
 pub(super) fn answer(request: &[u8]) -> Vec<u8> {
@@ -62,7 +66,7 @@ fn accept_all(listener: &TcpListener) {
 }
 
 fn serve(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(SOON))?;
+    stream.set_read_timeout(Some(HELD))?;
     stream.set_write_timeout(Some(SOON))?;
     let peer = plain(stream.peer_addr()?).ip();
     let own = plain(stream.local_addr()?);

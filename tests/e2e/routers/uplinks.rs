@@ -182,10 +182,11 @@ fn prohibited_by_rule_and_by_route() {
     };
     let probes = [
         answered("client@LAN.2", ("WAN.2", 80)),
-        unreachable("client@LAN.3", ("WAN.2", 80)),
         silent("client@LAN.2", ("WAN.3", 80)),
-        unreachable("client@LAN.2", ("WAN.4", 80)),
-        unreachable("client@LAN.2", ("NET.4", 80)),
+        // Of what it cannot route the kernel tells each client little: five errors, and then one a second.
+        unreachable("client@LAN.2", ("NET.4", 80)).briefly(),
+        unreachable("client@LAN.3", ("WAN.2", 80)).briefly(),
+        unreachable("client@LAN.4", ("WAN.4", 80)).briefly(),
     ];
     Row::new(build, probes).run();
 }
