@@ -19,6 +19,8 @@ const CHANGED: Duration = Duration::from_secs(1);
 /// By so much a node may delay connections before it counts as harm: less than what a client waits before it
 /// repeats a SYN, and far more than a node needs on a busy machine.
 const DELAY: Duration = Duration::from_millis(900);
+/// How often a node is asked whether a relay has finished, each time by a program.
+const POLL: Duration = Duration::from_millis(50);
 /// Lines of a node's log that are shown of a row that failed.
 const LOG_LINES: usize = 40;
 
@@ -176,7 +178,10 @@ impl Row {
             return counter(node, "relays_opened");
         }
         // A relay may end after its connections; without any this ends at the deadline and is reported.
-        let _ = wait_until("finished relay", SOON, || ended(node, "finished") > 0);
+        let _ = wait_until("finished relay", SOON, || {
+            thread::sleep(POLL);
+            ended(node, "finished") > 0
+        });
         ended(node, "finished")
     }
 
