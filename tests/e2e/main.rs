@@ -41,6 +41,7 @@ mod proxy;
 mod reuse;
 mod rules;
 mod run;
+mod saved;
 mod support;
 mod transparency;
 mod upgrade;
