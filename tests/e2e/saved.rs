@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::asking::ASK_PORT;
 use crate::chains::{Plan, line_of};
 use crate::support::{
-    PORT, Pair, accepting, binary, firewall, listen, network, serve, start, start_in, until_ended,
+    PORT, Pair, accepting, binary, firewall, listen, network, relay_of, serve, start, start_in,
+    until, until_ended,
 };
 use crate::watch::http_get;
 
@@ -21,6 +22,10 @@ const CLIENT: Duration = Duration::from_millis(40);
 const SERVER: Duration = Duration::from_millis(60);
 /// Takes four rounds of slow start.
 const BYTES: u64 = 200_000;
+/// Takes longer than slow start does.
+const LARGE: u64 = 1_000_000;
+/// Transfers of that.
+const ATTEMPTS_FEW: u64 = 3;
 /// Transfers until one is as quick as the links allow.
 const ATTEMPTS: usize = 50;
 /// And so many at least.
@@ -81,7 +86,6 @@ fn what_is_said_to_be_saved_was_saved() {
             before = now;
             parts(&timing)
         });
-        println!("{family}: {direct:?} became {relayed:?}, said {said:?}");
         for part in [0, 1] {
             let really = direct[part] - relayed[part];
             let most = said.iter().map(|said| said[part]).fold(0.0, f64::max);
@@ -97,6 +101,68 @@ fn what_is_said_to_be_saved_was_saved() {
         let status = node.status().unwrap();
         assert_eq!(status["saved"]["relays"], said.len() as u64);
         assert_eq!(status["saved"]["slower"], 0, "{}", status["saved"]);
+    }
+}
+
+/// Where round trips are not the bound the node knows less, and may not say more.
+#[test]
+fn no_more_is_said_where_rate_or_loss_is_the_bound() {
+    let links = [
+        [
+            Link::delay(CLIENT / 2),
+            Link::delay(SERVER / 2).rate(20_000_000),
+        ],
+        [Link::delay(SERVER / 2).loss(0.01), Link::delay(CLIENT / 2)],
+    ];
+    for links in links {
+        let network = network(links);
+        let _server = serve(&network);
+        for family in Family::ALL {
+            let complete = |timing: &Timing| timing.complete.as_secs_f64();
+            let direct = (0..ATTEMPTS_FEW).map(|_| complete(&transfer(&network, family, LARGE)));
+            let direct = direct.fold(f64::MAX, f64::min);
+            let node = start(&network, "");
+            let mut before = 0.0;
+            for count in 1..=ATTEMPTS_FEW {
+                let took = complete(&transfer(&network, family, LARGE));
+                until_ended(&node, "finished", count);
+                let [_, now] = saved(&node);
+                let (said, really) = (now - before, direct - took);
+                before = now;
+                assert!(
+                    said <= really.max(0.0) * 1.25 + 0.02,
+                    "{family}: {said}, but {direct} became {took}"
+                );
+            }
+            let status = node.status().unwrap();
+            assert_eq!(status["saved"]["relays"], ATTEMPTS_FEW);
+        }
+    }
+}
+
+#[test]
+fn idle_time_is_not_saved_time() {
+    let network = two_links();
+    let node = start(&network, "");
+    let listener = listen(network.server(), PORT);
+    let shorter = CLIENT.min(SERVER).as_secs_f64();
+    for (count, family) in (1..).zip(Family::ALL) {
+        let mut pair = Pair::open(&network, family, &listener);
+        pair.check();
+        until("a pause", || {
+            relay_of(&node, pair.client_address())
+                .is_some_and(|relay| relay["idle_ms"].as_u64().unwrap() > 500)
+        });
+        let before = saved(&node);
+        pair.close_client_first();
+        until_ended(&node, "finished", count);
+        let now = saved(&node);
+        for part in [0, 1] {
+            let said = now[part] - before[part];
+            assert!(said <= shorter + 0.005, "{family}: {said}");
+        }
+        let status = node.status().unwrap();
+        assert_eq!(status["saved"]["relays"], count, "{}", status["saved"]);
     }
 }
 
