@@ -342,10 +342,11 @@ impl<I: Intercept> Worker<I> {
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);
         }
+        let record = self.record(key, &entry, outcome);
+        // First: who sees that it has ended finds it counted by its rule.
+        self.tally_end(&entry, &record);
         self.counters.relays.sub(1);
         self.counters.ended[outcome as usize].add(1);
-        let record = self.record(key, &entry, outcome);
-        self.tally_end(&entry, &record);
         self.ended.push(record);
         if outcome == Outcome::Finished {
             let open = Side::BOTH.iter().filter(|side| Some(**side) != closed);
