@@ -35,6 +35,7 @@ mod fleet;
 mod handover;
 mod operations;
 mod routes;
+pub(crate) mod rules;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;

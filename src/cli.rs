@@ -99,9 +99,9 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Show what the running node does, or a controller and its nodes
+    /// Show what the running node does and what that saved, or a controller and its nodes
     Status(client::StatusArgs),
-    /// Watch the running node
+    /// Watch the running node: its busiest relays, and what was saved
     Top(client::TopArgs),
     /// Show or end relays of the running node
     #[command(subcommand)]

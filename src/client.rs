@@ -2,6 +2,7 @@
 //! The verbs that talk to a running node over its admin socket.
 
 use std::collections::HashMap;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::admin::api::saved::Saved;
 use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, Status};
 use crate::cli::{self, AdminArgs};
 
@@ -19,6 +21,7 @@ mod controller;
 mod http;
 mod links;
 mod show;
+mod summary;
 
 /// Relays that `top` asks for; a busier node shows a selection.
 const TOP_RELAYS_MAX: usize = 20_000;
@@ -31,14 +34,14 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     admin: AdminArgs,
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
     /// Relays to show
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     rows: usize,
-    /// Look once, over one interval, and end
-    #[arg(long)]
-    once: bool,
+    /// Looks, after which it ends (default: without end on a terminal, else 1)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -86,6 +89,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     admin: AdminArgs,
+    /// Show every number, and what each rule saved
+    #[arg(long, conflicts_with_all = ["controller", "json"])]
+    all: bool,
     /// Show the controller at this address instead, such as http://127.0.0.1:9465
     #[arg(long, value_name = "URL", conflicts_with = "socket")]
     controller: Option<String>,
@@ -108,7 +114,8 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
             .and_then(|theirs| theirs.counters.get("relays").copied());
         node.deadline_seconds = theirs.and_then(|theirs| theirs.deadline_seconds);
     }
-    present(&args.admin, &status, show::status)
+    let text = if args.all { show::all } else { summary::status };
+    present(&args.admin, &status, text)
 }
 
 /// The `relays` verbs.
@@ -213,8 +220,10 @@ pub(crate) fn reload_at(args: &AdminArgs) -> anyhow::Result<Vec<String>> {
 /// The `top` verb.
 pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
     let socket = &args.admin.socket;
+    let is_terminal = std::io::stdout().is_terminal();
+    let count = args.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });
     let mut before = Look::take(socket)?;
-    loop {
+    for _ in 0..count {
         sleep(args.interval);
         let now = Look::take(socket)?;
         let busiest = now.busiest(&before, args.rows);
@@ -222,14 +231,12 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
             cli::print(&format!("{}\n", serde_json::to_string(&busiest)?))?;
         } else {
             // Home and clear to the end: no flicker, nothing left of before.
-            let clear = if args.once { "" } else { "\x1b[H\x1b[2J" };
+            let clear = if is_terminal { "\x1b[H\x1b[2J" } else { "" };
             cli::print(&format!("{clear}{}", busiest.text(&now.status)))?;
-        }
-        if args.once {
-            return Ok(());
         }
         before = now;
     }
+    Ok(())
 }
 
 /// The node at one moment.
@@ -245,6 +252,8 @@ struct Busiest {
     relays_open: u64,
     up_bytes_per_second: f64,
     down_bytes_per_second: f64,
+    /// What relays have saved since the node started.
+    saved: Saved,
     /// Whether some open relays were not looked at, so that a busier one may be missing.
     incomplete: bool,
     relays: Vec<Busy>,
@@ -312,6 +321,7 @@ impl Look {
             relays_open: self.counter("relays"),
             up_bytes_per_second: rate(self.counter("bytes_up"), before.counter("bytes_up")),
             down_bytes_per_second: rate(self.counter("bytes_down"), before.counter("bytes_down")),
+            saved: self.status.saved.clone(),
             incomplete: self.relays.incomplete,
             relays,
         }
@@ -320,14 +330,18 @@ impl Look {
 
 impl Busiest {
     fn text(&self, status: &Status) -> String {
-        let head = format!(
-            "posthaste {}: {} relays, {} half open, up {}, down {}\n\n",
+        let mut head = format!(
+            "posthaste {}: {} relays, {} half open, up {}, down {}\n",
             status.state.word(),
             self.relays_open,
             status.counters.get("half_open").copied().unwrap_or(0),
             show::rate(self.up_bytes_per_second),
             show::rate(self.down_bytes_per_second)
         );
+        for line in summary::saved(&self.saved) {
+            head += &format!("{line}\n");
+        }
+        head.push('\n');
         let rows = self.relays.iter();
         let rows = rows.map(|busy| {
             (
@@ -390,8 +404,10 @@ mod tests {
         };
         let status = serde_json::json!({
             "version": "", "pid": 1, "state": "ready", "started": "", "uptime_seconds": 1.0,
-            "config": null, "workers": 1, "interfaces": [], "counters": {}, "ended": {},
-            "redirect": {}, "controller": null,
+            "config": null, "workers": 1, "interfaces": [], "transparent": true,
+            "counters": {}, "ended": {}, "redirect": {}, "rules": [], "controller": null,
+            "saved": {"relays": 0, "first_byte_seconds": 0.0, "end_seconds": 0.0,
+                "slower": 0, "slower_seconds": 0.0},
             "reloads": {"succeeded": 0, "failed": 0, "last_success_unix_seconds": 0.0, "last_error": null},
             "guard": {"pid": 2, "restarts": 0}, "deadline_seconds": null, "replaced": [],
             "process": {"binary": "", "supervised": false, "watchdog_us": null},

@@ -296,6 +296,7 @@ mod tests {
             via: None,
             handshake_us: None,
             total: Duration::from_micros(99_001),
+            course: None,
         }
     }
 

@@ -29,6 +29,7 @@ mod notify;
 mod plan;
 mod privileges;
 mod run;
+mod saved;
 mod upgrade;
 
 fn main() -> ExitCode {

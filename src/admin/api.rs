@@ -12,6 +12,7 @@ use crate::config::accept_word;
 pub(crate) mod chains;
 pub(crate) mod follow;
 pub(crate) mod links;
+pub(crate) mod saved;
 
 /// Where the node is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +51,18 @@ pub(crate) struct Status {
     pub(crate) interfaces: Vec<Interface>,
     /// The process that cleans up when this one dies.
     pub(crate) guard: Guard,
+    /// It takes flows off the forwarding path.
+    pub(crate) transparent: bool,
     /// The workers' counters, summed.
     pub(crate) counters: BTreeMap<String, u64>,
     /// Relays ended, by outcome.
     pub(crate) ended: BTreeMap<String, u64>,
     /// The redirect program's counters.
     pub(crate) redirect: BTreeMap<String, u64>,
+    /// What relays saved, of all rules.
+    pub(crate) saved: saved::Saved,
+    /// The same by rule, with how long relays took.
+    pub(crate) rules: Vec<saved::Rule>,
     pub(crate) reloads: Reloads,
     /// The controller that is followed, if any.
     pub(crate) controller: Option<follow::Follow>,

@@ -18,6 +18,7 @@ use super::api::follow::Follow;
 use super::api::links::Links;
 use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use super::operations::Operations;
+use super::rules::{self, RuleTotal};
 use super::socket::Place;
 use crate::journal::Timestamp;
 use crate::notify;
@@ -193,6 +194,7 @@ impl Control {
                     .collect()
             };
         let counters = &snapshot.totals.counters;
+        let documents = snapshot.totals.rules.iter().map(RuleTotal::document);
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -210,6 +212,9 @@ impl Control {
                     .map(|(name, _, value)| (*name, *value)),
             ),
             interfaces: snapshot.interfaces,
+            transparent: self.node.configuration().transparent.enabled,
+            saved: rules::saved(&snapshot.totals.rules),
+            rules: documents.collect(),
             guard: snapshot.guard,
             reloads: snapshot.reloads,
             controller: snapshot.follow,
@@ -295,6 +300,8 @@ pub(crate) struct Totals {
     pub(crate) ended: Vec<(&'static str, u64)>,
     /// Requests denied, by label of the reason.
     pub(crate) denied: Vec<(&'static str, u64)>,
+    /// How long relays took and what they saved, by rule.
+    pub(crate) rules: Vec<RuleTotal>,
 }
 
 /// One counter, summed over the workers.
@@ -339,6 +346,7 @@ impl Totals {
             counters,
             ended,
             denied,
+            rules: rules::of_workers(workers),
         }
     }
 }

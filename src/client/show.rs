@@ -5,10 +5,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::admin::api::follow::{Clock, Follow};
+use crate::admin::api::saved::{Histogram, Rule};
 use crate::admin::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
-/// The `status` verb.
-pub(super) fn status(status: &Status) -> String {
+use super::summary::short;
+
+/// The `status --all` verb.
+pub(super) fn all(status: &Status) -> String {
     let mut text = String::new();
     let config = status.config.as_deref().unwrap_or("none (defaults)");
     let _ = writeln!(
@@ -40,6 +43,7 @@ pub(super) fn status(status: &Status) -> String {
         text.push_str(&controller(follow));
     }
     ends(&mut text, status);
+    text.push_str(&rules(&status.rules));
     section(
         &mut text,
         "workers",
@@ -92,7 +96,7 @@ fn controller(follow: &Follow) -> String {
         (false, None) => text.push_str("not joined\n"),
     }
     if let Some(clock) = follow.clock {
-        text.push_str(&own_clock(clock));
+        let _ = writeln!(text, "clock          {}", own_clock(clock));
     }
     let Some(plan) = &follow.plan else {
         return text + "plan           none: flows go without\n";
@@ -138,7 +142,7 @@ fn ends(text: &mut String, status: &Status) {
 }
 
 /// How the host's clock compares to the controller's.
-fn own_clock(clock: Clock) -> String {
+pub(super) fn own_clock(clock: Clock) -> String {
     let side = if clock.offset_us < 0 {
         "behind"
     } else {
@@ -150,7 +154,7 @@ fn own_clock(clock: Clock) -> String {
     } else {
         ""
     };
-    format!("clock          {by} {side} the controller's{verdict}\n")
+    format!("{by} {side} the controller's{verdict}")
 }
 
 fn section<'a>(
@@ -172,6 +176,37 @@ fn section<'a>(
         };
         let _ = writeln!(text, "  {name:<22} {readable:>14}");
     }
+}
+
+/// What the relays of each rule took, on average, and saved, all together.
+fn rules(rules: &[Rule]) -> String {
+    const HEAD: [&str; 7] = [
+        "RULE",
+        "ENDED",
+        "CONNECT",
+        "FIRST BYTE",
+        "SAVED TO FIRST BYTE",
+        "SAVED TO END",
+        "SLOWER",
+    ];
+    let mean = |times: &Histogram| match times.count {
+        0 => "-".to_owned(),
+        count => short(times.sum / count as f64),
+    };
+    let mut rows = vec![HEAD.map(Into::into)];
+    rows.extend(rules.iter().map(|rule| {
+        let saved = &rule.saved;
+        [
+            rule.name.clone(),
+            rule.duration_seconds.count.to_string(),
+            mean(&rule.connect_seconds),
+            mean(&rule.first_byte_seconds),
+            short(saved.first_byte_seconds),
+            short(saved.end_seconds),
+            saved.slower.to_string(),
+        ]
+    }));
+    format!("\n{}", table(&rows, 1))
 }
 
 /// The head of a table of relays.
@@ -324,7 +359,7 @@ fn scaled(mut bytes: f64) -> String {
     format!("{bytes:.digits$} {unit}")
 }
 
-fn millis(seconds: f64) -> u64 {
+pub(super) fn millis(seconds: f64) -> u64 {
     let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

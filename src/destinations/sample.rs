@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use posthaste_control::message::Prefix;
-use posthaste_relay::control::{Denied, Ended, Journal};
+use posthaste_relay::control::{Denied, Ended, Journal, Saved};
 use posthaste_relay::outcome::Outcome;
 
 use super::prefix_of;
 use crate::journal::Log;
+use crate::saved;
 
 /// Samples that may wait: what the busiest node makes in some seconds.
 const WAITING_MAX: usize = 1 << 16;
@@ -151,6 +152,10 @@ impl Journal for Ends {
     fn deny(&mut self, denied: &Denied) {
         self.log.deny(denied);
     }
+
+    fn saved(&self, ended: &Ended) -> Option<Saved> {
+        saved::of(ended)
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +185,7 @@ mod tests {
             via: None,
             handshake_us: Some(20_000),
             total: Duration::from_secs(1),
+            course: None,
         }
     }
 

@@ -43,6 +43,7 @@ mod reuse;
 mod routers;
 mod rules;
 mod run;
+mod saved;
 mod slow_readers;
 mod support;
 mod transparency;

@@ -253,6 +253,53 @@ pub struct Ended {
     pub handshake_us: Option<u32>,
     /// From the start to the end.
     pub total: Duration,
+    /// Its course, if that of its connection without this node can be told from it.
+    pub course: Option<Course>,
+}
+
+/// The course of a relay that finished, between a client and a server that know nothing of this
+/// node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Course {
+    /// From the start to the first byte of the client that was passed on, in microseconds.
+    pub request_us: Option<u32>,
+    /// That byte was waiting when the server's side was open.
+    pub prompt: bool,
+    /// The server's FIN came first.
+    pub server_closed_first: bool,
+    /// The connection to the client.
+    pub downstream: Leg,
+    /// The connection to the server.
+    pub upstream: Leg,
+}
+
+/// What the kernel knows at its end of one of a relay's two connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// The lowest round-trip time, if one was measured, in microseconds.
+    pub min_rtt_us: Option<u32>,
+    /// The smoothed round-trip time of late, in microseconds.
+    pub rtt_us: u32,
+    /// Its mean deviation, in microseconds.
+    pub rttvar_us: u32,
+    /// The largest segment that is sent, in bytes.
+    pub segment_bytes: u32,
+    /// Segments that were sent again.
+    pub retransmitted_segments: u32,
+    /// Bytes that were acknowledged; a SYN and a FIN may count as one.
+    pub acked_bytes: u64,
+    /// Since bytes were last sent, in milliseconds, as the kernel counts them.
+    pub last_sent_ms: u32,
+}
+
+/// What a relay saved its client, against the same connection without this node. Negative where
+/// it was slower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// To the first byte from the server, in microseconds.
+    pub first_byte_us: i64,
+    /// To the end, in microseconds.
+    pub end_us: i64,
 }
 
 /// Why somebody who asked for a flow at an explicit listener did not get it.
@@ -356,6 +403,10 @@ pub trait Journal: Send {
     fn record(&mut self, ended: &mut Vec<Ended>) -> u64;
     /// Takes note of a request that was not granted.
     fn deny(&mut self, denied: &Denied);
+    /// What a relay saved, as far as that can be told; it is counted by rule.
+    fn saved(&self, _ended: &Ended) -> Option<Saved> {
+        None
+    }
 }
 
 /// The other threads' hold on a running worker.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::Denial;
 use crate::outcome::Outcome;
+use crate::tally::Tallies;
 
 /// One number that a single thread writes and others read.
 ///
@@ -46,6 +47,8 @@ macro_rules! counters {
             /// Requests at explicit listeners that were not granted, by [`Denial`]
             /// discriminant.
             pub denied: [Counter; Denial::ALL.len()],
+            /// How long relays took and what they saved, by rule.
+            pub rules: Tallies,
         }
 
         impl Counters {
@@ -149,7 +152,8 @@ mod tests {
         let ended = size_of_val(&counters.ended);
         let single = names.len() * size_of::<Counter>();
         let ended = ended + size_of_val(&counters.denied);
-        let padding = size_of::<Counters>() - ended - single;
+        let rules = size_of_val(&counters.rules);
+        let padding = size_of::<Counters>() - ended - single - rules;
         assert!(padding < align_of::<Counters>(), "each leaves some out");
     }
 

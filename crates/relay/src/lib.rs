@@ -32,6 +32,7 @@ pub mod rng;
 pub mod side;
 mod slots;
 pub mod sys;
+pub mod tally;
 mod warm;
 pub mod worker;
 

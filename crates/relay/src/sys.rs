@@ -24,7 +24,7 @@ pub use info::TcpInfo;
 #[cfg(test)]
 pub(crate) use info::pacing;
 pub(crate) use info::{
-    Sending, cookie, is_gone, is_handshaking, is_unacknowledged, local_address, peer_options,
+    Sending, cookie, is_gone, is_handshaking, is_unacknowledged, leg, local_address, peer_options,
     round_and_window, segment_bytes, sending, syn_unsent, tcp_info, unacked_bytes,
 };
 pub(crate) use options::{

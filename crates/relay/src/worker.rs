@@ -30,6 +30,7 @@ mod prologue;
 mod reroute;
 mod restrain;
 mod silence;
+mod tally;
 mod time_wait;
 mod trial;
 mod user_timeout;
@@ -277,7 +278,7 @@ impl<I: Intercept> Worker<I> {
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
         let listeners = Listeners::new(settings.listeners, settings.explicit, settings.fixed)?;
-        let rules = Rules::new(&settings.policy, generation);
+        let rules = Rules::new(&settings.policy, generation, &counters.rules);
         for (number, listener) in listeners.sockets() {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             sys::apply(listener, rules.inherited())?;

@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
 use posthaste_lab::process::Process;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::payload::{receive, send};
 use crate::support::{
-    PORT, Pair, binary, counter, expect_reset, line, listen, relay_of, start, until,
+    PORT, Pair, binary, counter, expect_reset, line, listen, relay_of, start, until, until_ended,
 };
 use crate::watch::wait_for_line;
 
@@ -103,7 +104,7 @@ fn the_status_names_what_there_is() {
             (&name.into(), &true.into())
         );
     }
-    let text = node.admin("status").unwrap();
+    let text = node.admin("status --all").unwrap();
     for words in [
         "ready",
         "1 workers",
@@ -113,6 +114,54 @@ fn the_status_names_what_there_is() {
     ] {
         assert!(text.contains(words), "{words} in {text}");
     }
+}
+
+/// Lines of the short status, at most.
+const LINES_MAX: usize = 10;
+
+/// What the node says of itself in short.
+fn summary(node: &Node) -> String {
+    let text = node.admin("status").unwrap();
+    assert!(text.lines().count() <= LINES_MAX, "{text}");
+    text
+}
+
+#[test]
+fn the_status_is_a_few_sentences_in_every_state() {
+    let network = line();
+    let host = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let mut node = start(&network, "[node]\nworkers = 1\n");
+    let text = summary(&node);
+    assert!(text.starts_with("posthaste "), "no trouble: {text}");
+    assert!(text.contains("is ready and relays on "), "{text}");
+    assert!(text.contains("It has relayed nothing yet."), "{text}");
+
+    let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+    pairs.iter_mut().for_each(Pair::check);
+    let text = summary(&node);
+    assert!(text.contains("It has relayed 2 connections"), "{text}");
+    assert!(text.contains("2 are open now"), "{text}");
+    let [one, other] = pairs;
+    one.close_client_first();
+    until_ended(&node, "finished", 1);
+    assert!(summary(&node).contains("1 is open now"));
+
+    node.write_config("[node]\nwrkers = 1\n[[rule]]\nnme = 1\n")
+        .unwrap();
+    node.admin("reload").unwrap_err();
+    host.ip("link delete c0").unwrap();
+    until("word of the interface", || {
+        let text = summary(&node);
+        text.starts_with("TROUBLE: ") && !text.contains("c0")
+    });
+    assert!(summary(&node).contains("the last reload FAILED"));
+
+    node.process_mut().signal(Signal::SIGTERM).unwrap();
+    until("the drain", || {
+        summary(&node).contains("drains, and ends within")
+    });
+    drop(other);
 }
 
 #[test]
@@ -159,7 +208,8 @@ fn top_shows_who_moves_bytes() {
     command
         .args([
             "top",
-            "--once",
+            "--count",
+            "1",
             "--json",
             "--interval",
             "1",
@@ -182,7 +232,7 @@ fn top_shows_who_moves_bytes() {
         seen["down_bytes_per_second"].as_f64().unwrap() > 0.0,
         "{seen}"
     );
-    let text = node.admin("top --once --interval 0.1").unwrap();
+    let text = node.admin("top --interval 0.1").unwrap();
     assert!(text.starts_with("posthaste ready: 2 relays"), "{text}");
 }
 
@@ -216,7 +266,7 @@ fn a_second_node_does_not_start() {
 fn verbs_say_when_there_is_no_node() {
     for words in [
         "status",
-        "top --once",
+        "top --count 1",
         "relays list",
         "relays kill 1",
         "drain",

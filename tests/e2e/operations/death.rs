@@ -292,7 +292,7 @@ fn a_guard_that_dies_is_told_of_and_started_again() {
                 && guard["pid"].as_u64() == process_named(host, GUARD).map(u64::from)
         });
     }
-    let text = node.admin("status").unwrap();
+    let text = node.admin("status --all").unwrap();
     assert!(text.contains("started again 2 times"), "{text}");
     let metrics = metrics(&node, host);
     assert_eq!(metrics["posthaste_guard_up"], 1.0);

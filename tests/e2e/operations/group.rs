@@ -21,7 +21,7 @@ const NO_MORE: &str = "--clear-groups";
 /// Every verb that asks the node.
 const VERBS: [&str; 9] = [
     "status",
-    "top --once --interval 0.1",
+    "top --count 1 --interval 0.1",
     "relays list",
     "relays show 1",
     "relays kill 1",

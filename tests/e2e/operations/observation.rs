@@ -74,7 +74,7 @@ pub(super) fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
     let (code, page) = http_get(host, METRICS, "/metrics");
     assert_eq!(code, 200);
     let mut metrics = BTreeMap::new();
-    let mut described = String::new();
+    let (mut described, mut histogram) = (String::new(), false);
     for line in page.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             let (name, text) = help.split_once(' ').unwrap();
@@ -86,9 +86,14 @@ pub(super) fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
                 (name, kind == "counter"),
                 (&*described, name.ends_with("_total"))
             );
+            histogram = kind == "histogram";
         } else {
             let (name, value) = line.rsplit_once(' ').unwrap();
-            assert_eq!(name.split('{').next(), Some(&*described), "{line}");
+            let family = name.split('{').next().unwrap();
+            let parts = ["_bucket", "_sum", "_count"];
+            let mut parts = parts.iter().map(|part| format!("{described}{part}"));
+            let is_part = histogram && parts.any(|part| part == family);
+            assert!(is_part || family == described, "{line}");
             let former = metrics.insert(name.to_owned(), value.parse().unwrap());
             assert_eq!(former, None, "{line}");
         }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+use crate::control::Leg;
+
 /// From linux/tcp.h.
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
 const TCPI_OPT_SACK: u8 = 2;
@@ -97,6 +99,21 @@ pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, 
     let info = raw_tcp_info(socket).ok()?;
     let round = (info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()));
     Some((round, info.tcpi_snd_cwnd))
+}
+
+/// What is told of a connection when its relay ends.
+pub(crate) fn leg(socket: &impl AsFd) -> io::Result<Leg> {
+    let info = raw_tcp_info(socket)?;
+    let measured = ![0, u32::MAX].contains(&info.tcpi_min_rtt);
+    Ok(Leg {
+        min_rtt_us: measured.then_some(info.tcpi_min_rtt),
+        rtt_us: info.tcpi_rtt,
+        rttvar_us: info.tcpi_rttvar,
+        segment_bytes: info.tcpi_snd_mss,
+        retransmitted_segments: info.tcpi_total_retrans,
+        acked_bytes: info.tcpi_bytes_acked,
+        last_sent_ms: info.tcpi_last_data_sent,
+    })
 }
 
 /// Whether a connecting socket's SYN is still in this host: in a queue of a device,

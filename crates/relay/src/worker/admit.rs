@@ -177,6 +177,7 @@ impl<I: Intercept> Worker<I> {
             timed: Sides::default(),
             closed_cookie: None,
             fixed: false,
+            prompt: false,
             sockets: Sides::default(),
             owed: Sides::default(),
             started: self.now.into(),
@@ -421,6 +422,9 @@ impl<I: Intercept> Worker<I> {
         entry.timers.connect = connect;
         if entry.timers.answer.get().is_none() {
             entry.timers.answer = connect;
+        }
+        if let Some(tally) = self.counters.rules.at(entry.rule.tally) {
+            tally.on_connected(entry.age(now));
         }
         if strict {
             if let Some(socket) = &entry.sockets[Side::Upstream] {

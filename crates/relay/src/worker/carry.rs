@@ -66,7 +66,17 @@ impl<I: Intercept> Worker<I> {
             key,
             &[(Side::Upstream, upstream), (Side::Downstream, ready)],
         );
+        self.note_prompt(key);
         self.complete_handshake(key);
+    }
+
+    /// Takes note of a relay whose client had spoken before it was open.
+    fn note_prompt(&mut self, key: u64) {
+        if let Some(entry) = self.entries.get_mut(key)
+            && let State::Open(relay) = &entry.state
+        {
+            entry.prompt = relay.moved_from(Side::Downstream) > 0;
+        }
     }
 
     /// Begins the relay of an opening flow, and keeps what the flow needs to go another way. Whether
@@ -145,12 +155,8 @@ impl<I: Intercept> Worker<I> {
         self.counters
             .bytes_spliced
             .add(std::mem::take(&mut self.workspace.spliced_bytes));
-        if down == 0 && relay.moved_from(Side::Upstream) > 0 {
-            entry.timers.first_byte = entry.age(self.now).into();
-            if let Some(said) = entry.prologue.as_deref_mut() {
-                note_herald(said, &mut self.heralds, &self.counters, self.now);
-                self.on_first_byte(key);
-            }
+        if up == 0 || down == 0 {
+            self.note_first_bytes(key, up, down);
         }
         if !self.down.is_empty() {
             self.trust_replied(key);
@@ -177,6 +183,34 @@ impl<I: Intercept> Worker<I> {
                 self.lingering.add(key, entry.active(), self.now);
             }
             Verdict::Done(outcome) => self.conclude(key, outcome),
+        }
+    }
+
+    /// Takes note of the first bytes of each direction, of which `up` and `down` had moved before
+    /// this turn.
+    fn note_first_bytes(&mut self, key: u64, up: u64, down: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let State::Open(relay) = &entry.state else {
+            return;
+        };
+        let begins = |before: u64, from| before == 0 && relay.moved_from(from) > 0;
+        let (asked, answered) = (begins(up, Side::Downstream), begins(down, Side::Upstream));
+        let age = entry.age(self.now);
+        if asked {
+            entry.timers.request = age.into();
+        }
+        if !answered {
+            return;
+        }
+        entry.timers.first_byte = age.into();
+        if let Some(tally) = self.counters.rules.at(entry.rule.tally) {
+            tally.on_first_byte(age);
+        }
+        if let Some(said) = entry.prologue.as_deref_mut() {
+            note_herald(said, &mut self.heralds, &self.counters, self.now);
+            self.on_first_byte(key);
         }
     }
 
@@ -308,9 +342,11 @@ impl<I: Intercept> Worker<I> {
         if !self.unannounced.is_empty() {
             self.unannounced.remove(&entry.flow);
         }
+        let record = self.record(key, &entry, outcome);
+        // First: who sees that it has ended finds it counted by its rule.
+        self.tally_end(&entry, &record);
         self.counters.relays.sub(1);
         self.counters.ended[outcome as usize].add(1);
-        let record = self.record(key, &entry, outcome);
         self.ended.push(record);
         if outcome == Outcome::Finished {
             let open = Side::BOTH.iter().filter(|side| Some(**side) != closed);

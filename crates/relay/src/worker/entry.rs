@@ -34,6 +34,8 @@ const OLD: Duration = Duration::from_secs(1);
 pub(super) struct LocalRule {
     pub(super) rule: Rule,
     pub(super) name: std::sync::Arc<str>,
+    /// Where its relays are counted, see [`Tallies`](crate::tally::Tallies).
+    pub(super) tally: usize,
     pub(super) bounds: Bounds,
     /// The listener already has the rule's downstream options.
     pub(super) inherited: bool,
@@ -46,24 +48,42 @@ pub(super) struct Timers {
     pub(super) connect: Micros,
     /// From the upstream SYN to the server's answer, held or not.
     pub(super) answer: Micros,
+    /// From the start to the first byte of the client that was passed on.
+    pub(super) request: Micros,
     pub(super) first_byte: Micros,
 }
 
-/// Which of the rule's settings a side's socket has yet to be given.
+/// Which of the rule's settings a side's socket has yet to be given. One byte: every relay has two.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Owed {
-    /// Those of [`sys::apply_when_full`].
-    pub(super) when_full: bool,
-    /// Those of [`sys::apply_when_old`].
-    pub(super) when_old: bool,
-}
+pub(super) struct Owed(u8);
 
 impl Owed {
+    /// Those of [`sys::apply_when_full`].
+    const WHEN_FULL: u8 = 1;
+    /// Those of [`sys::apply_when_old`].
+    const WHEN_OLD: u8 = 2;
     /// All that a socket was not given at birth.
-    pub(super) const ALL: Self = Self {
-        when_full: true,
-        when_old: true,
-    };
+    pub(super) const ALL: Self = Self(Self::WHEN_FULL | Self::WHEN_OLD);
+
+    /// Whether it is still owed what a full socket needs; not afterwards.
+    pub(super) fn take_when_full(&mut self) -> bool {
+        self.take(Self::WHEN_FULL)
+    }
+
+    /// Whether it is still owed what an old socket needs; not afterwards.
+    fn take_when_old(&mut self) -> bool {
+        self.take(Self::WHEN_OLD)
+    }
+
+    fn take(&mut self, setting: u8) -> bool {
+        let owed = self.0 & setting != 0;
+        self.0 &= !setting;
+        owed
+    }
+
+    fn has_when_old(self) -> bool {
+        self.0 & Self::WHEN_OLD != 0
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +95,8 @@ pub(super) struct Entry {
     pub(super) queued: bool,
     /// It came to a listener whose connections all go to one destination.
     pub(super) fixed: bool,
+    /// Bytes of its client were waiting when the server's side was open.
+    pub(super) prompt: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
     pub(super) owed: Sides<Owed>,
     /// Whether the rule's user timeout is set on the sockets now.
@@ -251,6 +273,13 @@ impl Entry {
             .is_some_and(|said| said.via.is_some())
     }
 
+    /// Whether it is between its client and its server, and nobody asked this node for it.
+    pub(super) fn is_in_transit(&self) -> bool {
+        let said = self.prologue.as_ref();
+        let elsewhere = said.is_some_and(|said| said.asked || said.by.is_some());
+        !(self.fixed || elsewhere || self.is_hopping() || self.is_heralded())
+    }
+
     /// Whether it was heralded, and the request for it has not come.
     pub(super) fn is_heralded(&self) -> bool {
         let said = self.prologue.as_ref();
@@ -281,7 +310,7 @@ impl Entry {
     }
 
     fn owes(&self) -> bool {
-        self.owed.0.iter().any(|owed| owed.when_old)
+        self.owed.0.iter().any(|owed| owed.has_when_old())
     }
 
     /// Gives the sockets of an open relay what they are owed at this age.
@@ -290,7 +319,7 @@ impl Entry {
             return;
         }
         for side in Side::BOTH {
-            let owed = std::mem::take(&mut self.owed[side].when_old);
+            let owed = self.owed[side].take_when_old();
             if let (true, Some(socket)) = (owed, &self.sockets[side]) {
                 // The connection works without, so let it.
                 let _ = sys::apply_when_old(socket, self.rule.rule.sides()[side]);
@@ -319,4 +348,15 @@ impl Entry {
 /// Milliseconds, saturating at 49 days.
 pub(super) fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An idle relay costs this and little else in memory of the process.
+    #[test]
+    fn an_entry_stays_small() {
+        assert!(size_of::<Entry>() <= 176, "{}", size_of::<Entry>());
+    }
 }

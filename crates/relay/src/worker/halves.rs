@@ -73,7 +73,7 @@ impl Halves<'_> {
         let full = written
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        if full && std::mem::take(&mut self.owed[side].when_full) {
+        if full && self.owed[side].take_when_full() {
             // The connection works without, so let it.
             let _ = sys::apply_when_full(self.fd(side), self.options[side]);
             return call(self);
@@ -327,7 +327,7 @@ mod tests {
             size(&halves) > born && sent > born,
             "{born} bytes, {sent} sent"
         );
-        assert!(!halves.owed[Side::Upstream].when_full);
+        assert!(!halves.owed[Side::Upstream].take_when_full());
     }
 
     #[test]

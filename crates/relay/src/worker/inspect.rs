@@ -15,6 +15,7 @@ use crate::policy::{AcceptMode, HalfOpenLimits, Policy, SideOptions};
 use crate::relay::Bounds;
 use crate::side::Side;
 use crate::sys;
+use crate::tally::Tallies;
 
 use super::entry::{Entry, LocalRule, State, millis};
 use super::faults::{CLOCKS_DIFFER, Fault};
@@ -31,10 +32,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(policy: &Arc<Policy>, generation: u8) -> Self {
+    pub(super) fn new(policy: &Arc<Policy>, generation: u8, tallies: &Tallies) -> Self {
         let inherited = common(policy);
         Self {
-            current: (generation, localize(policy, &inherited)),
+            current: (generation, localize(policy, &inherited, tallies)),
             former: None,
             chains: Arc::clone(&policy.chains),
             policy: Arc::clone(policy),
@@ -42,8 +43,8 @@ impl Rules {
         }
     }
 
-    pub(super) fn replace(&mut self, policy: Arc<Policy>, generation: u8) {
-        let next = (generation, localize(&policy, &self.inherited));
+    pub(super) fn replace(&mut self, policy: Arc<Policy>, generation: u8, tallies: &Tallies) {
+        let next = (generation, localize(&policy, &self.inherited, tallies));
         self.former = Some(std::mem::replace(&mut self.current, next));
         self.chains = Arc::clone(&policy.chains);
         self.policy = policy;
@@ -122,10 +123,11 @@ fn common(policy: &Policy) -> SideOptions {
     }
 }
 
-fn localize(policy: &Policy, inherited: &SideOptions) -> Vec<Rc<LocalRule>> {
+fn localize(policy: &Policy, inherited: &SideOptions, tallies: &Tallies) -> Vec<Rc<LocalRule>> {
     let each = policy.rules.iter().map(|rule| {
         Rc::new(LocalRule {
             name: rule.name.as_str().into(),
+            tally: tallies.place_of(&rule.name),
             bounds: Bounds {
                 idle_ms: millis(rule.timeouts.idle),
                 client_fin_ms: millis(rule.timeouts.client_fin),
@@ -175,7 +177,7 @@ impl<I: Intercept> Worker<I> {
                     }
                     let chains = &policy.chains;
                     self.heralds.retain(|peer| chains.peer(peer).is_some());
-                    self.rules.replace(policy, generation);
+                    self.rules.replace(policy, generation, &self.counters.rules);
                     self.forget_paces();
                     if self.full() {
                         self.set_withdrawn(true);
@@ -347,6 +349,7 @@ impl<I: Intercept> Worker<I> {
             via: via.map(|via| via.peer),
             handshake_us: entry.timers.answer.get().filter(|_| via.is_none()),
             total: entry.age(self.now),
+            course: self.course(entry, outcome),
         }
     }
 }

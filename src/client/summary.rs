@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `status` verb in a few sentences: what is wrong, what the node does, and what for.
+
+use crate::admin::api::follow::Follow;
+use crate::admin::api::saved::Saved;
+use crate::admin::api::{Replaced, State, Status};
+
+use super::show::{bytes, millis, own_clock, span};
+
+/// Lines of trouble; what is left out is in `--all`.
+const TROUBLES_MAX: usize = 3;
+/// Interfaces that are named; more are counted.
+const INTERFACES_MAX: usize = 6;
+
+/// At most ten lines: one for each sentence below, and of trouble one more than is shown.
+pub(super) fn status(status: &Status) -> String {
+    let mut lines = troubles(status);
+    if lines.len() > TROUBLES_MAX {
+        let left_out = lines.len() - TROUBLES_MAX;
+        lines.truncate(TROUBLES_MAX);
+        lines.push(format!("TROUBLE: {left_out} more: posthaste status --all"));
+    }
+    lines.push(state(status));
+    lines.push(relays(status));
+    lines.extend(saved(&status.saved));
+    lines.extend(status.controller.as_ref().map(plan));
+    lines.extend(replaced(&status.replaced));
+    lines.join("\n") + "\n"
+}
+
+/// What somebody should look at, the worst first.
+fn troubles(status: &Status) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if status.interfaces.is_empty() && status.transparent {
+        troubles.push("no interface is there: nothing is intercepted.".to_owned());
+    }
+    let absent = status.interfaces.iter().filter(|there| !there.attached);
+    let absent: Vec<&str> = absent.map(|interface| interface.name.as_str()).collect();
+    if !absent.is_empty() {
+        troubles.push(format!("nothing is intercepted on {}.", absent.join(", ")));
+    }
+    if let Some(error) = &status.reloads.last_error {
+        troubles.push(format!(
+            "the last reload FAILED, and the former configuration holds: {error}"
+        ));
+    }
+    if status.guard.pid.is_none() {
+        troubles.push("there is no guard: nobody cleans up if the node dies.".into());
+    }
+    if let Some(internal) = status.ended.get("internal").filter(|count| **count > 0) {
+        troubles.push(format!(
+            "{internal} connections ended for want of descriptors or memory."
+        ));
+    }
+    let lost = status.redirect.get("events_lost").copied().unwrap_or(0);
+    if lost > 0 {
+        troubles.push(format!(
+            "{lost} SYNs came faster than the workers took them."
+        ));
+    }
+    troubles.extend(status.controller.iter().flat_map(troubles_of_controller));
+    let troubles = troubles.into_iter();
+    // Errors may be of several lines.
+    let line = |trouble: String| trouble.lines().collect::<Vec<_>>().join("; ");
+    troubles
+        .map(|trouble| format!("TROUBLE: {}", line(trouble)))
+        .collect()
+}
+
+fn troubles_of_controller(follow: &Follow) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if let (false, Some(trouble)) = (follow.joined, &follow.trouble) {
+        let address = &follow.address;
+        troubles.push(format!("the controller {address} is not joined: {trouble}"));
+    }
+    if let Some(clock) = follow.clock.filter(|clock| clock.is_wrong()) {
+        troubles.push(format!("this host's clock is {}", own_clock(clock)));
+    }
+    if follow.plan.as_ref().is_some_and(|plan| !plan.in_force) {
+        troubles.push("the plan is too old to be in force: flows go without.".into());
+    }
+    troubles
+}
+
+fn state(status: &Status) -> String {
+    let does = match (status.state, status.deadline_seconds) {
+        (State::Ready, _) => format!("is ready and relays{}", places(status)),
+        (State::Draining, left) => format!("drains, and ends {}", within(left)),
+        (State::Replaced, left) => format!("was replaced, and ends {}", within(left)),
+    };
+    let (version, process) = (&status.version, status.pid);
+    let up = span(millis(status.uptime_seconds));
+    format!("posthaste {version} {does}; up {up}, process {process}.")
+}
+
+/// Where it intercepts.
+fn places(status: &Status) -> String {
+    let attached = status.interfaces.iter().filter(|there| there.attached);
+    let names: Vec<&str> = attached.map(|interface| interface.name.as_str()).collect();
+    match names.len() {
+        0 => String::new(),
+        1..=INTERFACES_MAX => format!(" on {}", names.join(", ")),
+        count => format!(" on {count} interfaces"),
+    }
+}
+
+fn within(left: Option<f64>) -> String {
+    left.map_or_else(
+        || "when its relays have".into(),
+        |left| format!("within {}", span(millis(left))),
+    )
+}
+
+fn relays(status: &Status) -> String {
+    let counter = |name: &str| status.counters.get(name).copied().unwrap_or(0);
+    let opened = counter("relays_opened");
+    if opened == 0 {
+        return "It has relayed nothing yet.".into();
+    }
+    format!(
+        "It has relayed {}, of which {} open now: {} to clients, {} to servers.",
+        connections(opened),
+        are(counter("relays")),
+        bytes(counter("bytes_down")),
+        bytes(counter("bytes_up"))
+    )
+}
+
+/// What was saved, and by how much some were slower.
+pub(super) fn saved(saved: &Saved) -> Vec<String> {
+    let mut lines = Vec::new();
+    if saved.relays > 0 {
+        let each = saved.first_byte_seconds / saved.relays as f64;
+        lines.push(format!(
+            "It saved {} at least {} to the first byte ({} each) and {} to the end.",
+            connections(saved.relays),
+            short(saved.first_byte_seconds),
+            short(each),
+            short(saved.end_seconds)
+        ));
+    }
+    if saved.slower > 0 {
+        lines.push(format!(
+            "It made {} slower, by {} in all.",
+            connections(saved.slower),
+            short(saved.slower_seconds)
+        ));
+    }
+    lines
+}
+
+fn plan(follow: &Follow) -> String {
+    let address = &follow.address;
+    match &follow.plan {
+        Some(plan) if plan.in_force => format!(
+            "It follows the controller {address}: {} chains to {} nodes.",
+            plan.chains, plan.egresses
+        ),
+        _ => format!("It follows the controller {address}, and goes by no plan now."),
+    }
+}
+
+fn replaced(nodes: &[Replaced]) -> Option<String> {
+    let processes: Vec<String> = nodes.iter().map(|node| node.pid.to_string()).collect();
+    (!processes.is_empty()).then(|| {
+        let relays: u64 = nodes.iter().filter_map(|node| node.relays).sum();
+        let processes = processes.join(", ");
+        format!(
+            "It replaced process {processes}, which still carries {}.",
+            connections(relays)
+        )
+    })
+}
+
+fn connections(count: u64) -> String {
+    match count {
+        1 => "1 connection".into(),
+        _ => format!("{count} connections"),
+    }
+}
+
+fn are(count: u64) -> String {
+    match count {
+        1 => "1 is".into(),
+        _ => format!("{count} are"),
+    }
+}
+
+/// A time of any length, in a few characters.
+pub(super) fn short(seconds: f64) -> String {
+    if seconds < 1.0 {
+        return format!("{:.0} ms", seconds * 1e3);
+    }
+    span(millis(seconds))
+}
+
+#[cfg(test)]
+mod tests;

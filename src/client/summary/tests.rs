@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The same node in many states.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const LINES_MAX: usize = 10;
+
+/// A node that has just started, with what `changes` says.
+fn status_of(changes: &Value) -> Status {
+    let mut status = json!({
+        "version": "1.0", "pid": 7, "state": "ready", "started": "", "uptime_seconds": 3_700.0,
+        "config": null, "workers": 2, "transparent": true,
+        "interfaces": [
+            {"name": "c0", "index": 1, "attached": true, "hold": "tcx"},
+            {"name": "s0", "index": 2, "attached": true, "hold": "tcx"},
+        ],
+        "counters": {}, "ended": {}, "redirect": {}, "rules": [], "controller": null,
+        "saved": {"relays": 0, "first_byte_seconds": 0.0, "end_seconds": 0.0,
+            "slower": 0, "slower_seconds": 0.0},
+        "reloads": {"succeeded": 0, "failed": 0, "last_success_unix_seconds": 0.0, "last_error": null},
+        "guard": {"pid": 2, "restarts": 0}, "deadline_seconds": null, "replaced": [],
+        "process": {"binary": "", "supervised": false, "watchdog_us": null},
+    });
+    let changes = changes.as_object().unwrap().clone();
+    status.as_object_mut().unwrap().extend(changes);
+    serde_json::from_value(status).unwrap()
+}
+
+fn shown(changes: &Value) -> String {
+    status(&status_of(changes))
+}
+
+fn busy() -> Value {
+    json!({
+        "counters": {"relays_opened": 1200, "relays": 12, "bytes_up": 2048, "bytes_down": 5 << 20},
+        "saved": {"relays": 1000, "first_byte_seconds": 200.0, "end_seconds": 7_300.0,
+            "slower": 1, "slower_seconds": 0.25},
+    })
+}
+
+#[test]
+fn a_node_that_has_just_started_says_so_in_two_sentences() {
+    assert_eq!(
+        shown(&json!({})),
+        "posthaste 1.0 is ready and relays on c0, s0; up 1h01m, process 7.\n\
+         It has relayed nothing yet.\n"
+    );
+}
+
+#[test]
+fn what_was_saved_is_a_sentence() {
+    assert_eq!(
+        shown(&busy()).lines().skip(1).collect::<Vec<_>>(),
+        [
+            "It has relayed 1200 connections, of which 12 are open now: 5.00 MiB to clients, \
+             2.00 KiB to servers.",
+            "It saved 1000 connections at least 3m20s to the first byte (200 ms each) and 2h01m to \
+             the end.",
+            "It made 1 connection slower, by 250 ms in all.",
+        ]
+    );
+}
+
+#[test]
+fn trouble_comes_first() {
+    let text = shown(&json!({"guard": {"pid": null, "restarts": 1}}));
+    assert!(text.starts_with("TROUBLE: there is no guard"), "{text}");
+    assert_eq!(text.lines().count(), 3);
+    let text = shown(&json!({"interfaces": []}));
+    assert!(text.starts_with("TROUBLE: no interface"), "{text}");
+    let text = shown(&json!({"interfaces": [], "transparent": false}));
+    assert!(text.starts_with("posthaste 1.0 is ready"), "{text}");
+}
+
+#[test]
+fn everything_at_once_is_ten_lines() {
+    let mut worst = busy();
+    let more = json!({
+        "state": "draining", "deadline_seconds": 12.5,
+        "interfaces": (0..40).map(|number| json!({
+            "name": format!("eth{number}"), "index": number, "attached": number % 2 == 0, "hold": "tcx",
+        })).collect::<Vec<_>>(),
+        "ended": {"internal": 3}, "redirect": {"events_lost": 4},
+        "reloads": {"succeeded": 0, "failed": 1, "last_success_unix_seconds": 0.0,
+            "last_error": "node.toml:1:1: x: unknown key\nnode.toml:2:1: y: unknown key"},
+        "guard": {"pid": null, "restarts": 9},
+        "replaced": (0..3).map(|pid| json!({
+            "pid": pid, "socket": "/run/x.sock", "relays": 5, "deadline_seconds": 60.0,
+        })).collect::<Vec<_>>(),
+        "controller": {
+            "address": "192.0.2.1:4481", "joined": false, "trouble": "refused\nfor ever",
+            "plan": null, "members": 0, "joins": 0, "plans": 0, "older": 0, "misfits": 0, "keys": 0,
+            "clock": {"offset_us": 90_000_000, "error_us": 10},
+            "destinations": {"known": 0, "sized": 0, "measured": 0, "refused": 0, "dropped": 0},
+        },
+    });
+    worst
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    let text = shown(&worst);
+    assert_eq!(text.lines().count(), LINES_MAX, "{text}");
+    assert!(
+        text.contains("TROUBLE: 4 more: posthaste status --all"),
+        "{text}"
+    );
+    assert!(text.contains("drains, and ends within 12s; up"), "{text}");
+    assert!(text.contains("It replaced process 0, 1, 2"), "{text}");
+}
