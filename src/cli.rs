@@ -14,11 +14,12 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::controller::Controller;
 use crate::config::{ADMIN_SOCKET, Config};
 use crate::host::Tuning;
-use crate::{client, controller, doctor, guard, host, keys, node, plan, run, upgrade};
+use crate::{client, controller, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
 
 const EXAMPLES: &str = "\
 Examples:
   posthaste doctor                     what this host lacks, and how to mend it
+  posthaste try 60                     relay for a minute, and say what it did
   posthaste node                       relay every TCP connection this host forwards
   posthaste check /etc/posthaste/node.toml
   posthaste node -c /etc/posthaste/node.toml
@@ -108,6 +109,16 @@ enum Verb {
     Relays(client::RelaysVerb),
     /// List peers, chains and routes of the running node, or explain a flow's way
     Chains(client::ChainsArgs),
+    /// List what the running node has learned of destinations by watching handshakes
+    Observed {
+        #[command(flatten)]
+        admin: AdminArgs,
+        /// At most so many
+        #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+        limit: usize,
+    },
+    /// Relay for a while, then say what that did for the services that were used
+    Try(tryout::TryArgs),
     /// Show how far peers are, and whether they are there
     Links(AdminArgs),
     /// Make what two nodes share, and who nodes and controllers are
@@ -197,6 +208,8 @@ impl Cli {
             Verb::Chains(args) => client::chains(&args)?,
             Verb::Links(args) => client::links(&args)?,
             Verb::Keys(verb) => keys::run(&verb)?,
+            Verb::Observed { admin, limit } => client::observed(&admin, limit)?,
+            Verb::Try(args) => return tryout::run(&args),
             Verb::Plan(args) => plan::run(&args)?,
             Verb::Run(args) => return run::run(args),
             Verb::Drain(args) => client::drain(&args)?,

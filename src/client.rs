@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::admin::api::observed::Observed;
 use crate::admin::api::saved::Saved;
 use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, Status};
 use crate::cli::{self, AdminArgs};
@@ -20,6 +21,7 @@ mod chains;
 mod controller;
 mod http;
 mod links;
+mod observed;
 mod show;
 mod summary;
 
@@ -28,6 +30,8 @@ const TOP_RELAYS_MAX: usize = 20_000;
 
 pub(crate) use chains::{ChainsArgs, chains};
 pub(crate) use links::links;
+pub(crate) use observed::observed;
+pub(crate) use show::table;
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
@@ -198,6 +202,11 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
 pub(crate) fn end_within(socket: &Path, deadline: Duration) -> anyhow::Result<()> {
     let target = format!("/drain?timeout_ms={}", deadline.as_millis());
     ask::<Draining>(socket, "POST", &target).map(drop)
+}
+
+/// What the node at an admin socket has learned of destinations.
+pub(crate) fn observed_by(socket: &Path, limit: usize) -> anyhow::Result<Observed> {
+    ask(socket, "GET", &format!("/observed?limit={limit}"))
 }
 
 /// What the node at an admin socket says of itself.

@@ -30,6 +30,7 @@ mod plan;
 mod privileges;
 mod run;
 mod saved;
+mod tryout;
 mod upgrade;
 
 fn main() -> ExitCode {

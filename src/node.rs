@@ -440,6 +440,22 @@ impl Node {
         }
     }
 
+    /// What was learned of destinations, `most` of it.
+    pub(crate) fn observed(&self, most: usize) -> anyhow::Result<admin::api::observed::Observed> {
+        let redirect = self.redirect();
+        Ok(admin::api::observed::Observed::of(
+            &redirect.profiles(most + 1)?,
+            most,
+            sys::monotonic(),
+        ))
+    }
+
+    /// Whether this host stands in the way of relays, so that what has to be observed is forwarded.
+    pub(crate) fn is_blocked(&self) -> bool {
+        let until = self.redirect().blocked_until();
+        until.is_ok_and(|until| sys::monotonic() < until)
+    }
+
     /// Has new flows forwarded and lets open relays end by themselves, until
     /// the deadline.
     pub(crate) fn drain(&self, deadline: Duration) {

@@ -12,6 +12,7 @@ use crate::config::accept_word;
 pub(crate) mod chains;
 pub(crate) mod follow;
 pub(crate) mod links;
+pub(crate) mod observed;
 pub(crate) mod saved;
 
 /// Where the node is in its life.
@@ -53,6 +54,8 @@ pub(crate) struct Status {
     pub(crate) guard: Guard,
     /// It takes flows off the forwarding path.
     pub(crate) transparent: bool,
+    /// This host stands in the way of relays: what has to be observed first is forwarded.
+    pub(crate) blocked: bool,
     /// The workers' counters, summed.
     pub(crate) counters: BTreeMap<String, u64>,
     /// Relays ended, by outcome.

@@ -212,6 +212,7 @@ impl Control {
                     .map(|(name, _, value)| (*name, *value)),
             ),
             interfaces: snapshot.interfaces,
+            blocked: self.node.is_blocked(),
             transparent: self.node.configuration().transparent.enabled,
             saved: rules::saved(&snapshot.totals.rules),
             rules: documents.collect(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use posthaste_relay::control::Handle;
 
+use super::api::observed::Observed;
 use super::api::{self, Interface, ReloadReport, follow::Follow, links::Links};
 use crate::chains::Followed;
 use crate::config::Config;
@@ -51,6 +52,10 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn drain(&self, deadline: Duration);
     /// Interfaces came, changed or went.
     fn on_links(&self, events: &[LinkEvent]);
+    /// What was learned of destinations, `most` of it.
+    fn observed(&self, most: usize) -> anyhow::Result<Observed>;
+    /// Whether the host stands in the way of relays.
+    fn is_blocked(&self) -> bool;
     /// The host's firewall or routing changed.
     fn on_change(&self, change: HostChange);
     /// The nodes that it has replaced.
@@ -165,6 +170,14 @@ impl Operations for Node {
                 .log
                 .warn("cannot list the interfaces", &[("error", &error)]),
         }
+    }
+
+    fn observed(&self, most: usize) -> anyhow::Result<Observed> {
+        self.observed(most)
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.is_blocked()
     }
 
     fn on_change(&self, change: HostChange) {

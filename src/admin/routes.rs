@@ -33,6 +33,7 @@ pub(super) fn admin(control: Arc<Control>) -> Router {
         .route("/chains", get(list_chains))
         .route("/chains/explain", get(explain_chains))
         .route("/links", get(list_links))
+        .route("/observed", get(list_observed))
         .route("/keys/{name}", delete(forget_key))
         .route("/drain", post(drain))
         .route("/reload", post(reload))
@@ -129,6 +130,15 @@ async fn explain_chains(Shared(control): Node, Query(query): Query<ExplainQuery>
 
 async fn list_links(Shared(control): Node) -> Response {
     answer(move || Json(control.node.links())).await
+}
+
+async fn list_observed(Shared(control): Node, Query(query): Query<ListQuery>) -> Response {
+    let limit = query.limit.unwrap_or(LIST_LIMIT);
+    answer(move || match control.node.observed(limit) {
+        Ok(observed) => Json(observed).into_response(),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")),
+    })
+    .await
 }
 
 /// Takes the key of a node that the controller told last for the one that counts.

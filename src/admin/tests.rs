@@ -13,6 +13,7 @@ use posthaste_relay::control::Handle;
 
 use super::api::follow::Follow;
 use super::api::links::Links;
+use super::api::observed::Observed;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
 use crate::chains::Followed;
@@ -83,6 +84,12 @@ impl Operations for Fake {
         self.drains.lock().unwrap().push(deadline);
     }
     fn on_links(&self, _: &[LinkEvent]) {}
+    fn observed(&self, _: usize) -> anyhow::Result<Observed> {
+        Ok(Observed::default())
+    }
+    fn is_blocked(&self) -> bool {
+        false
+    }
     fn on_change(&self, _: HostChange) {}
     fn predecessors(&self) -> &Predecessors {
         static NONE: OnceLock<Predecessors> = OnceLock::new();

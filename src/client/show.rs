@@ -234,7 +234,7 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
 
 /// Columns as wide as their widest cell; those after the first `left` to the
 /// right.
-pub(super) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     let width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())

@@ -39,6 +39,13 @@ fn troubles(status: &Status) -> Vec<String> {
     if !absent.is_empty() {
         troubles.push(format!("nothing is intercepted on {}.", absent.join(", ")));
     }
+    if status.blocked {
+        troubles.push(
+            "this host's firewall stands in the way of relays, and connections are forwarded: \
+             posthaste doctor says what to do."
+                .into(),
+        );
+    }
     if let Some(error) = &status.reloads.last_error {
         troubles.push(format!(
             "the last reload FAILED, and the former configuration holds: {error}"
@@ -115,7 +122,13 @@ fn relays(status: &Status) -> String {
     let counter = |name: &str| status.counters.get(name).copied().unwrap_or(0);
     let opened = counter("relays_opened");
     if opened == 0 {
-        return "It has relayed nothing yet.".into();
+        return match status.redirect.get("observed").copied().unwrap_or(0) {
+            0 => "It has relayed nothing yet.".into(),
+            watched => format!(
+                "It has relayed nothing yet, and watched {} that it forwarded.",
+                connections(watched)
+            ),
+        };
     }
     format!(
         "It has relayed {}, of which {} open now: {} to clients, {} to servers.",

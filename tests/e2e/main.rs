@@ -47,6 +47,7 @@ mod saved;
 mod slow_readers;
 mod support;
 mod transparency;
+mod tryout;
 mod upgrade;
 mod verbs;
 mod warm;

@@ -374,9 +374,7 @@ impl OpenLane {
     fn read_profile(&self, key: &types::profile_key) -> Option<types::profile> {
         let mut raw = [0; size_of::<types::profile>()];
         let found = self.lane.profiles.look_up(bytes(key), &mut raw);
-        // SAFETY: `raw` is as long as the struct, whose fields take any bits.
-        let value = unsafe { raw.as_ptr().cast::<types::profile>().read_unaligned() };
-        matches!(found, Ok(true)).then_some(value)
+        whole(&raw).filter(|_| matches!(found, Ok(true)))
     }
 
     /// Puts a frame (link layer header of 14 bytes, real or not, then IP) on a
@@ -401,6 +399,19 @@ impl OpenLane {
         }
     }
 }
+
+/// A structure of the programs from its bytes; `None` if there are fewer.
+pub(crate) fn whole<T: Copy + Structure>(raw: &[u8]) -> Option<T> {
+    let raw = raw.get(..size_of::<T>())?;
+    // SAFETY: `raw` is as long as the structure, whose fields take any bits.
+    Some(unsafe { raw.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// What takes any bits: integers, and padding that is written out.
+pub(crate) trait Structure {}
+impl Structure for types::event_head {}
+impl Structure for types::profile {}
+impl Structure for types::profile_key {}
 
 /// An address as the programs hold it.
 fn address(ip: [u8; 16]) -> types::address {
@@ -456,8 +467,7 @@ pub(crate) fn octets(address: types::address) -> [u8; 16] {
 /// `None` for a record of another layout, which only another version writes.
 fn parse(raw: &[u8]) -> Option<Event> {
     let (head, frame) = raw.split_at_checked(size_of::<types::event_head>())?;
-    // SAFETY: `head` is as long as the struct, whose fields take any bits.
-    let head = unsafe { head.as_ptr().cast::<types::event_head>().read_unaligned() };
+    let head: types::event_head = whole(head)?;
     let kind = match head.kind {
         0 => EventKind::Syn {
             held: head.accept == 1,

@@ -39,6 +39,6 @@ pub use error::Error;
 #[cfg(fuzzing)]
 pub use lane::parse_event;
 pub use lane::{Event, EventKind, FlowKey, GateKey, Heading, Lane, OpenLane, PeerStart};
-pub use observe::{Observing, Path, Profile, Translated, Trust};
+pub use observe::{Known, Observing, Path, Profile, Translated, Trust};
 pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use rules::{Accept, Action, PrefixSpec, RuleSpec};

@@ -74,6 +74,7 @@ pub(crate) struct Map {
     fd: OwnedFd,
     name: &'static str,
     key_bytes: usize,
+    value_bytes: usize,
 }
 
 /// A program in the kernel.
@@ -225,6 +226,7 @@ impl Map {
             fd: made.map_err(Error::map("create", name))?,
             name,
             key_bytes: usize::try_from(layout.key_bytes).expect("keys are short"),
+            value_bytes: usize::try_from(layout.value_bytes).expect("values are short"),
         }))
     }
 
@@ -270,15 +272,34 @@ impl Map {
 
     /// How many keys there are.
     pub(crate) fn count(&self) -> Result<usize, Error> {
-        let (mut key, mut next) = (None, vec![0; self.key_bytes]);
         let mut count = 0;
+        self.walk(|_| {
+            count += 1;
+            Ok(true)
+        })?;
+        Ok(count)
+    }
+
+    /// Hands over keys with their values, until it is told that this will do.
+    pub(crate) fn each(&self, mut one: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Error> {
+        let mut value = vec![0; self.value_bytes];
+        self.walk(|key| {
+            // It may be gone meanwhile.
+            Ok(!self.look_up(key, &mut value)? || one(key, &value))
+        })
+    }
+
+    fn walk(&self, mut one: impl FnMut(&[u8]) -> Result<bool, Error>) -> Result<(), Error> {
+        let (mut key, mut next) = (None, vec![0; self.key_bytes]);
         while sys::next_key(self.fd.as_fd(), key.as_deref(), &mut next)
             .map_err(Error::map("walk", self.name))?
         {
+            if !one(&next)? {
+                break;
+            }
             key = Some(next.clone());
-            count += 1;
         }
-        Ok(count)
+        Ok(())
     }
 }
 

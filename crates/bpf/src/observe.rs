@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::attach::{Hold, Hook, Place};
 use crate::error::Error;
+use crate::lane::{octets, whole};
 use crate::object::{Map, Program};
 use crate::objects::observe::{self, program};
 use crate::objects::types;
@@ -108,7 +109,7 @@ pub struct Profile {
 impl Profile {
     pub(crate) fn read(value: &types::profile) -> Self {
         Self {
-            source: crate::lane::octets(value.source),
+            source: octets(value.source),
             translated: Translated::from_bits(value.translated),
             trust: match value.state {
                 0 => Trust::Learned,
@@ -131,6 +132,45 @@ impl Profile {
     pub fn source(&self) -> std::net::IpAddr {
         Ipv6Addr::from(self.source).to_canonical()
     }
+}
+
+/// A profile and whom it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The client's address (16 bytes, v4-mapped for IPv4).
+    pub client_ip: [u8; 16],
+    /// The server's.
+    pub server_ip: [u8; 16],
+    /// And its port.
+    pub server_port: u16,
+    /// When it was learned (CLOCK_MONOTONIC).
+    pub learned: Duration,
+    /// What it says.
+    pub profile: Profile,
+}
+
+/// The profiles of an epoch, `most` of them.
+pub(crate) fn list(profiles: &Map, epoch: u32, most: usize) -> Result<Vec<Known>, Error> {
+    let mut all = Vec::new();
+    profiles.each(|key, value| {
+        let (Some(key), Some(value)) = (
+            whole::<types::profile_key>(key),
+            whole::<types::profile>(value),
+        ) else {
+            return false;
+        };
+        if value.epoch == epoch {
+            all.push(Known {
+                client_ip: octets(key.client),
+                server_ip: octets(key.server),
+                server_port: u16::from_be(key.port),
+                learned: Duration::from_nanos(value.learned_ns),
+                profile: Profile::read(&value),
+            });
+        }
+        all.len() < most
+    })?;
+    Ok(all)
 }
 
 /// The loaded program.

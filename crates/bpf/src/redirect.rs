@@ -16,7 +16,7 @@ use crate::later::{Later, Tools};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
-use crate::observe::{Observer, Observing};
+use crate::observe::{self, Known, Observer, Observing};
 use crate::ring;
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::sys;
@@ -440,6 +440,26 @@ impl Redirect {
         let until = if blocked { u64::MAX } else { 0 };
         let map = self.shared.get(map::BLOCKED);
         map.update(&0_u32.to_ne_bytes(), &until.to_ne_bytes())
+    }
+
+    /// What was learned of destinations and not forgotten, `most` of it in no order.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn profiles(&self, most: usize) -> Result<Vec<Known>, Error> {
+        observe::list(self.shared.get(map::PROFILES), self.epoch, most)
+    }
+
+    /// Until when (CLOCK_MONOTONIC) all flows are forwarded that have to be observed, as this host
+    /// stands in the way of relays.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn blocked_until(&self) -> Result<Duration, Error> {
+        let mut until = [0; 8];
+        let map = self.shared.get(map::BLOCKED);
+        map.look_up(&0_u32.to_ne_bytes(), &mut until)?;
+        Ok(Duration::from_nanos(u64::from_ne_bytes(until)))
     }
 
     fn write_observing(&self) -> Result<(), Error> {

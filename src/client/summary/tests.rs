@@ -11,7 +11,7 @@ const LINES_MAX: usize = 10;
 fn status_of(changes: &Value) -> Status {
     let mut status = json!({
         "version": "1.0", "pid": 7, "state": "ready", "started": "", "uptime_seconds": 3_700.0,
-        "config": null, "workers": 2, "transparent": true,
+        "config": null, "workers": 2, "transparent": true, "blocked": false,
         "interfaces": [
             {"name": "c0", "index": 1, "attached": true, "hold": "tcx"},
             {"name": "s0", "index": 2, "attached": true, "hold": "tcx"},

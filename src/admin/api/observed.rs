@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `GET /observed`: what a node has learned of destinations by watching handshakes.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use posthaste_bpf::{Known, Trust};
+use serde::{Deserialize, Serialize};
+
+/// What was learned, the latest first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Observed {
+    pub(crate) destinations: Vec<Destination>,
+    /// There are more.
+    pub(crate) incomplete: bool,
+}
+
+/// A service as one client reaches it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Destination {
+    pub(crate) client: IpAddr,
+    pub(crate) server: SocketAddr,
+    /// Between client and node, and between node and server, at the handshake that was watched.
+    pub(crate) client_rtt_ms: f64,
+    pub(crate) server_rtt_ms: f64,
+    /// Whether flows are relayed: `observed` (the next one is the first), `relayed`, `doubted` (the
+    /// last relay got no answer), `bypassed`.
+    pub(crate) state: String,
+    /// Address translation changes the client's address, or the server's.
+    pub(crate) source_translated: bool,
+    pub(crate) destination_translated: bool,
+    pub(crate) age_seconds: f64,
+}
+
+impl Observed {
+    /// `most` of them, of a list that may have one more.
+    pub(crate) fn of(known: &[Known], most: usize, now: Duration) -> Self {
+        let mut destinations: Vec<Destination> = known
+            .iter()
+            .take(most)
+            .map(|known| Destination::of(known, now))
+            .collect();
+        destinations.sort_by(|one, other| one.age_seconds.total_cmp(&other.age_seconds));
+        Self {
+            destinations,
+            incomplete: known.len() > most,
+        }
+    }
+}
+
+impl Destination {
+    fn of(known: &Known, now: Duration) -> Self {
+        let ip = |ip| Ipv6Addr::from(ip).to_canonical();
+        let profile = &known.profile;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let state = match profile.trust {
+            Trust::Learned => "observed",
+            Trust::Proved => "relayed",
+            Trust::Doubted => "doubted",
+            Trust::Bypassed => "bypassed",
+        };
+        Self {
+            client: ip(known.client_ip),
+            server: SocketAddr::new(ip(known.server_ip), known.server_port),
+            client_rtt_ms: ms(profile.client_rtt),
+            server_rtt_ms: ms(profile.server_rtt),
+            state: state.into(),
+            source_translated: profile.translated.source,
+            destination_translated: profile.translated.destination,
+            age_seconds: now.saturating_sub(known.learned).as_secs_f64(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `try` verb: a node for a while, and what it did for the services that were used meanwhile.
+//!
+//! The node is a process of its own. It ends with this one, whatever ends that, and forwards what
+//! is new from then on; connections that are open have an hour to end.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Serialize;
+
+use crate::admin::api::Status;
+use crate::cli::{self, ConfigArgs};
+use crate::client;
+use crate::config::Config;
+
+mod lines;
+mod process;
+mod table;
+
+use lines::Ended;
+use process::{Node, Signals};
+use table::Service;
+
+/// How long connections may go on that are open at the end.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// How often to look, and to show how far it is.
+const LOOK: Duration = Duration::from_secs(1);
+/// What was learned of so many destinations is asked for.
+const DESTINATIONS_MAX: usize = 10_000;
+
+#[derive(Args, Debug)]
+pub(crate) struct TryArgs {
+    /// For how many seconds
+    #[arg(value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Services to show, those with the most connections
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    rows: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    seconds: f64,
+    /// Connections that were forwarded and watched, and that were relayed.
+    watched: u64,
+    relayed: u64,
+    /// Why others were not.
+    no_gain: u64,
+    blocked: bool,
+    services: Vec<Service>,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
+    let config = Config::load_or_default(args.config.config.as_deref())?;
+    let socket = &config.admin_socket;
+    if let Ok(status) = client::status_of(socket) {
+        bail!(
+            "a node runs here already (process {}): posthaste status says what it saves",
+            status.pid
+        );
+    }
+    let signals = Signals::block()?;
+    let mut node = Node::start(args.config.config.as_deref())?;
+    node.wait_until_ready(|| client::status_of(socket).is_ok())?;
+    let begun = Instant::now();
+    watch(args, &signals, &mut node, || client::status_of(socket))?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let status = client::status_of(socket).context("ask the node what it did")?;
+    let observed = client::observed_by(socket, DESTINATIONS_MAX)?;
+    client::end_within(socket, PATIENCE)?;
+    let open = status.counters.get("relays").copied().unwrap_or(0);
+    if open > 0 {
+        eprintln!(
+            "new connections are forwarded again; {open} relayed ones are open, and have an hour (Ctrl-C resets them)"
+        );
+    }
+    node.wait_until_ended(&signals);
+    let mut services = table::services(&observed, &node.ended());
+    services.truncate(args.rows);
+    let counter = |name: &str| status.redirect.get(name).copied().unwrap_or(0);
+    let outcome = Outcome {
+        seconds,
+        watched: counter("learned"),
+        relayed: status.counters.get("relays_opened").copied().unwrap_or(0),
+        no_gain: counter("no_gain"),
+        blocked: status.blocked,
+        services,
+    };
+    if args.json {
+        cli::print_json(&outcome)?;
+    } else {
+        cli::print(&table::text(&outcome))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets the time pass, until a signal says that it is enough.
+fn watch(
+    args: &TryArgs,
+    signals: &Signals,
+    node: &mut Node,
+    status: impl Fn() -> anyhow::Result<Status>,
+) -> anyhow::Result<()> {
+    let until = Instant::now() + Duration::from_secs(args.seconds);
+    let shows = std::io::stderr().is_terminal();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || signals.wait(left.min(LOOK)) {
+            break;
+        }
+        if let Some(ended) = node.failure() {
+            bail!("the node ended early: {ended}");
+        }
+        if shows && let Ok(status) = status() {
+            let counter = |map: &BTreeMap<String, u64>, name| map.get(name).copied().unwrap_or(0);
+            eprint!(
+                "\r{:>5} s left: {} connections watched, {} relayed ",
+                left.as_secs(),
+                counter(&status.redirect, "learned"),
+                counter(&status.counters, "relays_opened")
+            );
+        }
+    }
+    if shows {
+        eprintln!();
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node that is tried: a process that ends with this one.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::os::fd::AsFd;
+
+use super::Ended;
+use super::lines;
+
+/// How long it may take to start.
+const READY: Duration = Duration::from_secs(30);
+/// Relays that are remembered.
+const ENDED_MAX: usize = 100_000;
+const LOOK: Duration = Duration::from_millis(50);
+
+/// SIGINT and SIGTERM of this process: enough of it.
+#[derive(Debug)]
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    /// From now on.
+    pub(super) fn block() -> anyhow::Result<Self> {
+        let mut wanted = SigSet::empty();
+        wanted.add(Signal::SIGINT);
+        wanted.add(Signal::SIGTERM);
+        wanted.thread_block().context("block signals")?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let fd = SignalFd::with_flags(&wanted, flags).context("open a descriptor of signals")?;
+        Ok(Self(fd))
+    }
+
+    /// Waits for so long; whether one came.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut waiting, timeout);
+        matches!(self.0.read_signal(), Ok(Some(_)))
+    }
+}
+
+/// The process.
+#[derive(Debug)]
+pub(super) struct Node {
+    child: Child,
+    ended: Arc<Mutex<Vec<Ended>>>,
+}
+
+impl Node {
+    /// Starts this program as a node.
+    pub(super) fn start(config: Option<&Path>) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("find this program")?;
+        let mut command = Command::new(program);
+        command
+            .arg("node")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        if let Some(config) = config {
+            command.arg("-c").arg(config);
+        }
+        // A terminal's Ctrl-C is for this process, which has the node end in order.
+        command.process_group(0);
+        // SAFETY: prctl(2) is a system call and nothing else, and allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGTERM).map_err(Into::into));
+        }
+        let mut child = command.spawn().context("start the node")?;
+        let log = child.stdout.take().context("read the node's log")?;
+        let ended = Arc::default();
+        let kept = Arc::clone(&ended);
+        thread::spawn(move || follow(BufReader::new(log), &kept));
+        Ok(Self { child, ended })
+    }
+
+    /// Waits until it answers.
+    pub(super) fn wait_until_ready(&mut self, answers: impl Fn() -> bool) -> anyhow::Result<()> {
+        let until = Instant::now() + READY;
+        while !answers() {
+            if let Some(ended) = self.failure() {
+                bail!("the node did not start: {ended}; posthaste doctor may say why");
+            }
+            if Instant::now() > until {
+                bail!("the node does not answer after {} s", READY.as_secs());
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn failure(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits until it has; a signal cuts its connections off.
+    pub(super) fn wait_until_ended(&mut self, signals: &Signals) {
+        while self.failure().is_none() {
+            if signals.wait(LOOK) {
+                let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+                // A second signal cuts the drain short.
+                let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
+            }
+        }
+    }
+
+    /// The relays that have finished.
+    pub(super) fn ended(&self) -> Vec<Ended> {
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.failure().is_none() {
+            let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+            let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Takes note of relays that finish, and shows what is wrong.
+fn follow(log: impl BufRead, kept: &Mutex<Vec<Ended>>) {
+    for line in log.lines().map_while(Result::ok) {
+        if let Some(ended) = lines::ended(&line) {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() < ENDED_MAX {
+                kept.push(ended);
+            }
+        } else if line.contains(" level=warn ") || line.contains(" level=error ") {
+            eprintln!("{line}");
+        }
+    }
+}
