@@ -189,3 +189,33 @@ fn hosts_in_the_way_are_noticed() {
         connect(&network, &node, Family::V4, &listener)
     });
 }
+
+#[test]
+fn limits_in_the_firewall_stop_relays() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let router = network.node(0);
+    let harmless = [
+        ("input", "icmp type echo-request limit rate 5/second accept"),
+        (
+            "forward",
+            "tcp dport 81 limit rate 1/second log prefix \"new \"",
+        ),
+    ];
+    firewall(router, "harmless", &harmless);
+    let node = observing(router, "early");
+    let relays = || {
+        connect(&network, &node, Family::V4, &listener);
+        connect(&network, &node, Family::V4, &listener)
+    };
+    assert!(relays(), "neither limits what is forwarded");
+    firewall(
+        router,
+        "limits",
+        &[("forward", "tcp flags syn limit rate over 1000/second drop")],
+    );
+    until("it relays no more", || !relays());
+    assert!(!relays() && redirect(&node, "blocked") > 0);
+    remove_firewall(router, "limits");
+    until("it relays again", relays);
+}

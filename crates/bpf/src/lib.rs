@@ -31,6 +31,7 @@ mod observe;
 mod redirect;
 mod ring;
 mod rules;
+mod stats;
 mod sys;
 
 pub use capture::{Capture, Endpoint, Ports};

@@ -19,12 +19,11 @@ use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
 use crate::ring;
 use crate::rules::{self, PrefixSpec, RuleSpec};
+use crate::stats;
 use crate::sys;
 
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
-/// More CPUs than any kernel is built for: the kernel writes a value for each.
-const CPUS_MAX: usize = 8192;
 
 /// What the programs must know before they are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -532,81 +531,7 @@ impl Redirect {
 
     /// What the programs counted: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        const STATS: [(&str, &str); 19] = [
-            ("syns_redirected", "SYNs given to a listener."),
-            (
-                "gates_full",
-                "SYNs that found no room in the half-open budget.",
-            ),
-            (
-                "events_lost",
-                "SYNs and SYN-ACKs whose event found the worker's ring full.",
-            ),
-            ("cookies", "Client handshakes completed by SYN cookie."),
-            ("renewals", "SYNs that met a TIME_WAIT socket."),
-            ("icmp_errors", "ICMP errors handed to our sockets."),
-            ("suspects", "Early flows made strict by an earlier failure."),
-            (
-                "heralds_refused",
-                "SYNs with a chain header from addresses that may not send one.",
-            ),
-            (
-                "heralds_left_out",
-                "Chain headers that the SYN they were for had no room for.",
-            ),
-            (
-                "ports_forbidden",
-                "SYNs forwarded for a source port that the node may not bind to.",
-            ),
-            (
-                "observed",
-                "SYNs forwarded to observe their handshakes before others are relayed.",
-            ),
-            (
-                "learned",
-                "Forwarded handshakes that were observed to the end.",
-            ),
-            (
-                "translated",
-                "SYNs forwarded because this host translates their destination.",
-            ),
-            (
-                "no_gain",
-                "SYNs forwarded because a relay would save less than observe.gain_min.",
-            ),
-            (
-                "trials",
-                "SYNs relayed for the first time after a handshake was observed.",
-            ),
-            (
-                "bypassed",
-                "SYNs forwarded because relays got no answer where forwarding did.",
-            ),
-            (
-                "bypasses",
-                "Times that forwarding was found to get an answer where a relay did not.",
-            ),
-            (
-                "retranslated",
-                "SYNs of relays dropped because this host gave them another source than it gave \
-                 the connection that was observed.",
-            ),
-            (
-                "blocked",
-                "SYNs forwarded because this host drops packets of relays.",
-            ),
-        ];
-        let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
-        let mut total = |index: usize| {
-            let key = u32::try_from(index).expect("few").to_ne_bytes();
-            let found = self.shared.get(map::STATS).look_up(&key, &mut values);
-            let values = values.as_chunks().0.iter();
-            let total = values.copied().map(u64::from_ne_bytes).sum();
-            if found.is_ok() { total } else { 0 }
-        };
-        let each = STATS.iter().enumerate();
-        each.map(|(index, (name, help))| (*name, *help, total(index)))
-            .collect()
+        stats::read(self.shared.get(map::STATS))
     }
 
     /// The loaded programs and their names, for the tests.

@@ -55,7 +55,7 @@ pub(super) struct Contender {
 pub(super) type Launched = (Command, Scratch, SocketAddr);
 
 /// All contenders, in the order of tables. The first two are references.
-pub(super) const ALL: [Contender; 12] = [
+pub(super) const ALL: [Contender; 13] = [
     row(
         "direct",
         "client and server joined by a cable",
@@ -107,6 +107,12 @@ pub(super) const ALL: [Contender; 12] = [
         "posthaste, accept late",
         Mode::Transparent,
         posthaste::late,
+    ),
+    row(
+        "posthaste-observing",
+        "posthaste, watching handshakes and relaying nothing",
+        Mode::Transparent,
+        posthaste::observing,
     ),
     row(
         "posthaste-fixed",

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::chain::{Chain, Member};
 use crate::compare::site::{NICE, Running, Site, cpu_set};
 use crate::network::{Family, Network};
-use crate::node::Node;
+use crate::node::{Builder, Node};
 
 /// The port of the listener that clients address.
 const ASKED_AT: u16 = 4480;
@@ -26,6 +26,16 @@ pub(super) fn early(site: &Site<'_>) -> Result<Running> {
 
 pub(super) fn late(site: &Site<'_>) -> Result<Running> {
     transparent(site, "late")
+}
+
+/// It watches every handshake, and finds no gain worth a relay.
+pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
+    let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
+    let node = builder(site, 0, &config)?.observing().start()?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(site.server(), config)
+    })
 }
 
 fn transparent(site: &Site<'_>, accept: &str) -> Result<Running> {
@@ -117,8 +127,10 @@ fn head(site: &Site<'_>) -> String {
 }
 
 fn node(site: &Site<'_>, place: usize, config: &str) -> Result<Node> {
-    Node::builder(site.network.node(place), site.binary.find()?)
-        .config(config)
-        .confined(cpu_set(site.cpus)?, NICE)
-        .start()
+    builder(site, place, config)?.start()
+}
+
+fn builder<'a>(site: &Site<'a>, place: usize, config: &str) -> Result<Builder<'a>> {
+    let node = Node::builder(site.network.node(place), site.binary.find()?);
+    Ok(node.config(config).confined(cpu_set(site.cpus)?, NICE))
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the programs count.
+
+use crate::object::Map;
+
+/// More CPUs than any kernel is built for: the kernel writes a value for each.
+const CPUS_MAX: usize = 8192;
+
+/// Name and documentation of each, in the order of `enum stat`.
+const STATS: [(&str, &str); 19] = [
+    ("syns_redirected", "SYNs given to a listener."),
+    (
+        "gates_full",
+        "SYNs that found no room in the half-open budget.",
+    ),
+    (
+        "events_lost",
+        "SYNs and SYN-ACKs whose event found the worker's ring full.",
+    ),
+    ("cookies", "Client handshakes completed by SYN cookie."),
+    ("renewals", "SYNs that met a TIME_WAIT socket."),
+    ("icmp_errors", "ICMP errors handed to our sockets."),
+    ("suspects", "Early flows made strict by an earlier failure."),
+    (
+        "heralds_refused",
+        "SYNs with a chain header from addresses that may not send one.",
+    ),
+    (
+        "heralds_left_out",
+        "Chain headers that the SYN they were for had no room for.",
+    ),
+    (
+        "ports_forbidden",
+        "SYNs forwarded for a source port that the node may not bind to.",
+    ),
+    (
+        "observed",
+        "SYNs forwarded to observe their handshakes before others are relayed.",
+    ),
+    (
+        "learned",
+        "Forwarded handshakes that were observed to the end.",
+    ),
+    (
+        "translated",
+        "SYNs forwarded because this host translates their destination.",
+    ),
+    (
+        "no_gain",
+        "SYNs forwarded because a relay would save less than observe.gain_min.",
+    ),
+    (
+        "trials",
+        "SYNs relayed for the first time after a handshake was observed.",
+    ),
+    (
+        "bypassed",
+        "SYNs forwarded because relays got no answer where forwarding did.",
+    ),
+    (
+        "bypasses",
+        "Times that forwarding was found to get an answer where a relay did not.",
+    ),
+    (
+        "retranslated",
+        "SYNs of relays dropped because this host gave them another source than it gave \
+         the connection that was observed.",
+    ),
+    (
+        "blocked",
+        "SYNs forwarded because this host drops packets of relays.",
+    ),
+];
+
+/// Each with its value since the programs were loaded.
+pub(crate) fn read(map: &Map) -> Vec<(&'static str, &'static str, u64)> {
+    let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
+    let mut total = |index: u32| {
+        let found = map.look_up(&index.to_ne_bytes(), &mut values);
+        let values = values.as_chunks().0.iter();
+        let total = values.copied().map(u64::from_ne_bytes).sum();
+        if found.is_ok() { total } else { 0 }
+    };
+    let each = (0..).zip(STATS);
+    each.map(|(index, (name, help))| (name, help, total(index)))
+        .collect()
+}
