@@ -222,6 +222,11 @@ impl Config {
             now.socket_mark == then.socket_mark,
         );
         keep("transparent.table", now.table == then.table);
+        let (observe, observed) = (&self.observe, &next.observe);
+        keep(
+            "observe.profiles_max",
+            observe.profiles_max == observed.profiles_max,
+        );
         keep("half_open.total", limits.total == wanted.total);
         keep("half_open.reserve", limits.reserve == wanted.reserve);
 
@@ -243,6 +248,7 @@ impl Config {
             let former = &self.measure.reflectors_of_peers;
             next.measure.reflectors_of_peers.clone_from(former);
         }
+        next.observe.profiles_max = self.observe.profiles_max;
         next.policy.half_open.total = limits.total;
         next.policy.half_open.reserve = limits.reserve;
         (next, waiting)

@@ -164,6 +164,7 @@ fn load(
         socket_mark: config.transparent.socket_mark,
         netns: sys::netns_cookie().context("ask for the number of this network namespace")?,
         least_port: privileges::least_port(),
+        profiles_max: config.observe.profiles_max,
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
         windows: config.follow.is_some() || sets_windows(&config.policy),

@@ -81,6 +81,7 @@ pub(super) struct Observe {
     pub(super) ttl: Scalar,
     pub(super) bypass_for: Scalar,
     pub(super) gain_min: Scalar,
+    pub(super) profiles_max: Scalar,
 }
 
 /// `[half_open]`

@@ -16,6 +16,8 @@ pub(crate) struct Observe {
     pub(crate) bypass_for: Duration,
     /// What a relay has to save, at least.
     pub(crate) gain_min: Duration,
+    /// Clients and services that are remembered; those used last stay.
+    pub(crate) profiles_max: u32,
 }
 
 impl Default for Observe {
@@ -24,6 +26,7 @@ impl Default for Observe {
             ttl: Duration::from_secs(3600),
             bypass_for: Duration::from_secs(600),
             gain_min: Duration::from_millis(1),
+            profiles_max: 32_768,
         }
     }
 }
@@ -34,6 +37,7 @@ pub(super) struct Shown {
     ttl: String,
     bypass_for: String,
     gain_min: String,
+    profiles_max: u32,
 }
 
 impl Shown {
@@ -42,6 +46,7 @@ impl Shown {
             ttl: show_duration(observe.ttl),
             bypass_for: show_duration(observe.bypass_for),
             gain_min: show_duration(observe.gain_min),
+            profiles_max: observe.profiles_max,
         }
     }
 }

@@ -71,9 +71,12 @@ impl Node {
         }
         // A terminal's Ctrl-C is for this process, which has the node end in order.
         command.process_group(0);
-        // SAFETY: prctl(2) is a system call and nothing else, and allowed between fork and exec.
+        // SAFETY: two system calls and nothing else, which is allowed between fork and exec.
         unsafe {
-            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGTERM).map_err(Into::into));
+            command.pre_exec(|| {
+                SigSet::all().thread_unblock()?;
+                Ok(prctl::set_pdeathsig(Signal::SIGTERM)?)
+            });
         }
         let mut child = command.spawn().context("start the node")?;
         let log = child.stdout.take().context("read the node's log")?;

@@ -26,7 +26,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 1); /* observe.profiles_max */
 	__type(key, struct profile_key);
 	__type(value, struct profile);
 } profiles SEC(".maps");

@@ -43,6 +43,8 @@ pub struct Settings {
     pub half_open: u32,
     /// Further ones, for clients that completed a handshake before.
     pub half_open_reserve: u32,
+    /// Clients and services that are remembered with what was observed of them.
+    pub profiles_max: u32,
     /// Rules may set initial windows, or there are peers.
     pub windows: bool,
     /// How many nodes were replaced, one by the next, before this one. Each attaches its program
@@ -139,6 +141,7 @@ impl Maps {
         let entries = |number| match number {
             map::LISTENERS => Some(2 * settings.workers),
             map::WITHDRAWN => Some(settings.workers + 1),
+            map::PROFILES => Some(settings.profiles_max),
             map::GATES => Some(settings.half_open.max(1)),
             map::GATES_KEPT => Some(settings.half_open_reserve.max(1)),
             _ => None,

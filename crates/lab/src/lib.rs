@@ -23,6 +23,7 @@ pub mod echo;
 pub mod establish;
 pub mod fleet;
 pub mod flood;
+pub mod hit_rate;
 pub mod link;
 pub mod load;
 pub mod measuring;

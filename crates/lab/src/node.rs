@@ -142,7 +142,8 @@ fn tables(config: &str, observes: bool) -> String {
     } else if config.contains(TABLE) {
         config.replacen(TABLE, VOUCHED, 1)
     } else {
-        format!("{VOUCHED}{config}")
+        // Last, so that what is said of lines stays true.
+        format!("{config}\n{VOUCHED}")
     }
 }
 

@@ -65,6 +65,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     least_port: 0,
     half_open: 4096,
     half_open_reserve: 16,
+    profiles_max: 64,
     windows: false,
     successions: 0,
 };
