@@ -74,6 +74,8 @@ struct Run {
     took: Duration,
     /// What the experiment itself could not do.
     troubles: Vec<String>,
+    /// What nodes wrote.
+    log: Vec<String>,
 }
 
 /// Runs the experiment, prints its tables, writes the record. Fails when a promise is broken.
@@ -84,8 +86,8 @@ pub fn run(args: &Args) -> Result<()> {
     report::fill(&mut record, args, &run);
     record.publish(&args.output, std::iter::empty::<(&str, Chart)>())?;
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
-    let broken = broken.map(Pair::line).collect::<Vec<_>>();
-    ensure!(broken.is_empty(), "{} connections", broken.len());
+    let broken: Vec<String> = broken.map(|pair| pair.line(&run.log)).collect();
+    ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
     ensure!(run.troubles.is_empty(), "{}", run.troubles.join("\n"));
     ensure!(run.relayed > 0, "the node relayed nothing");
     Ok(())
@@ -151,6 +153,7 @@ impl Both {
             took: start.elapsed(),
             spans,
             troubles,
+            log: self.keeper.log(),
         })
     }
 }
@@ -196,23 +199,35 @@ fn carry_out(
     let (mut spans, mut troubles) = (Vec::new(), Vec::new());
     for Event { fault, lasts, .. } in inbox {
         let from = start.elapsed();
-        let begun = sites.iter().try_for_each(|site| site.begin(fault));
+        let begun = at_once(sites, |site| site.begin(fault));
         let begun = begun.and_then(|()| keeper.begin(sites[1].router(), fault));
         let applied = start.elapsed();
         thread::sleep(lasts);
         let lifting = start.elapsed();
-        let ended = sites.iter().try_for_each(|site| site.end(fault));
+        let ended = at_once(sites, |site| site.end(fault));
         let ended = ended.and_then(|()| keeper.end(sites[1].router(), fault));
         for error in [begun, ended].into_iter().filter_map(Result::err) {
             troubles.push(format!("{} at {from:.1?}: {error:#}", fault.name()));
         }
+        let to = start.elapsed();
+        eprintln!("router-churn: {from:.3?} to {to:.3?}: {}", fault.name());
         spans.push(Span {
             fault,
             from,
             applied,
             lifting,
-            to: start.elapsed(),
+            to,
         });
     }
     (spans, troubles)
+}
+
+/// The same in both networks, at the same time as nearly as can be.
+fn at_once(sites: &[Site; 2], work: impl Fn(&Site) -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| work(&sites[1]));
+        let done = work(&sites[0]);
+        let other = other.join().map_err(|_| anyhow!("a thread panicked"))?;
+        done.and(other)
+    })
 }

@@ -28,6 +28,8 @@ const STACK_BYTES: usize = 256 * 1024;
 pub(super) struct Life {
     /// When its client began, and when it ended and how.
     pub(super) begun: Duration,
+    /// The client's own port, once it is connected.
+    pub(super) port: Option<u16>,
     pub(super) client: Option<(Duration, End)>,
     /// When the server had its number, and when it ended and how.
     pub(super) arrived: Option<Duration>,
@@ -163,7 +165,11 @@ fn launch_client(number: u64, shared: &Arc<Shared>) {
         let begun = shared.start.elapsed();
         shared.note(number, |life| life.begun = begun);
         let end = match ends::connect(&plan) {
-            Ok(stream) => ends::play_client(&plan, stream),
+            Ok(stream) => {
+                let port = stream.local_addr().ok().map(|address| address.port());
+                shared.note(number, |life| life.port = port);
+                ends::play_client(&plan, stream)
+            }
             Err(end) => end,
         };
         let now = shared.start.elapsed();

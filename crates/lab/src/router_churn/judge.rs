@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compares what became of each connection with a node and without one. Pure.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::crowd::Life;
@@ -85,7 +86,8 @@ impl Life {
             (Some((_, end)), _) => end,
             // One that is played still.
             (None, Some(_)) => End::Hung,
-            (None, None) if client == End::Planned => End::Failed,
+            // A reset that the client waited for, and the server did not send.
+            (None, None) if client == End::Planned => End::Reset,
             (None, None) => client,
         };
         let worst = [End::Changed, End::Cut, End::Hung];
@@ -193,8 +195,19 @@ impl Pair {
         self.longer(&self.direct, &self.node)
     }
 
-    /// One line about it.
-    pub(super) fn line(&self) -> String {
+    /// The lines about it in the node's log.
+    fn logged<'a>(&self, log: &'a [String]) -> Vec<&'a str> {
+        let Some(port) = self.node.port else {
+            return Vec::new();
+        };
+        let client = SocketAddr::new(self.plan.client_address(), port);
+        let words = [client, self.plan.target()].map(|address| address.to_string());
+        let has = |line: &&String| words.iter().all(|word| line.contains(word.as_str()));
+        log.iter().filter(has).map(String::as_str).collect()
+    }
+
+    /// One line about it, and what the node says of it.
+    pub(super) fn line(&self, log: &[String]) -> String {
         let side = |life: &Life| {
             let end = |end: Option<(Duration, End)>| {
                 end.map_or("no end".to_owned(), |(time, end)| {
@@ -204,7 +217,7 @@ impl Pair {
             format!("client {}, server {}", end(life.client), end(life.server))
         };
         format!(
-            "connection {}, {}, from {} to {} at {:.3} s, {}: {:?}; without node: {}; with: {}",
+            "connection {}, {}, from {} to {} at {:.3} s, {}: {:?}; without node: {}; with: {}; {}",
             self.plan.number,
             self.plan.kind.name(),
             self.plan.client_address(),
@@ -214,6 +227,7 @@ impl Pair {
             self.verdict,
             side(&self.direct),
             side(&self.node),
+            self.logged(log).join("; "),
         )
     }
 }
@@ -294,7 +308,7 @@ mod tests {
     fn the_worst_of_both_ends_counts() {
         assert_eq!(life(End::Planned, Some(End::Cut)).end(), End::Cut);
         assert_eq!(life(End::Reset, Some(End::Hung)).end(), End::Hung);
-        assert_eq!(life(End::Planned, None).end(), End::Failed);
+        assert_eq!(life(End::Planned, None).end(), End::Reset);
         assert_eq!(life(End::Silent, None).end(), End::Silent);
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Keeper {
     successors: Vec<Pid>,
     opened: u64,
     reloads: usize,
+    /// What nodes wrote that have ended.
+    log: Vec<String>,
 }
 
 impl Keeper {
@@ -44,6 +46,7 @@ impl Keeper {
             successors: Vec::new(),
             opened: 0,
             reloads: 0,
+            log: Vec::new(),
         })
     }
 
@@ -78,9 +81,18 @@ impl Keeper {
         for mut node in std::mem::take(&mut self.former) {
             if node.process_mut().ended()?.is_none() {
                 self.former.push(node);
+            } else {
+                self.log.extend(node.log());
             }
         }
         Ok(())
+    }
+
+    /// What all nodes have written.
+    pub(super) fn log(&self) -> Vec<String> {
+        let nodes = self.former.iter().chain([&self.node]);
+        let log = self.log.iter().cloned();
+        log.chain(nodes.flat_map(Node::log)).collect()
     }
 
     /// How many relays all nodes have opened so far.

@@ -161,8 +161,13 @@ fn remarks(run: &Run) -> Vec<String> {
         ),
     ];
     remarks.extend(run.troubles.iter().cloned());
-    let broken = all.iter().filter(|pair| pair.verdict.is_broken());
-    let lines = broken.map(|pair| format!("BROKEN: {}", pair.line()));
-    remarks.extend(lines.take(DESCRIBED));
+    for (heading, check) in [
+        ("BROKEN", Verdict::is_broken as fn(Verdict) -> bool),
+        ("While a link was cut", |verdict| verdict == Verdict::Cut),
+    ] {
+        let of = all.iter().filter(|pair| check(pair.verdict));
+        let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));
+        remarks.extend(lines.take(DESCRIBED));
+    }
     remarks
 }
