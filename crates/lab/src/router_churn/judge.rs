@@ -12,6 +12,9 @@ use super::plan::{Fault, Kind, Plan};
 const TAIL: Duration = Duration::from_secs(1);
 /// How soon a node goes by new rules, 0.2 s as documented, and generously more for a busy machine.
 const NOTICE: Duration = Duration::from_secs(1);
+/// How long a node may go by what it learned before an address or a route changed
+/// (docs/configuration.md, `observe.ttl`), and generously more.
+const STALE: Duration = Duration::from_secs(12);
 /// What counts as much longer.
 const LONGER: u32 = 3;
 const LONGER_BY: Duration = Duration::from_millis(500);
@@ -41,6 +44,8 @@ pub(super) enum Verdict {
     Closed,
     /// The node was killed, and reset it.
     Killed,
+    /// Reset by a node that went by an address or a route that had changed.
+    Stale,
     /// It passed, and was forbidden.
     Passed,
     /// Worse, and there is no excuse.
@@ -136,13 +141,23 @@ pub(super) fn pair(plan: Plan, direct: Life, node: Life, spans: &[Span]) -> Pair
     let disturbing =
         |span: &Span| span.fault.cuts() || span.fault == Fault::Kill || span.fault.forbids(&plan);
     Pair {
-        verdict: verdict(&plan, &direct, &node, &met),
+        verdict: match verdict(&plan, &direct, &node, &met) {
+            Verdict::Worse if node.end() == End::Reset && is_stale(&node, spans) => Verdict::Stale,
+            verdict => verdict,
+        },
         timed: !met.iter().any(disturbing),
         plan,
         direct,
         node,
         phase,
     }
+}
+
+/// Whether an address or a route had changed shortly before.
+fn is_stale(node: &Life, spans: &[Span]) -> bool {
+    let changed = |span: &&Span| span.fault.breaks();
+    let recent = |span: &Span| span.from <= node.begun && node.begun <= span.to + STALE;
+    spans.iter().filter(changed).any(recent)
 }
 
 /// Which of two faults at the same time matters more.
@@ -169,10 +184,10 @@ fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
         _ if with == expected(plan.kind) => Verdict::Better,
         // Nothing excuses these.
         End::Changed | End::Cut | End::Failed => Verdict::Worse,
-        // Whoever loses packets for a second does not reset.
-        End::Reset if !has(&Fault::breaks) && !has(&|fault| fault == Fault::Kill) => Verdict::Worse,
-        _ if has(&Fault::cuts) => Verdict::Cut,
         End::Reset if has(&|fault| fault == Fault::Kill) => Verdict::Killed,
+        // Whoever loses packets for a second does not reset.
+        End::Reset if !has(&Fault::breaks) => Verdict::Worse,
+        _ if has(&Fault::cuts) => Verdict::Cut,
         End::Silent if has(&|fault| fault.forbids(plan)) => Verdict::Closed,
         _ => Verdict::Worse,
     }
@@ -302,6 +317,19 @@ mod tests {
         late.arrived = Some(at(6050));
         let opened = judged(Kind::ClientFirst, silent, late, &[closes]);
         assert_eq!(opened, Verdict::Better);
+    }
+
+    #[test]
+    fn what_was_learned_of_an_address_that_changed_is_told_apart() {
+        let good = life(End::Planned, Some(End::Planned));
+        let mut reset = life(End::Reset, None);
+        reset.begun = at(17_000);
+        let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
+        assert_eq!(of(Fault::Address), Verdict::Stale);
+        assert_eq!(of(Fault::Upgrade), Verdict::Worse);
+        reset.begun = at(19_000);
+        let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
+        assert_eq!(of(Fault::Address), Verdict::Worse);
     }
 
     #[test]

@@ -63,6 +63,7 @@ fn by_kind(pairs: &[Pair]) -> Table {
         "as expected without node",
         "with",
         "reset by its death",
+        "by a stale address",
         "otherwise while a link is cut",
         "BROKEN",
         "median without, ms",
@@ -82,6 +83,7 @@ fn by_kind(pairs: &[Pair]) -> Table {
             count(&of, |pair| pair.direct.end() == expected(kind)),
             count(&of, |pair| pair.node.end() == expected(kind)),
             count(&of, |pair| pair.verdict == Verdict::Killed),
+            count(&of, |pair| pair.verdict == Verdict::Stale),
             count(&of, |pair| pair.verdict == Verdict::Cut),
             count(&of, |pair| pair.verdict.is_broken()),
             median(direct),
@@ -163,7 +165,7 @@ fn remarks(run: &Run) -> Vec<String> {
     remarks.extend(run.troubles.iter().cloned());
     for (heading, check) in [
         ("BROKEN", Verdict::is_broken as fn(Verdict) -> bool),
-        ("While a link was cut", |verdict| verdict == Verdict::Cut),
+        ("By a stale address", |verdict| verdict == Verdict::Stale),
     ] {
         let of = all.iter().filter(|pair| check(pair.verdict));
         let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));
