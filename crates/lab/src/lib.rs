@@ -40,6 +40,7 @@ pub mod planning;
 pub mod process;
 pub mod record;
 mod repeats;
+pub mod router_churn;
 pub mod scratch;
 pub mod stats;
 pub mod synflood;

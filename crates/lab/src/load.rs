@@ -10,7 +10,7 @@
 //! its window: there is no delay between what is counted and what is measured.
 
 mod connection;
-mod content;
+pub(crate) mod content;
 mod conversation;
 mod fetch;
 mod hold;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
     boot, compare, demo, establish, fleet, hit_rate, load, measuring, off_path, overlay, planning,
-    record, synflood, transfer_times,
+    record, router_churn, synflood, transfer_times,
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -33,6 +33,9 @@ enum Command {
     Synflood(synflood::Args),
     /// Compute what share of a web-like mix of connections a node relays that observes first.
     HitRate(hit_rate::Args),
+    /// Play many connections over a masquerading router while it changes and its node dies, with and
+    /// without the node.
+    RouterChurn(router_churn::Args),
     /// Measure how fast a node starts and how much memory it takes.
     Boot(boot::Args),
     /// Measure what it costs a node to know the links to its peers.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::OffPath(args) => off_path::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::HitRate(args) => hit_rate::run(args),
+        Command::RouterChurn(args) => router_churn::run(args),
         Command::Boot(args) => boot::run(args),
         Command::Measuring(args) => measuring::run(args),
         Command::Compare(args) => compare::run(args),

@@ -25,7 +25,7 @@ mod plan;
 
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::link::{self, End, Ferry, Link, Stats};
 use crate::netns::Namespace;
@@ -254,6 +254,14 @@ impl Network {
     /// The congestion control of client and server.
     pub fn congestion(&self) -> &str {
         &self.congestion
+    }
+
+    /// An emulated link is like `link` from now on. They count from the client, plain ones left out.
+    pub fn change(&self, index: usize, link: Link) -> Result<()> {
+        let (Some(ferry), Link::Emulated(emulation)) = (&self.ferry, link) else {
+            bail!("only emulated links change, into emulated ones");
+        };
+        ferry.change(index, emulation)
     }
 
     /// What the emulated links carried so far; all zero when there are none.

@@ -51,13 +51,13 @@ impl Request {
 }
 
 /// The pattern, once.
-pub(super) fn pattern() -> Vec<u8> {
+pub(crate) fn pattern() -> Vec<u8> {
     let words = (0..=PERIOD as u64 / 8).flat_map(|word| scramble(word).to_le_bytes());
     words.take(PERIOD).collect()
 }
 
 /// The part of the pattern from a byte of the stream on, up to where it repeats.
-pub(super) fn from(pattern: &[u8], offset: u64) -> &[u8] {
+pub(crate) fn from(pattern: &[u8], offset: u64) -> &[u8] {
     let place = usize::try_from(offset % PERIOD as u64).unwrap_or(0);
     &pattern[place..]
 }

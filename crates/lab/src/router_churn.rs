@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `router-churn`: a day of an ordinary router in minutes, with and without a node.
+//!
+//! Two networks of many clients, a masquerading router with a firewall and many servers get the same
+//! connections at the same time, and the same faults: rules and sets change, links lose everything or go down, an
+//! address comes and goes. One of the routers has a node, which is killed, upgraded, drained and reloaded
+//! besides. Both ends of each connection compare all bytes and note how it ended. The experiment fails when a
+//! connection ends otherwise with the node than without it, and neither a cut link nor the documented reset at
+//! the node's death explains it, or when one passes that is forbidden.
+
+mod crowd;
+mod ends;
+mod judge;
+mod keeper;
+mod plan;
+mod report;
+mod site;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use self::crowd::Crowd;
+use self::judge::{Pair, Span};
+use self::keeper::Keeper;
+use self::plan::{Event, Plan};
+use self::site::Site;
+use crate::chart::Chart;
+use crate::node::Binary;
+use crate::process::wait_until;
+use crate::record::Record;
+
+/// Clients of a network that are busy at once, at the most: further ones wait.
+const PLAYING_MAX: usize = 800;
+const LOOK: Duration = Duration::from_millis(2);
+/// How often progress is printed.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// How long the last connections may take: one that opens late and hangs, and generously more.
+const LAST: Duration = Duration::from_secs(60);
+
+/// Arguments of `posthaste-lab router-churn`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Connections in each network
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
+    connections: u64,
+    /// Connections a second in each network, at the most
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(10..=5000))]
+    rate: u32,
+    /// Seconds after which no more connections begin
+    #[arg(long, default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Seed of connections and faults
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the record goes
+    #[arg(long, value_name = "DIR", default_value = "lab-output")]
+    output: PathBuf,
+}
+
+/// What a run showed.
+#[derive(Debug)]
+struct Run {
+    pairs: Vec<Pair>,
+    spans: Vec<Span>,
+    /// Connections that the node relayed.
+    relayed: u64,
+    took: Duration,
+    /// What the experiment itself could not do.
+    troubles: Vec<String>,
+    /// What nodes wrote.
+    log: Vec<String>,
+}
+
+/// Runs the experiment, prints its tables, writes the record. Fails when a promise is broken.
+pub fn run(args: &Args) -> Result<()> {
+    let mut record = Record::start("router-churn", args.seed);
+    record.parameter("node", args.binary.version()?);
+    let run = play(args)?;
+    report::fill(&mut record, args, &run);
+    record.publish(&args.output, std::iter::empty::<(&str, Chart)>())?;
+    let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
+    let broken: Vec<String> = broken.map(|pair| pair.line(&run.log)).collect();
+    ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
+    ensure!(run.troubles.is_empty(), "{}", run.troubles.join("\n"));
+    ensure!(run.relayed > 0, "the node relayed nothing");
+    Ok(())
+}
+
+/// Both networks, the second with a node, and their crowds. Dropped in the order of its fields.
+struct Both {
+    crowds: [Crowd; 2],
+    keeper: Keeper,
+    sites: [Site; 2],
+    start: Instant,
+}
+
+fn play(args: &Args) -> Result<Run> {
+    // Each connection takes two descriptors in each network.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise RLIMIT_NOFILE")?;
+    let sites = [Site::new(args.seed)?, Site::new(args.seed)?];
+    let keeper = Keeper::start(sites[1].router(), args.binary.find()?)?;
+    let start = Instant::now();
+    let crowd = |site| Crowd::start(site, args.seed, args.connections, start);
+    let crowds = [crowd(&sites[0])?, crowd(&sites[1])?];
+    let mut both = Both {
+        crowds,
+        keeper,
+        sites,
+        start,
+    };
+    both.play(args)
+}
+
+impl Both {
+    fn play(&mut self, args: &Args) -> Result<Run> {
+        let (faults, inbox) = mpsc::channel();
+        let (crowds, start) = (&self.crowds, self.start);
+        let (keeper, sites) = (&mut self.keeper, &self.sites);
+        let (dialled, done) = thread::scope(|scope| {
+            let thread = scope.spawn(move || carry_out(&inbox, keeper, sites, start));
+            let dialled = dial_all(args, crowds, start, |event| {
+                // The thread takes them until the sender is gone.
+                let _ = faults.send(event);
+            });
+            drop(faults);
+            (dialled, thread.join())
+        });
+        let (spans, mut troubles) = done.map_err(|_| anyhow!("the faults' thread panicked"))?;
+        // Those that are played still after that count as hung.
+        let _ = wait_until("end of the last connections", LAST, || playing(crowds) == 0);
+        if dialled < args.connections {
+            troubles.push(format!(
+                "only {dialled} connections began in {} s: give a lower --rate or more --seconds",
+                args.seconds
+            ));
+        }
+        let [direct, node] = [0, 1].map(|index: usize| crowds[index].lives());
+        let pairs = (0..dialled).zip(direct.into_iter().zip(node));
+        let pairs = pairs.map(|(number, (direct, node))| {
+            judge::pair(Plan::new(args.seed, number), direct, node, &spans)
+        });
+        Ok(Run {
+            pairs: pairs.collect(),
+            relayed: self.keeper.opened()?,
+            took: start.elapsed(),
+            spans,
+            troubles,
+            log: self.keeper.log(),
+        })
+    }
+}
+
+fn playing(crowds: &[Crowd; 2]) -> usize {
+    crowds.iter().map(Crowd::playing).max().unwrap_or(0)
+}
+
+/// Has all connections begin, each in both networks, and faults at their places among them. How many began.
+fn dial_all(args: &Args, crowds: &[Crowd; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
+    let events = plan::events(args.seed, args.connections, args.rate);
+    let mut events = events.into_iter().peekable();
+    let mut told = Instant::now();
+    for number in 0..args.connections {
+        while playing(crowds) >= PLAYING_MAX && start.elapsed().as_secs() < args.seconds {
+            thread::sleep(LOOK);
+        }
+        if start.elapsed().as_secs() >= args.seconds {
+            return number;
+        }
+        let due = Duration::from_secs(1).mul_f64(number as f64 / f64::from(args.rate));
+        thread::sleep(due.saturating_sub(start.elapsed()));
+        while let Some(event) = events.next_if(|event| event.before <= number) {
+            begin(event);
+        }
+        crowds.iter().for_each(|crowd| crowd.dial(number));
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            let (seconds, busy) = (start.elapsed().as_secs(), playing(crowds));
+            eprintln!("router-churn: {seconds} s, {number} connections, {busy} open");
+        }
+    }
+    args.connections
+}
+
+/// Carries out faults one after the other: when they took place, and what went wrong.
+fn carry_out(
+    inbox: &Receiver<Event>,
+    keeper: &mut Keeper,
+    sites: &[Site; 2],
+    start: Instant,
+) -> (Vec<Span>, Vec<String>) {
+    let (mut spans, mut troubles) = (Vec::new(), Vec::new());
+    for Event { fault, lasts, .. } in inbox {
+        let from = start.elapsed();
+        let begun = at_once(sites, |site| site.begin(fault));
+        let begun = begun.and_then(|()| keeper.begin(sites[1].router(), fault));
+        let applied = start.elapsed();
+        thread::sleep(lasts);
+        let lifting = start.elapsed();
+        let ended = at_once(sites, |site| site.end(fault));
+        let ended = ended.and_then(|()| keeper.end(sites[1].router(), fault));
+        for error in [begun, ended].into_iter().filter_map(Result::err) {
+            troubles.push(format!("{} at {from:.1?}: {error:#}", fault.name()));
+        }
+        let to = start.elapsed();
+        eprintln!("router-churn: {from:.3?} to {to:.3?}: {}", fault.name());
+        spans.push(Span {
+            fault,
+            from,
+            applied,
+            lifting,
+            to,
+        });
+    }
+    (spans, troubles)
+}
+
+/// The same in both networks, at the same time as nearly as can be.
+fn at_once(sites: &[Site; 2], work: impl Fn(&Site) -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| work(&sites[1]));
+        let done = work(&sites[0]);
+        let other = other.join().map_err(|_| anyhow!("a thread panicked"))?;
+        done.and(other)
+    })
+}

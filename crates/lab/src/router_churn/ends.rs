@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two ends of a connection. Each compares every byte, and says how the connection ended for it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::plan::{Kind, Plan};
+use crate::load::content;
+
+/// How long a connection may take to open: the first SYN and two repetitions (RFC 6298).
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an end waits for the other before it takes the connection to hang. It is longer than any fault
+/// and the pause of a retransmission after it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// What is read and written at once.
+const PIECE_BYTES: usize = 16 * 1024;
+/// In how many pieces a slow client speaks.
+const PAUSES: u64 = 4;
+
+/// How a connection ended for one of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum End {
+    /// As it should have, with every byte.
+    Planned,
+    /// The attempt was refused by a reset.
+    Refused,
+    /// The attempt was answered by an ICMP error.
+    Unreachable,
+    /// The attempt was not answered.
+    Silent,
+    /// By a reset that the other end did not send.
+    Reset,
+    /// Nothing came for [`PATIENCE`].
+    Hung,
+    /// In order, before all bytes were there.
+    Cut,
+    /// A byte was another one, or one too many.
+    Changed,
+    /// This end could not be played.
+    Failed,
+}
+
+impl End {
+    pub(super) const ALL: [Self; 9] = [
+        Self::Planned,
+        Self::Refused,
+        Self::Unreachable,
+        Self::Silent,
+        Self::Reset,
+        Self::Hung,
+        Self::Cut,
+        Self::Changed,
+        Self::Failed,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Planned => "as planned",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Silent => "unanswered",
+            Self::Reset => "reset",
+            Self::Hung => "hung",
+            Self::Cut => "cut off",
+            Self::Changed => "changed",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// The end of one whose connection was open.
+    fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
+                Self::Reset
+            }
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Hung,
+            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Self::Unreachable,
+            ErrorKind::UnexpectedEof => Self::Cut,
+            ErrorKind::InvalidData => Self::Changed,
+            _ => Self::Failed,
+        }
+    }
+
+    /// The end of one that could not connect.
+    fn of_attempt(error: &io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => Self::Refused,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Silent,
+            _ => Self::of(error),
+        }
+    }
+}
+
+fn pattern() -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    PATTERN.get_or_init(content::pattern)
+}
+
+/// Connects from an address; the thread is in the client's namespace.
+pub(super) fn connect(plan: &Plan) -> Result<TcpStream, End> {
+    let dial = || {
+        let target = plan.target();
+        let socket = Socket::new(
+            Domain::for_address(target),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        socket.bind(&SocketAddr::new(plan.client_address(), 0).into())?;
+        socket.connect_timeout(&target.into(), CONNECT_PATIENCE)?;
+        Ok(TcpStream::from(socket))
+    };
+    dial().map_err(|error: io::Error| End::of_attempt(&error))
+}
+
+/// Plays the client of an open connection.
+pub(super) fn play_client(plan: &Plan, mut stream: TcpStream) -> End {
+    let played = patient(&stream).and_then(|()| client(plan, &mut stream));
+    finish(stream, played, plan.kind == Kind::ClientReset)
+}
+
+/// Plays the server of a connection whose number was read.
+pub(super) fn play_server(plan: &Plan, mut stream: TcpStream) -> End {
+    let played = server(plan, &mut stream);
+    finish(stream, played, plan.kind == Kind::ServerReset)
+}
+
+/// The number of a connection, which its client sends first.
+pub(super) fn read_number(stream: &mut TcpStream) -> io::Result<u64> {
+    patient(stream)?;
+    let mut number = [0; 8];
+    stream.read_exact(&mut number)?;
+    Ok(u64::from_be_bytes(number))
+}
+
+fn patient(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Closes; by a reset where something went wrong, so that the other end cannot take it for an orderly end.
+fn finish(stream: TcpStream, played: io::Result<()>, resets: bool) -> End {
+    if resets || played.is_err() {
+        // A socket that is gone already needs no reset.
+        let _ = Socket::from(stream).set_linger(Some(Duration::ZERO));
+    }
+    played.map_or_else(|error| End::of(&error), |()| End::Planned)
+}
+
+fn client(plan: &Plan, stream: &mut TcpStream) -> io::Result<()> {
+    let (up, down) = plan.offsets();
+    stream.write_all(&plan.number.to_be_bytes())?;
+    if plan.pause.is_zero() {
+        send(stream, up, plan.up)?;
+    } else {
+        for pause in 0..PAUSES {
+            let [from, to] = [pause, pause + 1].map(|part| plan.up * part / PAUSES);
+            send(stream, up + from, to - from)?;
+            thread::sleep(plan.pause);
+        }
+    }
+    match plan.kind {
+        Kind::HalfClose => {
+            stream.shutdown(Shutdown::Write)?;
+            receive(stream, down, plan.down)?;
+            expect_end(stream)
+        }
+        Kind::ClientFirst | Kind::ClientReset => receive(stream, down, plan.down),
+        Kind::ServerReset => expect_reset(stream),
+        _ => {
+            receive(stream, down, plan.down)?;
+            expect_end(stream)
+        }
+    }
+}
+
+fn server(plan: &Plan, stream: &mut TcpStream) -> io::Result<()> {
+    let (up, down) = plan.offsets();
+    receive(stream, up, plan.up)?;
+    match plan.kind {
+        Kind::HalfClose => {
+            expect_end(stream)?;
+            send(stream, down, plan.down)
+        }
+        Kind::ClientFirst => {
+            send(stream, down, plan.down)?;
+            expect_end(stream)
+        }
+        Kind::ClientReset => {
+            send(stream, down, plan.down)?;
+            expect_reset(stream)
+        }
+        Kind::ServerReset => Ok(()),
+        _ => send(stream, down, plan.down),
+    }
+}
+
+fn send(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<()> {
+    while bytes > 0 {
+        let piece = content::from(pattern(), offset);
+        let length = piece
+            .len()
+            .min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        stream.write_all(&piece[..length])?;
+        offset += length as u64;
+        bytes -= length as u64;
+    }
+    Ok(())
+}
+
+fn receive(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    while bytes > 0 {
+        let expected = content::from(pattern(), offset);
+        let room = expected.len().min(buffer.len());
+        let room = room.min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let length = match stream.read(&mut buffer[..room]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        if buffer[..length] != expected[..length] {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        offset += length as u64;
+        bytes -= length as u64;
+    }
+    Ok(())
+}
+
+/// Nothing more comes but the other end's FIN.
+fn expect_end(stream: &mut TcpStream) -> io::Result<()> {
+    match stream.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Nothing more comes but the other end's reset.
+fn expect_reset(stream: &mut TcpStream) -> io::Result<()> {
+    match stream.read(&mut [0]) {
+        Err(error) if End::of(&error) == End::Reset => Ok(()),
+        Err(error) => Err(error),
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(_) => Err(ErrorKind::InvalidData.into()),
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compares what became of each connection with a node and without one. Pure.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::crowd::Life;
+use super::ends::End;
+use super::plan::{Fault, Kind, Plan};
+
+/// How long after a fault connections still count as hit by it: what it lost is sent again.
+const TAIL: Duration = Duration::from_secs(1);
+/// How soon a node goes by new rules, 0.2 s as documented, and generously more for a busy machine.
+const NOTICE: Duration = Duration::from_secs(1);
+/// How long a node may go by what it learned before an address or a route changed
+/// (docs/configuration.md, `observe.ttl`), and generously more.
+const STALE: Duration = Duration::from_secs(12);
+/// What counts as much longer.
+const LONGER: u32 = 3;
+const LONGER_BY: Duration = Duration::from_millis(500);
+
+/// A fault that took place. Times since the start of the run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) fault: Fault,
+    /// When it was begun, and had begun in both networks.
+    pub(super) from: Duration,
+    pub(super) applied: Duration,
+    /// When it was ended, and had ended in both.
+    pub(super) lifting: Duration,
+    pub(super) to: Duration,
+}
+
+/// How a connection went with the node, beside how it went without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// The same.
+    Same,
+    /// As it should, and not so without the node.
+    Better,
+    /// Otherwise, while a link was cut, which hits both.
+    Cut,
+    /// Closed or forbidden while it began, and not so without the node.
+    Closed,
+    /// The node was killed, and reset it.
+    Killed,
+    /// Reset by a node that went by an address or a route that had changed.
+    Stale,
+    /// It passed, and was forbidden.
+    Passed,
+    /// Worse, and there is no excuse.
+    Worse,
+}
+
+impl Verdict {
+    /// Whether a promise is broken.
+    pub(super) fn is_broken(self) -> bool {
+        matches!(self, Self::Passed | Self::Worse)
+    }
+}
+
+/// A connection in both networks.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    pub(super) plan: Plan,
+    pub(super) direct: Life,
+    pub(super) node: Life,
+    pub(super) verdict: Verdict,
+    /// What happened meanwhile that mattered most.
+    pub(super) phase: Option<Fault>,
+    /// Whether nothing happened that costs any connection time.
+    pub(super) timed: bool,
+}
+
+/// How a connection of this kind ends on an open path.
+pub(super) fn expected(kind: Kind) -> End {
+    match kind {
+        Kind::Refused | Kind::Rejected => End::Refused,
+        Kind::Dropped | Kind::Forbidden => End::Silent,
+        _ => End::Planned,
+    }
+}
+
+impl Life {
+    /// How it ended, for both ends: what would be worst counts.
+    pub(super) fn end(&self) -> End {
+        let Some((_, client)) = self.client else {
+            return End::Failed;
+        };
+        let server = match (self.server, self.arrived) {
+            (Some((_, end)), _) => end,
+            // One that is played still.
+            (None, Some(_)) => End::Hung,
+            // A reset that the client waited for, and the server did not send.
+            (None, None) if client == End::Planned => End::Reset,
+            (None, None) => client,
+        };
+        let worst = [End::Changed, End::Cut, End::Hung];
+        let found = worst.into_iter().find(|end| [client, server].contains(end));
+        found.unwrap_or(if client == End::Planned {
+            server
+        } else {
+            client
+        })
+    }
+
+    /// When the last of its ends was over.
+    fn over(&self) -> Duration {
+        let ends = [self.client, self.server].into_iter().flatten();
+        ends.map(|(time, _)| time).max().unwrap_or(Duration::MAX)
+    }
+
+    /// How long its client took.
+    pub(super) fn time(&self) -> Option<Duration> {
+        self.client.map(|(over, _)| over.saturating_sub(self.begun))
+    }
+
+    fn meets(&self, span: &Span) -> bool {
+        self.begun <= span.to + TAIL && span.from <= self.over()
+    }
+
+    /// Whether its server got it although it began and arrived while it was forbidden.
+    fn passed(&self, plan: &Plan, spans: &[Span]) -> bool {
+        let Some(arrived) = self.arrived else {
+            return false;
+        };
+        let while_closed = |span: &Span| {
+            span.fault.forbids(plan)
+                && self.begun >= span.applied + NOTICE
+                && arrived < span.lifting
+        };
+        plan.kind.is_forbidden() || spans.iter().any(while_closed)
+    }
+}
+
+/// Compares one.
+pub(super) fn pair(plan: Plan, direct: Life, node: Life, spans: &[Span]) -> Pair {
+    let met = |span: &&Span| direct.meets(span) || node.meets(span);
+    let met: Vec<Span> = spans.iter().filter(met).copied().collect();
+    let phase = met.iter().map(|span| span.fault).max_by_key(|&f| weight(f));
+    let disturbing =
+        |span: &Span| span.fault.cuts() || span.fault == Fault::Kill || span.fault.forbids(&plan);
+    Pair {
+        verdict: match verdict(&plan, &direct, &node, &met) {
+            Verdict::Worse if node.end() == End::Reset && is_stale(&node, spans) => Verdict::Stale,
+            verdict => verdict,
+        },
+        timed: !met.iter().any(disturbing),
+        plan,
+        direct,
+        node,
+        phase,
+    }
+}
+
+/// Whether an address or a route had changed shortly before.
+fn is_stale(node: &Life, spans: &[Span]) -> bool {
+    let changed = |span: &&Span| span.fault.breaks();
+    let recent = |span: &Span| span.from <= node.begun && node.begun <= span.to + STALE;
+    spans.iter().filter(changed).any(recent)
+}
+
+/// Which of two faults at the same time matters more.
+fn weight(fault: Fault) -> u8 {
+    match fault {
+        Fault::Rule => 0,
+        Fault::Reload => 1,
+        Fault::ClosePort(_) | Fault::ForbidClient(_) => 2,
+        Fault::Upgrade => 3,
+        Fault::Drain => 4,
+        Fault::Kill => 5,
+        Fault::Loss(_) | Fault::Down(_) | Fault::Address => 6,
+    }
+}
+
+fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
+    let (without, with) = (direct.end(), node.end());
+    let has = |check: &dyn Fn(Fault) -> bool| met.iter().any(|span| check(span.fault));
+    if node.passed(plan, met) && !direct.passed(plan, met) {
+        return Verdict::Passed;
+    }
+    match with {
+        _ if with == without => Verdict::Same,
+        _ if with == expected(plan.kind) => Verdict::Better,
+        // Nothing excuses these.
+        End::Changed | End::Cut | End::Failed => Verdict::Worse,
+        End::Reset if has(&|fault| fault == Fault::Kill) => Verdict::Killed,
+        // Whoever loses packets for a second does not reset.
+        End::Reset if !has(&Fault::breaks) => Verdict::Worse,
+        _ if has(&Fault::cuts) => Verdict::Cut,
+        End::Silent if has(&|fault| fault.forbids(plan)) => Verdict::Closed,
+        _ => Verdict::Worse,
+    }
+}
+
+impl Pair {
+    /// Whether the first took much longer than the second, and both went as planned.
+    fn longer(&self, one: &Life, other: &Life) -> bool {
+        let planned = [one, other].map(Life::end) == [End::Planned; 2];
+        let times = one.time().zip(other.time());
+        let longer = times.is_some_and(|(one, other)| one > other * LONGER + LONGER_BY);
+        self.timed && planned && longer
+    }
+
+    pub(super) fn much_longer_with(&self) -> bool {
+        self.longer(&self.node, &self.direct)
+    }
+
+    pub(super) fn much_longer_without(&self) -> bool {
+        self.longer(&self.direct, &self.node)
+    }
+
+    /// The lines about it in the node's log.
+    fn logged<'a>(&self, log: &'a [String]) -> Vec<&'a str> {
+        let Some(port) = self.node.port else {
+            return Vec::new();
+        };
+        let client = SocketAddr::new(self.plan.client_address(), port);
+        let words = [client, self.plan.target()].map(|address| address.to_string());
+        let has = |line: &&String| words.iter().all(|word| line.contains(word.as_str()));
+        log.iter().filter(has).map(String::as_str).collect()
+    }
+
+    /// One line about it, and what the node says of it.
+    pub(super) fn line(&self, log: &[String]) -> String {
+        let side = |life: &Life| {
+            let end = |end: Option<(Duration, End)>| {
+                end.map_or("no end".to_owned(), |(time, end)| {
+                    format!("{} at {:.3} s", end.name(), time.as_secs_f64())
+                })
+            };
+            format!("client {}, server {}", end(life.client), end(life.server))
+        };
+        format!(
+            "connection {}, {}, from {} to {} at {:.3} s, {}: {:?}; without node: {}; with: {}; {}",
+            self.plan.number,
+            self.plan.kind.name(),
+            self.plan.client_address(),
+            self.plan.target(),
+            self.node.begun.as_secs_f64(),
+            self.phase.map_or("nothing happened", Fault::name),
+            self.verdict,
+            side(&self.direct),
+            side(&self.node),
+            self.logged(log).join("; "),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn plan(kind: Kind) -> Plan {
+        let mut plans = (0..10_000).map(|number| Plan::new(1, number));
+        plans.find(|plan| plan.kind == kind).unwrap()
+    }
+
+    fn life(client: End, server: Option<End>) -> Life {
+        Life {
+            begun: at(5000),
+            client: Some((at(5100), client)),
+            arrived: server.map(|_| at(5050)),
+            server: server.map(|end| (at(5100), end)),
+        }
+    }
+
+    fn span(fault: Fault) -> Span {
+        Span {
+            fault,
+            from: at(3000),
+            applied: at(3100),
+            lifting: at(6000),
+            to: at(6100),
+        }
+    }
+
+    fn judged(kind: Kind, direct: Life, node: Life, faults: &[Fault]) -> Verdict {
+        let spans: Vec<Span> = faults.iter().map(|&fault| span(fault)).collect();
+        pair(plan(kind), direct, node, &spans).verdict
+    }
+
+    #[test]
+    fn resets_are_excused_by_a_kill_and_lost_bytes_by_nothing() {
+        let good = life(End::Planned, Some(End::Planned));
+        let of = |end, faults: &[Fault]| {
+            judged(Kind::ServerFirst, good, life(end, Some(End::Reset)), faults)
+        };
+        assert_eq!(of(End::Reset, &[Fault::Kill]), Verdict::Killed);
+        assert_eq!(of(End::Reset, &[Fault::Upgrade]), Verdict::Worse);
+        assert_eq!(of(End::Reset, &[]), Verdict::Worse);
+        assert_eq!(of(End::Hung, &[Fault::Kill]), Verdict::Worse);
+        assert_eq!(of(End::Hung, &[Fault::Address]), Verdict::Cut);
+        for end in [End::Cut, End::Changed] {
+            assert_eq!(of(end, &[Fault::Kill, Fault::Address]), Verdict::Worse);
+        }
+    }
+
+    #[test]
+    fn what_is_forbidden_must_not_pass() {
+        let silent = life(End::Silent, None);
+        let good = life(End::Planned, Some(End::Planned));
+        assert_eq!(judged(Kind::Dropped, silent, good, &[]), Verdict::Passed);
+        assert_eq!(judged(Kind::Dropped, silent, silent, &[]), Verdict::Same);
+        let closes = Fault::ClosePort(plan(Kind::ClientFirst).port);
+        let passed = judged(Kind::ClientFirst, silent, good, &[closes]);
+        assert_eq!(passed, Verdict::Passed);
+        assert_eq!(
+            judged(Kind::ClientFirst, silent, good, &[]),
+            Verdict::Better
+        );
+        let mut late = good;
+        late.arrived = Some(at(6050));
+        let opened = judged(Kind::ClientFirst, silent, late, &[closes]);
+        assert_eq!(opened, Verdict::Better);
+    }
+
+    #[test]
+    fn what_was_learned_of_an_address_that_changed_is_told_apart() {
+        let good = life(End::Planned, Some(End::Planned));
+        let mut reset = life(End::Reset, None);
+        reset.begun = at(17_000);
+        let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
+        assert_eq!(of(Fault::Address), Verdict::Stale);
+        assert_eq!(of(Fault::Upgrade), Verdict::Worse);
+        reset.begun = at(19_000);
+        let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
+        assert_eq!(of(Fault::Address), Verdict::Worse);
+    }
+
+    #[test]
+    fn the_worst_of_both_ends_counts() {
+        assert_eq!(life(End::Planned, Some(End::Cut)).end(), End::Cut);
+        assert_eq!(life(End::Reset, Some(End::Hung)).end(), End::Hung);
+        assert_eq!(life(End::Planned, None).end(), End::Reset);
+        assert_eq!(life(End::Silent, None).end(), End::Silent);
+    }
+}

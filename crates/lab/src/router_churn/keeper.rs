@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who runs the router's node, and kills, upgrades, drains and reloads it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::plan::Fault;
+use crate::netns::Namespace;
+use crate::node::Node;
+
+/// How long a drain waits for open relays: longer than connections last.
+const DRAIN: &str = "[node]\ndrain_timeout = \"20s\"\n";
+/// How long a process may take to end that was told to, and generously more.
+const ENDING: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The modes that reloads go through.
+const MODES: [&str; 3] = ["early", "strict", "late"];
+
+/// The node of a router, and those that were there before and have relays yet.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    binary: PathBuf,
+    node: Node,
+    former: Vec<Node>,
+    /// Processes that took another's place. They are nobody's children, so they are killed by number.
+    successors: Vec<Pid>,
+    opened: u64,
+    reloads: usize,
+    /// What nodes wrote that have ended.
+    log: Vec<String>,
+}
+
+impl Keeper {
+    pub(super) fn start(router: &Namespace, binary: PathBuf) -> Result<Self> {
+        Ok(Self {
+            node: start(router, &binary, 0)?,
+            binary,
+            former: Vec::new(),
+            successors: Vec::new(),
+            opened: 0,
+            reloads: 0,
+            log: Vec::new(),
+        })
+    }
+
+    /// Has a fault of the node begin.
+    pub(super) fn begin(&mut self, router: &Namespace, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Kill => {
+                self.count()?;
+                signal(self.pid()?, Signal::SIGKILL)
+            }
+            Fault::Drain => {
+                self.count()?;
+                let pid = self.pid()?;
+                signal(pid, Signal::SIGTERM)?;
+                wait_for_end(pid)
+            }
+            Fault::Upgrade => self.upgrade(router),
+            Fault::Reload => self.reload(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has it end: there is a node again.
+    pub(super) fn end(&mut self, router: &Namespace, fault: Fault) -> Result<()> {
+        if !matches!(fault, Fault::Kill | Fault::Drain) {
+            return Ok(());
+        }
+        let node = start(router, &self.binary, self.reloads)?;
+        let former = std::mem::replace(&mut self.node, node);
+        self.former.push(former);
+        // Those that were replaced by an upgrade before they were killed may have relays yet.
+        for mut node in std::mem::take(&mut self.former) {
+            if node.process_mut().ended()?.is_none() {
+                self.former.push(node);
+            } else {
+                self.log.extend(node.log());
+            }
+        }
+        Ok(())
+    }
+
+    /// What all nodes have written.
+    pub(super) fn log(&self) -> Vec<String> {
+        let nodes = self.former.iter().chain([&self.node]);
+        let log = self.log.iter().cloned();
+        log.chain(nodes.flat_map(Node::log)).collect()
+    }
+
+    /// How many relays all nodes have opened so far.
+    pub(super) fn opened(&mut self) -> Result<u64> {
+        Ok(self.opened + self.node.counter("relays_opened")?)
+    }
+
+    /// Adds what a process has opened whose place another takes.
+    fn count(&mut self) -> Result<()> {
+        self.opened = self.opened()?;
+        Ok(())
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        let status = self.node.status()?;
+        let pid = status["pid"].as_i64().context("a node has a number")?;
+        Ok(Pid::from_raw(i32::try_from(pid)?))
+    }
+
+    fn upgrade(&mut self, router: &Namespace) -> Result<()> {
+        self.count()?;
+        let mut command = router.command(&self.binary)?;
+        command
+            .arg("upgrade")
+            .arg("--socket")
+            .arg(self.node.socket());
+        let output = command.output().context("run posthaste upgrade")?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "upgrade: {}", stderr.trim());
+        let pid = self.pid()?;
+        self.successors.push(pid);
+        Ok(())
+    }
+
+    fn reload(&mut self) -> Result<()> {
+        self.reloads += 1;
+        self.node.write_config(&config(self.reloads))?;
+        self.node.admin("reload").map(drop)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        for pid in self.successors.iter().filter(|pid| !has_ended(**pid)) {
+            // It may end just now.
+            let _ = kill(*pid, Signal::SIGKILL);
+        }
+    }
+}
+
+fn config(reloads: usize) -> String {
+    let mode = MODES[reloads % MODES.len()];
+    format!("{DRAIN}[defaults]\naccept = \"{mode}\"\n")
+}
+
+fn start(router: &Namespace, binary: &PathBuf, reloads: usize) -> Result<Node> {
+    let builder = Node::builder(router, binary).config(&config(reloads));
+    builder.observing().start().context("start the node")
+}
+
+fn signal(pid: Pid, signal: Signal) -> Result<()> {
+    kill(pid, signal).with_context(|| format!("send {signal} to process {pid}"))
+}
+
+fn wait_for_end(pid: Pid) -> Result<()> {
+    let until = Instant::now() + ENDING;
+    while !has_ended(pid) {
+        ensure!(Instant::now() < until, "process {pid} does not end");
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Whether there is no such process, or nothing but its number is left.
+fn has_ended(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("Z", |(_, state)| state);
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    state.starts_with(['Z', 'X']) && threads <= 1
+}

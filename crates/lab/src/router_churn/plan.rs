@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What each connection does, and when what happens to the router. Pure: all follows from the seed.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::chance::{Random, scramble, shuffled};
+use crate::network::Family;
+
+/// Clients, each with an address of either family.
+pub(super) const CLIENTS: u8 = 16;
+/// Servers that the router lets clients reach, and the one after them, which it does not.
+pub(super) const SERVERS: u8 = 8;
+pub(super) const FORBIDDEN_SERVER: u8 = SERVERS + 1;
+/// Ports that servers listen on.
+pub(super) const PORTS: [u16; 3] = [80, 443, 8080];
+/// A port on which nobody listens, and two that the router forbids: one in silence, one by a reset.
+/// Servers listen on these.
+const REFUSED_PORT: u16 = 82;
+pub(super) const DROPPED_PORT: u16 = 25;
+pub(super) const REJECTED_PORT: u16 = 23;
+
+/// How far apart faults begin, unless that leaves no time for one of each kind.
+const SPACING: Duration = Duration::from_secs(4);
+
+/// What a connection is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// The client closes when it has everything, then the server.
+    ClientFirst,
+    /// The server closes when it has sent everything, then the client.
+    ServerFirst,
+    /// The client says that it has sent everything before the server answers.
+    HalfClose,
+    /// The client resets when it has everything.
+    ClientReset,
+    /// The server resets when it has everything.
+    ServerReset,
+    /// As the second, with up to 512 KiB in both directions.
+    Large,
+    /// As the second, with pauses of seconds.
+    Slow,
+    /// To a port on which nobody listens.
+    Refused,
+    /// To a port that the router forbids in silence.
+    Dropped,
+    /// To a port that the router forbids by a reset.
+    Rejected,
+    /// To a server that the router forbids in silence.
+    Forbidden,
+}
+
+impl Kind {
+    /// How many of a hundred connections are of each kind.
+    pub(super) const SHARES: [(Self, u64); 11] = [
+        (Self::ClientFirst, 26),
+        (Self::ServerFirst, 24),
+        (Self::HalfClose, 14),
+        (Self::ClientReset, 10),
+        (Self::ServerReset, 10),
+        (Self::Large, 4),
+        (Self::Slow, 5),
+        (Self::Refused, 2),
+        (Self::Dropped, 2),
+        (Self::Rejected, 2),
+        (Self::Forbidden, 1),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ClientFirst => "client closes first",
+            Self::ServerFirst => "server closes first",
+            Self::HalfClose => "half-close",
+            Self::ClientReset => "client resets",
+            Self::ServerReset => "server resets",
+            Self::Large => "large",
+            Self::Slow => "slow",
+            Self::Refused => "refused by the server",
+            Self::Dropped => "forbidden port, silent",
+            Self::Rejected => "forbidden port, reset",
+            Self::Forbidden => "forbidden server",
+        }
+    }
+
+    /// Whether the router must never let one pass.
+    pub(super) fn is_forbidden(self) -> bool {
+        matches!(self, Self::Dropped | Self::Rejected | Self::Forbidden)
+    }
+
+    fn of(random: &mut Random) -> Self {
+        let mut rest = random.below(100);
+        for (kind, share) in Self::SHARES {
+            match rest.checked_sub(share) {
+                None => return kind,
+                Some(left) => rest = left,
+            }
+        }
+        Self::ClientFirst
+    }
+}
+
+/// What one connection does. Client and server derive it from its number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) number: u64,
+    pub(super) kind: Kind,
+    pub(super) family: Family,
+    pub(super) client: u8,
+    pub(super) server: u8,
+    pub(super) port: u16,
+    /// Bytes from client to server, and back.
+    pub(super) up: u64,
+    pub(super) down: u64,
+    /// How long the client waits between its pieces.
+    pub(super) pause: Duration,
+}
+
+impl Plan {
+    pub(super) fn new(seed: u64, number: u64) -> Self {
+        let mut random = Random::new(scramble(seed) ^ number);
+        let kind = Kind::of(&mut random);
+        // A few clients and servers have most of the connections.
+        let mut popular = |count: u64| {
+            let one = random.below(count).min(random.below(count));
+            one.min(random.below(count))
+        };
+        let client = 1 + small(popular(CLIENTS.into()));
+        let server = 1 + small(popular(SERVERS.into()));
+        let port = PORTS[usize::from(small(popular(PORTS.len() as u64)))];
+        let (server, port) = match kind {
+            Kind::Refused => (server, REFUSED_PORT),
+            Kind::Dropped => (server, DROPPED_PORT),
+            Kind::Rejected => (server, REJECTED_PORT),
+            Kind::Forbidden => (FORBIDDEN_SERVER, port),
+            _ => (server, port),
+        };
+        let mut size = || match kind {
+            Kind::Large => 64 * 1024 + random.below(448 * 1024),
+            _ => 1 + random.below(8 * 1024),
+        };
+        let (up, down) = (size(), size());
+        let pause = match kind {
+            Kind::Slow => Duration::from_millis(200 + random.below(1000)),
+            _ => Duration::ZERO,
+        };
+        Self {
+            number,
+            kind,
+            // Each has both.
+            family: Family::ALL[usize::from((client + server) % 2)],
+            client,
+            server,
+            port,
+            up,
+            down,
+            pause,
+        }
+    }
+
+    pub(super) fn client_address(self) -> IpAddr {
+        client_address(self.family, self.client)
+    }
+
+    pub(super) fn target(self) -> SocketAddr {
+        SocketAddr::new(server_address(self.family, self.server), self.port)
+    }
+
+    /// Where in the pattern both directions begin.
+    pub(super) fn offsets(self) -> (u64, u64) {
+        (
+            scramble(2 * self.number) >> 8,
+            scramble(2 * self.number + 1) >> 8,
+        )
+    }
+}
+
+fn small(number: u64) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+pub(super) fn client_address(family: Family, client: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 100, 0, client).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0, client.into()).into(),
+    }
+}
+
+pub(super) fn server_address(family: Family, server: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 200, 0, server).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x200, 0, 0, 0, 0, 0, server.into()).into(),
+    }
+}
+
+/// One of the two links of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Side {
+    Lan,
+    Wan,
+}
+
+/// What happens to the router, or to its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// SIGKILL, and another node after a while.
+    Kill,
+    /// Another process takes the node's place.
+    Upgrade,
+    /// SIGTERM, and another node when that one has ended.
+    Drain,
+    /// The node reads another configuration.
+    Reload,
+    /// A rule that concerns nobody comes and goes.
+    Rule,
+    /// A port is closed for new connections, and opened.
+    ClosePort(u16),
+    /// A client may open no connections, and may again.
+    ForbidClient(u8),
+    /// A link loses all packets.
+    Loss(Side),
+    /// An interface is down.
+    Down(Side),
+    /// The router's address on the server's side, which connections are translated to, is removed.
+    Address,
+}
+
+impl Fault {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "node killed",
+            Self::Upgrade => "node upgraded",
+            Self::Drain => "node drained",
+            Self::Reload => "node reloaded",
+            Self::Rule => "rule added and removed",
+            Self::ClosePort(_) => "port closed",
+            Self::ForbidClient(_) => "client forbidden",
+            Self::Loss(_) => "link loses all",
+            Self::Down(_) => "link down",
+            Self::Address => "address removed",
+        }
+    }
+
+    /// Whether it hits packets of a router without a node, too.
+    pub(super) fn cuts(self) -> bool {
+        matches!(self, Self::Loss(_) | Self::Down(_) | Self::Address)
+    }
+
+    /// Whether it ends open connections of a router without a node, too.
+    pub(super) fn breaks(self) -> bool {
+        matches!(self, Self::Down(_) | Self::Address)
+    }
+
+    /// Whether it forbids new connections such as this one.
+    pub(super) fn forbids(self, plan: &Plan) -> bool {
+        match self {
+            Self::ClosePort(port) => port == plan.port,
+            Self::ForbidClient(client) => client == plan.client,
+            _ => false,
+        }
+    }
+
+    fn all(random: &mut Random) -> [Self; 10] {
+        let mut side = || match random.below(2) {
+            0 => Side::Lan,
+            _ => Side::Wan,
+        };
+        let (loss, down) = (Self::Loss(side()), Self::Down(side()));
+        let port = PORTS[usize::from(small(random.below(PORTS.len() as u64)))];
+        [
+            Self::Kill,
+            Self::Upgrade,
+            Self::Drain,
+            Self::Reload,
+            Self::Rule,
+            Self::ClosePort(port),
+            // One of those with many connections.
+            Self::ForbidClient(1 + small(random.below(4))),
+            loss,
+            down,
+            Self::Address,
+        ]
+    }
+}
+
+/// A fault, the connection before which it begins, and how long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) before: u64,
+    pub(super) fault: Fault,
+    pub(super) lasts: Duration,
+}
+
+/// The faults of a run, in rounds of one of each kind.
+pub(super) fn events(seed: u64, connections: u64, rate: u32) -> Vec<Event> {
+    let mut random = Random::new(scramble(seed ^ 1));
+    let rate = u64::from(rate);
+    let kinds = Fault::all(&mut random).len() as u64;
+    let spaced = connections / (rate * SPACING.as_secs());
+    let count = spaced.max(kinds);
+    // Those without any faults come first.
+    let step = (connections / (count + 1)).max(1);
+    let mut events = Vec::new();
+    for round in 0..count.div_ceil(kinds) {
+        let all = Fault::all(&mut random);
+        let round = u32::try_from(round).unwrap_or(u32::MAX);
+        for fault in shuffled(&all, seed, round) {
+            let lasts = match fault {
+                Fault::ClosePort(_) | Fault::ForbidClient(_) => 1200 + random.below(1000),
+                Fault::Reload | Fault::Upgrade => 0,
+                _ => 200 + random.below(900),
+            };
+            events.push(Event {
+                before: step * (events.len() as u64 + 1),
+                fault,
+                lasts: Duration::from_millis(lasts),
+            });
+        }
+    }
+    events.retain(|event| event.before < connections);
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_make_a_whole() {
+        let sum: u64 = Kind::SHARES.iter().map(|(_, share)| share).sum();
+        assert_eq!(sum, 100);
+    }
+
+    #[test]
+    fn the_seed_decides_everything() {
+        assert_eq!(events(7, 2000, 100), events(7, 2000, 100));
+        assert_ne!(events(7, 2000, 100), events(8, 2000, 100));
+        let [one, same, other] = [(3, 5), (3, 5), (4, 5)].map(|(seed, n)| Plan::new(seed, n));
+        assert_eq!(format!("{one:?}"), format!("{same:?}"));
+        assert_ne!(format!("{one:?}"), format!("{other:?}"));
+    }
+
+    #[test]
+    fn short_runs_have_a_fault_of_each_kind() {
+        let events = events(1, 2000, 100);
+        let names: std::collections::BTreeSet<_> = events.iter().map(|e| e.fault.name()).collect();
+        assert_eq!(names.len(), 10);
+        assert!(events.is_sorted_by_key(|event| event.before));
+    }
+
+    #[test]
+    fn every_kind_has_connections_of_both_families() {
+        let plans: Vec<_> = (0..5000).map(|number| Plan::new(1, number)).collect();
+        for (kind, _) in Kind::SHARES {
+            for family in Family::ALL {
+                let mut of = plans.iter();
+                assert!(of.any(|plan| plan.kind == kind && plan.family == family));
+            }
+        }
+    }
+}

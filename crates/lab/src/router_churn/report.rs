@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `router-churn` says: tables by kind of connection and by what happened, and what was worse.
+
+use std::collections::BTreeSet;
+
+use super::crowd::Life;
+use super::ends::End;
+use super::judge::{Pair, Verdict, expected};
+use super::plan::{Fault, Kind};
+use super::{Args, Run};
+use crate::record::Record;
+use crate::stats::percentile;
+use crate::table::Table;
+
+/// How many connections are described one by one.
+const DESCRIBED: usize = 20;
+const PERCENTILES: [f64; 4] = [5.0, 50.0, 95.0, 99.0];
+
+/// Puts tables, percentiles and remarks into the record.
+pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
+    record.parameter("connections", args.connections);
+    record.parameter("rate", args.rate);
+    record.tables = vec![by_kind(&run.pairs), by_phase(run)];
+    for (kind, _) in Kind::SHARES {
+        for (node, life) in [("without", direct as fn(&Pair) -> &Life), ("with", with)] {
+            let times = times(&run.pairs, kind, life);
+            let values = PERCENTILES.map(|percent| percentile(&times, percent).unwrap_or(0.0));
+            let labels = [("kind", kind.name()), ("node", node)];
+            let quantity = "time, percentiles 5, 50, 95 and 99";
+            record.sample(quantity, "ms", &labels, values.to_vec());
+        }
+    }
+    record.remarks = remarks(run);
+}
+
+fn direct(pair: &Pair) -> &Life {
+    &pair.direct
+}
+
+fn with(pair: &Pair) -> &Life {
+    &pair.node
+}
+
+/// How long connections of a kind took that nothing disturbed, in ms.
+fn times(pairs: &[Pair], kind: Kind, life: fn(&Pair) -> &Life) -> Vec<f64> {
+    let of = pairs.iter().filter(|pair| {
+        let ends = [direct(pair), with(pair)].map(Life::end);
+        pair.plan.kind == kind && pair.timed && ends == [expected(kind); 2]
+    });
+    of.filter_map(|pair| life(pair).time())
+        .map(|time| time.as_secs_f64() * 1000.0)
+        .collect()
+}
+
+fn count(pairs: &[&Pair], check: impl Fn(&Pair) -> bool) -> String {
+    pairs.iter().filter(|pair| check(pair)).count().to_string()
+}
+
+fn by_kind(pairs: &[Pair]) -> Table {
+    let columns = [
+        "kind",
+        "connections",
+        "as expected without node",
+        "with",
+        "reset by its death",
+        "by a stale address",
+        "otherwise while a link is cut",
+        "BROKEN",
+        "median without, ms",
+        "with, ms",
+    ];
+    let title = "Connections by kind, and medians of those that nothing disturbed";
+    let mut table = Table::new(title, &columns);
+    for (kind, _) in Kind::SHARES {
+        let of: Vec<&Pair> = pairs.iter().filter(|p| p.plan.kind == kind).collect();
+        let median = |life| {
+            percentile(&times(pairs, kind, life), 50.0)
+                .map_or("-".to_owned(), |ms| format!("{ms:.1}"))
+        };
+        table.push([
+            kind.name().to_owned(),
+            of.len().to_string(),
+            count(&of, |pair| pair.direct.end() == expected(kind)),
+            count(&of, |pair| pair.node.end() == expected(kind)),
+            count(&of, |pair| pair.verdict == Verdict::Killed),
+            count(&of, |pair| pair.verdict == Verdict::Stale),
+            count(&of, |pair| pair.verdict == Verdict::Cut),
+            count(&of, |pair| pair.verdict.is_broken()),
+            median(direct),
+            median(with),
+        ]);
+    }
+    table
+}
+
+fn by_phase(run: &Run) -> Table {
+    let columns = [
+        "meanwhile",
+        "times",
+        "connections",
+        "not as expected without node",
+        "with",
+        "hung without",
+        "with",
+        "reset without",
+        "with",
+        "BROKEN",
+    ];
+    let mut table = Table::new(
+        "Connections by what happened while they were open",
+        &columns,
+    );
+    let name = |fault: Option<Fault>| fault.map_or("nothing", Fault::name);
+    let phases: BTreeSet<&str> = run.pairs.iter().map(|pair| name(pair.phase)).collect();
+    for phase in phases {
+        let of = run.pairs.iter().filter(|pair| name(pair.phase) == phase);
+        let of: Vec<&Pair> = of.collect();
+        let times = run.spans.iter().filter(|span| span.fault.name() == phase);
+        let ended = |life: fn(&Pair) -> &Life, end| count(&of, |pair| life(pair).end() == end);
+        let odd = |life: fn(&Pair) -> &Life| {
+            count(&of, |pair| life(pair).end() != expected(pair.plan.kind))
+        };
+        table.push([
+            phase.to_owned(),
+            times.count().to_string(),
+            of.len().to_string(),
+            odd(direct),
+            odd(with),
+            ended(direct, End::Hung),
+            ended(with, End::Hung),
+            ended(direct, End::Reset),
+            ended(with, End::Reset),
+            count(&of, |pair| pair.verdict.is_broken()),
+        ]);
+    }
+    table
+}
+
+fn remarks(run: &Run) -> Vec<String> {
+    let all: Vec<&Pair> = run.pairs.iter().collect();
+    let ends = |life: fn(&Pair) -> &Life| {
+        let some = End::ALL.into_iter().filter_map(|end| {
+            let count = all.iter().filter(|pair| life(pair).end() == end).count();
+            (count > 0).then(|| format!("{count} {}", end.name()))
+        });
+        some.collect::<Vec<_>>().join(", ")
+    };
+    let share = run.relayed as f64 / (run.pairs.len().max(1) as f64) * 100.0;
+    let mut remarks = vec![
+        format!(
+            "{} connections and {} faults in {:.0} s; the node relayed {} of the connections, {share:.0} %.",
+            run.pairs.len(),
+            run.spans.len(),
+            run.took.as_secs_f64(),
+            run.relayed,
+        ),
+        format!("Without node: {}.", ends(direct)),
+        format!("With node: {}.", ends(with)),
+        format!(
+            "Undisturbed and much longer (3 times and 0.5 s) with the node: {}; without it: {}.",
+            count(&all, Pair::much_longer_with),
+            count(&all, Pair::much_longer_without)
+        ),
+    ];
+    remarks.extend(run.troubles.iter().cloned());
+    for (heading, check) in [
+        ("BROKEN", Verdict::is_broken as fn(Verdict) -> bool),
+        ("By a stale address", |verdict| verdict == Verdict::Stale),
+    ] {
+        let of = all.iter().filter(|pair| check(pair.verdict));
+        let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));
+        remarks.extend(lines.take(DESCRIBED));
+    }
+    remarks
+}
