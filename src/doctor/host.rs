@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::host::{self, Link, Rule};
 
 /// Settings that are read, below `/proc/sys`.
-const SETTINGS: [&str; 21] = [
+const SETTINGS: [&str; 22] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
     "net/core/bpf_jit_enable",
@@ -30,6 +30,7 @@ const SETTINGS: [&str; 21] = [
     "net/ipv4/tcp_early_demux",
     "net/ipv4/tcp_fastopen",
     "net/ipv4/tcp_max_tw_buckets",
+    "net/ipv4/tcp_mtu_probing",
     "net/ipv4/tcp_rmem",
     "net/ipv4/tcp_slow_start_after_idle",
     "net/ipv4/tcp_syncookies",
