@@ -79,7 +79,7 @@ enum Verb {
     Setup {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Change the kernel settings that peers and listeners are better off with (doctor names them)
+        /// Change the kernel settings that a node is better off with (doctor names them)
         #[arg(long)]
         tune: bool,
         /// With --tune: change them at every start of this host too, by a file in /etc/sysctl.d

@@ -20,6 +20,7 @@ mod interception;
 mod listening;
 mod offload;
 mod others;
+mod routers;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -59,14 +60,15 @@ struct Diagnosis {
 
 impl Diagnosis {
     fn of(host: &Host, config: &Config) -> Self {
-        let interception: &[checks::Check] = if config.transparent.enabled {
-            &interception::ALL
+        let [interception, routers]: [&[checks::Check]; 2] = if config.transparent.enabled {
+            [&interception::ALL, &routers::ALL]
         } else {
-            &[]
+            [&[], &[]]
         };
         let findings: Vec<Finding> = checks::ALL
             .iter()
             .chain(interception)
+            .chain(routers)
             .chain(&cores::ALL)
             .flat_map(|check| check(host, config))
             .collect();

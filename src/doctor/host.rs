@@ -15,12 +15,15 @@ use super::offload;
 use super::topology::{Cpus, Topology};
 use crate::admin::door::{Knock, knock};
 use crate::config::Config;
+use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, Rule};
 
 /// Settings that are read, below `/proc/sys`.
-const SETTINGS: [&str; 21] = [
+const SETTINGS: [&str; 24] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
+    "net/bridge/bridge-nf-call-ip6tables",
+    "net/bridge/bridge-nf-call-iptables",
     "net/core/bpf_jit_enable",
     "net/core/somaxconn",
     "net/ipv4/conf/all/accept_local",
@@ -30,6 +33,7 @@ const SETTINGS: [&str; 21] = [
     "net/ipv4/tcp_early_demux",
     "net/ipv4/tcp_fastopen",
     "net/ipv4/tcp_max_tw_buckets",
+    "net/ipv4/tcp_mtu_probing",
     "net/ipv4/tcp_rmem",
     "net/ipv4/tcp_slow_start_after_idle",
     "net/ipv4/tcp_syncookies",
@@ -66,6 +70,11 @@ pub(super) struct Host {
     pub(super) congestion_modules: Vec<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
+    /// What nftables has.
+    pub(super) firewall: nftables::Rules,
+    pub(super) flowtables: Vec<Flowtable>,
+    /// Tables of legacy iptables, of either family.
+    pub(super) legacy_tables: Vec<String>,
     /// CPUs, and on which of them packets arrive.
     pub(super) topology: Topology,
 }
@@ -132,6 +141,9 @@ impl Host {
             closed,
             congestion_modules: (crate::config::Capacity::of_host().congestion)(),
             firewalls: firewalls(),
+            firewall: nftables::rules().unwrap_or_default(),
+            flowtables: nftables::flowtables().unwrap_or_default(),
+            legacy_tables: legacy_tables(),
             topology: Topology::read(Path::new("/proc"), Path::new("/sys"), allowed()),
         }
     }
@@ -191,6 +203,20 @@ pub(super) fn kernel(release: &str) -> (u32, u32) {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     let mut next = || parts.next().and_then(Result::ok).unwrap_or(0);
     (next(), next())
+}
+
+/// The legacy tables of this network namespace. Those of `iptables-nft` are nftables.
+fn legacy_tables() -> Vec<String> {
+    let read = |(command, file): (&str, &str)| {
+        let names = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+        let names = names.lines().map(|name| format!("{command} {name}"));
+        names.collect::<Vec<_>>()
+    };
+    let families = [
+        ("iptables", "ip_tables_names"),
+        ("ip6tables", "ip6_tables_names"),
+    ];
+    families.into_iter().flat_map(read).collect()
 }
 
 fn firewalls() -> Vec<&'static str> {

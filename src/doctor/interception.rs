@@ -198,13 +198,21 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
+/// Some flows are relayed without having been observed: what stands in their way breaks them.
+fn vouches(config: &Config) -> bool {
+    config.policy.rules.iter().any(|rule| !rule.observe)
+}
+
 /// Redirected packets are delivered locally: they pass INPUT, not FORWARD.
 fn firewall(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "firewall";
+    if !vouches(config) {
+        return ok(check, "only what the firewall lets pass is relayed");
+    }
     let mark = config.transparent.mark;
     let findings = host.firewalls.iter().map(|name| {
-        let what = format!("{name} is active: relayed flows pass its INPUT rules and no longer its FORWARD rules");
-        let remedy = format!("accept them there: nft insert rule inet filter input meta mark \\& {mark:#x} == {mark:#x} accept");
+        let what = format!("{name} is active: flows of rules with observe = false pass its INPUT rules and not its FORWARD rules");
+        let remedy = format!("accept packets with mark {mark:#x}/{mark:#x} in its INPUT rules, or observe = true");
         finding(check, Level::Warn, what, remedy)
     });
     or_ok(
@@ -214,8 +222,8 @@ fn firewall(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
-/// Both connections of a relay have one 4-tuple with different sequence
-/// numbers; connection tracking calls their packets INVALID.
+/// Without a port of its own for one of them, both connections of a relay have one 4-tuple with
+/// different sequence numbers; connection tracking calls their packets INVALID.
 fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "conntrack";
     let tracks = host
@@ -224,11 +232,15 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     if !tracks {
         return ok(check, "no connections are tracked");
     }
+    if !vouches(config) {
+        let what = "connections are tracked: relays use ports of their own to servers";
+        return ok(check, what);
+    }
     if host.number("net/netfilter/nf_conntrack_tcp_be_liberal") == Some(1) {
         return ok(check, "connections are tracked, liberally");
     }
     let (mark, socket_mark) = (config.transparent.mark, config.transparent.socket_mark);
-    let what = "connections are tracked: a rule that drops INVALID packets breaks relays";
+    let what = "connections are tracked: a rule that drops INVALID packets breaks relays of rules with observe = false";
     let remedy = format!(
         "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or notrack the marks {mark:#x} (prerouting) and \
          {socket_mark:#x} (output)"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The check for a node that has peers, listeners or a controller. It finds nothing
-//! for one that has none.
+//! The check of what `setup --tune` changes: for each node only what it has use for.
 
 use super::checks::{finding, ok, warn};
 use super::host::Host;

@@ -9,6 +9,7 @@ use super::host::{Interface, Presence, kernel};
 use super::listening::Closed;
 use super::*;
 use crate::config::invariants::HOST;
+use crate::host::nftables::{BaseChain, Flowtable, Hook, MarkMatch};
 use crate::host::{Family, Framing, Link, Rule};
 
 pub(super) fn interface(name: &str) -> Interface {
@@ -45,6 +46,7 @@ fn sound() -> Host {
         ("net/ipv4/tcp_syncookies", "1"),
         ("net/ipv4/tcp_timestamps", "1"),
         ("net/ipv4/tcp_max_tw_buckets", "65536"),
+        ("net/ipv4/tcp_mtu_probing", "1"),
         ("net/ipv6/conf/lo/disable_ipv6", "0"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic"),
     ];
@@ -76,6 +78,8 @@ fn rule(protocol: u8, mark: u32, table: u32) -> Rule {
         mask: mark,
         table,
         protocol,
+        by_source: false,
+        by_interface: false,
         message: Vec::new(),
     }
 }
@@ -167,6 +171,7 @@ fn where_nothing_is_intercepted_nothing_is_said_of_it() {
     let found = diagnose(|h, c| {
         c.transparent.enabled = false;
         set(h, "net/ipv4/ip_forward", "0");
+        set(h, "net/ipv4/tcp_mtu_probing", "0");
         h.interfaces[0].src_valid_mark = true;
         h.firewalls = vec!["ufw"];
         h.table_taken = true;
@@ -205,9 +210,10 @@ fn diagnose(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)
 fn a_sound_host_passes_every_check() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
-    // One finding each; what concerns other nodes has none.
-    let checks = checks::ALL.len() + interception::ALL.len() + cores::ALL.len();
-    assert_eq!(diagnosis.findings.len(), checks - 1);
+    // One finding each; of what `setup --tune` changes only what concerns relays.
+    let checks =
+        checks::ALL.len() + interception::ALL.len() + routers::ALL.len() + cores::ALL.len();
+    assert_eq!(diagnosis.findings.len(), checks);
     assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
 }
 
@@ -223,11 +229,134 @@ fn closed(why: std::io::ErrorKind) -> Closed {
     }
 }
 
+/// A chain that drops what no rule accepts.
+fn chain(hook: Hook) -> BaseChain {
+    BaseChain {
+        name: format!("ip filter {hook:?}").to_lowercase(),
+        hook,
+        translates: false,
+        drops: true,
+        rejects: false,
+        accepts: Vec::new(),
+    }
+}
+
+fn flowtable(hardware: bool) -> Flowtable {
+    Flowtable {
+        name: "inet fast known".into(),
+        hardware,
+    }
+}
+
+/// What a host with this is told of it, however it is.
+fn told(check: &str, change: impl FnOnce(&mut Host)) -> String {
+    let (mut host, config) = (sound(), config());
+    change(&mut host);
+    let all = Diagnosis::of(&host, &config).findings.into_iter();
+    let of_check = all.filter(|finding| finding.check == check);
+    of_check.map(|finding| finding.what + "\n").collect()
+}
+
+#[test]
+fn ordinary_routers_are_told_what_a_node_does() {
+    let nat = |hook| BaseChain {
+        translates: true,
+        drops: false,
+        ..chain(hook)
+    };
+    let said = told("NAT", |h| {
+        h.firewall.chains = vec![nat(Hook::Prerouting), nat(Hook::Postrouting)];
+    });
+    assert!(
+        said.contains("(ip filter postrouting): relays use the address that NAT gives"),
+        "{said}"
+    );
+    assert!(
+        said.contains("(ip filter prerouting): connections with another destination are forwarded"),
+        "{said}"
+    );
+    let said = told("forward rules", |h| {
+        h.firewall.chains.push(chain(Hook::Forward))
+    });
+    assert!(said.contains("is not relayed"), "{said}");
+    let said = told("policy routing", |h| {
+        h.rules.push(Rule {
+            by_source: true,
+            ..rule(0, 0, 102)
+        });
+        h.rules.push(Rule {
+            priority: 90,
+            by_interface: true,
+            ..rule(0, 0, 102)
+        });
+        h.rules.push(Rule {
+            priority: 80,
+            ..rule(0, 0x2, 102)
+        });
+        h.rules.push(Rule {
+            priority: 70,
+            ..rule(0, 0, 254)
+        });
+    });
+    assert!(
+        said.contains("(priority IPv4 100, IPv4 90, IPv4 80)"),
+        "{said}"
+    );
+    let said = told("bridges", |h| {
+        h.interfaces[0].link.port_of = Some("bridge".into());
+        set(h, "net/bridge/bridge-nf-call-iptables", "1");
+    });
+    assert!(
+        said.contains("(c0)") && said.contains("br_netfilter"),
+        "{said}"
+    );
+    let said = told("flowtables", |h| h.flowtables.push(flowtable(false)));
+    assert!(said.contains("handshakes are observed"), "{said}");
+}
+
 fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const AILMENTS: [Ailment; 36] = [
+const AILMENTS: [Ailment; 43] = [
+    (
+        |h, _| {
+            h.firewall.chains.push(chain(Hook::Input));
+            h.firewall.chains[0].rejects = true;
+        },
+        Level::Fail,
+        "ip filter input rejects what no rule accepts",
+    ),
+    (
+        |h, _| h.firewall.chains.push(chain(Hook::Input)),
+        Level::Warn,
+        "ip filter input drops what no rule accepts: connections of clients that may not connect to this host",
+    ),
+    (
+        |h, _| h.firewall.chains.push(chain(Hook::Output)),
+        Level::Warn,
+        "ip filter output refuses what no rule accepts",
+    ),
+    (
+        |h, _| h.firewall.limits.push("ip guard through".into()),
+        Level::Warn,
+        "(ip guard through) do not count relays",
+    ),
+    (
+        |h, _| h.legacy_tables.push("iptables filter".into()),
+        Level::Warn,
+        "legacy iptables has tables here (iptables filter)",
+    ),
+    (
+        |h, _| h.flowtables.push(flowtable(true)),
+        Level::Warn,
+        "network cards carry",
+    ),
+    (
+        |h, _| set(h, "net/ipv4/tcp_mtu_probing", "0"),
+        Level::Warn,
+        "net.ipv4.tcp_mtu_probing = 0: relays hang",
+    ),
     (
         |_, c| c.warnings.push("rule \"b\" can never apply".into()),
         Level::Warn,
@@ -345,12 +474,18 @@ const AILMENTS: [Ailment; 36] = [
         "no node answers",
     ),
     (
-        |h, _| h.firewalls = vec!["ufw"],
+        |h, c| {
+            h.firewalls = vec!["ufw"];
+            c.policy.rules[0].observe = false;
+        },
         Level::Warn,
         "ufw is active",
     ),
     (
-        |h, _| set(h, "net/netfilter/nf_conntrack_count", "5"),
+        |h, c| {
+            set(h, "net/netfilter/nf_conntrack_count", "5");
+            c.policy.rules[0].observe = false;
+        },
         Level::Warn,
         "INVALID",
     ),
@@ -414,14 +549,29 @@ fn every_ailment_is_found_and_nothing_else() {
 
 #[test]
 fn what_looks_ill_but_is_not_passes() {
-    let cures: [fn(&mut Host, &mut Config); 5] = [
+    let cures: [fn(&mut Host, &mut Config); 9] = [
+        |h, _| {
+            h.firewalls = vec!["firewalld", "docker"];
+            set(h, "net/netfilter/nf_conntrack_count", "5");
+        },
+        |h, _| {
+            h.firewall.chains.push(chain(Hook::Input));
+            h.firewall.chains[0].accepts.push(MarkMatch {
+                mask: 0x1000_0000,
+                value: 0x1000_0000,
+                inverted: false,
+            });
+        },
+        |h, _| h.firewall.chains.push(chain(Hook::Forward)),
+        |h, _| h.flowtables.push(flowtable(false)),
         |h, _| {
             let c0 = &mut h.interfaces[0];
             (c0.src_valid_mark, c0.rp_filter, c0.accept_local) = (true, 0, true);
         },
-        |h, _| {
+        |h, c| {
             set(h, "net/netfilter/nf_conntrack_count", "5");
             set(h, "net/netfilter/nf_conntrack_tcp_be_liberal", "1");
+            c.policy.rules[0].observe = false;
         },
         |h, _| {
             h.rules.push(rule(180, 0x1000_0000, 20117));

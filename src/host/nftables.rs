@@ -7,6 +7,13 @@ use std::io;
 
 use posthaste_netlink::{Message, Netlink, attributes, text, u32_at};
 
+mod flowtables;
+mod rule;
+
+pub(crate) use flowtables::{Flowtable, flowtables};
+pub(crate) use rule::MarkMatch;
+use rule::{Rule, rule};
+
 /// `NFNL_SUBSYS_NFTABLES`, and of its messages `NFT_MSG_NEWCHAIN`, `NFT_MSG_GETCHAIN`,
 /// `NFT_MSG_NEWRULE`, `NFT_MSG_GETRULE`.
 const SUBSYSTEM: u16 = 10 << 8;
@@ -23,32 +30,6 @@ const CHAIN_HOOK: u16 = 4;
 const HOOK_NUMBER: u16 = 1;
 const CHAIN_POLICY: u16 = 5;
 const CHAIN_TYPE: u16 = 7;
-/// Attributes of rules: chain, expressions. Of an expression: name, data.
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
-const EXPRESSION_NAME: u16 = 1;
-const EXPRESSION_DATA: u16 = 2;
-/// In the data of `immediate`: data, and in that a verdict, with the chain that it leads to.
-const IMMEDIATE_DATA: u16 = 2;
-const DATA_VERDICT: u16 = 2;
-const VERDICT_CHAIN: u16 = 2;
-/// In the data of `match`, an extension of iptables: its name.
-const MATCH_NAME: u16 = 1;
-/// In the data of `dynset`: what is kept of each element.
-const DYNSET_EXPRESSION: u16 = 7;
-const DYNSET_EXPRESSIONS: u16 = 10;
-/// Expressions, and extensions of iptables, that let some connections pass and not others like them.
-const LIMITS: [&str; 8] = [
-    "connlimit",
-    "hashlimit",
-    "limit",
-    "quota",
-    "recent",
-    "statistic",
-    "numgen",
-    "connbytes",
-];
-
 /// Where a base chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hook {
@@ -67,8 +48,19 @@ pub(crate) struct BaseChain {
     pub(crate) hook: Hook,
     /// It is of type `nat`.
     pub(crate) translates: bool,
-    /// What no rule accepts is dropped.
+    /// What no rule accepts is dropped or rejected: by the policy, or by a rule for everything.
     pub(crate) drops: bool,
+    /// It says so to whoever sent it: a rule for everything rejects.
+    pub(crate) rejects: bool,
+    /// Packets that a rule of it, or of a chain that it leads to, accepts by nothing but their mark.
+    pub(crate) accepts: Vec<MarkMatch>,
+}
+
+impl BaseChain {
+    /// It drops packets with this mark unless they are accepted for something else.
+    pub(crate) fn drops_mark(&self, mark: u32) -> bool {
+        self.drops && !self.accepts.iter().any(|accepted| accepted.fits(mark))
+    }
 }
 
 /// What there is.
@@ -81,15 +73,6 @@ pub(crate) struct Rules {
 
 /// A chain by family, table and name.
 type Name = (u8, String, String);
-
-/// What one rule does.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Rule {
-    limits: bool,
-    decides: bool,
-    /// Chains that it jumps to. `None`: to ones that a map has.
-    jumps: Vec<Option<String>>,
-}
 
 /// Reads the rules. None where the kernel has no nftables.
 ///
@@ -116,10 +99,32 @@ pub(crate) fn rules() -> io::Result<Rules> {
         }
     })?;
     let limits = limits(&chains, &rules);
+    let with_rules = chains
+        .iter()
+        .filter_map(|(name, base)| Some(with_rules(base.clone()?, name, &chains, &rules)));
     Ok(Rules {
-        chains: chains.into_values().flatten().collect(),
+        chains: with_rules.collect(),
         limits,
     })
+}
+
+/// A base chain, with what its rules say.
+fn with_rules(
+    mut base: BaseChain,
+    name: &Name,
+    chains: &BTreeMap<Name, Option<BaseChain>>,
+    rules: &BTreeMap<Name, Vec<Rule>>,
+) -> BaseChain {
+    let own = rules.get(name).into_iter().flatten();
+    let refusal = own.into_iter().find(|rule| rule.refuses_all());
+    if let Some(rule) = refusal {
+        base.drops = true;
+        base.rejects = rule.rejects;
+    }
+    let led_to = led_to(vec![name], chains, rules).into_iter();
+    let all = led_to.filter_map(|name| rules.get(name)).flatten();
+    base.accepts = all.filter_map(Rule::accepted_mark).collect();
+    base
 }
 
 /// The chains with limits that forwarded packets pass.
@@ -132,7 +137,20 @@ fn limits(
     let begin = chains
         .iter()
         .filter(|(_, base)| base.as_ref().is_some_and(of_hook));
-    let mut waiting: Vec<&Name> = begin.map(|(name, _)| name).collect();
+    let seen = led_to(begin.map(|(name, _)| name).collect(), chains, rules);
+    let limited = seen.into_iter().filter(|name| {
+        let of_chain = rules.get(*name).into_iter().flatten();
+        of_chain.into_iter().any(|rule| rule.limits && rule.decides)
+    });
+    limited.map(shown).collect()
+}
+
+/// The chains that packets pass which begin in some.
+fn led_to<'a>(
+    mut waiting: Vec<&'a Name>,
+    chains: &'a BTreeMap<Name, Option<BaseChain>>,
+    rules: &BTreeMap<Name, Vec<Rule>>,
+) -> BTreeSet<&'a Name> {
     let mut seen = BTreeSet::new();
     while let Some(name) = waiting.pop() {
         if !seen.insert(name) {
@@ -151,11 +169,7 @@ fn limits(
             waiting.extend(led_to);
         }
     }
-    let limited = seen.into_iter().filter(|name| {
-        let of_chain = rules.get(*name).into_iter().flatten();
-        of_chain.into_iter().any(|rule| rule.limits && rule.decides)
-    });
-    limited.map(shown).collect()
+    seen
 }
 
 fn shown((family, table, chain): &Name) -> String {
@@ -195,57 +209,10 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
         hook,
         translates: find(all, CHAIN_TYPE).map(text).as_deref() == Some("nat"),
         drops: find(all, CHAIN_POLICY).and_then(number) == Some(0),
+        rejects: false,
+        accepts: Vec::new(),
     });
     Some((name, base))
-}
-
-fn rule(body: &[u8]) -> Option<(Name, Rule)> {
-    let family = *body.first()?;
-    let all = body.get(BODY_BYTES..)?;
-    let name = (
-        family,
-        text(find(all, TABLE)?),
-        text(find(all, RULE_CHAIN)?),
-    );
-    let mut rule = Rule::default();
-    let expressions = find(all, RULE_EXPRESSIONS).unwrap_or_default();
-    for (_, expression) in attributes(expressions) {
-        rule.take(expression);
-    }
-    Some((name, rule))
-}
-
-impl Rule {
-    /// Takes an expression into account.
-    fn take(&mut self, expression: &[u8]) {
-        let name = find(expression, EXPRESSION_NAME)
-            .map(text)
-            .unwrap_or_default();
-        let data = find(expression, EXPRESSION_DATA).unwrap_or_default();
-        let extension = find(data, MATCH_NAME).filter(|_| name == "match").map(text);
-        self.limits |= LIMITS.contains(&extension.as_deref().unwrap_or(&name));
-        match name.as_str() {
-            "immediate" => {
-                let verdict = find(data, IMMEDIATE_DATA).and_then(|data| find(data, DATA_VERDICT));
-                if let Some(verdict) = verdict {
-                    self.decides = true;
-                    self.jumps
-                        .extend(find(verdict, VERDICT_CHAIN).map(|chain| Some(text(chain))));
-                }
-            }
-            // It may be a map of verdicts.
-            "lookup" => {
-                self.decides = true;
-                self.jumps.push(None);
-            }
-            "dynset" => {
-                let kept = [DYNSET_EXPRESSION, DYNSET_EXPRESSIONS];
-                self.limits |= kept.iter().any(|kind| find(data, *kind).is_some());
-            }
-            "reject" | "queue" | "synproxy" | "target" => self.decides = true,
-            _ => {}
-        }
-    }
 }
 
 /// The value of an attribute.

@@ -43,6 +43,7 @@ const LOOKUP: u8 = 1;
 const LOCAL: u8 = 2;
 const SCOPE_HOST: u8 = 254;
 /// Attributes of rules: `FRA_PRIORITY` and so on.
+const RULE_INCOMING: u16 = 3;
 const RULE_PRIORITY: u16 = 6;
 const RULE_MARK: u16 = 10;
 const RULE_TABLE: u16 = 15;
@@ -94,6 +95,9 @@ pub(crate) struct Rule {
     pub(crate) mask: u32,
     pub(crate) table: u32,
     pub(crate) protocol: u8,
+    /// It is for some sources, or for what came by one interface.
+    pub(crate) by_source: bool,
+    pub(crate) by_interface: bool,
     /// The body and attributes as the kernel gave them.
     pub(crate) message: Vec<u8>,
 }
@@ -107,11 +111,15 @@ impl Rule {
             mask: 0,
             table: u32::from(*body.get(4)?),
             protocol: 0,
+            // The length of the prefix.
+            by_source: *body.get(2)? != 0,
+            by_interface: false,
             message: body.to_vec(),
         };
         for (kind, value) in attributes(body.get(RULE_BODY_BYTES..)?) {
             let number = u32_at(value, 0);
             match kind {
+                RULE_INCOMING => rule.by_interface = true,
                 RULE_PRIORITY => rule.priority = number?,
                 RULE_MARK => rule.mark = number?,
                 RULE_MASK => rule.mask = number?,

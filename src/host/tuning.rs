@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of the kernel that a node with other nodes is better off with.
+//! Settings of the kernel that a node is better off with.
 //!
 //! They concern every program in the network namespace, so a node changes none
 //! of them: `doctor` names them, `setup --tune` changes them and remembers what
@@ -83,8 +83,17 @@ const FAST_OPEN: Wish = Wish {
     },
 };
 
-/// What a node of this configuration wishes for; nothing when it knows no
-/// other node and has no listener. A controller tells it of others.
+/// An upstream connection cannot find out what fits where ICMP errors are filtered: its client
+/// may know, but the two connections have segment sizes of their own.
+const MTU_PROBING: Wish = Wish {
+    topic: "path MTU",
+    path: "net/ipv4/tcp_mtu_probing",
+    lacking: "relays hang on paths with a small MTU where ICMP errors are filtered (RFC 4821)",
+    fine: "relays find out the MTU of paths where ICMP errors are filtered",
+    better: |now| (now == "0").then(|| "1".into()),
+};
+
+/// What a node of this configuration wishes for. A controller tells it of other nodes.
 pub(crate) fn wishes(config: &Config) -> Vec<Wish> {
     let peers = &config.policy.chains.peers;
     let follows = config.follow.is_some();
@@ -96,6 +105,7 @@ pub(crate) fn wishes(config: &Config) -> Vec<Wish> {
         (RECEIVE_WINDOW, listens || follows || !peers.is_empty()),
         // Fixed listeners take no data in a SYN: whoever connects there has no word for it.
         (FAST_OPEN, is_asked),
+        (MTU_PROBING, config.transparent.enabled),
     ];
     let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
     wanted.map(|(wish, _)| wish).collect()
@@ -132,14 +142,9 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
     if tuning == Tuning::Off {
         return Ok(());
     }
-    let wishes = wishes(config);
-    if wishes.is_empty() {
-        let what = "nothing to tune: the configuration has no [[peer]], no [[listener]] and no [controller]";
-        report.notes.push(what.into());
-    }
     let memory = Memory::of_namespace()?;
     let mut changes = memory.recall()?;
-    for wish in wishes {
+    for wish in wishes(config) {
         let now = read(wish.path)?;
         let Some(better) = (wish.better)(&now) else {
             report.unchanged.push(format!("{} = {now}", wish.name()));
@@ -294,6 +299,8 @@ mod tests {
             assert_eq!(better(RECEIVE_WINDOW, now).as_deref(), Some(wanted));
         }
         assert_eq!(better(RECEIVE_WINDOW, "nonsense"), None);
+        assert_eq!(better(MTU_PROBING, "0").as_deref(), Some("1"));
+        assert_eq!(["1", "2"].map(|now| better(MTU_PROBING, now)), [None, None]);
         for (now, wanted) in [
             ("0", Some("2")),
             ("1", Some("3")),

@@ -39,6 +39,7 @@ mod pitfalls;
 mod plan;
 mod proof;
 mod proxy;
+mod remedies;
 mod reuse;
 mod routers;
 mod rules;

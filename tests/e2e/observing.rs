@@ -16,20 +16,20 @@ use crate::support::{
 const MS: Duration = Duration::from_millis(1);
 
 /// A node that observes first, and finds every gain worth it.
-fn observing(host: &Namespace, mode: &str) -> Node {
+pub(crate) fn observing(host: &Namespace, mode: &str) -> Node {
     let config = format!("[observe]\ngain_min = \"0s\"\n[defaults]\naccept = {mode:?}\n");
     let node = Node::builder(host, binary()).config(&config).observing();
     node.start().expect("the node becomes ready")
 }
 
 /// A counter of the eBPF programs.
-fn redirect(node: &Node, name: &str) -> u64 {
+pub(crate) fn redirect(node: &Node, name: &str) -> u64 {
     let status = node.status().expect("the node answers");
     status["redirect"][name].as_u64().expect("a counter")
 }
 
 /// Connects, exchanges some bytes and closes; returns whether the connection was relayed.
-fn connect(
+pub(crate) fn connect(
     network: &Network,
     node: &Node,
     family: Family,

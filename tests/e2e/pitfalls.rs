@@ -8,6 +8,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use posthaste_lab::scratch::Scratch;
 use posthaste_lab::transfer::{Request, fetch};
 use serde_json::Value;
 
@@ -36,16 +37,24 @@ fn transfer_each(network: &Network) {
 }
 
 /// What `posthaste doctor` says of a host: whether it is content, and its findings.
-fn doctor(host: &Namespace) -> (bool, Value) {
+pub(crate) fn doctor(host: &Namespace) -> (bool, Value) {
+    doctor_for(host, "")
+}
+
+/// The same for a node with this configuration.
+fn doctor_for(host: &Namespace, config: &str) -> (bool, Value) {
+    let directory = Scratch::new().expect("a directory for the configuration");
+    let file = directory.path().join("node.toml");
+    std::fs::write(&file, format!("version = 1\n{config}")).expect("a file can be written");
     let mut command = host.command(binary()).expect("the namespace is open");
-    let output = command.args(["doctor", "--json"]).output();
+    let output = command.args(["doctor", "--json", "-c"]).arg(&file).output();
     let output = output.expect("the program can be run");
     let answer = serde_json::from_slice(&output.stdout).expect("JSON");
     (output.status.success(), answer)
 }
 
 /// The findings of one check that are not "ok": each its level, and its words with the remedy.
-fn complaints(answer: &Value, check: &str) -> Vec<(String, String)> {
+pub(crate) fn complaints(answer: &Value, check: &str) -> Vec<(String, String)> {
     let findings = answer["findings"].as_array().expect("a list of findings");
     let bad = findings
         .iter()
@@ -134,13 +143,15 @@ const NO_INVALID: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn doctor_warns_of_connection_tracking_and_its_first_remedy_works() {
+fn doctor_warns_who_vouches_of_connection_tracking_and_its_first_remedy_works() {
     let network = line();
     let host = network.node(0);
     firewall(host, "guard", &NO_INVALID);
     // Something to track.
     connect_each(&network);
-    let (_, answer) = doctor(host);
+    assert_eq!(complaints(&doctor(host).1, "conntrack"), []);
+    let vouched = "[defaults]\nobserve = false\n";
+    let (_, answer) = doctor_for(host, vouched);
     let found = complaints(&answer, "conntrack");
     assert_eq!(found.len(), 1, "{answer:#}");
     let (level, words) = &found[0];
@@ -149,7 +160,7 @@ fn doctor_warns_of_connection_tracking_and_its_first_remedy_works() {
     assert!(words.contains(&format!("{setting}=1")), "{words}");
     assert!(words.contains("notrack"), "{words}");
     host.sysctl(setting, "1").unwrap();
-    assert_eq!(complaints(&doctor(host).1, "conntrack"), []);
+    assert_eq!(complaints(&doctor_for(host, vouched).1, "conntrack"), []);
     transfers_in_all_modes(&network);
 }
 

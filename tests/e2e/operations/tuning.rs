@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's settings that a node with others is better off with: named by `doctor`, changed by
+//! The kernel's settings that a node is better off with: named by `doctor`, changed by
 //! `setup --tune` alone, and put back by `teardown`.
 
 use std::fs;
@@ -15,10 +15,11 @@ use crate::support::{SOON, binary, line, start};
 use crate::verbs::{assert_says, said};
 
 /// Settings below `/proc/sys/net/ipv4`: at first, and as they are wished for.
-const SETTINGS: [(&str, &str, &str); 3] = [
+const SETTINGS: [(&str, &str, &str); 4] = [
     ("tcp_slow_start_after_idle", "1", "0"),
     ("tcp_rmem", "4096 131072 6291456", "4096 1048576 6291456"),
     ("tcp_fastopen", "1", "3"),
+    ("tcp_mtu_probing", "0", "1"),
 ];
 
 /// A node that listens, with a peer whose key is in this directory.
@@ -68,7 +69,7 @@ impl Host {
     }
 
     /// The settings now.
-    fn settings(&self) -> [String; 3] {
+    fn settings(&self) -> [String; 4] {
         SETTINGS.map(|(name, ..)| get(self.namespace(), name))
     }
 
@@ -80,7 +81,7 @@ impl Host {
             .arg(&self.file)
             .output();
         let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
-        let topics = ["slow start", "receive window", "fast open"];
+        let topics = ["slow start", "receive window", "fast open", "path MTU"];
         let findings = answer["findings"].as_array().unwrap().iter();
         let text =
             |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
@@ -102,8 +103,8 @@ fn get(host: &Namespace, name: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-const FIRST: [&str; 3] = [SETTINGS[0].1, SETTINGS[1].1, SETTINGS[2].1];
-const WISHED: [&str; 3] = [SETTINGS[0].2, SETTINGS[1].2, SETTINGS[2].2];
+const FIRST: [&str; 4] = [SETTINGS[0].1, SETTINGS[1].1, SETTINGS[2].1, SETTINGS[3].1];
+const WISHED: [&str; 4] = [SETTINGS[0].2, SETTINGS[1].2, SETTINGS[2].2, SETTINGS[3].2];
 
 #[test]
 fn settings_are_changed_when_asked_and_put_back() {
@@ -158,7 +159,7 @@ fn what_somebody_else_changed_since_is_left() {
         told.contains("net.ipv4.tcp_rmem was changed by somebody else"),
         "{told}"
     );
-    assert_eq!(host.settings(), ["1", "4096 2000000 8000000", "1"]);
+    assert_eq!(host.settings(), ["1", "4096 2000000 8000000", "1", "0"]);
     assert_eq!(host.run("teardown"), "nothing to do\n");
 
     // Once more worse than wished for: that is what is put back then.
@@ -167,14 +168,14 @@ fn what_somebody_else_changed_since_is_left() {
     host.run("setup --tune");
     assert_eq!(get(host.namespace(), "tcp_rmem"), "4096 1048576 8000000");
     host.run("teardown");
-    assert_eq!(host.settings(), ["1", "4096 65536 8000000", "1"]);
+    assert_eq!(host.settings(), ["1", "4096 65536 8000000", "1", "0"]);
 }
 
 #[test]
 fn doctor_names_them_and_both_remedies_work() {
     let host = Host::new();
     let complaints = host.complaints();
-    assert_eq!(complaints.len(), 3, "{complaints:?}");
+    assert_eq!(complaints.len(), 4, "{complaints:?}");
     for ((name, first, _), (what, _)) in SETTINGS.iter().zip(&complaints) {
         assert!(
             what.contains(&format!("net.ipv4.{name} = {first}: ")),
@@ -315,18 +316,21 @@ fn listeners_of_every_kind_and_controllers_are_worth_tuning() {
         changed
     };
     let fixed = "[node]\nid = 7\n[[listener]]\nmode = \"fixed\"\naddress = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n";
-    assert_eq!(tune(fixed), [FIRST[0], WISHED[1], FIRST[2]]);
+    assert_eq!(tune(fixed), [FIRST[0], WISHED[1], FIRST[2], WISHED[3]]);
     let explicit = "[node]\nid = 7\n[[listener]]\n";
-    assert_eq!(tune(explicit), [FIRST[0], WISHED[1], WISHED[2]]);
+    assert_eq!(tune(explicit), [FIRST[0], WISHED[1], WISHED[2], WISHED[3]]);
+    // Where nothing is intercepted, no relay has to find out a path by itself.
+    let asked = format!("{explicit}[transparent]\nenabled = false\n");
+    assert_eq!(tune(&asked), [FIRST[0], WISHED[1], WISHED[2], FIRST[3]]);
 }
 
 #[test]
-fn there_is_nothing_to_tune_without_others() {
-    let network = line();
-    let host = network.node(0);
-    let before = SETTINGS.map(|(name, ..)| get(host, name));
-    let told = run(host, "setup --tune");
-    assert!(told.contains("nothing to tune"), "{told}");
-    assert_eq!(SETTINGS.map(|(name, ..)| get(host, name)), before);
-    run(host, "teardown");
+fn a_node_that_only_intercepts_is_tuned_for_narrow_paths_alone() {
+    let host = Host::new();
+    fs::write(&host.file, "version = 1\n").unwrap();
+    host.run("setup --tune");
+    let wished = [FIRST[0], FIRST[1], FIRST[2], WISHED[3]];
+    assert_eq!(host.settings(), wished);
+    host.run("teardown");
+    assert_eq!(host.settings(), FIRST);
 }

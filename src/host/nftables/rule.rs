@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One rule of nftables, from what the kernel tells of it.
+
+use posthaste_netlink::{attributes, text, u32_at};
+
+use super::{BODY_BYTES, Name, TABLE, find, number};
+
+/// Attributes of rules: chain, expressions. Of an expression: name, data.
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+/// In the data of `immediate`: data, and in that a verdict, with its code and the chain that it leads to.
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VALUE: u16 = 1;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CODE: u16 = 1;
+const VERDICT_CHAIN: u16 = 2;
+/// `NF_DROP`, `NF_ACCEPT`.
+const DROP: u32 = 0;
+const ACCEPT: u32 = 1;
+/// In the data of `match` and `target`, extensions of iptables: name, and what a match was told.
+const EXTENSION_NAME: u16 = 1;
+const EXTENSION_INFO: u16 = 3;
+/// In the data of `meta`: what is read, and of that `NFT_META_MARK`.
+const META_KEY: u16 = 2;
+const META_MARK: u32 = 3;
+/// In the data of `bitwise`: the mask.
+const BITWISE_MASK: u16 = 4;
+/// In the data of `cmp`: the comparison, of which 0 is "equal" and 1 "not equal", and the value.
+const CMP_OP: u16 = 2;
+const CMP_DATA: u16 = 3;
+/// In the data of `dynset`: what is kept of each element.
+const DYNSET_EXPRESSION: u16 = 7;
+const DYNSET_EXPRESSIONS: u16 = 10;
+/// Expressions, and extensions of iptables, that let some connections pass and not others like them.
+const LIMITS: [&str; 8] = [
+    "connlimit",
+    "hashlimit",
+    "limit",
+    "quota",
+    "recent",
+    "statistic",
+    "numgen",
+    "connbytes",
+];
+
+/// Which marks of packets a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MarkMatch {
+    pub(crate) mask: u32,
+    pub(crate) value: u32,
+    /// It is for all others.
+    pub(crate) inverted: bool,
+}
+
+impl MarkMatch {
+    pub(crate) fn fits(self, mark: u32) -> bool {
+        (mark & self.mask == self.value) != self.inverted
+    }
+}
+
+/// What one rule does.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) limits: bool,
+    pub(super) decides: bool,
+    /// Chains that it jumps to. `None`: to ones that a map has.
+    pub(super) jumps: Vec<Option<String>>,
+    /// What it says of all packets that it is for, if that is to accept or to refuse them.
+    accepts: Option<bool>,
+    /// It tells the sender of what it refuses.
+    pub(super) rejects: bool,
+    /// The packet's mark is looked at, through this mask.
+    mask: Option<u32>,
+    mark: Option<MarkMatch>,
+    /// Something else is looked at.
+    is_narrower: bool,
+}
+
+/// A rule, and the chain it is in.
+pub(super) fn rule(body: &[u8]) -> Option<(Name, Rule)> {
+    let family = *body.first()?;
+    let all = body.get(BODY_BYTES..)?;
+    let name = (
+        family,
+        text(find(all, TABLE)?),
+        text(find(all, RULE_CHAIN)?),
+    );
+    let mut rule = Rule::default();
+    let expressions = find(all, RULE_EXPRESSIONS).unwrap_or_default();
+    for (_, expression) in attributes(expressions) {
+        rule.take(expression);
+    }
+    Some((name, rule))
+}
+
+impl Rule {
+    /// Whether it drops or rejects every packet.
+    pub(super) fn refuses_all(&self) -> bool {
+        self.accepts == Some(false) && self.mark.is_none() && !self.is_narrower
+    }
+
+    /// The marks whose packets it accepts, whatever else they are like.
+    pub(super) fn accepted_mark(&self) -> Option<MarkMatch> {
+        self.mark
+            .filter(|_| self.accepts == Some(true) && !self.is_narrower)
+    }
+
+    /// Takes an expression into account.
+    fn take(&mut self, expression: &[u8]) {
+        let name = find(expression, EXPRESSION_NAME)
+            .map(text)
+            .unwrap_or_default();
+        let data = find(expression, EXPRESSION_DATA).unwrap_or_default();
+        let extension = find(data, EXTENSION_NAME)
+            .filter(|_| ["match", "target"].contains(&name.as_str()))
+            .map(text);
+        self.limits |= LIMITS.contains(&extension.as_deref().unwrap_or(&name));
+        match name.as_str() {
+            "counter" | "log" => {}
+            "immediate" => self.take_verdict(data),
+            "reject" | "queue" | "synproxy" | "target" => {
+                self.decides = true;
+                self.rejects = name == "reject" || extension.as_deref() == Some("REJECT");
+                self.accepts = self.rejects.then_some(false);
+            }
+            // It may be a map of verdicts.
+            "lookup" => {
+                self.decides = true;
+                self.jumps.push(None);
+                self.is_narrower = true;
+            }
+            "dynset" => {
+                let kept = [DYNSET_EXPRESSION, DYNSET_EXPRESSIONS];
+                self.limits |= kept.iter().any(|kind| find(data, *kind).is_some());
+                self.is_narrower = true;
+            }
+            _ => self.take_condition(&name, extension.as_deref(), data),
+        }
+    }
+
+    fn take_verdict(&mut self, data: &[u8]) {
+        let verdict = find(data, IMMEDIATE_DATA).and_then(|data| find(data, DATA_VERDICT));
+        let Some(verdict) = verdict else { return };
+        self.decides = true;
+        self.jumps
+            .extend(find(verdict, VERDICT_CHAIN).map(|chain| Some(text(chain))));
+        self.accepts = match find(verdict, VERDICT_CODE).and_then(number) {
+            Some(ACCEPT) => Some(true),
+            Some(DROP) => Some(false),
+            _ => None,
+        };
+    }
+
+    /// Marks are in the order of this host's bytes.
+    fn take_condition(&mut self, name: &str, extension: Option<&str>, data: &[u8]) {
+        let value = |kind| find(find(data, kind)?, DATA_VALUE).and_then(|value| u32_at(value, 0));
+        let of_mark = |kind| find(data, kind).and_then(number) == Some(META_MARK);
+        match (name, self.mask, extension) {
+            ("meta", None, _) if of_mark(META_KEY) => self.mask = Some(u32::MAX),
+            ("bitwise", Some(_), _) if self.mark.is_none() => self.mask = value(BITWISE_MASK),
+            ("cmp", Some(mask), _) if self.mark.is_none() => {
+                let op = find(data, CMP_OP).and_then(number);
+                self.mark = value(CMP_DATA).map(|value| MarkMatch {
+                    mask,
+                    value,
+                    inverted: op == Some(1),
+                });
+                self.is_narrower |= self.mark.is_none() || op.is_none_or(|op| op > 1);
+            }
+            ("match", None, Some("mark")) => {
+                self.mark = find(data, EXTENSION_INFO).and_then(mark_of_iptables);
+                self.is_narrower |= self.mark.is_none();
+            }
+            _ => self.is_narrower = true,
+        }
+    }
+}
+
+/// `struct xt_mark_mtinfo1`: mark, mask, whether it is inverted.
+fn mark_of_iptables(info: &[u8]) -> Option<MarkMatch> {
+    Some(MarkMatch {
+        mask: u32_at(info, 4)?,
+        value: u32_at(info, 0)?,
+        inverted: *info.get(8)? != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_compared_through_their_masks() {
+        let of = |mask, value, inverted| MarkMatch {
+            mask,
+            value,
+            inverted,
+        };
+        let bit = 0x1000_0000;
+        assert!(of(bit, bit, false).fits(bit | 7));
+        assert!(of(bit, 0, true).fits(bit | 7));
+        assert!(!of(bit, 0, true).fits(7));
+        assert!(!of(u32::MAX, bit, false).fits(bit | 7));
+    }
+
+    #[test]
+    fn only_rules_for_everything_refuse_all() {
+        let of = |accepts, is_narrower| Rule {
+            accepts,
+            is_narrower,
+            ..Rule::default()
+        };
+        assert!(of(Some(false), false).refuses_all());
+        for other in [
+            of(Some(false), true),
+            of(Some(true), false),
+            of(None, false),
+        ] {
+            assert!(!other.refuses_all());
+        }
+    }
+}
