@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use crate::flow::Flow;
 use crate::intercept::{Intercept, Path, Source};
 
 use super::Worker;
@@ -89,8 +90,18 @@ impl<I: Intercept> Worker<I> {
         true
     }
 
-    /// A trial got no answer. Where none of several does, none will.
-    pub(super) fn on_failed_trial(&mut self) {
+    /// The server of a trial did not answer. It, or the network, may be out of order: that counts against
+    /// this host only once what was forwarded after it got an answer, which is seen when the next one fails.
+    pub(super) fn on_silent_trial(&mut self, flow: Flow) {
+        let former = self.silent_trial.replace(flow);
+        let observed = former.and_then(|former| self.intercept.observed(&former));
+        if observed.is_some_and(|observed| observed.bypassed) {
+            self.on_failed_trial();
+        }
+    }
+
+    /// A trial failed for this host. Where several do, all will.
+    fn on_failed_trial(&mut self) {
         self.failed_trials += 1;
         if self.failed_trials >= FAILED_MAX {
             self.failed_trials = 0;
