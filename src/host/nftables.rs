@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::RangeInclusive;
 
 use posthaste_netlink::{Message, Netlink, attributes, text, u32_at};
 
@@ -37,16 +38,40 @@ const MATCH_NAME: u16 = 1;
 /// In the data of `dynset`: what is kept of each element.
 const DYNSET_EXPRESSION: u16 = 7;
 const DYNSET_EXPRESSIONS: u16 = 10;
-/// Expressions, and extensions of iptables, that let some connections pass and not others like them.
-const LIMITS: [&str; 8] = [
+/// In the data of `target`, an extension of iptables: its name.
+const TARGET_NAME: u16 = 1;
+/// In the data of `meta` and `ct`: what is looked at.
+const KEY: u16 = 2;
+/// `NFT_META_TIME_NS` to `NFT_META_TIME_HOUR`; `NFT_CT_PKTS` to `NFT_CT_AVGPKT`.
+const META_TIMES: RangeInclusive<u32> = 30..=32;
+const CT_AMOUNTS: RangeInclusive<u32> = 14..=16;
+/// In the data of `payload`: base and offset.
+const PAYLOAD_BASE: u16 = 2;
+const PAYLOAD_OFFSET: u16 = 3;
+/// `NFT_PAYLOAD_TRANSPORT_HEADER`, `NFT_PAYLOAD_INNER_HEADER`.
+const BASE_TRANSPORT: u32 = 2;
+const BASE_INNER: u32 = 3;
+/// Bytes of a TCP header without options.
+const TCP_HEADER: u32 = 20;
+/// Expressions, and extensions of iptables, that let some connections pass and not others like them, by
+/// how many there are, by the time, or by what they carry.
+const LIMITS: [&str; 16] = [
+    "bpf",
+    "connbytes",
     "connlimit",
     "hashlimit",
+    "layer7",
     "limit",
+    "ndpi",
+    "numgen",
+    "queue",
     "quota",
     "recent",
     "statistic",
-    "numgen",
-    "connbytes",
+    "string",
+    "time",
+    "tls",
+    "u32",
 ];
 
 /// Where a base chain is.
@@ -224,6 +249,7 @@ impl Rule {
         let data = find(expression, EXPRESSION_DATA).unwrap_or_default();
         let extension = find(data, MATCH_NAME).filter(|_| name == "match").map(text);
         self.limits |= LIMITS.contains(&extension.as_deref().unwrap_or(&name));
+        self.limits |= looks_beyond(&name, data);
         match name.as_str() {
             "immediate" => {
                 let verdict = find(data, IMMEDIATE_DATA).and_then(|data| find(data, DATA_VERDICT));
@@ -245,6 +271,23 @@ impl Rule {
             "reject" | "queue" | "synproxy" | "target" => self.decides = true,
             _ => {}
         }
+    }
+}
+
+/// Whether an expression looks at what differs between one connection of two hosts with a service and
+/// the next, or hands it to a program that may: the time, amounts of data, what is carried.
+fn looks_beyond(name: &str, data: &[u8]) -> bool {
+    let field = |kind| find(data, kind).and_then(number);
+    match name {
+        "meta" => field(KEY).is_some_and(|key| META_TIMES.contains(&key)),
+        "ct" => field(KEY).is_some_and(|key| CT_AMOUNTS.contains(&key)),
+        "payload" => match field(PAYLOAD_BASE) {
+            Some(BASE_INNER) => true,
+            Some(BASE_TRANSPORT) => field(PAYLOAD_OFFSET).is_some_and(|at| at >= TCP_HEADER),
+            _ => false,
+        },
+        "target" => find(data, TARGET_NAME).map(text).as_deref() == Some("NFQUEUE"),
+        _ => false,
     }
 }
 
