@@ -162,6 +162,7 @@ impl Intercept for Lane {
         Some(Observed {
             server_rtt: profile.server_rtt,
             answered: profile.trust == bpf::Trust::Proved,
+            bypassed: profile.trust == bpf::Trust::Bypassed,
             path: profile.path.map(path),
         })
     }

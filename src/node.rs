@@ -49,8 +49,8 @@ use listeners::Inherited;
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// Where rules count connections.
-const LIMITED: &str = "the firewall limits connections that it forwards, which relays would go past: \
+/// Where rules count connections, or look at what they carry.
+const LIMITED: &str = "the firewall limits or inspects connections that it forwards, which relays would go past: \
     connections are forwarded, unless a rule says observe = false";
 /// Where CAP_NET_BIND_SERVICE is missing.
 const FORBIDDEN_PORTS: &str = "clients with privileged ports are forwarded and not relayed: \

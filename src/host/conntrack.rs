@@ -3,6 +3,7 @@
 //! translation do.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How many connections are tracked in the network namespace of whoever reads it.
@@ -10,24 +11,27 @@ const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// How long an answer counts.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Connections were tracked once. An empty table says nothing: they may all have expired.
+static TRACKS: AtomicBool = AtomicBool::new(false);
+
 /// What was last found.
 #[derive(Debug, Default)]
 pub(crate) struct Conntrack {
-    found: Option<(Instant, bool)>,
+    looked: Option<Instant>,
 }
 
 impl Conntrack {
-    /// Whether connections are tracked; with `now`, at this moment, else within the last second.
+    /// Whether connections are tracked, or were since this process started; with `now`, as far as
+    /// it can be seen at this moment, else within the last second.
     pub(crate) fn is_active(&mut self, now: bool) -> bool {
-        let fresh = self.found.filter(|(at, _)| !now && at.elapsed() < FRESH);
-        if let Some((_, active)) = fresh {
-            return active;
+        let fresh = self.looked.is_some_and(|at| at.elapsed() < FRESH);
+        if !TRACKS.load(Relaxed) && (now || !fresh) {
+            // Without the module there is no such file.
+            let count = fs::read_to_string(COUNT).unwrap_or_default();
+            TRACKS.fetch_or(is_positive(&count), Relaxed);
+            self.looked = Some(Instant::now());
         }
-        // Without the module there is no such file.
-        let count = fs::read_to_string(COUNT).unwrap_or_default();
-        let active = is_positive(&count);
-        self.found = Some((Instant::now(), active));
-        active
+        TRACKS.load(Relaxed)
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod fallbacks;
 mod hostile;
-mod raw;
+pub(crate) mod raw;
 
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;

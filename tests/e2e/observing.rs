@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a node observes of destinations before it relays flows to them.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use posthaste_lab::link::Link;
@@ -8,12 +10,20 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
+use crate::heralds::raw::send_syn;
 use crate::support::{
-    MODES, PORT, Pair, binary, counter, firewall, firewall_script, line, listen, network,
-    remove_firewall, until, until_counter,
+    MODES, PORT, Pair, binary, counter, dial, firewall, firewall_script, line, listen, network,
+    remove_firewall, target, until, until_counter,
 };
 
 const MS: Duration = Duration::from_millis(1);
+/// Translates whatever is forwarded.
+const MASQUERADE: &str = "table inet nat {
+chain post { type nat hook postrouting priority 100
+masquerade
+}
+}
+";
 
 /// A node that observes first, and finds every gain worth it.
 pub(crate) fn observing(host: &Namespace, mode: &str) -> Node {
@@ -119,10 +129,7 @@ fn firewall_changes_are_noticed() {
 fn masqueraded_clients_are_relayed() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    firewall_script(
-        network.node(0),
-        "table inet nat {\nchain post {\ntype nat hook postrouting priority 100;\nmasquerade\n}\n}\n",
-    );
+    firewall_script(network.node(0), MASQUERADE);
     for mode in MODES {
         let node = observing(network.node(0), mode);
         for family in Family::ALL {
@@ -218,4 +225,102 @@ fn limits_in_the_firewall_stop_relays() {
     assert!(!relays() && redirect(&node, "blocked") > 0);
     remove_firewall(router, "limits");
     until("it relays again", relays);
+}
+
+/// A client keeps its last ACK back until the firewall forbids what its SYN was allowed. That handshake says
+/// nothing of the rules that hold now.
+#[test]
+fn late_acks_carry_no_permission_over() {
+    for family in Family::ALL {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        // A SYN-ACK that the server repeats would tell that something was lost.
+        let repeats = network.server().sysctl("net.ipv4.tcp_synack_retries", "0");
+        repeats.expect("a namespace has its own settings");
+        let node = observing(network.node(0), "early");
+        let silence = "tcp flags & (syn | ack | rst) == ack drop";
+        firewall(network.client(), "late", &[("output", silence)]);
+        let target = target(&network, family, &listener);
+        let mut stream = dial(network.client(), target).expect("the client connects");
+        let forbidden = "tcp flags & (syn | ack) == syn drop";
+        firewall(network.node(0), "forbidding", &[("forward", forbidden)]);
+        until("the change is noticed", || {
+            let log = node.log();
+            log.iter().any(|line| line.contains("observed anew"))
+        });
+        remove_firewall(network.client(), "late");
+        stream.write_all(b"late").expect("the bytes are sent");
+        // The server has given the handshake up, or hears the rest of it.
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let _ = stream.read(&mut [0]);
+        let again = network
+            .client()
+            .run_in(|| TcpStream::connect_timeout(&target, Duration::from_secs(3)).map(drop));
+        assert!(again.is_err(), "{family}: what is forbidden is relayed");
+        assert_eq!(counter(&node, "relays_opened"), 0, "{family}");
+    }
+}
+
+/// Servers fall silent for a moment. That says nothing of this host.
+#[test]
+fn silent_servers_are_not_blamed_on_the_host() {
+    let network = line();
+    let node = Node::builder(network.node(0), binary());
+    let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
+    let node = node.config(config).observing();
+    let node = node.start().expect("the node becomes ready");
+    let listeners: Vec<_> = (80..86)
+        .map(|port| listen(network.server(), port))
+        .collect();
+    for listener in &listeners {
+        assert!(!connect(&network, &node, Family::V4, listener));
+    }
+    let outage = "tcp flags & (syn | ack) == syn drop";
+    firewall(network.server(), "outage", &[("input", outage)]);
+    for (listener, passed) in listeners.iter().zip(1..) {
+        let target = target(&network, Family::V4, listener);
+        network.client().run_in(|| {
+            let connected = TcpStream::connect_timeout(&target, Duration::from_millis(500));
+            assert!(connected.is_err(), "the server is silent");
+        });
+        until_counter(&node, "passed", passed);
+    }
+    remove_firewall(network.server(), "outage");
+    let listener = listen(network.server(), 90);
+    until("it relays", || {
+        connect(&network, &node, Family::V4, &listener)
+    });
+    assert_eq!(redirect(&node, "blocked"), 0, "the host is not in the way");
+}
+
+/// A neighbour of the client forges a SYN of its open connection, which was forwarded. The server answers
+/// such a SYN with a challenge (RFC 5961 section 4), and a node must do no more harm.
+#[test]
+fn forged_syns_do_not_end_forwarded_connections() {
+    for translates in [false, true] {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        if translates {
+            firewall_script(network.node(0), MASQUERADE);
+        }
+        let node = observing(network.node(0), "early");
+        let mut open = Pair::open(&network, Family::V4, &listener);
+        open.check();
+        for _ in 0..2 {
+            assert!(connect(&network, &node, Family::V4, &listener));
+        }
+        let ends = (
+            open.client_address(),
+            target(&network, Family::V4, &listener),
+        );
+        let (SocketAddr::V4(from), SocketAddr::V4(to)) = ends else {
+            panic!("{ends:?} are of IPv4");
+        };
+        send_syn(network.client(), from, to, &[]);
+        // When another is relayed, the forged SYN has been seen.
+        assert!(connect(&network, &node, Family::V4, &listener));
+        open.check();
+        open.close_client_first();
+        assert_eq!(counter(&node, "relays_opened"), 3);
+    }
 }

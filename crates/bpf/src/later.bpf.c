@@ -194,8 +194,14 @@ int open_flow(struct __sk_buff *skb)
 		key = fate >> FATE_BITS;
 		count(STAT_REDIRECTED);
 	}
+	if (!waiting && fate != FATE_PASS) {
+		give(skb, key);
+		/* Its listener may be gone: then the SYN is forwarded. */
+		if (!(skb->mark & redirect_mark))
+			bpf_map_delete_elem(&hidden, &pkt.flow);
+	}
 	if (!waiting)
-		return fate == FATE_PASS ? TC_ACT_UNSPEC : give(skb, key);
+		return TC_ACT_UNSPEC;
 	if (fate == FATE_PASS && is_followed())
 		return TC_ACT_UNSPEC;
 	if (fate != FATE_PASS)
@@ -225,13 +231,15 @@ static __always_inline __u32 microseconds(__u64 from_ns, __u64 to_ns)
 	return us < 0xffffffff ? us : 0xffffffff;
 }
 
-/* Learns from a handshake that the client's ACK completes. */
+/* Learns from a handshake that the client's ACK completes. The SYN is what the firewall
+ * judges: a client that keeps its ACK back must not carry over what held for the SYN. */
 STEP int learn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const struct observing *how = how_to_observe();
 	struct profile learned = {};
 	struct handshake *handshake;
 	struct profile_key key;
+	__u8 went_past = 1;
 	struct flow flow;
 	__u64 now;
 	__be32 isn;
@@ -243,9 +251,10 @@ STEP int learn(struct __sk_buff *skb, const struct packet *pkt)
 	if (!handshake || !handshake->syn_ack_ns || handshake->ack != pkt->tcp.ack_seq)
 		return 0;
 	key = profile_key(&flow);
-	if (handshake->flags == HANDSHAKE_LEFT && handshake->ifindex == skb->ifindex) {
+	if (handshake->flags == HANDSHAKE_LEFT && handshake->ifindex == skb->ifindex &&
+	    handshake->epoch == how->epoch) {
 		now = bpf_ktime_get_ns();
-		learned.learned_ns = now;
+		learned.learned_ns = handshake->syn_ns;
 		learned.until_ns = now + how->bypass_ns;
 		learned.source = handshake->source;
 		learned.ifindex = skb->ifindex;
@@ -261,6 +270,7 @@ STEP int learn(struct __sk_buff *skb, const struct packet *pkt)
 		count(STAT_LEARNED);
 	}
 	isn = handshake->isn;
+	bpf_map_update_elem(&forwarded, &flow, &went_past, BPF_ANY);
 	bpf_map_delete_elem(&leaving, &isn);
 	bpf_map_delete_elem(&handshakes, &flow);
 	return 0;

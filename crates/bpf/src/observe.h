@@ -39,6 +39,15 @@ struct {
 	__type(value, struct observing);
 } observing SEC(".maps");
 
+/* Flows whose handshakes were forwarded. A SYN of theirs may be forged by a neighbour
+ * of the client: it is forwarded, and the server knows what to think of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct flow);
+	__type(value, __u8);
+} forwarded SEC(".maps");
+
 /* Relayed flows whose source this host translates. What comes late for one that has
  * ended must not be forwarded: it would leave untranslated. */
 struct {

@@ -280,9 +280,14 @@ static __always_inline int advice_of(const struct profile *profile, const struct
 
 /* Forwards a SYN and observes what becomes of it. */
 static __always_inline void observe_handshake(struct __sk_buff *skb, const struct flow *flow,
-					      __be32 isn, __u64 now)
+					      __be32 isn, __u64 now, __u32 epoch)
 {
-	struct handshake made = { .syn_ns = now, .ifindex = skb->ifindex, .isn = isn };
+	struct handshake made = {
+		.syn_ns = now,
+		.ifindex = skb->ifindex,
+		.isn = isn,
+		.epoch = epoch,
+	};
 
 	bpf_map_update_elem(&handshakes, flow, &made, BPF_ANY);
 	bpf_map_update_elem(&leaving, &isn, flow, BPF_ANY);
@@ -321,12 +326,14 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 	}
 	profile = find_profile(&flow, skb->ifindex);
 	if (profile && is_current(profile, how, now)) {
+		if (bpf_map_lookup_elem(&forwarded, &flow))
+			return ADVICE_FORWARD;
 		advice = advice_of(profile, how, judgement);
 		if (advice != ADVICE_FORWARD && profile->translated)
 			bpf_map_update_elem(&hidden, &flow, &profile->translated, BPF_ANY);
 		return advice;
 	}
-	observe_handshake(skb, &flow, isn, now);
+	observe_handshake(skb, &flow, isn, now, how->epoch);
 	return ADVICE_FORWARD;
 }
 

@@ -164,9 +164,11 @@ struct handshake {
 	__be32 ack; /* that the client's ACK will have */
 	__u32 out_ifindex;
 	struct server_options options;
+	__u32 epoch; /* that its SYN came in */
 	__u16 syn_mss;
 	__u8 flags; /* HANDSHAKE_* */
 	__u8 translated;
+	__u8 pad[4];
 };
 #define HANDSHAKE_LEFT 1     /* its SYN was seen to leave this host */
 #define HANDSHAKE_REPEATED 2 /* a packet was lost: its times mean nothing */

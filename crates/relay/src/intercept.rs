@@ -48,6 +48,8 @@ pub struct Observed {
     pub server_rtt: Duration,
     /// A SYN-ACK of the node has left for the client since.
     pub answered: bool,
+    /// What was forwarded after a relay got no answer did get one.
+    pub bypassed: bool,
     /// The way on.
     pub path: Option<Path>,
 }

@@ -167,8 +167,12 @@ pub(crate) struct Worker<I> {
     workspace: Workspace,
     /// Flows that began in this turn, whose servers are not asked yet.
     unasked: Vec<u64>,
-    /// Trials in a row that got no answer.
+    /// Trials in a row that failed.
     failed_trials: u32,
+    /// When one has worked.
+    trial_worked: Option<Duration>,
+    /// The last one whose server did not answer, which does not yet say who was to blame.
+    silent_trial: Option<Flow>,
     /// Relays that want another turn.
     again: Vec<u64>,
     /// Relays that want another in a while.
@@ -325,6 +329,8 @@ impl<I: Intercept> Worker<I> {
             workspace: Workspace::new(),
             unasked: Vec::new(),
             failed_trials: 0,
+            trial_worked: None,
+            silent_trial: None,
             again: Vec::new(),
             lingering: Lingering::default(),
             ended: Vec::new(),

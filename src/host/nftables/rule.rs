@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One rule of nftables, from what the kernel tells of it.
 
+use std::ops::RangeInclusive;
+
 use posthaste_netlink::{attributes, text, u32_at};
 
 use super::{BODY_BYTES, Name, TABLE, find, number};
@@ -33,16 +35,39 @@ const CMP_DATA: u16 = 3;
 /// In the data of `dynset`: what is kept of each element.
 const DYNSET_EXPRESSION: u16 = 7;
 const DYNSET_EXPRESSIONS: u16 = 10;
-/// Expressions, and extensions of iptables, that let some connections pass and not others like them.
-const LIMITS: [&str; 8] = [
+/// In the data of `meta` and `ct`: what is looked at. `NFT_META_TIME_NS` to `NFT_META_TIME_HOUR`;
+/// `NFT_CT_PKTS` to `NFT_CT_AVGPKT`.
+const KEY: u16 = 2;
+const META_TIMES: RangeInclusive<u32> = 30..=32;
+const CT_AMOUNTS: RangeInclusive<u32> = 14..=16;
+/// In the data of `payload`: base and offset; `NFT_PAYLOAD_TRANSPORT_HEADER`,
+/// `NFT_PAYLOAD_INNER_HEADER`.
+const PAYLOAD_BASE: u16 = 2;
+const PAYLOAD_OFFSET: u16 = 3;
+const BASE_TRANSPORT: u32 = 2;
+const BASE_INNER: u32 = 3;
+/// Bytes of a TCP header without options.
+const TCP_HEADER: u32 = 20;
+/// Expressions, and extensions of iptables, that let some connections pass and not others like them, by
+/// how many there are, by the time, or by what they carry.
+const LIMITS: [&str; 17] = [
+    "NFQUEUE",
+    "bpf",
+    "connbytes",
     "connlimit",
     "hashlimit",
+    "layer7",
     "limit",
+    "ndpi",
+    "numgen",
+    "queue",
     "quota",
     "recent",
     "statistic",
-    "numgen",
-    "connbytes",
+    "string",
+    "time",
+    "tls",
+    "u32",
 ];
 
 /// Which marks of packets a rule is for.
@@ -117,6 +142,7 @@ impl Rule {
             .filter(|_| ["match", "target"].contains(&name.as_str()))
             .map(text);
         self.limits |= LIMITS.contains(&extension.as_deref().unwrap_or(&name));
+        self.limits |= looks_beyond(&name, data);
         match name.as_str() {
             "counter" | "log" => {}
             "immediate" => self.take_verdict(data),
@@ -175,6 +201,22 @@ impl Rule {
             }
             _ => self.is_narrower = true,
         }
+    }
+}
+
+/// Whether an expression looks at what differs between one connection of two hosts with a service and
+/// the next: the time, amounts of data, what is carried.
+fn looks_beyond(name: &str, data: &[u8]) -> bool {
+    let field = |kind| find(data, kind).and_then(number);
+    match name {
+        "meta" => field(KEY).is_some_and(|key| META_TIMES.contains(&key)),
+        "ct" => field(KEY).is_some_and(|key| CT_AMOUNTS.contains(&key)),
+        "payload" => match field(PAYLOAD_BASE) {
+            Some(BASE_INNER) => true,
+            Some(BASE_TRANSPORT) => field(PAYLOAD_OFFSET).is_some_and(|at| at >= TCP_HEADER),
+            _ => false,
+        },
+        _ => false,
     }
 }
 

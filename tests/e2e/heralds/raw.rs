@@ -12,7 +12,7 @@ const TCP: u8 = 6;
 const SYN: u8 = 0x02;
 
 /// Sends a SYN from a host, under any source address. Options are filled up with no-operations.
-pub(super) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
+pub(crate) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
     let packet = packet(from, to, options);
     let send = || {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routers that limit how many connections there are, or how fast they come.
 
-use super::probe::crowds;
+use super::probe::{answered, crowds};
 use super::row::Row;
 use super::site::{ROUTER, Site};
 
@@ -61,4 +61,42 @@ fn table_of_connections_full() {
     };
     let probes = [crowds(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
     Row::new(build, probes).run();
+}
+
+/// A router for children, with hours; here they last.
+#[test]
+fn hours() {
+    let build = || {
+        limiting(
+            "table IP guard {
+            chain through { type filter hook forward priority 0; policy accept
+            tcp dport 81 meta time < \"2020-01-01 00:00:00\" drop
+            }
+            }",
+        )
+    };
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("client@LAN.2", ("WAN.2", 81)),
+    ];
+    Row::new(build, probes).relays_none().run();
+}
+
+/// A firewall that looks at what connections carry.
+#[test]
+fn contents() {
+    let build = || {
+        limiting(
+            "table IP guard {
+            chain through { type filter hook forward priority 0; policy accept
+            tcp dport 81 @th,160,32 0x47455420 drop
+            }
+            }",
+        )
+    };
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("client@LAN.2", ("WAN.2", 81)),
+    ];
+    Row::new(build, probes).relays_none().run();
 }

@@ -225,9 +225,10 @@ impl Pair {
     pub(super) fn line(&self, log: &[String]) -> String {
         let side = |life: &Life| {
             let end = |end: Option<(Duration, End)>| {
-                end.map_or("no end".to_owned(), |(time, end)| {
-                    format!("{} at {:.3} s", end.name(), time.as_secs_f64())
-                })
+                end.map_or_else(
+                    || "no end".to_owned(),
+                    |(time, end)| format!("{} at {:.3} s", end.name(), time.as_secs_f64()),
+                )
             };
             format!("client {}, server {}", end(life.client), end(life.server))
         };

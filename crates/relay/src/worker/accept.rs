@@ -112,7 +112,7 @@ impl<I: Intercept> Worker<I> {
         let asked = pending.asked;
         let step = pending.opening.on_accept();
         if std::mem::take(&mut pending.trial) {
-            self.failed_trials = 0;
+            self.on_proved_trial();
         }
         self.prove(key);
         match step {

@@ -515,7 +515,11 @@ impl<I: Intercept> Worker<I> {
         {
             return self.end_with(key, outcome, error);
         }
-        let Some(pending) = self.pending(key) else {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let flow = entry.flow;
+        let Some(pending) = entry.pending() else {
             return;
         };
         let trial = pending.trial;
@@ -530,7 +534,7 @@ impl<I: Intercept> Worker<I> {
         if (own_word && error.is_none()) || (trial && silent) {
             self.forward_held(key);
             if trial {
-                self.on_failed_trial();
+                self.on_silent_trial(flow);
             }
         } else if silent {
             self.let_pass(key);

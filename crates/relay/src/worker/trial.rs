@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use crate::flow::Flow;
 use crate::intercept::{Intercept, Path, Source};
 
 use super::Worker;
@@ -19,6 +20,8 @@ use super::hop::Kept;
 pub(super) const DELIVERY: Duration = Duration::from_millis(50);
 /// Trials in a row that fail until this host is thought to stand in the way of relays.
 const FAILED_MAX: u32 = 3;
+/// How long a trial that has worked speaks for this host.
+const WORKING: Duration = Duration::from_secs(600);
 /// How long a server may take, besides three times the round trip that was observed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -89,13 +92,31 @@ impl<I: Intercept> Worker<I> {
         true
     }
 
-    /// A trial got no answer. Where none of several does, none will.
-    pub(super) fn on_failed_trial(&mut self) {
+    /// The server of a trial did not answer. It, or the network, may be out of order: that counts against
+    /// this host only once what was forwarded after it got an answer, which is seen when the next one fails.
+    pub(super) fn on_silent_trial(&mut self, flow: Flow) {
+        let former = self.silent_trial.replace(flow);
+        let observed = former.and_then(|former| self.intercept.observed(&former));
+        if observed.is_some_and(|observed| observed.bypassed) {
+            self.on_failed_trial();
+        }
+    }
+
+    /// A trial failed for this host. Where several do and none works, all will. Where some have
+    /// worked of late, one client and its servers may have arranged it.
+    fn on_failed_trial(&mut self) {
         self.failed_trials += 1;
-        if self.failed_trials >= FAILED_MAX {
+        let works = self.trial_worked.is_some_and(|at| self.now - at < WORKING);
+        if self.failed_trials >= FAILED_MAX && !works {
             self.failed_trials = 0;
             self.intercept.block();
         }
+    }
+
+    /// The client of a trial has completed its handshake.
+    pub(super) fn on_proved_trial(&mut self) {
+        self.failed_trials = 0;
+        self.trial_worked = Some(self.now);
     }
 
     /// Gives a flow back to forwarding whose client this host does not answer. The reset for the
