@@ -150,10 +150,27 @@ fn masqueraded_clients_are_relayed() {
 
 #[test]
 fn hosts_that_drop_what_is_for_themselves_forward() {
+    hosts_that_refuse_forward("");
+}
+
+#[test]
+fn hosts_that_reject_what_is_for_themselves_forward() {
+    hosts_that_refuse_forward("reject");
+}
+
+#[test]
+fn hosts_that_reset_what_is_for_themselves_forward() {
+    hosts_that_refuse_forward("meta l4proto tcp reject with tcp reset");
+}
+
+/// A node on a host whose input chain ends with a rule, and drops the rest.
+fn hosts_that_refuse_forward(last: &str) {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let input = "policy drop;\nct state established,related accept\nip6 nexthdr icmpv6 accept";
-    firewall(network.node(0), "strict", &[("input", input)]);
+    let input = format!(
+        "policy drop;\nct state established,related accept\nip6 nexthdr icmpv6 accept\n{last}"
+    );
+    firewall(network.node(0), "strict", &[("input", &input)]);
     for mode in MODES {
         let node = observing(network.node(0), mode);
         for family in Family::ALL {

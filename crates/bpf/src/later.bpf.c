@@ -186,8 +186,10 @@ int open_flow(struct __sk_buff *skb)
 		fate = judge(skb, &pkt);
 	else
 		waiting = false;
-	if (fate == FATE_PASS)
+	if (fate == FATE_PASS) {
 		bpf_map_delete_elem(&hidden, &pkt.flow);
+		bpf_map_delete_elem(&trials, &pkt.flow);
+	}
 	if (fate == FATE_HOLD)
 		return TC_ACT_SHOT;
 	if (fate != FATE_PASS) {
@@ -592,6 +594,9 @@ int find_listener(struct bpf_sk_lookup *ctx)
 SEC("tc")
 int inject(struct __sk_buff *skb)
 {
+	/* What leaves is the node's own word. */
+	if (!(skb->cb[1] & BPF_F_INGRESS))
+		skb->mark |= socket_mark;
 	return bpf_clone_redirect(skb, skb->cb[0], skb->cb[1]);
 }
 

@@ -2,7 +2,8 @@
 /*
  * Watches handshakes leave by an interface: SYNs toward servers, with the addresses
  * that NAT gave them, and SYN-ACKs toward clients. No packet is changed; a SYN of the
- * node's own is dropped if it would leave under an address that was not observed.
+ * node's own is dropped if it would leave under an address that was not observed, and so
+ * is what this host refuses the client of a trial.
  *
  * observe        tc egress on every interface
  */
@@ -19,6 +20,11 @@
 #define TCP_OPTION_TIMESTAMPS 8	  /* RFC 7323 section 3 */
 #define TCP_FLAGS_AT 13
 #define TCP_SYN 2
+#define TCP_RST 4
+/* Beside TCP's flags: an ICMP message. */
+#define ICMP_MESSAGE 0x100
+#define ICMP_DEST_UNREACH 3
+#define ICMPV6_DEST_UNREACH 1
 
 /* A walk over the options of a SYN-ACK. */
 struct walk {
@@ -141,6 +147,7 @@ static __always_inline void see_own_syn_ack(const struct flow *flow, __u32 ifind
 
 	if (profile && profile->state == PROFILE_LEARNED)
 		profile->state = PROFILE_PROVED;
+	bpf_map_delete_elem(&trials, flow);
 }
 
 /* A SYN-ACK leaves toward a client; its TCP header is at `at`. */
@@ -170,9 +177,40 @@ STEP int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	return 0;
 }
 
-/* The flags of a TCP segment, or 0 for what is none: all that is looked at of
- * most packets. */
-static __always_inline __u8 tcp_flags(struct __sk_buff *skb, __u32 at)
+/* A reset leaves toward the client of a trial. The server's come as the node's own
+ * word: this one is the host's, which rejects what is delivered to it. */
+STEP int judge_reset(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct flow flow;
+
+	if (!pkt || (skb->mark & socket_mark))
+		return TC_ACT_UNSPEC;
+	flow = reversed(&pkt->flow);
+	return bpf_map_lookup_elem(&trials, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* The same by an ICMP error, whose message is at `at`. */
+STEP int judge_unreachable(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct packet quoted = {};
+	__be16 ports[2];
+	__u8 type;
+
+	if (!pkt || (skb->mark & socket_mark) || bpf_skb_load_bytes(skb, at, &type, sizeof(type)) ||
+	    type != (pkt->family == AF_INET ? ICMP_DEST_UNREACH : ICMPV6_DEST_UNREACH))
+		return TC_ACT_UNSPEC;
+	at = parse_ip(skb, &quoted, at + 8);
+	if (!at || quoted.protocol != IPPROTO_TCP || quoted.fragment ||
+	    bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return TC_ACT_UNSPEC;
+	quoted.flow.client_port = ports[0];
+	quoted.flow.server_port = ports[1];
+	return bpf_map_lookup_elem(&trials, &quoted.flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* The flags of a TCP segment, ICMP_MESSAGE, or 0 for what is neither: all that is
+ * looked at of most packets. */
+static __always_inline __u32 kind_of(struct __sk_buff *skb, __u32 at)
 {
 	__u8 flags = 0, protocol = 0, version_and_length = 0;
 
@@ -186,6 +224,8 @@ static __always_inline __u8 tcp_flags(struct __sk_buff *skb, __u32 at)
 			return 0;
 		at += sizeof(struct ipv6hdr);
 	}
+	if (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6)
+		return ICMP_MESSAGE;
 	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + TCP_FLAGS_AT, &flags, 1))
 		return 0;
 	return flags;
@@ -197,14 +237,23 @@ int observe(struct __sk_buff *skb)
 	__u32 ifindex = skb->ifindex;
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	struct packet pkt = {};
-	__u32 at;
+	__u32 at, kind;
 
 	/* A tagged frame was seen on its VLAN device. */
-	if (!device || skb->vlan_present || !(tcp_flags(skb, device->l2_bytes) & TCP_SYN))
+	if (!device || skb->vlan_present)
+		return TC_ACT_UNSPEC;
+	kind = kind_of(skb, device->l2_bytes);
+	if (!(kind & (TCP_SYN | TCP_RST | ICMP_MESSAGE)))
 		return TC_ACT_UNSPEC;
 	at = parse_ip(skb, &pkt, device->l2_bytes);
-	if (!at || pkt.fragment || !parse_tcp(skb, &pkt, at))
+	if (!at || pkt.fragment)
 		return TC_ACT_UNSPEC;
+	if (kind == ICMP_MESSAGE)
+		return judge_unreachable(skb, &pkt, at);
+	if (!parse_tcp(skb, &pkt, at))
+		return TC_ACT_UNSPEC;
+	if (pkt.tcp.rst)
+		return judge_reset(skb, &pkt);
 	if (!pkt.tcp.ack)
 		return see_syn(skb, &pkt, at);
 	see_syn_ack(skb, &pkt, at);

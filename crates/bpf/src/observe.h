@@ -57,6 +57,15 @@ struct {
 	__type(value, __u8);
 } hidden SEC(".maps");
 
+/* Flows that are tried, until the node has answered their client or given them back:
+ * what the host itself refuses of them is not for the client to hear. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct flow);
+	__type(value, __u8);
+} trials SEC(".maps");
+
 /* One value: until when nothing is relayed that has to be observed (CLOCK_MONOTONIC,
  * ns), since this host stands in the way of relays. */
 struct {

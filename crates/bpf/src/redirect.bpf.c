@@ -329,6 +329,8 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 		if (bpf_map_lookup_elem(&forwarded, &flow))
 			return ADVICE_FORWARD;
 		advice = advice_of(profile, how, judgement);
+		if (advice == ADVICE_TRY)
+			bpf_map_update_elem(&trials, &flow, &profile->state, BPF_ANY);
 		if (advice != ADVICE_FORWARD && profile->translated)
 			bpf_map_update_elem(&hidden, &flow, &profile->translated, BPF_ANY);
 		return advice;
@@ -414,6 +416,7 @@ STEP int unhide(const struct packet *pkt)
 	if (pkt) {
 		flow = pkt->flow;
 		bpf_map_delete_elem(&hidden, &flow);
+		bpf_map_delete_elem(&trials, &flow);
 	}
 	return TC_ACT_UNSPEC;
 }

@@ -264,6 +264,7 @@ mod tests {
     fn life(client: End, server: Option<End>) -> Life {
         Life {
             begun: at(5000),
+            port: None,
             client: Some((at(5100), client)),
             arrived: server.map(|_| at(5050)),
             server: server.map(|end| (at(5100), end)),
