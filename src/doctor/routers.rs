@@ -4,9 +4,9 @@
 //!
 //! A node observes before it relays, so most of it does no harm. What has it only forward is a warning.
 
+use super::Finding;
 use super::checks::{Check, finding, ok, or_ok, warn};
 use super::host::Host;
-use super::{Finding, Level};
 use crate::config::Config;
 use crate::host::nftables::{BaseChain, Hook};
 
@@ -87,30 +87,24 @@ fn own_rules(host: &Host, config: &Config) -> Vec<Finding> {
 /// A chain that drops packets of relays, which have this mark.
 fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
     let name = &chain.name;
-    // The trial of a relay is what a client is refused by: nobody tells it of what is dropped.
-    let (level, what) = match (chain.hook, chain.rejects) {
-        (Hook::Input, true) => (
-            Level::Fail,
-            "rejects what no rule accepts: clients that may not connect to this host itself are refused when \
-             their connections begin to be relayed",
-        ),
-        (Hook::Input, false) => (
-            Level::Warn,
-            "drops what no rule accepts: connections of clients that may not connect to this host itself are \
-             forwarded and not relayed",
-        ),
-        _ => (
-            Level::Warn,
-            "refuses what no rule accepts: connections with servers that this host itself may not connect to are \
-             forwarded and not relayed",
-        ),
+    let what = if chain.hook == Hook::Input {
+        "refuses what no rule accepts: connections of clients that may not connect to this host itself are forwarded \
+         and not relayed"
+    } else {
+        "refuses what no rule accepts: connections with servers that this host itself may not connect to are \
+         forwarded and not relayed"
     };
     let mut remedy = format!("nft insert rule {name} meta mark \\& {mark:#x} == {mark:#x} accept");
     if !host.firewalls.is_empty() {
         let managers = host.firewalls.join(", ");
         remedy += &format!(" # {managers}: in its configuration too, or a reload removes it");
     }
-    finding(OWN_RULES, level, format!("{name} {what}"), remedy)
+    finding(
+        OWN_RULES,
+        super::Level::Warn,
+        format!("{name} {what}"),
+        remedy,
+    )
 }
 
 /// Rules in FORWARD do not count what is relayed, so a node does not relay there.

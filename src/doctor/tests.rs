@@ -236,7 +236,6 @@ fn chain(hook: Hook) -> BaseChain {
         hook,
         translates: false,
         drops: true,
-        rejects: false,
         accepts: Vec::new(),
     }
 }
@@ -318,19 +317,11 @@ fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const AILMENTS: [Ailment; 43] = [
-    (
-        |h, _| {
-            h.firewall.chains.push(chain(Hook::Input));
-            h.firewall.chains[0].rejects = true;
-        },
-        Level::Fail,
-        "ip filter input rejects what no rule accepts",
-    ),
+const AILMENTS: [Ailment; 42] = [
     (
         |h, _| h.firewall.chains.push(chain(Hook::Input)),
         Level::Warn,
-        "ip filter input drops what no rule accepts: connections of clients that may not connect to this host",
+        "ip filter input refuses what no rule accepts: connections of clients that may not connect to this host",
     ),
     (
         |h, _| h.firewall.chains.push(chain(Hook::Output)),

@@ -7,9 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use posthaste_netlink::Netlink;
 
-/// `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV4_RULE`, `RTMGRP_IPV6_IFADDR`,
-/// `RTMGRP_IPV6_ROUTE`, and of `RTNLGRP_IPV6_RULE`, which is group 19, the bit.
-const ROUTING_GROUPS: u32 = 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18;
+/// `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`.
+const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
+/// `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV4_RULE`, `RTMGRP_IPV6_ROUTE`, and of `RTNLGRP_IPV6_RULE`, which is
+/// group 19, the bit.
+const ROUTING_GROUPS: u32 = 0x40 | 0x80 | 0x400 | 1 << 18;
 /// `NFNLGRP_NFTABLES`, which is group 7.
 const NFTABLES_GROUPS: u32 = 1 << 6;
 
@@ -18,7 +20,9 @@ const NFTABLES_GROUPS: u32 = 1 << 6;
 pub(crate) enum HostChange {
     /// Firewall rules, or elements of their sets.
     Firewall,
-    /// Routes, routing rules or addresses.
+    /// Addresses of its own.
+    Addresses,
+    /// Routes or routing rules.
     Routing,
 }
 
@@ -27,6 +31,7 @@ impl HostChange {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Firewall => "firewall",
+            Self::Addresses => "addresses",
             Self::Routing => "routing",
         }
     }
@@ -47,6 +52,7 @@ impl ChangeWatch {
     pub(crate) fn open(change: HostChange) -> io::Result<Self> {
         let notifications = match change {
             HostChange::Firewall => Netlink::subscribed_to_netfilter(NFTABLES_GROUPS)?,
+            HostChange::Addresses => Netlink::subscribed(ADDRESS_GROUPS)?,
             HostChange::Routing => Netlink::subscribed(ROUTING_GROUPS)?,
         };
         Ok(Self {

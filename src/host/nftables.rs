@@ -50,8 +50,6 @@ pub(crate) struct BaseChain {
     pub(crate) translates: bool,
     /// What no rule accepts is dropped or rejected: by the policy, or by a rule for everything.
     pub(crate) drops: bool,
-    /// It says so to whoever sent it: a rule for everything rejects.
-    pub(crate) rejects: bool,
     /// Packets that a rule of it, or of a chain that it leads to, accepts by nothing but their mark.
     pub(crate) accepts: Vec<MarkMatch>,
 }
@@ -116,11 +114,7 @@ fn with_rules(
     rules: &BTreeMap<Name, Vec<Rule>>,
 ) -> BaseChain {
     let own = rules.get(name).into_iter().flatten();
-    let refusal = own.into_iter().find(|rule| rule.refuses_all());
-    if let Some(rule) = refusal {
-        base.drops = true;
-        base.rejects = rule.rejects;
-    }
+    base.drops |= own.into_iter().any(Rule::refuses_all);
     let led_to = led_to(vec![name], chains, rules).into_iter();
     let all = led_to.filter_map(|name| rules.get(name)).flatten();
     base.accepts = all.filter_map(Rule::accepted_mark).collect();
@@ -209,7 +203,6 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
         hook,
         translates: find(all, CHAIN_TYPE).map(text).as_deref() == Some("nat"),
         drops: find(all, CHAIN_POLICY).and_then(number) == Some(0),
-        rejects: false,
         accepts: Vec::new(),
     });
     Some((name, base))

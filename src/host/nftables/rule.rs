@@ -94,8 +94,6 @@ pub(super) struct Rule {
     pub(super) jumps: Vec<Option<String>>,
     /// What it says of all packets that it is for, if that is to accept or to refuse them.
     accepts: Option<bool>,
-    /// It tells the sender of what it refuses.
-    pub(super) rejects: bool,
     /// The packet's mark is looked at, through this mask.
     mask: Option<u32>,
     mark: Option<MarkMatch>,
@@ -148,8 +146,8 @@ impl Rule {
             "immediate" => self.take_verdict(data),
             "reject" | "queue" | "synproxy" | "target" => {
                 self.decides = true;
-                self.rejects = name == "reject" || extension.as_deref() == Some("REJECT");
-                self.accepts = self.rejects.then_some(false);
+                let rejects = name == "reject" || extension.as_deref() == Some("REJECT");
+                self.accepts = rejects.then_some(false);
             }
             // It may be a map of verdicts.
             "lookup" => {

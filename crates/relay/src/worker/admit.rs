@@ -209,7 +209,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Has the SYN of an opening flow forwarded, and leaves its gate to expire.
-    fn forward_held(&mut self, key: u64) {
+    pub(super) fn forward_held(&mut self, key: u64) {
         let Some(pending) = self.pending(key) else {
             return;
         };
@@ -522,7 +522,9 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let trial = pending.trial;
+        if pending.trial {
+            return self.give_trial_back(key, flow, outcome);
+        }
         let answer = match (outcome, error, &pending.syn) {
             (Outcome::UpstreamRefused | Outcome::HopFailed, _, Some(syn)) => syn.reset(),
             (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
@@ -530,13 +532,9 @@ impl<I: Intercept> Worker<I> {
         };
         // Not the network's word but this host's: let it say so itself.
         let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
-        let silent = outcome == Outcome::ConnectTimeout;
-        if (own_word && error.is_none()) || (trial && silent) {
+        if own_word && error.is_none() {
             self.forward_held(key);
-            if trial {
-                self.on_silent_trial(flow);
-            }
-        } else if silent {
+        } else if outcome == Outcome::ConnectTimeout {
             self.let_pass(key);
         }
         self.inject(answer, Heading::Out);

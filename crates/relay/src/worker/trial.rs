@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::flow::Flow;
 use crate::intercept::{Intercept, Path, Source};
+use crate::outcome::Outcome;
 
 use super::Worker;
 use super::hop::Kept;
@@ -92,9 +93,19 @@ impl<I: Intercept> Worker<I> {
         true
     }
 
+    /// A trial got no connection with its server: the client's own SYN may fare otherwise. That it was
+    /// refused or cannot be reached may be this host's word too.
+    pub(super) fn give_trial_back(&mut self, key: u64, flow: Flow, outcome: Outcome) {
+        self.forward_held(key);
+        if outcome == Outcome::ConnectTimeout {
+            self.on_silent_trial(flow);
+        }
+        self.end(key, outcome);
+    }
+
     /// The server of a trial did not answer. It, or the network, may be out of order: that counts against
     /// this host only once what was forwarded after it got an answer, which is seen when the next one fails.
-    pub(super) fn on_silent_trial(&mut self, flow: Flow) {
+    fn on_silent_trial(&mut self, flow: Flow) {
         let former = self.silent_trial.replace(flow);
         let observed = former.and_then(|former| self.intercept.observed(&former));
         if observed.is_some_and(|observed| observed.bypassed) {
