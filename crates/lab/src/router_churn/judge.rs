@@ -225,9 +225,10 @@ impl Pair {
     pub(super) fn line(&self, log: &[String]) -> String {
         let side = |life: &Life| {
             let end = |end: Option<(Duration, End)>| {
-                end.map_or("no end".to_owned(), |(time, end)| {
-                    format!("{} at {:.3} s", end.name(), time.as_secs_f64())
-                })
+                end.map_or_else(
+                    || "no end".to_owned(),
+                    |(time, end)| format!("{} at {:.3} s", end.name(), time.as_secs_f64()),
+                )
             };
             format!("client {}, server {}", end(life.client), end(life.server))
         };
@@ -263,6 +264,7 @@ mod tests {
     fn life(client: End, server: Option<End>) -> Life {
         Life {
             begun: at(5000),
+            port: None,
             client: Some((at(5100), client)),
             arrived: server.map(|_| at(5050)),
             server: server.map(|end| (at(5100), end)),

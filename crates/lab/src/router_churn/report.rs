@@ -75,7 +75,7 @@ fn by_kind(pairs: &[Pair]) -> Table {
         let of: Vec<&Pair> = pairs.iter().filter(|p| p.plan.kind == kind).collect();
         let median = |life| {
             percentile(&times(pairs, kind, life), 50.0)
-                .map_or("-".to_owned(), |ms| format!("{ms:.1}"))
+                .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
         };
         table.push([
             kind.name().to_owned(),
