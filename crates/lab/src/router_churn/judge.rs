@@ -325,11 +325,11 @@ mod tests {
     fn what_was_learned_of_an_address_that_changed_is_told_apart() {
         let good = life(End::Planned, Some(End::Planned));
         let mut reset = life(End::Reset, None);
-        reset.begun = at(17_000);
+        (reset.begun, reset.client) = (at(17_000), Some((at(17_100), End::Reset)));
         let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
         assert_eq!(of(Fault::Address), Verdict::Stale);
         assert_eq!(of(Fault::Upgrade), Verdict::Worse);
-        reset.begun = at(19_000);
+        (reset.begun, reset.client) = (at(19_000), Some((at(19_100), End::Reset)));
         let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
         assert_eq!(of(Fault::Address), Verdict::Worse);
     }
