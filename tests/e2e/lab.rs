@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's experiments with a controller, made small: real nodes, a real controller, and records that
-//! hold what was measured. How fast anything was is not looked at here.
+//! Some of the lab's experiments, made small: real nodes, and records that hold what was measured. How fast
+//! anything was is not looked at here.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::Parser;
 use posthaste_lab::record::Record;
 use posthaste_lab::scratch::Scratch;
-use posthaste_lab::{fleet, overlay};
+use posthaste_lab::{fleet, overlay, router_churn};
 
 #[derive(Debug, Parser)]
 struct Fleet {
@@ -20,6 +20,12 @@ struct Fleet {
 struct Overlay {
     #[command(flatten)]
     args: overlay::Args,
+}
+
+#[derive(Debug, Parser)]
+struct RouterChurn {
+    #[command(flatten)]
+    args: router_churn::Args,
 }
 
 /// Arguments that every experiment takes, and some of its own.
@@ -98,4 +104,19 @@ fn a_small_overlay_carries_what_others_carry_too() {
         "{:?}",
         record.remarks
     );
+}
+
+/// What fails here is said by the experiment, connection by connection.
+#[test]
+fn a_router_that_changes_serves_its_clients_as_well_with_a_node_that_dies() {
+    let output = Scratch::new().unwrap();
+    let few = ["--connections", "2000", "--rate", "100"];
+    let churn = RouterChurn::parse_from(words(output.path(), &few));
+    router_churn::run(&churn.args).unwrap();
+    let record = record(output.path());
+    let [kinds, faults] = [0, 1].map(|table: usize| &record.tables[table].rows);
+    assert_eq!(kinds.len(), 11, "{kinds:?}");
+    let count = |row: &Vec<String>| row[1].parse::<u64>().unwrap();
+    assert_eq!(kinds.iter().map(count).sum::<u64>(), 2000);
+    assert_eq!(faults.iter().map(count).sum::<u64>(), 10, "{faults:?}");
 }

@@ -323,15 +323,20 @@ mod tests {
 
     #[test]
     fn what_was_learned_of_an_address_that_changed_is_told_apart() {
-        let good = life(End::Planned, Some(End::Planned));
-        let mut reset = life(End::Reset, None);
-        reset.begun = at(17_000);
-        let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
-        assert_eq!(of(Fault::Address), Verdict::Stale);
-        assert_eq!(of(Fault::Upgrade), Verdict::Worse);
-        reset.begun = at(19_000);
-        let of = |fault| judged(Kind::ServerFirst, good, reset, &[fault]);
-        assert_eq!(of(Fault::Address), Verdict::Worse);
+        let later = |mut life: Life, begun: u64| {
+            let over = |end: Option<(Duration, End)>| end.map(|(_, end)| (at(begun + 100), end));
+            (life.client, life.server) = (over(life.client), over(life.server));
+            life.begun = at(begun);
+            life
+        };
+        let of = |fault, begun| {
+            let good = later(life(End::Planned, Some(End::Planned)), begun);
+            let reset = later(life(End::Reset, None), begun);
+            judged(Kind::ServerFirst, good, reset, &[fault])
+        };
+        assert_eq!(of(Fault::Address, 17_000), Verdict::Stale);
+        assert_eq!(of(Fault::Upgrade, 17_000), Verdict::Worse);
+        assert_eq!(of(Fault::Address, 19_000), Verdict::Worse);
     }
 
     #[test]

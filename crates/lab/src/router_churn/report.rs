@@ -104,6 +104,8 @@ fn by_phase(run: &Run) -> Table {
         "with",
         "reset without",
         "with",
+        "much longer without",
+        "with",
         "BROKEN",
     ];
     let mut table = Table::new(
@@ -111,7 +113,8 @@ fn by_phase(run: &Run) -> Table {
         &columns,
     );
     let name = |fault: Option<Fault>| fault.map_or("nothing", Fault::name);
-    let phases: BTreeSet<&str> = run.pairs.iter().map(|pair| name(pair.phase)).collect();
+    let faults = run.spans.iter().map(|span| span.fault.name());
+    let phases: BTreeSet<&str> = faults.chain([name(None)]).collect();
     for phase in phases {
         let of = run.pairs.iter().filter(|pair| name(pair.phase) == phase);
         let of: Vec<&Pair> = of.collect();
@@ -130,6 +133,8 @@ fn by_phase(run: &Run) -> Table {
             ended(with, End::Hung),
             ended(direct, End::Reset),
             ended(with, End::Reset),
+            count(&of, Pair::much_longer_without),
+            count(&of, Pair::much_longer_with),
             count(&of, |pair| pair.verdict.is_broken()),
         ]);
     }

@@ -372,8 +372,14 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
+        let connect = entry.rule.rule.timeouts.connect;
         if let Some(pending) = entry.pending() {
             pending.prove_by = now + if pending.trial { DELIVERY } else { expiry };
+            if pending.trial {
+                // The server has answered as soon as a trial wants it to: its handshake has the time
+                // of any from here on, or a busy worker would reset a client that it has accepted.
+                pending.connect_by = pending.connecting + connect;
+            }
         }
         if entry.asker().is_some() {
             return self.answer(key);
