@@ -144,8 +144,10 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
     let links = poll(listeners.links).context("poll for interfaces")?;
     tokio::spawn(pass_on_links(links, Arc::clone(control)));
     for watch in listeners.changes {
-        // The node's own, while it started.
-        watch.take().context("read changes of this host")?;
+        // What changed while the node started is not to be learned from; most of it is its own.
+        if watch.take().context("read changes of this host")? {
+            control.node.on_change(watch.change());
+        }
         let watch = poll(watch).context("poll for changes of this host")?;
         tokio::spawn(pass_on_changes(watch, Arc::clone(control)));
     }
@@ -275,11 +277,11 @@ async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
 
 /// Subscribes to changes of firewall and routing. A kernel without nftables has none to tell.
 fn changes() -> anyhow::Result<Vec<ChangeWatch>> {
-    let routing =
-        ChangeWatch::open(HostChange::Routing).context("subscribe to changes of routes")?;
+    let of = |change| ChangeWatch::open(change).context("subscribe to changes of this host");
+    let others = [of(HostChange::Routing)?, of(HostChange::Addresses)?];
     Ok(ChangeWatch::open(HostChange::Firewall)
         .into_iter()
-        .chain([routing])
+        .chain(others)
         .collect())
 }
 
@@ -308,7 +310,7 @@ async fn pass_on_changes(watch: AsyncFd<ChangeWatch>, control: Arc<Control>) {
 /// anyway.
 fn pause_after(change: HostChange) -> Duration {
     match change {
-        HostChange::Firewall => Duration::from_millis(200),
+        HostChange::Firewall | HostChange::Addresses => Duration::from_millis(200),
         HostChange::Routing => Duration::from_secs(10),
     }
 }
