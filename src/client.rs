@@ -413,7 +413,7 @@ mod tests {
         };
         let status = serde_json::json!({
             "version": "", "pid": 1, "state": "ready", "started": "", "uptime_seconds": 1.0,
-            "config": null, "workers": 1, "interfaces": [], "transparent": true,
+            "config": null, "workers": 1, "interfaces": [], "transparent": true, "blocked": false,
             "counters": {}, "ended": {}, "redirect": {}, "rules": [], "controller": null,
             "saved": {"relays": 0, "first_byte_seconds": 0.0, "end_seconds": 0.0,
                 "slower": 0, "slower_seconds": 0.0},
