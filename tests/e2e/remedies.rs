@@ -20,7 +20,7 @@ fn words(answer: &Value, check: &str) -> String {
     of_check.map(|finding| what(finding) + "\n").collect()
 }
 
-/// The commands that `doctor` advises about rules for the host itself, which are findings of this level.
+/// The commands that `doctor` advises about rules for the host itself, in warnings.
 fn commands(host: &Namespace) -> Vec<String> {
     let (_, answer) = doctor(host);
     let complaints = complaints(&answer, "own rules").into_iter();
