@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes the tc filters a killed node leaves on kernels before 6.6, where
-//! the redirect program is not held by a link. They pass every packet by then,
+//! the programs are not held by links. They pass every packet by then,
 //! but cost time per packet.
 
 use std::io;
@@ -16,8 +16,10 @@ const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
 /// Bytes of `struct tcmsg`.
 const BODY_BYTES: usize = 20;
-/// The ingress side of the clsact queueing discipline.
-const INGRESS: u32 = 0xffff_fff2;
+/// The two sides of the clsact queueing discipline.
+const SIDES: [u32; 2] = [0xffff_fff2, 0xffff_fff3];
+/// What our programs there are called.
+const PROGRAMS: [&str; 2] = ["redirect", "observe"];
 /// Handle and priority that the loader gives its filter; that of a node that replaced others has
 /// one more for each of them.
 const HANDLE: u32 = 0x7068;
@@ -40,12 +42,14 @@ pub(super) fn remove_of(successions: u16, report: &mut Report) -> anyhow::Result
 
 fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Result<()> {
     let mut netlink = Netlink::route().context("open a netlink socket")?;
-    for link in links().context("list interfaces")? {
+    let links = links().context("list interfaces")?;
+    let places = links.iter().flat_map(|link| SIDES.map(|side| (link, side)));
+    for (link, side) in places {
         // An interface without clsact, or one that went away, has no filter.
-        let found = find(&mut netlink, &link).unwrap_or_default();
+        let found = find(&mut netlink, link, side).unwrap_or_default();
         let found = found.iter().filter(|info| which((**info >> 16) as u16));
         for info in found {
-            let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, *info))
+            let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, side, *info))
                 .attribute(KIND, b"bpf\0");
             netlink
                 .request(message)
@@ -59,10 +63,10 @@ fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Resu
 }
 
 /// Priorities and protocols of our filters on the interface, as `tcm_info`.
-fn find(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<u32>> {
+fn find(netlink: &mut Netlink, link: &Link, side: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     netlink.dump(
-        Message::new(GET_FILTER, 0, &body(link.index, 0, 0)),
+        Message::new(GET_FILTER, 0, &body(link.index, 0, side, 0)),
         |_, answer| found.extend(info_if_ours(answer)),
     )?;
     Ok(found)
@@ -76,16 +80,16 @@ fn info_if_ours(answer: &[u8]) -> Option<u32> {
     let program = attributes(options)
         .find(|(kind, _)| *kind == PROGRAM_NAME)?
         .1;
-    let ours = handle == HANDLE && text(program).starts_with("redirect");
+    let ours = handle == HANDLE && PROGRAMS.iter().any(|name| text(program).starts_with(name));
     ours.then_some(info)
 }
 
 /// `struct tcmsg`: family, padding, interface, handle, parent, info.
-fn body(ifindex: u32, handle: u32, info: u32) -> [u8; BODY_BYTES] {
+fn body(ifindex: u32, handle: u32, side: u32, info: u32) -> [u8; BODY_BYTES] {
     let mut body = [0; BODY_BYTES];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     body[8..12].copy_from_slice(&handle.to_ne_bytes());
-    body[12..16].copy_from_slice(&INGRESS.to_ne_bytes());
+    body[12..16].copy_from_slice(&side.to_ne_bytes());
     body[16..20].copy_from_slice(&info.to_ne_bytes());
     body
 }

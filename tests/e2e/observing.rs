@@ -341,3 +341,27 @@ fn forged_syns_do_not_end_forwarded_connections() {
         assert_eq!(counter(&node, "relays_opened"), 3);
     }
 }
+
+/// The ACK that completes a handshake by SYN cookie meets no socket, and is no late segment of a relay that
+/// has ended.
+#[test]
+fn masqueraded_clients_may_be_answered_by_cookies() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    firewall_script(network.node(0), MASQUERADE);
+    let always = network.node(0).sysctl("net.ipv4.tcp_syncookies", "2");
+    always.expect("a namespace has its own settings");
+    for mode in MODES {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            for relayed in [false, true, true] {
+                assert_eq!(
+                    connect(&network, &node, family, &listener),
+                    relayed,
+                    "{mode} {family}"
+                );
+            }
+        }
+        assert!(redirect(&node, "cookies") >= 4, "{mode}");
+    }
+}

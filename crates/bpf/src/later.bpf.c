@@ -301,7 +301,7 @@ int check_cookie(struct __sk_buff *skb)
 	key = listener_key(gate ? gate->worker : this_worker(), &pkt);
 	listener = bpf_map_lookup_elem(&listeners, &key);
 	if (!listener)
-		return TC_ACT_UNSPEC;
+		return go_on(&pkt);
 	if (pkt.family == AF_INET)
 		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v4, sizeof(pkt.ip.v4), &pkt.tcp,
 						sizeof(pkt.tcp));
@@ -311,7 +311,7 @@ int check_cookie(struct __sk_buff *skb)
 	bpf_sk_release(listener);
 	/* With a gate it is a node's whose SYN was a herald. */
 	if (valid != 0 || (!gate && !forwardable(skb, &pkt)))
-		return TC_ACT_UNSPEC;
+		return go_on(&pkt);
 	count(STAT_COOKIES);
 	return give(skb, key);
 }

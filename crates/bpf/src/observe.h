@@ -66,6 +66,18 @@ struct {
 	__type(value, __u8);
 } trials SEC(".maps");
 
+/* The verdict on a segment that no socket knows: it goes on, unless it comes late for a
+ * relay that has ended and must not. */
+STEP int go_on(const struct packet *pkt)
+{
+	struct flow flow;
+
+	if (!pkt)
+		return TC_ACT_UNSPEC;
+	flow = pkt->flow;
+	return bpf_map_lookup_elem(&hidden, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
 /* One value: until when nothing is relayed that has to be observed (CLOCK_MONOTONIC,
  * ns), since this host stands in the way of relays. */
 struct {

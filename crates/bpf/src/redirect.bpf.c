@@ -397,17 +397,6 @@ static __always_inline bool may_herald(struct __sk_buff *skb, const struct packe
 	       opens(&pkt->tcp) && !forwardable(skb, pkt);
 }
 
-/* Whether a segment comes late for a relay that has ended, and must not go on. */
-STEP int is_hidden(const struct packet *pkt)
-{
-	struct flow flow;
-
-	if (!pkt)
-		return false;
-	flow = pkt->flow;
-	return !!bpf_map_lookup_elem(&hidden, &flow);
-}
-
 /* A SYN goes on, and so does all that comes after it. */
 STEP int unhide(const struct packet *pkt)
 {
@@ -441,11 +430,9 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 	}
 	switch (owner) {
 	case OWNER_NONE:
-		if (is_hidden(pkt))
-			return TC_ACT_SHOT;
 		if (pkt->tcp.ack && !pkt->tcp.syn && !pkt->tcp.rst && !pkt->tcp.fin)
 			bpf_tail_call(skb, &steps, STEP_CHECK_COOKIE);
-		return TC_ACT_UNSPEC;
+		return go_on(pkt);
 	case OWNER_HOST:
 		return TC_ACT_UNSPEC;
 	case OWNER_CONNECTING:
