@@ -163,6 +163,26 @@ fn hosts_that_reset_what_is_for_themselves_forward() {
     hosts_that_refuse_forward("meta l4proto tcp reject with tcp reset");
 }
 
+/// The word of the host's own firewall to a trial's socket is not the server's.
+#[test]
+fn hosts_that_reject_what_is_their_own_forward() {
+    for how in ["reject", "meta l4proto tcp reject with tcp reset"] {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let output = format!("ct state established,related accept\ntcp dport {PORT} {how}");
+        firewall(network.node(0), "strict", &[("output", &output)]);
+        let node = observing(network.node(0), "early");
+        for family in Family::ALL {
+            for _ in 0..4 {
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                pair.close_client_first();
+            }
+        }
+        assert_eq!(redirect(&node, "trials"), 2, "{how}: each is tried once");
+    }
+}
+
 /// A node on a host whose input chain ends with a rule, and drops the rest.
 fn hosts_that_refuse_forward(last: &str) {
     let network = line();

@@ -97,6 +97,7 @@ impl<I: Intercept> Worker<I> {
     /// refused or cannot be reached may be this host's word too.
     pub(super) fn give_trial_back(&mut self, key: u64, flow: Flow, outcome: Outcome) {
         self.forward_held(key);
+        self.intercept.doubt(&flow);
         if outcome == Outcome::ConnectTimeout {
             self.on_silent_trial(flow);
         }
