@@ -85,8 +85,9 @@ pub(crate) fn receive_all(stream: &mut impl Read, seed: u64) -> io::Result<u64> 
     }
 }
 
-/// Tries again what a stop of the whole test interrupted, which ends calls on sockets with time-outs.
-fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+/// Repeats a call that a stop of the whole process (SIGSTOP, a frozen cgroup) interrupted: on sockets
+/// with a time-out, `SIGCONT` ends calls with `EINTR` although it has no handler (signal(7)).
+pub(crate) fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

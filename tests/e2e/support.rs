@@ -20,6 +20,8 @@ use posthaste_lab::transfer::Server;
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::payload::uninterrupted;
+
 /// How long anything may take that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
@@ -287,13 +289,13 @@ pub(crate) fn close(first: TcpStream, mut second: TcpStream) {
 
 /// The other end has closed: nothing more to read, and no error.
 pub(crate) fn expect_end(stream: &mut TcpStream) {
-    let read = stream.read(&mut [0]).expect("an orderly end");
+    let read = uninterrupted(|| stream.read(&mut [0])).expect("an orderly end");
     assert_eq!(read, 0, "an end and no more bytes");
 }
 
 /// The other end, or somebody on the way, has reset the connection.
 pub(crate) fn expect_reset(stream: &mut TcpStream) {
-    let error = stream.read(&mut [0]).expect_err("a reset");
+    let error = uninterrupted(|| stream.read(&mut [0])).expect_err("a reset");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
@@ -312,7 +314,7 @@ pub(crate) fn errno(dialled: &io::Result<TcpStream>) -> Option<i32> {
 
 /// The attempt was accepted and then reset, which a slow client learns while it connects.
 pub(crate) fn expect_accepted_and_reset(dialled: io::Result<TcpStream>) {
-    let answer = dialled.and_then(|mut stream| stream.read(&mut [0]));
+    let answer = dialled.and_then(|mut stream| uninterrupted(|| stream.read(&mut [0])));
     assert_eq!(
         answer.expect_err("a reset").raw_os_error(),
         Some(libc::ECONNRESET)

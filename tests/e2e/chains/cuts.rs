@@ -16,6 +16,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::asking::{ALLOWED, ASK_PORT, KEY};
+use crate::payload::uninterrupted;
 use crate::support::{
     PORT, counter, dial, firewall, listen, remove_firewall, start_in, target, until,
 };
@@ -230,7 +231,7 @@ fn answer_one(mut server: TcpStream, done: &AtomicBool, seen: &Mutex<HashMap<u32
     server.set_read_timeout(step).expect("a socket");
     let (mut number, mut have) = ([0; 4], 0);
     while have < number.len() {
-        match server.read(&mut number[have..]) {
+        match uninterrupted(|| server.read(&mut number[have..])) {
             Ok(0) => return,
             Ok(count) => have += count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {

@@ -10,6 +10,7 @@ use posthaste_lab::network::Family;
 use crate::asking::hear;
 use crate::capture::Capture;
 use crate::loops::set_hop_limit;
+use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, SOON, counter, dial, dial_with, firewall, listen, relay_of, remove_firewall, reset,
     target, until, until_counter,
@@ -82,7 +83,7 @@ fn accept_those_who_stay(listener: &TcpListener) -> Vec<TcpStream> {
         server.set_nonblocking(false).expect("a socket");
         server.set_read_timeout(Some(SOON)).expect("a socket");
         let mut byte = [0];
-        match server.read(&mut byte) {
+        match uninterrupted(|| server.read(&mut byte)) {
             Ok(1) if byte == [STAYS] => staying.push(server),
             Ok(1) => assert!(hear(&mut server).reset, "a FIN that nobody has sent"),
             Ok(_) => panic!("a FIN that nobody has sent"),

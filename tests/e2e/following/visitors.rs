@@ -98,7 +98,7 @@ fn ask(mut stream: TcpStream, seed: u64) -> io::Result<()> {
     stream.write_all(&seed.to_be_bytes())?;
     payload::send(&mut stream, seed, BYTES)?;
     payload::receive(&mut stream, seed + 1, BYTES)?;
-    match stream.read(&mut [0])? {
+    match payload::uninterrupted(|| stream.read(&mut [0]))? {
         0 => Ok(()),
         _ => Err(io::Error::other("more bytes than there were")),
     }

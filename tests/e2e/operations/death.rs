@@ -17,6 +17,7 @@ use super::METRICS;
 use super::observation::metrics;
 use super::service::Service;
 use super::teardown::run;
+use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start, target, until,
 };
@@ -64,7 +65,7 @@ fn fill(stream: &mut TcpStream) {
 fn read_to_reset(stream: &mut TcpStream) {
     let mut buffer = vec![0; 64 << 10];
     loop {
-        match stream.read(&mut buffer) {
+        match uninterrupted(|| stream.read(&mut buffer)) {
             Ok(0) => panic!("an orderly end instead of a reset"),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return,

@@ -12,6 +12,7 @@ use socket2::Socket;
 
 use super::server::answer;
 use super::site::{Site, address};
+use crate::payload::uninterrupted;
 use crate::support::tcp_socket;
 
 /// After so long without an answer a client has got none: a SYN and a repeated one were not answered.
@@ -302,7 +303,7 @@ fn greeting(mut stream: &TcpStream, patience: Duration) -> io::Result<String> {
     stream.set_write_timeout(Some(patience))?;
     let mut line = Vec::new();
     let mut byte = [0];
-    while stream.read(&mut byte)? == 1 && byte != *b"\n" {
+    while uninterrupted(|| stream.read(&mut byte))? == 1 && byte != *b"\n" {
         line.extend(byte);
     }
     Ok(String::from_utf8_lossy(&line).into_owned())

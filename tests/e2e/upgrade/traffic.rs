@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use posthaste_lab::network::{Family, Network};
 use socket2::SockRef;
 
+use crate::payload::uninterrupted;
 use crate::support::{Pair, dial, expect_end, listen, until};
 
 /// Visits that count as many.
@@ -50,7 +51,7 @@ impl Drop for Echo {
 
 fn echo(mut stream: TcpStream) {
     let mut bytes = [0; 64];
-    while let Ok(count) = stream.read(&mut bytes) {
+    while let Ok(count) = uninterrupted(|| stream.read(&mut bytes)) {
         if count == 0 || stream.write_all(&bytes[..count]).is_err() {
             return;
         }
@@ -170,7 +171,7 @@ fn receive(stream: &mut TcpStream) -> u64 {
     let mut received = 0;
     let mut bytes = [0; 8192];
     loop {
-        let count = stream.read(&mut bytes).unwrap();
+        let count = uninterrupted(|| stream.read(&mut bytes)).unwrap();
         if count == 0 {
             return received;
         }
