@@ -261,7 +261,7 @@ fn launch(
     let config = files.path().join("node.toml");
     let socket = files.path().join("admin.sock");
     let text = format!(
-        "version = 1\n[node]\nworkers = {workers}\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n"
+        "version = 1\n[node]\nworkers = {workers}\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n[defaults]\nobserve = false\n"
     );
     record::write_file(&config, &text)?;
     let output = File::create(files.path().join("output")).context("make an output file")?;
