@@ -5,7 +5,7 @@
  * node's own is dropped if it would leave under an address that was not observed, and so
  * is what this host refuses the client of a trial.
  *
- * observe        tc egress on every interface
+ * observe        tc egress on every interface, once a rule observes
  */
 #include "observe.h"
 #include "packet.h"
@@ -19,6 +19,8 @@
 #define TCP_OPTION_SACK 4	  /* RFC 2018 section 2 */
 #define TCP_OPTION_TIMESTAMPS 8	  /* RFC 7323 section 3 */
 #define TCP_FLAGS_AT 13
+/* The first byte of an IPv4 header of five words. */
+#define IPV4_WITHOUT_OPTIONS 0x45
 #define TCP_SYN 2
 #define TCP_RST 4
 /* Beside TCP's flags: an ICMP message. */
@@ -208,8 +210,32 @@ STEP int judge_unreachable(struct __sk_buff *skb, const struct packet *pkt, __u3
 	return bpf_map_lookup_elem(&trials, &quoted.flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* The flags of a TCP segment, ICMP_MESSAGE, or 0 for what is neither: all that is
- * looked at of most packets. */
+/* Whether a packet is a segment that neither opens a connection nor resets one, by a
+ * look at its bytes: most are, and pass without a call. False where more has to be
+ * looked at. */
+static __always_inline bool is_of_open_connection(const struct __sk_buff *skb, __u32 at)
+{
+	const __u8 *end = (const __u8 *)(unsigned long)skb->data_end;
+	const __u8 *ip = (const __u8 *)(unsigned long)skb->data;
+	const __u8 *tcp;
+
+	/* No link layer of ours has more; the verifier wants a bound. */
+	if (at > ETH_HLEN)
+		return false;
+	ip += at;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		tcp = ip + sizeof(struct iphdr);
+		return tcp + sizeof(struct tcphdr) <= end && ip[0] == IPV4_WITHOUT_OPTIONS &&
+		       ip[offsetof(struct iphdr, protocol)] == IPPROTO_TCP &&
+		       !(tcp[TCP_FLAGS_AT] & (TCP_SYN | TCP_RST));
+	}
+	tcp = ip + sizeof(struct ipv6hdr);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) && tcp + sizeof(struct tcphdr) <= end &&
+	       ip[offsetof(struct ipv6hdr, nexthdr)] == IPPROTO_TCP &&
+	       !(tcp[TCP_FLAGS_AT] & (TCP_SYN | TCP_RST));
+}
+
+/* The flags of a TCP segment, ICMP_MESSAGE, or 0 for what is neither. */
 static __always_inline __u32 kind_of(struct __sk_buff *skb, __u32 at)
 {
 	__u8 flags = 0, protocol = 0, version_and_length = 0;
@@ -231,21 +257,15 @@ static __always_inline __u32 kind_of(struct __sk_buff *skb, __u32 at)
 	return flags;
 }
 
-SEC("tcx/egress")
-int observe(struct __sk_buff *skb)
+/* A packet that is no segment of an open connection; its IP header is at `at`. */
+STEP int look_at(struct __sk_buff *skb, __u32 at)
 {
-	__u32 ifindex = skb->ifindex;
-	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	__u32 kind = kind_of(skb, at);
 	struct packet pkt = {};
-	__u32 at, kind;
 
-	/* A tagged frame was seen on its VLAN device. */
-	if (!device || skb->vlan_present)
-		return TC_ACT_UNSPEC;
-	kind = kind_of(skb, device->l2_bytes);
 	if (!(kind & (TCP_SYN | TCP_RST | ICMP_MESSAGE)))
 		return TC_ACT_UNSPEC;
-	at = parse_ip(skb, &pkt, device->l2_bytes);
+	at = parse_ip(skb, &pkt, at);
 	if (!at || pkt.fragment)
 		return TC_ACT_UNSPEC;
 	if (kind == ICMP_MESSAGE)
@@ -258,6 +278,18 @@ int observe(struct __sk_buff *skb)
 		return see_syn(skb, &pkt, at);
 	see_syn_ack(skb, &pkt, at);
 	return TC_ACT_UNSPEC;
+}
+
+SEC("tcx/egress")
+int observe(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+
+	/* A tagged frame was seen on its VLAN device. */
+	if (!device || skb->vlan_present || is_of_open_connection(skb, device->l2_bytes))
+		return TC_ACT_UNSPEC;
+	return look_at(skb, device->l2_bytes);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -100,6 +100,8 @@ pub struct Redirect {
     /// The other programs, once the node has settled.
     later: Option<Later>,
     observer: Option<Observer>,
+    /// Some rule observes, or did: what was tried under it goes on under the next.
+    observes: bool,
     observing: Observing,
     /// What was learned in earlier ones counts no more.
     epoch: u32,
@@ -127,7 +129,7 @@ impl std::fmt::Debug for Redirect {
 #[derive(Debug)]
 struct Holds {
     ingress: Hold,
-    /// Once the node has settled.
+    /// Once the node has settled and some rule observes.
     egress: Option<Hold>,
 }
 
@@ -217,6 +219,7 @@ impl Redirect {
             holds: HashMap::new(),
             later: None,
             observer: None,
+            observes: false,
             observing: Observing {
                 ttl: Duration::ZERO,
                 bypass: Duration::ZERO,
@@ -250,6 +253,9 @@ impl Redirect {
         let compiled = rules::compile(rules)?;
         if rules.iter().any(|rule| rule.windows != [0; 2]) {
             self.attach_windows()?;
+        }
+        if rules.iter().any(RuleSpec::observes) {
+            self.observe()?;
         }
         let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
@@ -414,7 +420,7 @@ impl Redirect {
             ingress: ingress.map_err(failed)?,
             egress: None,
         };
-        if let Some(observer) = &self.observer {
+        if let (Some(observer), true) = (&self.observer, self.observes) {
             holds.egress = Some(observer.hold(ifindex, successions).map_err(failed)?);
         }
         self.holds.insert(ifindex, holds);
@@ -488,21 +494,29 @@ impl Redirect {
         for holds in self.holds.values_mut() {
             holds.ingress.settle(&self.program);
         }
-        self.observe()
+        self.observer = Some(Observer::load(&shared.settings, &shared.maps)?);
+        if self.observes {
+            self.observe()?;
+        }
+        Ok(())
     }
 
-    /// Watches handshakes leave, without which none is learned from.
+    /// Watches handshakes leave, without which none is learned from: once the node has settled.
     fn observe(&mut self) -> Result<(), Error> {
-        let settings = &self.shared.settings;
-        let observer = Observer::load(settings, &self.shared.maps)?;
+        self.observes = true;
+        let Some(observer) = &self.observer else {
+            return Ok(());
+        };
+        let successions = self.shared.settings.successions;
         for (ifindex, holds) in &mut self.holds {
-            let hold = observer.hold(*ifindex, settings.successions);
-            holds.egress = Some(hold.map_err(|source| Error::Attach {
-                ifindex: *ifindex,
-                source,
-            })?);
+            if holds.egress.is_none() {
+                let hold = observer.hold(*ifindex, successions);
+                holds.egress = Some(hold.map_err(|source| Error::Attach {
+                    ifindex: *ifindex,
+                    source,
+                })?);
+            }
         }
-        self.observer = Some(observer);
         Ok(())
     }
 
@@ -547,6 +561,13 @@ impl Redirect {
         let first = first.chain(sender).chain(observer);
         let all = first.chain(later.map(Arc::as_ref));
         all.map(|program| (program.name, program.as_fd())).collect()
+    }
+
+    /// At how many interfaces handshakes are watched as they leave; for the tests.
+    #[doc(hidden)]
+    pub fn watched(&self) -> usize {
+        let holds = self.holds.values();
+        holds.filter(|holds| holds.egress.is_some()).count()
     }
 
     /// How many flows have a gate, in the budget for everybody and in the

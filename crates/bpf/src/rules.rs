@@ -73,6 +73,13 @@ pub struct RuleSpec {
     pub observe: Option<u8>,
 }
 
+impl RuleSpec {
+    /// Whether flows under it wait for a handshake to be observed.
+    pub(crate) fn observes(&self) -> bool {
+        self.action == Action::Relay && self.observe.is_some()
+    }
+}
+
 impl PrefixSpec {
     const ALL: Self = Self {
         ip: [0; 16],

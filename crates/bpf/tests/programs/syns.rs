@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use posthaste_bpf::{Accept, Action, EventKind, LinkLayer, Settings};
+use posthaste_bpf::{Accept, Action, EventKind, LinkLayer, RuleSpec, Settings};
 use posthaste_lab::network::Family;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
@@ -410,5 +410,23 @@ fn a_budget_of_nothing_makes_early_late() {
         assert_eq!(host.receive(&syn(Family::V6)), Redirected);
         assert_eq!(host.events().len(), 1);
         assert_eq!(host.stat("gates_full"), 1);
+    });
+}
+
+#[test]
+fn what_leaves_is_looked_at_once_a_rule_observes() {
+    let observing = |action| RuleSpec {
+        observe: Some(1),
+        ..rule(action, Accept::Early)
+    };
+    on_host(|host| {
+        assert_eq!(host.redirect.watched(), 0);
+        host.obey(&[observing(Action::Forward)]);
+        assert_eq!(host.redirect.watched(), 0, "nothing of it is relayed");
+        host.obey(&[observing(Action::Relay)]);
+        assert_eq!(host.redirect.watched(), 2);
+        // What was tried under those rules goes on.
+        host.obey(&[rule(Action::Relay, Accept::Early)]);
+        assert_eq!(host.redirect.watched(), 2);
     });
 }
