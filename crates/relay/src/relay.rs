@@ -127,6 +127,12 @@ impl Ready {
     fn ends_with_a_short_read(self) -> bool {
         self.exact && !(self.ending || self.failed || self.urgent)
     }
+
+    /// Whether a read that returns less than it could has come to the end of the stream: the
+    /// peer's FIN was there before.
+    fn closes_with_a_short_read(self) -> bool {
+        self.exact && self.ending && !(self.failed || self.urgent)
+    }
 }
 
 /// What the relay wants next.
@@ -518,6 +524,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         if read < I::READ_BYTES && self.ready[from].ends_with_a_short_read() {
             self.ready[from].readable = false;
         }
+        let closes = read < I::READ_BYTES && self.ready[from].closes_with_a_short_read();
         // Linux says so of a reset, too, which no FIN is sent for.
         let fin_follows =
             self.ready[from].ending && !self.ready[from].failed && self.failure.is_none();
@@ -536,6 +543,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         if written < read {
             let buffer = io.keep(written, read);
             self.directions[from].held = Some(Box::new(Held::Copied { buffer, from: 0 }));
+        } else if closes && self.failure.is_none() {
+            self.directions[from].stage = Stage::Ending;
         }
         Ok(())
     }

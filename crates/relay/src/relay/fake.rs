@@ -110,6 +110,12 @@ impl Stream {
         self.room - self.unacknowledged()
     }
 
+    /// Whether the relay can know that nothing more comes: it has read the end, or was told of it
+    /// and has read all there was.
+    fn has_ended(&self) -> bool {
+        self.eof || (self.fin && self.told.ending && self.unread() == 0)
+    }
+
     /// Linux reports room when a third of the buffer is free.
     pub(super) fn roomy(&self) -> bool {
         self.free() * 3 >= self.room
@@ -493,8 +499,8 @@ impl Io for Kernel {
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
         self.check_alive(side);
-        let from = &self.streams[!side];
-        assert!(from.eof, "FIN is passed on before it was read");
+        assert!(self.streams[!side].has_ended(), "FIN is passed on unseen");
+        self.streams[!side].eof = true;
         assert_eq!(self.held(!side), 0, "FIN overtakes bytes");
         let stream = &mut self.streams[side];
         assert!(!stream.fin_sent, "FIN is sent twice");

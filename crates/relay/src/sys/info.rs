@@ -171,10 +171,12 @@ pub(crate) fn local_address(socket: &impl AsFd) -> io::Result<SocketAddr> {
     address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 
-/// Whether a connection is over for the kernel: both ends have closed it and have
-/// acknowledged that, or it was reset, or given up.
+/// Whether a connection that was open is over for the kernel: both ends have closed it and
+/// have acknowledged that, or it was reset, or given up. Then it has no peer any more, which
+/// the kernel tells with less work than `TCP_INFO`.
 pub(crate) fn is_gone(socket: &impl AsFd) -> bool {
-    raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
+    let peer = SockRef::from(socket).peer_addr();
+    peer.is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
 }
 
 /// Bytes that were written to a connection and that its peer has not acknowledged; a FIN counts as

@@ -34,26 +34,41 @@ impl<I: Intercept> Worker<I> {
             return None;
         }
         let leg = |side: Side| sys::leg(entry.sockets[side].as_ref()?).ok();
+        let upstream = leg(Side::Upstream)?;
+        // The handshake may have taken long only because this worker, or the server, was busy.
+        let is_near = upstream.min_rtt_us.is_some_and(|least| least < NEAR_US);
+        if is_near && !has_asked_late(entry) {
+            return None;
+        }
         Some(Course {
             request_us: entry.timers.request.get(),
             prompt: entry.prompt,
             server_closed_first: relay.closed_first() == Some(Side::Downstream),
             downstream: leg(Side::Downstream)?,
-            upstream: leg(Side::Upstream)?,
+            upstream,
         })
     }
 }
 
 /// Whether a relay may have saved or cost so much that the kernel is to be asked about it.
 fn is_worth_asking(entry: &Entry) -> bool {
-    let timers = &entry.timers;
-    let Some(server) = timers.answer.get() else {
+    let Some(server) = entry.timers.answer.get() else {
         return false;
     };
-    let client = timers.accept.get();
-    let client = client.filter(|_| entry.accept != AcceptMode::Late);
-    let shorter = client.map_or(server, |client| client.min(server));
-    let handshakes = server.saturating_add(client.unwrap_or(0));
-    let request = timers.request.get().unwrap_or(0);
-    shorter >= NEAR_US || request > handshakes.saturating_add(NEAR_US)
+    let shorter = client_of(entry).map_or(server, |client| client.min(server));
+    shorter >= NEAR_US || has_asked_late(entry)
+}
+
+/// Whether the client's request left for the server much later than both handshakes take.
+fn has_asked_late(entry: &Entry) -> bool {
+    let server = entry.timers.answer.get().unwrap_or(0);
+    let handshakes = server.saturating_add(client_of(entry).unwrap_or(0));
+    let request = entry.timers.request.get().unwrap_or(0);
+    request > handshakes.saturating_add(NEAR_US)
+}
+
+/// How long the handshake with the client took, where that is known.
+fn client_of(entry: &Entry) -> Option<u32> {
+    let client = entry.timers.accept.get();
+    client.filter(|_| entry.accept != AcceptMode::Late)
 }

@@ -42,6 +42,19 @@ fn both_sides_may_close_at_once() {
 }
 
 #[test]
+fn bytes_and_the_fin_behind_them_are_read_at_once() {
+    let mut pair = Pair::joined(1000);
+    assert_eq!(pair.turn(), Verdict::Blocked);
+    pair.send(Upstream, 10);
+    pair.kernel.arrive_fin(Upstream);
+    let before = pair.kernel.calls;
+    assert_eq!(pair.turn(), Verdict::Blocked);
+    assert_eq!(pair.kernel.calls - before, 3, "a read, a write, a FIN");
+    assert!(pair.kernel.handed_over(Upstream));
+    pair.close();
+}
+
+#[test]
 fn fin_waits_for_held_bytes() {
     for side in Side::BOTH {
         for mut pair in [
