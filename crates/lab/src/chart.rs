@@ -26,7 +26,10 @@ const GRID: &str = "#e3e3e3";
 
 /// Grey for the reference that comes first, then colours that stay apart for
 /// readers with any of the common colour deficiencies.
-const PALETTE: [&str; 8] = [
+/// How many series a chart can show.
+pub const SERIES_MAX: usize = 8;
+
+const PALETTE: [&str; SERIES_MAX] = [
     "#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#332288",
 ];
 
@@ -97,7 +100,7 @@ pub struct Chart {
     pub y_label: String,
     /// The x axis.
     pub across: Across,
-    /// At most eight, in the order of the legend.
+    /// At most [`SERIES_MAX`], in the order of the legend.
     pub series: Vec<Series>,
     /// The legend's word for the model's marks, for example `model`.
     pub model_name: String,

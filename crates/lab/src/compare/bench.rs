@@ -137,8 +137,7 @@ impl Bench<'_> {
 
     /// Contenders that relay, each in its usual form.
     fn relays(&self) -> impl Iterator<Item = Contender> {
-        let relays =
-            |contender: &&Contender| contender.mode != Mode::Reference && !contender.bulk_only;
+        let relays = |contender: &&Contender| contender.relays() && !contender.bulk_only;
         self.contenders.iter().filter(relays).copied()
     }
 

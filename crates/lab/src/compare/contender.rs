@@ -45,6 +45,8 @@ pub(super) struct Contender {
     pub(super) program: Option<(&'static str, &'static str)>,
     /// Whether it differs from the others only where much is carried.
     pub(super) bulk_only: bool,
+    /// Whether connections pass it as they are.
+    relays_nothing: bool,
     prepare: fn(&Network) -> Result<()>,
     start: fn(&Site<'_>) -> Result<Running>,
     /// What starts it, if that is one process, with its files.
@@ -113,7 +115,8 @@ pub(super) const ALL: [Contender; 13] = [
         "posthaste, watching handshakes and relaying nothing",
         Mode::Transparent,
         posthaste::observing,
-    ),
+    )
+    .relays_nothing(),
     row(
         "posthaste-fixed",
         "posthaste, a listener with a destination",
@@ -149,6 +152,7 @@ const fn row(
         nodes: 1,
         program: None,
         bulk_only: false,
+        relays_nothing: false,
         prepare: |_| Ok(()),
         start,
         launch: None,
@@ -168,6 +172,11 @@ impl Contender {
 
     const fn bulk_only(mut self) -> Self {
         self.bulk_only = true;
+        self
+    }
+
+    const fn relays_nothing(mut self) -> Self {
+        self.relays_nothing = true;
         self
     }
 
@@ -194,6 +203,11 @@ impl Contender {
     /// Starts it and waits until it relays.
     pub(super) fn start(&self, site: &Site<'_>) -> Result<Running> {
         (self.start)(site)
+    }
+
+    /// Whether it ends connections and opens others in their place.
+    pub(super) fn relays(&self) -> bool {
+        self.mode != Mode::Reference && !self.relays_nothing
     }
 
     /// Whether it is posthaste.

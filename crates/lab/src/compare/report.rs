@@ -234,8 +234,14 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// Contenders that pictures have no room for: two nodes, and HAProxy where it is as in another form.
-const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-warm"];
+/// Contenders that charts have no room for: what relays nothing, two nodes, and HAProxy where it is as in
+/// another form.
+const LEFT_OUT: [&str; 4] = [
+    "direct",
+    "haproxy-transparent-1m",
+    "posthaste-observing",
+    "posthaste-warm",
+];
 
 /// Pictures, with the names of their files.
 pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
@@ -265,13 +271,17 @@ pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str,
         let shown = bench
             .contenders
             .iter()
-            .filter(|contender| !LEFT_OUT.contains(&contender.name) && contender.name != left_out);
+            .filter(|contender| is_shown(contender, left_out));
         let shown: Vec<&Contender> = shown.collect();
         if !loads.is_empty() {
             charts.push((name, chart(titles, &loads, &shown, results)));
         }
     }
     charts
+}
+
+fn is_shown(contender: &Contender, left_out: &str) -> bool {
+    !LEFT_OUT.contains(&contender.name) && contender.name != left_out
 }
 
 fn chart(
@@ -321,4 +331,19 @@ pub(super) fn listing() -> String {
         let _ = writeln!(text, "  {name:24}{what}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chart::SERIES_MAX;
+    use crate::compare::contender::ALL;
+
+    #[test]
+    fn charts_have_room_for_all() {
+        for left_out in ["haproxy-1m", "haproxy-transparent"] {
+            let shown = ALL.iter().filter(|row| is_shown(row, left_out));
+            assert!(shown.count() <= SERIES_MAX, "without {left_out}");
+        }
+    }
 }

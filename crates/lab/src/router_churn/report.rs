@@ -169,10 +169,14 @@ fn remarks(run: &Run) -> Vec<String> {
     ];
     remarks.extend(run.troubles.iter().cloned());
     for (heading, check) in [
-        ("BROKEN", Verdict::is_broken as fn(Verdict) -> bool),
-        ("By a stale address", |verdict| verdict == Verdict::Stale),
+        (
+            "BROKEN",
+            (|pair| pair.verdict.is_broken()) as fn(&Pair) -> bool,
+        ),
+        ("By a stale address", |pair| pair.verdict == Verdict::Stale),
+        ("Much longer", Pair::much_longer_with),
     ] {
-        let of = all.iter().filter(|pair| check(pair.verdict));
+        let of = all.iter().filter(|pair| check(pair));
         let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));
         remarks.extend(lines.take(DESCRIBED));
     }
