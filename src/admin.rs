@@ -30,10 +30,10 @@ use crate::{memory, notify};
 pub(crate) mod api;
 pub(crate) mod bounded;
 mod control;
-pub(crate) mod door;
 mod fleet;
 mod handover;
 mod operations;
+pub(crate) mod reach;
 mod routes;
 pub(crate) mod rules;
 pub(crate) mod socket;
@@ -122,10 +122,10 @@ pub(crate) fn serve<N: Operations>(node: &Arc<N>, listeners: Listeners) -> anyho
     let ended = runtime.block_on(async {
         let servers = start_tasks(listeners, &control)?;
         node.log()
-            .info("ready", &[("workers", &node.workers().len())]);
+            .info("the node is ready", &[("workers", &node.workers().len())]);
         notify::ready("relaying");
         let ended = until_workers_end(&control).await;
-        node.log().info("ended", &[]);
+        node.log().info("the node has stopped", &[]);
         servers.close().await;
         ended
     });
@@ -243,7 +243,7 @@ where
 /// once.
 async fn drain_on(mut signals: Signal, control: Arc<Control>) {
     while signals.recv().await.is_some() {
-        let impatient = control.was_told_to_end();
+        let impatient = control.was_asked_to_end();
         let control = Arc::clone(&control);
         let work = move || control.drain(impatient.then_some(Duration::ZERO));
         let _ = tokio::task::spawn_blocking(work).await;
@@ -268,7 +268,7 @@ async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) => {
                 let log = control.node.log();
-                log.error("no more news of interfaces", &[("error", &error)]);
+                log.error("netlink monitor failed", &[("error", &error)]);
                 return;
             }
         }
@@ -298,7 +298,7 @@ async fn pass_on_changes(watch: AsyncFd<ChangeWatch>, control: Arc<Control>) {
             Ok(false) => ready.clear_ready(),
             Err(error) => {
                 let log = control.node.log();
-                log.error("no more news of firewall and routes", &[("error", &error)]);
+                log.error("firewall and route monitor failed", &[("error", &error)]);
                 return;
             }
         }

@@ -46,15 +46,17 @@ pub(crate) fn stay_on(cpu: usize) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    // promise: H10
     #[test]
-    fn each_worker_has_the_cpu_of_its_packets() {
+    fn worker_on_its_cpu() {
         assert_eq!(homes(2, &[0, 1]), Some(vec![0, 1]));
         assert_eq!(homes(4, &[6, 7, 8, 9]), Some(vec![8, 9, 6, 7]));
         assert_eq!(homes(1, &[3]), Some(vec![3]));
     }
 
+    // promise: H10
     #[test]
-    fn workers_that_serve_several_cpus_or_none_stay_where_the_scheduler_puts_them() {
+    fn unpinned_workers_stay_free() {
         assert_eq!(homes(1, &[0, 1]), None);
         assert_eq!(homes(2, &[1, 3]), None);
         assert_eq!(homes(3, &[0, 1]), None);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use posthaste_relay::chain::{self, Carrier, Chains};
+use posthaste_relay::chain::{self, Chains, Encapsulation};
 use posthaste_relay::control::Known;
 use posthaste_relay::flow::Flow;
 
@@ -71,15 +71,15 @@ fn list_route(
         destinations,
         sources,
         ports,
-        ways: ways(hops.chain(route.direct.then(direct))),
+        next_hops: next_hops(hops.chain(route.direct.then(direct))),
     }
 }
 
 /// The candidates, and which of them is taken: one that is down only if all
 /// are.
-fn ways(candidates: impl Iterator<Item = api::Candidate>) -> api::Ways {
+fn next_hops(candidates: impl Iterator<Item = api::Candidate>) -> api::NextHops {
     let candidates: Vec<_> = candidates.collect();
-    api::Ways {
+    api::NextHops {
         taken: candidates
             .iter()
             .position(|candidate| candidate.usable)
@@ -90,7 +90,7 @@ fn ways(candidates: impl Iterator<Item = api::Candidate>) -> api::Ways {
 
 /// Why the SYN of a cold hop has no option, though its peer takes it.
 fn no_option(peer: &chain::Peer, known: &api::Peer, flow: Option<&Flow>) -> Option<String> {
-    if peer.carrier != Carrier::Option {
+    if peer.encapsulation != Encapsulation::SynOption {
         return None;
     }
     if peer.address.is_ipv6() {
@@ -99,7 +99,7 @@ fn no_option(peer: &chain::Peer, known: &api::Peer, flow: Option<&Flow>) -> Opti
     if flow.is_some_and(|flow| !flow.is_ipv4()) {
         return Some("the destination is IPv6".into());
     }
-    (known.option_paused_ms > 0).then(|| "the peer did not heed the last ones".into())
+    (known.option_paused_ms > 0).then(|| "the peer did not accept the last ones".into())
 }
 
 fn millis(time: Duration) -> u64 {
@@ -118,7 +118,7 @@ fn direct() -> api::Candidate {
         peer: None,
         usable: true,
         waiting: 0,
-        carrier: None,
+        header_in: None,
         no_option: None,
     }
 }
@@ -128,10 +128,10 @@ impl Workers {
     fn hop(&self, chain: &chain::Chain, peer: &chain::Peer, flow: Option<&Flow>) -> api::Candidate {
         let known = self.peer(peer);
         let no_option = no_option(peer, &known, flow);
-        let carrier = if no_option.is_some() {
-            Carrier::Convert
+        let encapsulation = if no_option.is_some() {
+            Encapsulation::Stream
         } else {
-            peer.carrier
+            peer.encapsulation
         };
         api::Candidate {
             chain: Some(chain.name.to_string()),
@@ -139,7 +139,7 @@ impl Workers {
             usable: known.health.usable && self.chain_health(chain).usable,
             peer: Some(known.name),
             waiting: known.waiting,
-            carrier: Some(carrier.name().into()),
+            header_in: Some(encapsulation.name().into()),
             no_option,
         }
     }
@@ -154,7 +154,7 @@ impl Workers {
             address: peer.address.to_string(),
             pool_min: peer.pool.min,
             pool_max: peer.pool.max,
-            carrier: peer.carrier.name().into(),
+            header_in: peer.encapsulation.name().into(),
             option_paused_ms: each()
                 .filter_map(|state| state.option_paused_for)
                 .max()

@@ -229,11 +229,11 @@ fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
         return explain(file, &config.warnings, json, &config, config.to_json()?);
     }
     let config = Config::load(file)?;
-    let misfits = host::misfits(&config);
-    let misfits = misfits
+    let conflicts = host::conflicts(&config);
+    let conflicts = conflicts
         .iter()
-        .map(|misfit| format!("on this host: {misfit}"));
-    let warnings: Vec<String> = config.warnings.iter().cloned().chain(misfits).collect();
+        .map(|conflict| format!("on this host: {conflict}"));
+    let warnings: Vec<String> = config.warnings.iter().cloned().chain(conflicts).collect();
     explain(file, &warnings, json, &config, config.to_json()?)
 }
 

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_unlisted_relay_moved_before_is_no_rate() {
+    fn unlisted_relay_no_rate() {
         let at = Instant::now();
         let after = at + Duration::from_secs(1);
         let now = looked(after, &[("a", 9_000, 9_000), ("b", 500, 700)], true);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_said_and_why() {
+    fn omissions_are_explained() {
         let relays = |incomplete, silent_workers| Relays {
             relays: Vec::new(),
             incomplete,

@@ -16,10 +16,10 @@ use posthaste_relay::policy::Policy;
 use crate::groups::Group;
 
 mod build;
+mod control_client;
 pub(crate) mod controller;
 mod document;
 mod file;
-mod follow;
 mod host;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod invariants;
@@ -32,7 +32,7 @@ mod show;
 mod tests;
 mod value;
 
-pub(crate) use follow::Follow;
+pub(crate) use control_client::Follow;
 pub(crate) use host::Capacity;
 pub(crate) use measure::{Measure, Schedule};
 pub(crate) use observe::Observe;
@@ -113,7 +113,7 @@ pub(crate) struct Spelling {
 pub(crate) struct Transparent {
     /// Whether flows are intercepted. Otherwise the node serves its explicit
     /// listeners alone; what servers answer is held back all the same until
-    /// clients have proved themselves.
+    /// clients are validated.
     pub(crate) enabled: bool,
     /// Interfaces to intercept on; empty means every interface except `lo`.
     pub(crate) interfaces: Vec<String>,

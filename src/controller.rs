@@ -24,22 +24,22 @@ use crate::{journal, notify, privileges};
 pub(crate) mod api;
 mod conduct;
 mod counters;
-mod desk;
 mod explain;
-mod hub;
+mod membership;
 mod metrics;
 mod planner;
-mod roster;
+mod server;
+mod state;
 mod streams;
 mod wire;
 
-use hub::Hub;
+use server::Server;
 
 /// Connections that the kernel holds for us.
 const BACKLOG: i32 = 1024;
-/// How often the time is kept. What nodes remember of seals is older by half of that.
+/// How often the time is kept. What nodes remember of authentication tags is older by half of that.
 const KEEP_TIME_EVERY: Duration = Duration::from_secs(60);
-/// How long farewells and answers may keep an ended controller.
+/// How long an ending controller waits until GoAway messages and answers are sent.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Runs a controller until it is told to stop.
@@ -59,8 +59,8 @@ pub(crate) fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
         log.error(what, &[("why", &broken.why), ("aside", &aside)]);
     }
     let identity = config.server.identity.clone();
-    let hub = Arc::new(Hub::new(config, store, contents, log));
-    let acceptor = TlsAcceptor::from(Arc::new(tls::server(&identity, hub.guests())));
+    let server = Arc::new(Server::new(config, store, contents, log));
+    let acceptor = TlsAcceptor::from(Arc::new(tls::server(&identity, server.allowed_keys())));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -68,9 +68,9 @@ pub(crate) fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
         .thread_name("posthaste-plan")
         .build()
         .context("start the runtime")?;
-    let ended = runtime.block_on(serve(path, sockets, &acceptor, &hub));
+    let ended = runtime.block_on(serve(path, sockets, &acceptor, &server));
     runtime.shutdown_timeout(CLOSING_TIME_MAX);
-    drop(hub);
+    drop(server);
     writer.finish();
     ended
 }
@@ -115,7 +115,7 @@ async fn serve(
     path: &Path,
     sockets: Sockets,
     acceptor: &TlsAcceptor,
-    hub: &Arc<Hub>,
+    server: &Arc<Server>,
 ) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("catch SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("catch SIGINT")?;
@@ -123,25 +123,27 @@ async fn serve(
     let mut tasks = Vec::new();
     for listener in sockets.streams {
         let listener = TcpListener::from_std(listener).context("poll server.listen")?;
-        let streams = streams::accept_all(listener, acceptor.clone(), Arc::clone(hub));
+        let streams = streams::accept_all(listener, acceptor.clone(), Arc::clone(server));
         tasks.push(tokio::spawn(streams));
     }
     if let Some(listener) = sockets.api {
         let listener = TcpListener::from_std(listener).context("poll api.listen")?;
-        tasks.push(tokio::spawn(api::serve(listener, Arc::clone(hub))));
+        tasks.push(tokio::spawn(api::serve(listener, Arc::clone(server))));
     }
-    tasks.push(tokio::spawn(planner::plan_all(Arc::clone(hub))));
+    tasks.push(tokio::spawn(planner::plan_all(Arc::clone(server))));
     tasks.push(tokio::spawn(reload_on(
         hangups,
         path.into(),
-        Arc::clone(hub),
+        Arc::clone(server),
     )));
-    tasks.push(tokio::spawn(keep_time(Arc::clone(hub))));
+    tasks.push(tokio::spawn(keep_time(Arc::clone(server))));
     if let Some(interval) = notify::watchdog_interval() {
         tasks.push(tokio::spawn(feed_watchdog(interval)));
     }
-    let nodes = hub.lock().config.nodes.len();
-    hub.log.info("ready", &[("nodes", &nodes)]);
+    let nodes = server.lock().config.nodes.len();
+    server
+        .log
+        .info("the controller is ready", &[("nodes", &nodes)]);
     notify::ready("planning");
     tokio::select! {
         _ = terminated.recv() => {}
@@ -149,33 +151,33 @@ async fn serve(
     }
     notify::stopping(CLOSING_TIME_MAX);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
-    part(hub).await;
-    hub.keep_time();
-    hub.log.info("ended", &[]);
+    part(server).await;
+    server.keep_time();
+    server.log.info("the controller has stopped", &[]);
     Ok(())
 }
 
-/// Says farewell to all nodes, and waits until they have gone, but not for long.
-async fn part(hub: &Hub) {
-    hub.stop();
-    let gone = async {
-        while !hub.lock().seats.is_empty() {
+/// Says GoAway to all nodes, and waits until they have gone, but not for long.
+async fn part(server: &Server) {
+    server.stop();
+    let removed = async {
+        while !server.lock().sessions.is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let _ = tokio::time::timeout(CLOSING_TIME_MAX, gone).await;
+    let _ = tokio::time::timeout(CLOSING_TIME_MAX, removed).await;
 }
 
-async fn reload_on(mut hangups: Signal, path: PathBuf, hub: Arc<Hub>) {
+async fn reload_on(mut hangups: Signal, path: PathBuf, server: Arc<Server>) {
     while hangups.recv().await.is_some() {
         notify::reloading();
         let file = path.clone();
         let loaded = tokio::task::spawn_blocking(move || Controller::load(&file)).await;
         match loaded {
-            Ok(Ok(next)) => reload(next, &hub),
+            Ok(Ok(next)) => reload(next, &server),
             Ok(Err(error)) => {
-                hub.counters.reloads_failed.add();
-                hub.log.error("reload failed", &[("error", &error)]);
+                server.counters.reloads_failed.add();
+                server.log.error("reload failed", &[("error", &error)]);
             }
             Err(_) => return,
         }
@@ -183,24 +185,24 @@ async fn reload_on(mut hangups: Signal, path: PathBuf, hub: Arc<Hub>) {
     }
 }
 
-fn reload(next: Controller, hub: &Hub) {
-    let (next, waiting) = hub.lock().config.adopt(next);
+fn reload(next: Controller, server: &Server) {
+    let (next, waiting) = server.lock().config.adopt(next);
     for warning in &next.warnings {
-        hub.log.warn(warning, &[]);
+        server.log.warn(warning, &[]);
     }
     let (nodes, waiting) = (next.nodes.len(), waiting.join(","));
-    hub.configure(next);
-    hub.counters.reloads_succeeded.add();
-    hub.log.info(
-        "reloaded",
+    server.configure(next);
+    server.counters.reloads_succeeded.add();
+    server.log.info(
+        "the configuration was reloaded",
         &[("nodes", &nodes), ("needs_restart", &waiting)],
     );
 }
 
 /// Keeps what nodes are told of the time, now and again: it must not go back for them.
-async fn keep_time(hub: Arc<Hub>) {
+async fn keep_time(server: Arc<Server>) {
     loop {
-        let theirs = Arc::clone(&hub);
+        let theirs = Arc::clone(&server);
         if tokio::task::spawn_blocking(move || theirs.keep_time())
             .await
             .is_err()

@@ -14,12 +14,12 @@ use posthaste_control::egresses::{HANDSHAKES_MIN, PREFIXES_MAX};
 use posthaste_control::message::{Destination, Prefix};
 use posthaste_relay::rng::Rng;
 
-mod door;
+mod admission_filter;
 mod handshakes;
 mod sample;
 mod sizes;
 
-use door::Door;
+use admission_filter::AdmissionFilter;
 use handshakes::Handshakes;
 pub(crate) use sample::{Ends, Feed, Sample, Samples};
 use sizes::Sizes;
@@ -62,7 +62,7 @@ pub(crate) struct Destinations {
     known: Vec<Known>,
     /// Where in `known` a prefix is.
     places: HashMap<Prefix, usize>,
-    door: Door,
+    admission_filter: AdmissionFilter,
     rng: Rng,
     /// Relays to destinations for which there was no room.
     refused: u64,
@@ -77,7 +77,7 @@ struct Known {
     applied: Option<u32>,
     handshakes: Handshakes,
     /// The round trip that the controller was told, in microseconds, and when.
-    told: Option<(u32, Duration)>,
+    reported: Option<(u32, Duration)>,
 }
 
 impl Known {
@@ -87,7 +87,7 @@ impl Known {
             sizes: Sizes::default(),
             applied: None,
             handshakes: Handshakes::default(),
-            told: None,
+            reported: None,
         }
     }
 }
@@ -110,7 +110,7 @@ impl Destinations {
         Self {
             known: Vec::new(),
             places: HashMap::new(),
-            door: Door::default(),
+            admission_filter: AdmissionFilter::default(),
             rng: Rng::new(seed),
             refused: 0,
         }
@@ -118,7 +118,8 @@ impl Destinations {
 
     /// A relay has ended.
     pub(crate) fn on_sample(&mut self, sample: &Sample, now: Duration) {
-        self.door.count(sample.client, &sample.prefix, now);
+        self.admission_filter
+            .count(sample.client, &sample.prefix, now);
         let Some(place) = self.place(&sample.prefix) else {
             self.refused += 1;
             return;
@@ -138,11 +139,11 @@ impl Destinations {
         let news = self.known.iter_mut().filter_map(|known| {
             let (rtt_us, handshakes) = known.handshakes.known(now)?;
             let is_news = handshakes >= HANDSHAKES_MIN
-                && known
-                    .told
-                    .is_none_or(|(told_us, at)| differs(rtt_us, told_us) || now >= at + life / 3);
+                && known.reported.is_none_or(|(reported_us, at)| {
+                    differs(rtt_us, reported_us) || now >= at + life / 3
+                });
             is_news.then(|| {
-                known.told = Some((rtt_us, now));
+                known.reported = Some((rtt_us, now));
                 Destination {
                     prefix: known.prefix,
                     rtt_us,
@@ -154,9 +155,9 @@ impl Destinations {
     }
 
     /// The controller may know nothing any more.
-    pub(crate) fn forget_told(&mut self) {
+    pub(crate) fn forget_reported(&mut self) {
         for known in &mut self.known {
-            known.told = None;
+            known.reported = None;
         }
     }
 
@@ -164,8 +165,8 @@ impl Destinations {
     /// controller was told it.
     pub(crate) fn round_trip(&self, prefix: &Prefix, now: Duration) -> Option<u32> {
         let known = self.known.get(*self.places.get(prefix)?)?;
-        let (told_us, _) = known.told?;
-        known.handshakes.known(now).map(|_| told_us)
+        let (reported_us, _) = known.reported?;
+        known.handshakes.known(now).map(|_| reported_us)
     }
 
     /// The sizes that flows are to go by, in bytes. What moves by less than the double stays as it was.
@@ -194,7 +195,7 @@ impl Destinations {
 
     pub(crate) fn counts(&self, now: Duration) -> Counts {
         let measured =
-            |known: &&Known| known.told.is_some() && known.handshakes.known(now).is_some();
+            |known: &&Known| known.reported.is_some() && known.handshakes.known(now).is_some();
         Counts {
             known: self.known.len(),
             sized: self
@@ -212,7 +213,7 @@ impl Destinations {
         if let Some(place) = self.places.get(prefix) {
             return Some(*place);
         }
-        let uses = self.door.uses(prefix);
+        let uses = self.admission_filter.uses(prefix);
         if uses == 0 {
             return None;
         }
@@ -222,8 +223,9 @@ impl Destinations {
             return Some(self.known.len() - 1);
         }
         let some = (0..VICTIMS).map(|_| self.rng.below(self.known.len()));
-        let victim = some.min_by_key(|place| self.door.uses(&self.known[*place].prefix))?;
-        if self.door.uses(&self.known[victim].prefix) >= uses {
+        let victim =
+            some.min_by_key(|place| self.admission_filter.uses(&self.known[*place].prefix))?;
+        if self.admission_filter.uses(&self.known[victim].prefix) >= uses {
             return None;
         }
         self.places.remove(&self.known[victim].prefix);

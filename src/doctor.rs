@@ -3,7 +3,7 @@
 //! working well, and the command that mends it.
 //!
 //! One reader fills a [`Host`]; the checks are pure functions over it, so that
-//! each is tested with a host that has the ailment. Nothing is changed.
+//! each is tested with a host that has the problem. Nothing is changed.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -47,7 +47,7 @@ struct Finding {
     what: String,
     /// What to do about it; nothing to do when empty.
     #[serde(skip_serializing_if = "String::is_empty")]
-    remedy: String,
+    fix: String,
 }
 
 /// What `doctor --json` prints.
@@ -94,8 +94,8 @@ impl Diagnosis {
                 Level::Fail => "FAIL",
             };
             let _ = writeln!(text, "{level}  {:<14} {}", finding.check, finding.what);
-            if !finding.remedy.is_empty() {
-                let _ = writeln!(text, "{:20} -> {}", "", finding.remedy);
+            if !finding.fix.is_empty() {
+                let _ = writeln!(text, "{:20} -> {}", "", finding.fix);
             }
         }
         let _ = writeln!(text, "\n{} failed, {} warnings", self.failed, self.warned);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_shown_by_name_if_it_has_one() {
+    fn group_by_name_or_number() {
         let mut group = of_id(u32::MAX);
         assert_eq!(group.to_string(), u32::MAX.to_string());
         group.name = Some("netops".into());

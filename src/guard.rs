@@ -128,7 +128,7 @@ impl Guard {
         }
         match again::start(&self.left, &self.claim) {
             Ok(guard) => {
-                log.warn("the guard was started again", &[("process", &guard.0)]);
+                log.warn("the guard was restarted", &[("process", &guard.0)]);
                 held.guard = Some(guard);
                 held.restarts += 1;
                 held.revival.succeeded(now);
@@ -136,7 +136,7 @@ impl Guard {
             Err(error) => {
                 held.revival.failed(now);
                 let error = format!("{error:#}");
-                log.error("cannot start the guard again", &[("error", &error)]);
+                log.error("could not restart the guard", &[("error", &error)]);
             }
         }
     }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_means_order_and_an_end_does_not() {
+    fn byte_means_orderly_end() {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
         File::from(write).write_all(b"c").unwrap();
         assert!(left_in_order(read.into()));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_seen() {
+    fn process_end_detected() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

@@ -17,10 +17,10 @@ use crate::config::{Config, Transparent};
 use crate::{admin, cli, privileges};
 
 mod changes;
-mod claim;
+mod conflicts;
 mod conntrack;
 mod filters;
-mod fit;
+mod instance_lock;
 mod links;
 pub(crate) mod nftables;
 mod reverse_path;
@@ -31,14 +31,14 @@ mod tests;
 mod tuning;
 
 pub(crate) use changes::{ChangeWatch, HostChange};
-pub(crate) use claim::{Claim, REPLACED_MAX};
+pub(crate) use conflicts::{conflicts, gaps};
 pub(crate) use conntrack::Conntrack;
-pub(crate) use fit::{gaps, misfits};
+pub(crate) use instance_lock::{Claim, REPLACED_MAX};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, links, watch_links};
 pub(crate) use reverse_path::strict_sources;
 pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;
-pub(crate) use tuning::{Tuning, wishes};
+pub(crate) use tuning::{Tuning, recommendations};
 
 /// How often to look whether sockets have ended.
 const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);
@@ -106,7 +106,7 @@ pub(crate) fn leave(
 
 /// The socket on which the node of this network namespace hands over to its successor.
 pub(crate) fn handover_socket() -> anyhow::Result<PathBuf> {
-    claim::path_of("handover")
+    instance_lock::path_of("handover")
 }
 
 /// Waits until the sockets that relays left to the kernel have had their last

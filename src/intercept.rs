@@ -7,11 +7,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use posthaste_bpf as bpf;
-use posthaste_relay::chain::Carrier;
+use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    Closed, Event, EventKind, Gate, Heading, Intercept, Observed, Path, Source, Start,
+    Closed, Direction, Event, EventKind, HalfOpen, Intercept, Observed, Path, PathSettings, Source,
 };
 use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix, Rule};
 use posthaste_relay::sys;
@@ -26,7 +26,7 @@ const LAG: Duration = Duration::from_secs(1);
 
 /// How long after a relay got no answer one that a forwarded flow gets shows that the relay was
 /// to blame, and not the server.
-const DOUBT: Duration = Duration::from_secs(60);
+const RECORD_NO_ANSWER: Duration = Duration::from_secs(60);
 
 /// How long nothing is relayed where this host stood in the way, and its rules did not change.
 const BLOCK: Duration = Duration::from_secs(600);
@@ -35,8 +35,8 @@ const BLOCKED: &str = "this host drops packets of relays: connections are forwar
     ten minutes, or until its firewall changes; posthaste doctor says more";
 
 /// A worker's [`Intercept`] over its share of the redirect programs.
-pub(crate) struct Lane {
-    lane: bpf::OpenLane,
+pub(crate) struct WorkerIntercept {
+    maps: bpf::WorkerMaps,
     /// The worker's listeners, with whether each is for IPv6.
     listeners: Vec<(bool, OwnedFd)>,
     destroyer: Destroyer,
@@ -44,16 +44,16 @@ pub(crate) struct Lane {
     log: Log,
 }
 
-impl Lane {
+impl WorkerIntercept {
     /// For the worker's thread. `listeners` are duplicates of its own.
     pub(crate) fn open(
-        lane: bpf::Lane,
+        maps: bpf::WorkerHandle,
         listeners: Vec<(bool, OwnedFd)>,
         log: Log,
     ) -> io::Result<Self> {
-        let lane = lane.open().map_err(io::Error::other)?;
+        let maps = maps.open().map_err(io::Error::other)?;
         Ok(Self {
-            lane,
+            maps,
             listeners,
             destroyer: Destroyer::open(),
             conntrack: Conntrack::default(),
@@ -62,25 +62,25 @@ impl Lane {
     }
 }
 
-impl Intercept for Lane {
+impl Intercept for WorkerIntercept {
     fn event_fd(&self) -> BorrowedFd<'_> {
-        self.lane.event_fd()
+        self.maps.event_fd()
     }
 
     fn next_event(&mut self) -> Option<Event> {
-        let event = self.lane.next_event()?;
+        let event = self.maps.next_event()?;
         let kind = match event.kind {
             bpf::EventKind::Syn { held } => EventKind::Syn { held },
             bpf::EventKind::SynAck => EventKind::SynAck,
             bpf::EventKind::Reject => EventKind::Reject,
-            bpf::EventKind::Herald => EventKind::Herald,
-            bpf::EventKind::Stranger => EventKind::Stranger,
+            bpf::EventKind::SynOption => EventKind::SynOption,
+            bpf::EventKind::Unauthorized => EventKind::Unauthorized,
         };
         Some(Event {
             kind,
             flow: flow(&event.flow),
             frame: Frame::captured(event.ifindex, event.l2_bytes, &event.frame),
-            gate: Gate {
+            half_open: HalfOpen {
                 isn: event.isn,
                 kept: event.kept,
             },
@@ -91,17 +91,15 @@ impl Intercept for Lane {
         })
     }
 
-    fn offer(&mut self, listening: bool) -> io::Result<()> {
+    fn set_accepting(&mut self, listening: bool) -> io::Result<()> {
         use std::os::fd::AsFd;
         // A listener stays for what has begun; it goes when it is closed.
         for (ipv6, listener) in self.listeners.iter().filter(|_| listening) {
-            self.lane
+            self.maps
                 .set_listener(*ipv6, Some(listener.as_fd()))
                 .map_err(io::Error::other)?;
         }
-        self.lane
-            .set_withdrawn(!listening)
-            .map_err(io::Error::other)
+        self.maps.set_draining(!listening).map_err(io::Error::other)
     }
 
     fn original(&mut self, _client: SocketAddr) -> Option<SocketAddr> {
@@ -113,55 +111,61 @@ impl Intercept for Lane {
         LAG
     }
 
-    fn open_gate(&mut self, flow: &Flow, gate: Gate) {
-        self.lane.open_gate(&key(flow, gate));
+    fn release_half_open(&mut self, flow: &Flow, half_open: HalfOpen) {
+        self.maps.release_half_open(&key(flow, half_open));
     }
 
-    fn drop_gate(&mut self, flow: &Flow, gate: Gate) {
-        self.lane.drop_gate(&key(flow, gate));
+    fn release_if_unchanged(&mut self, flow: &Flow, half_open: HalfOpen) {
+        self.maps.release_if_unchanged(&key(flow, half_open));
     }
 
-    fn close_gate(&mut self, flow: &Flow) -> io::Result<Gate> {
+    fn reserve_half_open(&mut self, flow: &Flow) -> io::Result<HalfOpen> {
         let made = self
-            .lane
-            .close_gate(flow_key(flow))
+            .maps
+            .reserve_half_open(flow_key(flow))
             .map_err(io::Error::other)?;
-        Ok(Gate {
+        Ok(HalfOpen {
             isn: made.isn,
             kept: made.kept,
         })
     }
 
-    fn admit(&mut self, flow: &Flow, gate: Gate) -> io::Result<()> {
-        self.lane.admit(&key(flow, gate)).map_err(io::Error::other)
+    fn admit(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()> {
+        self.maps
+            .admit(&key(flow, half_open))
+            .map_err(io::Error::other)
     }
 
-    fn pass(&mut self, flow: &Flow, gate: Gate) -> io::Result<()> {
-        self.lane.pass(&key(flow, gate)).map_err(io::Error::other)
+    fn pass(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()> {
+        self.maps
+            .pass(&key(flow, half_open))
+            .map_err(io::Error::other)
     }
 
-    fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()> {
-        let heading = match heading {
-            Heading::In => bpf::Heading::In,
-            Heading::Out => bpf::Heading::Out,
+    fn inject(&mut self, frame: &Frame, direction: Direction) -> io::Result<()> {
+        let direction = match direction {
+            Direction::In => bpf::Direction::In,
+            Direction::Out => bpf::Direction::Out,
         };
-        let sent = self.lane.inject(frame.ifindex, heading, frame.as_bytes());
+        let sent = self.maps.inject(frame.ifindex, direction, frame.as_bytes());
         sent.map_err(io::Error::other)
     }
 
-    fn herald(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()> {
-        self.lane.herald(socket, option).map_err(io::Error::other)
+    fn syn_option(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()> {
+        self.maps
+            .syn_option(socket, option)
+            .map_err(io::Error::other)
     }
 
-    fn know(&mut self, flow: &Flow) {
-        self.lane.know(flow.addresses().0);
+    fn validate_prefix(&mut self, flow: &Flow) {
+        self.maps.validate_prefix(flow.addresses().0);
     }
 
     fn observed(&mut self, flow: &Flow) -> Option<Observed> {
-        let profile = self.lane.profile(&flow_key(flow))?;
+        let profile = self.maps.profile(&flow_key(flow))?;
         Some(Observed {
             server_rtt: profile.server_rtt,
-            answered: profile.trust == bpf::Trust::Proved,
+            answered: profile.trust == bpf::Trust::Validated,
             bypassed: profile.trust == bpf::Trust::Bypassed,
             path: profile.path.map(path),
         })
@@ -171,33 +175,34 @@ impl Intercept for Lane {
         if !self.conntrack.is_active(now) {
             return Source::Client;
         }
-        match self.lane.profile(&flow_key(flow)) {
+        match self.maps.profile(&flow_key(flow)) {
             Some(profile) if profile.translated.source => Source::Translated(profile.source()),
             _ => Source::ClientAddress,
         }
     }
 
-    fn doubt(&mut self, flow: &Flow) {
-        self.lane.doubt(&flow_key(flow), sys::monotonic() + DOUBT);
+    fn record_no_answer(&mut self, flow: &Flow) {
+        self.maps
+            .record_no_answer(&flow_key(flow), sys::monotonic() + RECORD_NO_ANSWER);
     }
 
     fn block(&mut self) {
-        self.lane.block(sys::monotonic() + BLOCK);
+        self.maps.block(sys::monotonic() + BLOCK);
         self.log.warn(BLOCKED, &[]);
     }
 
-    fn suspect(&mut self, flow: &Flow, period: Duration) {
-        self.lane
-            .suspect(&flow_key(flow), sys::monotonic() + period);
+    fn record_failure(&mut self, flow: &Flow, period: Duration) {
+        self.maps
+            .record_failure(&flow_key(flow), sys::monotonic() + period);
     }
 
-    fn widen(&mut self, peer: IpAddr, start: Option<Start>) {
-        self.lane
-            .set_peer_start(octets(peer), start.map(peer_start));
+    fn set_initial_cwnd(&mut self, peer: IpAddr, start: Option<PathSettings>) {
+        self.maps
+            .set_peer_settings(octets(peer), start.map(peer_settings));
     }
 
-    fn acquit(&mut self, flow: &Flow) {
-        self.lane.acquit(&flow_key(flow));
+    fn clear_failure(&mut self, flow: &Flow) {
+        self.maps.clear_failure(&flow_key(flow));
     }
 
     fn forget(&mut self, closed: &[Closed]) {
@@ -215,15 +220,15 @@ pub(crate) fn observing(config: &Config) -> bpf::Observing {
 }
 
 /// How connections with each peer start, by its address.
-pub(crate) fn peer_starts(policy: &Policy) -> Vec<([u8; 16], bpf::PeerStart)> {
+pub(crate) fn peer_starts(policy: &Policy) -> Vec<([u8; 16], bpf::PeerSettings)> {
     let peers = policy.chains.peers.iter();
     peers
-        .map(|peer| (octets(peer.address.ip()), peer_start(peer.start())))
+        .map(|peer| (octets(peer.address.ip()), peer_settings(peer.start())))
         .collect()
 }
 
-fn peer_start(start: Start) -> bpf::PeerStart {
-    bpf::PeerStart {
+fn peer_settings(start: PathSettings) -> bpf::PeerSettings {
+    bpf::PeerSettings {
         segments: start.segments,
         rate: start.rate,
         rtt_us: start.round.map_or(0, |round| {
@@ -232,12 +237,12 @@ fn peer_start(start: Start) -> bpf::PeerStart {
     }
 }
 
-/// Whose SYNs may herald flows, by address.
-pub(crate) fn heralding(policy: &Policy) -> Vec<[u8; 16]> {
+/// Whose SYNs may announce flows, by address.
+pub(crate) fn syn_option_peers(policy: &Policy) -> Vec<[u8; 16]> {
     let peers = policy.chains.peers.iter();
-    let peers = peers.filter(|peer| peer.carrier == Carrier::Option);
+    let peers = peers.filter(|peer| peer.encapsulation == Encapsulation::SynOption);
     peers
-        .flat_map(|peer| &peer.calls_from)
+        .flat_map(|peer| &peer.source_addresses)
         .map(|ip| octets(*ip))
         .collect()
 }
@@ -253,7 +258,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
 pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
     if !config.transparent.enabled {
         // Nothing is taken that was not asked for; SYN-ACKs for what was still
-        // wait for the client's proof.
+        // wait for the client's validation.
         return Vec::new();
     }
     let policy = &config.policy;
@@ -310,11 +315,11 @@ fn rounds(rule: &Rule, config: &Config) -> u8 {
     rounds + u8::from(rule.accept == AcceptMode::Early)
 }
 
-fn key(flow: &Flow, gate: Gate) -> bpf::GateKey {
-    bpf::GateKey {
+fn key(flow: &Flow, half_open: HalfOpen) -> bpf::HalfOpenKey {
+    bpf::HalfOpenKey {
         flow: flow_key(flow),
-        isn: gate.isn,
-        kept: gate.kept,
+        isn: half_open.isn,
+        kept: half_open.kept,
     }
 }
 

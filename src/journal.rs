@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use posthaste_relay::chain::Carrier;
+use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::control::{Denied, Ended, Journal};
 
 use crate::privileges;
@@ -227,12 +227,12 @@ impl Journal for Log {
         };
         let asked = denied.flow.map(|flow| flow.server().to_string());
         let asked = asked.as_deref().unwrap_or("-");
-        let carrier = denied.carrier.map_or("-", Carrier::name);
+        let encapsulation = denied.encapsulation.map_or("-", Encapsulation::name);
         let reason = denied.denial.label();
         let mut fields: Vec<(&str, &dyn Display)> = vec![
             ("from", &denied.from),
             ("destination", &asked),
-            ("carrier", &carrier),
+            ("header_in", &encapsulation),
             ("reason", &reason),
         ];
         if let Some(ahead_ms) = &denied.ahead_ms {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_relay_is_one_line() {
+    fn ended_relay_is_one_line() {
         let (mut log, entries) = queue();
         assert_eq!(log.record(&mut vec![ended()]), 0);
         let line = written(log, &entries);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_need_it_are_quoted() {
+    fn values_are_quoted() {
         let (log, entries) = queue();
         log.warn(
             "could not reload",
@@ -355,26 +355,27 @@ mod tests {
     }
 
     #[test]
-    fn denied_requests_are_lines_but_not_a_flood_of_them() {
+    fn denied_requests_rate_limited() {
         let (mut log, entries) = queue();
         let denied = Denied {
             from: "192.0.2.1:4000".parse().unwrap(),
             flow: None,
-            carrier: Some(Carrier::Option),
-            denial: posthaste_relay::control::Denial::Stranger,
+            encapsulation: Some(Encapsulation::SynOption),
+            denial: posthaste_relay::control::Denial::Unauthorized,
             ahead_ms: None,
         };
         for _ in 0..1000 {
             log.deny(&denied);
         }
         let text = written(log, &entries);
-        let line = "from=192.0.2.1:4000 destination=- carrier=option reason=stranger";
+        let line = "from=192.0.2.1:4000 destination=- header_in=syn-option reason=unauthorized";
         let count = text.lines().filter(|found| found.ends_with(line)).count();
         assert_eq!(count, 20);
     }
 
+    // promise: D9
     #[test]
-    fn a_full_queue_drops_and_counts() {
+    fn full_queue_drops_and_counts() {
         let (mut log, entries) = queue();
         let mut many = vec![ended(); QUEUE_RECORDS_MAX];
         assert_eq!(log.record(&mut many), 0);
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn switched_off_nothing_is_written_or_dropped() {
+    fn disabled_log_is_silent() {
         let (mut log, entries) = queue();
         log.log_connections(false);
         let mut batch = vec![ended()];

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use posthaste_control::identity::Identity;
-use posthaste_wire::seal::KEY_BYTES;
+use posthaste_wire::auth::KEY_BYTES;
 
 use crate::cli::{self, AdminArgs};
 use crate::client;
@@ -118,8 +118,9 @@ mod tests {
 
     use super::*;
 
+    // promise: C5
     #[test]
-    fn no_two_keys_are_the_same() {
+    fn keys_differ() {
         let keys: std::collections::HashSet<_> = (0..64).map(|_| generate().unwrap()).collect();
         assert_eq!(keys.len(), 64);
         for key in keys {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_for_its_owner_and_written_once() {
+    fn private_file_written_once() {
         let path = std::env::temp_dir().join(format!("ph-key-{}", std::process::id()));
         write_new(&path, "one\n").unwrap();
         let error = write_new(&path, "two\n").unwrap_err().to_string();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_one_public_key_and_other_text_none() {
+    fn secret_and_public_key() {
         let path = std::env::temp_dir().join(format!("ph-identity-{}", std::process::id()));
         make_identity(&path).unwrap();
         let text = fs::read_to_string(&path).unwrap();

@@ -25,15 +25,15 @@ use posthaste_wire::header::NodeId;
 
 use crate::admin::api::links as api;
 use crate::config::Config;
-use crate::follow::Following;
+use crate::control_client::ControlClient;
 use crate::journal::Log;
 use crate::upgrade::Kind;
 use crate::upgrade::take::Sockets;
 
 mod checks;
 mod flights;
+mod handshake_probes;
 mod hops;
-mod knocks;
 mod limit;
 mod link;
 mod links;
@@ -83,7 +83,7 @@ impl Reflectors {
             let failure = opened.as_ref().err().map(ToString::to_string);
             if let Some(failure) = &failure {
                 log.error(
-                    "cannot open a reflector: peers measure this node by handshakes",
+                    "could not open a reflector: peers measure this node by handshakes",
                     &[("address", &address), ("error", failure)],
                 );
             }
@@ -108,7 +108,7 @@ impl Reflectors {
 #[derive(Debug)]
 struct Shared {
     /// Is told what is news.
-    following: Following,
+    following: ControlClient,
     clock: Clock,
     links: Mutex<Links>,
     /// What the thread has not taken over yet.
@@ -139,7 +139,7 @@ impl Measure {
         config: &Config,
         reflectors: Reflectors,
         workers: &[Handle],
-        following: Following,
+        following: ControlClient,
     ) -> Self {
         let seed = u64::from_ne_bytes(sys::random());
         Self {

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_and_constants_are_found_and_nothing_else() {
+    fn code_segments_found() {
         let maps = "\
             7f0000000000-7f0000030000 r--p 00000000 fe:00 1234    /usr/bin/posthaste\n\
             7f0000031000-7f0000731000 r-xp 00030000 fe:00 1234    /usr/bin/posthaste\n\
@@ -108,6 +108,6 @@ mod tests {
     #[test]
     fn who_has_forgotten_goes_on() {
         forget_start();
-        code_and_constants_are_found_and_nothing_else();
+        code_segments_found();
     }
 }

@@ -9,7 +9,7 @@ use std::fmt::{Display, Write};
 use crate::admin::Snapshot;
 use crate::admin::api::State;
 
-mod follow;
+mod control_client;
 mod links;
 mod rules;
 
@@ -34,7 +34,7 @@ pub(crate) fn render(snapshot: &Snapshot) -> String {
     redirect(&mut page, snapshot);
     links::links(&mut page, &snapshot.links);
     if let Some(follow) = &snapshot.follow {
-        follow::follow(&mut page, follow);
+        control_client::follow(&mut page, follow);
     }
     configuration(&mut page, snapshot);
     page.0
@@ -276,7 +276,7 @@ mod tests {
             totals: Totals {
                 counters: totals.collect(),
                 ended: vec![("finished", 7), ("internal", 0)],
-                denied: vec![("stranger", 3)],
+                denied: vec![("unauthorized", 3)],
                 rules: vec![rules::tests::tallied("all"), rules::tests::tallied("web")],
             },
             redirect: vec![("events_lost", "SYNs lost.", 3)],
@@ -286,7 +286,7 @@ mod tests {
                 restarts: 2,
             },
             links: links::tests::measured(),
-            follow: Some(follow::tests::followed()),
+            follow: Some(control_client::tests::followed()),
             reloads: Reloads {
                 failed: 1,
                 last_error: Some("no".into()),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_has_one_family_and_families_do_not_repeat() {
+    fn samples_have_one_family() {
         let page = render(&snapshot());
         let mut families = HashSet::new();
         let (mut family, mut kind) = ("", "");
@@ -318,8 +318,9 @@ mod tests {
         }
     }
 
+    // promise: L7
     #[test]
-    fn names_labels_and_values_are_as_documented() {
+    fn documented_names_and_values() {
         let page = render(&snapshot());
         for line in [
             "posthaste_process_start_time_seconds 1.5",
@@ -335,7 +336,7 @@ mod tests {
             "posthaste_link_rtt_seconds{peer=\"paris\"} 0.0205",
             "posthaste_link_loss_ratio{peer=\"paris\"} 0.015",
             "posthaste_link_probes_total{peer=\"rome\",fate=\"lost\"} 6",
-            "posthaste_stamp_refused_total{reason=\"seal\"} 3",
+            "posthaste_stamp_refused_total{reason=\"auth\"} 3",
             "posthaste_config_reloads_total{result=\"failure\"} 1",
             "posthaste_config_last_reload_successful 0",
             "# TYPE posthaste_flows_total counter",

@@ -18,24 +18,24 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
-use posthaste_relay::chain::Carrier;
+use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
 use posthaste_relay::sys;
-use posthaste_relay::worker::{self, Desk};
+use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
 
 use crate::config::Config;
+use crate::control_client::{ControlClient, PlanOverlay, PrefixOwner};
 use crate::destinations::{Ends, Feed, Samples};
-use crate::follow::{Extension, Following, Whose};
 use crate::guard::Guard;
 use crate::host::Claim;
-use crate::intercept::{self, Lane};
+use crate::intercept::{self, WorkerIntercept};
 use crate::journal::Log;
 use crate::measure::{Measure, Reflectors};
 use crate::upgrade::Descriptor;
-use crate::upgrade::take::{Gate, Sockets};
+use crate::upgrade::take::{Barrier, Sockets};
 use crate::{admin, affinity, host, journal, privileges};
 
 mod handover;
@@ -66,13 +66,13 @@ pub(crate) struct Node {
     /// With what a controller adds.
     config: Mutex<Config>,
     /// What that is. Who changes any of the three holds this.
-    extension: Mutex<Option<Extension>>,
+    plan_overlay: Mutex<Option<PlanOverlay>>,
     redirect: Mutex<Redirect>,
     /// The workers, in the order of their numbers.
     pub(crate) workers: Vec<Handle>,
     pub(crate) log: Log,
     measure: Measure,
-    pub(crate) following: Following,
+    pub(crate) following: ControlClient,
     inheritance: Inheritance,
 }
 
@@ -95,8 +95,8 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     // the new thread, which has to start first and can bear it.
     let (maps, made) = mpsc::channel();
     let (loaded, prepared) = thread::scope(|scope| {
-        let (gate, sockets) = (&entry.gate, entry.sockets.as_mut());
-        let preparing = scope.spawn(|| Prepared::new(&config, made, gate, sockets));
+        let (barrier, sockets) = (&entry.barrier, entry.sockets.as_mut());
+        let preparing = scope.spawn(|| Prepared::new(&config, made, barrier, sockets));
         let loaded = load(&config, maps, entry.successions);
         (loaded, preparing.join())
     });
@@ -118,7 +118,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
         clock,
     } = prepared;
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
-    let following = Following::new(samples, clock);
+    let following = ControlClient::new(samples, clock);
     let measure = Measure::new(&config, reflectors, &handles, following.clone());
     let inheritance = entry.inheritance(shared);
     let parts = (log, measure, following, inheritance);
@@ -205,11 +205,11 @@ struct Prepared {
 
 impl Prepared {
     /// `maps` brings those of the redirect programs, once they are made. Workers take no flow
-    /// before `gate` is open. `sockets` are a predecessor's.
+    /// before `barrier` is open. `sockets` are a predecessor's.
     fn new(
         config: &Config,
         maps: mpsc::Receiver<Arc<Maps>>,
-        gate: &Gate,
+        barrier: &Barrier,
         mut sockets: Option<&mut Sockets>,
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
@@ -220,12 +220,16 @@ impl Prepared {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
             log.warn(FORBIDDEN_PORTS, below);
         }
-        for warning in config.warnings.iter().chain(&admin::door::obstacle(config)) {
+        for warning in config
+            .warnings
+            .iter()
+            .chain(&admin::reach::obstacle(config))
+        {
             log.warn(warning, &[]);
         }
         let policy = Arc::new(config.policy.clone());
         let clock = Clock::default();
-        let desk = Arc::new(Desk::new(clock.clone()));
+        let replay_guard = Arc::new(ReplayGuard::new(clock.clone()));
         let made = maps.recv().context("there are no maps")?;
         let (feed, samples) = config.follow.is_some().then(Feed::new).unzip();
         let inherited = sockets.as_deref_mut();
@@ -237,12 +241,12 @@ impl Prepared {
             .map(|index| {
                 let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
                 let ends = Ends::new(log.clone(), feed.clone());
-                let opened = (gate, &mut inherited);
+                let opened = (barrier, &mut inherited);
                 start_worker(
-                    made.lane(index)?,
+                    made.worker_maps(index)?,
                     config,
                     ends,
-                    (&policy, &desk),
+                    (&policy, &replay_guard),
                     home,
                     opened,
                 )
@@ -272,17 +276,17 @@ impl Node {
         path: Option<PathBuf>,
         config: Config,
         mut redirect: Redirect,
-        (log, measure, following, inheritance): (Log, Measure, Following, Inheritance),
+        (log, measure, following, inheritance): (Log, Measure, ControlClient, Inheritance),
         workers: &[Handle],
     ) -> anyhow::Result<Self> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
-        set_heralds(&mut redirect, &config.policy, &log)?;
+        set_syn_options(&mut redirect, &config.policy, &log)?;
         redirect.set_observing(intercept::observing(&config))?;
         Ok(Self {
             path,
             file: Mutex::new(config.clone()),
             config: Mutex::new(config),
-            extension: Mutex::default(),
+            plan_overlay: Mutex::default(),
             redirect: Mutex::new(redirect),
             workers: workers.to_vec(),
             log,
@@ -342,15 +346,15 @@ impl Node {
         let Some(path) = &self.path else {
             bail!("there is no configuration file to read: the node was started without one");
         };
-        let extension = lock(&self.extension);
+        let plan_overlay = lock(&self.plan_overlay);
         let (file, restart) = lock(&self.file).adopt(Config::load(path)?);
-        let next = match &*extension {
-            Some(extension) => extension.extend(&file),
+        let next = match &*plan_overlay {
+            Some(plan_overlay) => plan_overlay.extend(&file),
             None => file.clone(),
         };
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
-        set_heralds(&mut self.redirect(), &next.policy, &self.log)?;
+        set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
         self.redirect().set_observing(intercept::observing(&next))?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
@@ -374,10 +378,10 @@ impl Node {
     ///
     /// # Errors
     /// Other peers cannot be measured, or hops to them started as they should; all the rest is done.
-    pub(crate) fn set_extension(&self, extension: Extension) -> anyhow::Result<()> {
-        let mut known = lock(&self.extension);
-        let next = extension.extend(&lock(&self.file));
-        *known = Some(extension);
+    pub(crate) fn set_extension(&self, plan_overlay: PlanOverlay) -> anyhow::Result<()> {
+        let mut known = lock(&self.plan_overlay);
+        let next = plan_overlay.extend(&lock(&self.file));
+        *known = Some(plan_overlay);
         let chains = Arc::clone(&next.policy.chains);
         let others = chains.peers != self.config().policy.chains.peers;
         for worker in &self.workers {
@@ -392,8 +396,8 @@ impl Node {
     }
 
     /// Whose a destination is, as far as a controller says.
-    pub(crate) fn whose(&self, destination: IpAddr) -> Option<Whose> {
-        lock(&self.extension).as_ref()?.whose(destination)
+    pub(crate) fn whose(&self, destination: IpAddr) -> Option<PrefixOwner> {
+        lock(&self.plan_overlay).as_ref()?.whose(destination)
     }
 
     /// Puts back what somebody may have removed: without the rule, every packet
@@ -403,12 +407,14 @@ impl Node {
             Ok(report) if report.done.is_empty() => {}
             Ok(report) => {
                 let done = report.done.join(", ");
-                self.log
-                    .warn("somebody removed our routing", &[("restored", &done)]);
+                self.log.warn(
+                    "our routing rule or route was removed",
+                    &[("restored", &done)],
+                );
             }
             Err(error) => {
                 self.log
-                    .error("cannot restore our routing", &[("error", &error)]);
+                    .error("could not restore our routing", &[("error", &error)]);
             }
         }
     }
@@ -417,7 +423,7 @@ impl Node {
     pub(crate) fn observe_anew(&self, change: host::HostChange) {
         let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
         self.log
-            .info("this host changed, destinations are observed anew", fields);
+            .info("the host changed: destinations are observed again", fields);
         self.forget_profiles();
     }
 
@@ -426,7 +432,7 @@ impl Node {
     fn forget_profiles(&self) {
         let rules = host::nftables::rules().unwrap_or_else(|error| {
             self.log
-                .warn("cannot read the firewall's rules", &[("error", &error)]);
+                .warn("could not read the firewall's rules", &[("error", &error)]);
             host::nftables::Rules::default()
         });
         let limits = rules.limits.join(", ");
@@ -434,10 +440,8 @@ impl Node {
             self.log.warn(LIMITED, &[("chains", &limits)]);
         }
         if let Err(error) = self.redirect().forget_profiles(!limits.is_empty()) {
-            self.log.error(
-                "cannot forget what was learned of destinations",
-                &[("error", &error)],
-            );
+            self.log
+                .error("could not clear the profiles", &[("error", &error)]);
         }
     }
 
@@ -498,13 +502,13 @@ fn set_peer_starts(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyho
     }
 }
 
-/// Has heralds taken from peers and sent to them where the configuration says so.
+/// Has SYN options taken from peers and sent to them where the configuration says so.
 /// Without privilege to send them hops are opened by Convert.
-fn set_heralds(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
-    redirect.set_heralding(&intercept::heralding(policy))?;
+fn set_syn_options(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
+    redirect.set_syn_option_peers(&intercept::syn_option_peers(policy))?;
     let mut peers = policy.chains.peers.iter();
-    if peers.any(|peer| peer.carrier == Carrier::Option)
-        && let Err(error) = redirect.send_heralds()
+    if peers.any(|peer| peer.encapsulation == Encapsulation::SynOption)
+        && let Err(error) = redirect.send_syn_options()
     {
         let what = "hops are opened by Convert, not by an option";
         log.warn(what, &[("error", &error)]);
@@ -513,14 +517,14 @@ fn set_heralds(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::R
 }
 
 fn start_worker(
-    lane: posthaste_bpf::Lane,
+    worker_handle: posthaste_bpf::WorkerHandle,
     config: &Config,
     ends: Ends,
-    (policy, desk): (&Arc<Policy>, &Arc<Desk>),
+    (policy, replay_guard): (&Arc<Policy>, &Arc<ReplayGuard>),
     home: Option<usize>,
-    (gate, inherited): (&Gate, &mut Inherited),
+    (barrier, inherited): (&Barrier, &mut Inherited),
 ) -> anyhow::Result<worker::Starting> {
-    let index = lane.worker();
+    let index = worker_handle.worker();
     let settings = sys::SocketSettings {
         mark: config.transparent.socket_mark,
         backlog: BACKLOG,
@@ -546,22 +550,25 @@ fn start_worker(
         listeners,
         explicit,
         fixed,
-        desk: Arc::clone(desk),
+        replay_guard: Arc::clone(replay_guard),
         socket_mark: config.transparent.socket_mark,
         policy: Arc::clone(policy),
     };
     let worker_log = ends.log().clone();
-    let gate = gate.clone();
+    let barrier = barrier.clone();
     let open = move || {
-        gate.pass();
+        barrier.pass();
         if let Some(Err(error)) = home.map(affinity::stay_on) {
             worker_log.warn(
-                "a worker is not on the CPU of its packets",
+                "a worker runs on another CPU than its packets",
                 &[("error", &error)],
             );
         }
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
-        Ok((Lane::open(lane, duplicates, worker_log)?, FIRST_GENERATION))
+        Ok((
+            WorkerIntercept::open(worker_handle, duplicates, worker_log)?,
+            FIRST_GENERATION,
+        ))
     };
     worker::spawn(settings, Box::new(ends), open).with_context(|| format!("start worker {index}"))
 }

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use posthaste_plan::fronts::Limits;
-use posthaste_plan::matrix::RATE_ASSUMED;
+use posthaste_plan::matrix::INITIAL_BANDWIDTH;
 use posthaste_plan::model::{Congestion, Mode};
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Model, Planner};
 use serde::Serialize;
 
 mod all;
+mod chart;
 mod pair;
-mod picture;
 mod read;
 mod show;
 
@@ -31,7 +31,7 @@ use read::{Format, Network};
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// What nodes assume, and the most that can be asked for.
-const ASSUMED_MBIT: u32 = RATE_ASSUMED.get() / BYTES_PER_MBIT;
+const ASSUMED_MBIT: u32 = INITIAL_BANDWIDTH.get() / BYTES_PER_MBIT;
 const ASSUMED_MBIT_MAX: u32 = u32::MAX / BYTES_PER_MBIT;
 const BYTES_PER_MBIT: u32 = 125_000;
 
@@ -147,7 +147,7 @@ fn answer(args: &PlanArgs, network: &Network, warnings: &[String]) -> anyhow::Re
         )
     })?;
     if let Some(file) = &args.picture {
-        let written = std::fs::write(file, picture::draw(&pair));
+        let written = std::fs::write(file, chart::draw(&pair));
         written.with_context(|| format!("write {}", file.display()))?;
     }
     if args.json {
@@ -263,10 +263,14 @@ fn bytes(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
+    // promise: G5
     #[test]
     fn plans_assume_what_nodes_do() {
-        assert_eq!(RATE_ASSUMED.get(), posthaste_relay::chain::RATE_ASSUMED);
-        assert_eq!(ASSUMED_MBIT * BYTES_PER_MBIT, RATE_ASSUMED.get());
+        assert_eq!(
+            INITIAL_BANDWIDTH.get(),
+            posthaste_relay::chain::INITIAL_BANDWIDTH
+        );
+        assert_eq!(ASSUMED_MBIT * BYTES_PER_MBIT, INITIAL_BANDWIDTH.get());
     }
 
     #[test]

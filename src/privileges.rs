@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_gone_and_named() {
+    fn lost_capability_is_named() {
         on_a_thread(|| {
             require(&NODE).expect("these tests need root");
             keep_only(&[Capability::CAP_NET_ADMIN, Capability::CAP_BPF]).unwrap();

@@ -25,7 +25,6 @@ use posthaste_relay::sys;
 use crate::config;
 use crate::privileges;
 
-mod carrier;
 mod cgroup;
 mod child;
 mod complaint;
@@ -33,11 +32,12 @@ mod exempt;
 mod policy;
 mod user;
 mod via;
+mod worker;
 
-use carrier::Carrier;
 use cgroup::Cgroup;
 use child::{Child, Launch, Signals};
 use user::User;
+use worker::Worker;
 
 /// As of other programs that run a command: they failed themselves; the command
 /// cannot be run; there is none.
@@ -99,7 +99,7 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
     let cgroup = Cgroup::make()?;
     let signals = Signals::block()?;
     let programs = programs(&cgroup, &args.direct, via.address())?;
-    let carrier = Carrier::start(programs, via)?;
+    let worker = Worker::start(programs, via)?;
     let launch = Launch {
         command: &args.command,
         cgroup: cgroup.members()?,
@@ -115,7 +115,7 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
         }
         Err(failure) => failure.tell(&args.command),
     };
-    carrier.finish(&signals);
+    worker.finish(&signals);
     cgroup.remove();
     Ok(ExitCode::from(code))
 }

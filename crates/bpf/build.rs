@@ -11,21 +11,21 @@ use posthaste_bpf_build::Rust;
 /// The objects, and their structures that user space works with.
 const OBJECTS: [(&str, &[&str]); 5] = [
     ("capture", &["capture", "destination", "exempt_key"]),
-    ("herald", &["herald"]),
+    ("syn_option", &["syn_option"]),
     (
         "redirect",
         &[
             "device",
             "rule_key",
             "candidates",
-            "peer_start",
+            "peer_settings",
             "profile_key",
             "profile",
             "observing",
         ],
     ),
     ("observe", &[]),
-    ("later", &["destination", "gate", "event_head"]),
+    ("deferred", &["destination", "half_open", "event_head"]),
 ];
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
         "maps.h",
         "packet.h",
         "events.h",
-        "gates.h",
+        "half_open.h",
         "observe.h",
         "syn.h",
     ] {

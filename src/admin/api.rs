@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::accept_word;
 
 pub(crate) mod chains;
-pub(crate) mod follow;
+pub(crate) mod control_client;
 pub(crate) mod links;
 pub(crate) mod observed;
 pub(crate) mod saved;
@@ -68,7 +68,7 @@ pub(crate) struct Status {
     pub(crate) rules: Vec<saved::Rule>,
     pub(crate) reloads: Reloads,
     /// The controller that is followed, if any.
-    pub(crate) controller: Option<follow::Follow>,
+    pub(crate) controller: Option<control_client::Follow>,
     /// What is left of the time for open relays; nothing unless the node ends.
     pub(crate) deadline_seconds: Option<f64>,
     /// Those whose place it has taken and that still carry relays, the oldest first.

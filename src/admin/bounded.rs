@@ -190,8 +190,9 @@ mod tests {
         }
     }
 
+    // promise: W6
     #[test]
-    fn the_oldest_connections_make_room_for_new_ones() {
+    fn oldest_makes_room() {
         let address = serve(PATIENCE);
         let mut open: VecDeque<TcpStream> = VecDeque::new();
         for _ in 0..4 * MOST {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_ended_take_no_room() {
+    fn ended_connections_free_room() {
         let address = serve(PATIENCE);
         let mut first = connect(address);
         ask(&mut first);
@@ -219,8 +220,9 @@ mod tests {
         ask(&mut first);
     }
 
+    // promise: W6
     #[test]
-    fn a_connection_has_its_time_and_no_more() {
+    fn connection_time_is_bounded() {
         let address = serve(Duration::from_millis(200));
         let silent = connect(address);
         let mut waiting = connect(address);

@@ -14,7 +14,7 @@ use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::{Notify, watch};
 
-use super::api::follow::Follow;
+use super::api::control_client::Follow;
 use super::api::links::Links;
 use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use super::operations::Operations;
@@ -47,7 +47,7 @@ pub(super) struct Control {
 struct Asked {
     state: State,
     /// Somebody has told the node to end.
-    told_to_end: bool,
+    asked_to_end: bool,
     /// Until when open relays may go on.
     deadline: Option<Instant>,
     reloads: Reloads,
@@ -70,7 +70,7 @@ impl Control {
             begun: Instant::now(),
             asked: Mutex::new(Asked {
                 state: State::Ready,
-                told_to_end: false,
+                asked_to_end: false,
                 deadline: None,
                 reloads: Reloads {
                     last_success_unix_seconds: started.as_secs_f64(),
@@ -119,8 +119,8 @@ impl Control {
         self.asked().state
     }
 
-    pub(super) fn was_told_to_end(&self) -> bool {
-        self.asked().told_to_end
+    pub(super) fn was_asked_to_end(&self) -> bool {
+        self.asked().asked_to_end
     }
 
     /// Begins to end, or shortens the time for it.
@@ -154,14 +154,14 @@ impl Control {
             Ok(report) => {
                 let rest = report.needs_restart.join(",");
                 log.info(
-                    "reloaded",
+                    "the configuration was reloaded",
                     &[("rules", &report.rules), ("needs_restart", &rest)],
                 );
                 notify::ready("relaying");
             }
             Err(error) => {
                 log.error(
-                    "could not reload: the configuration stays",
+                    "reload failed: the previous configuration is in force",
                     &[("error", &format!("{error:#}"))],
                 );
                 notify::ready("relaying; the last reload failed");
@@ -174,9 +174,11 @@ impl Control {
     pub(super) fn drain(&self, deadline: Option<Duration>) {
         let deadline = deadline.unwrap_or_else(|| self.node.drain_timeout());
         self.end(State::Draining, deadline);
-        self.asked().told_to_end = true;
+        self.asked().asked_to_end = true;
         let within = deadline.as_secs_f64();
-        self.node.log().info("draining", &[("deadline_s", &within)]);
+        self.node
+            .log()
+            .info("the node drains", &[("deadline_s", &within)]);
         if self.state() == State::Draining {
             notify::stopping(deadline);
         }

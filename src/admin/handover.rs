@@ -26,7 +26,7 @@ pub(super) async fn hand_over(listener: AsyncFd<Listener>, control: Arc<Control>
                 return replacing.finish(listener.into_inner());
             }
             Err(error) => control.node.log().error(
-                "not replaced: this node goes on",
+                "the node was not replaced",
                 &[("error", &format!("{error:#}"))],
             ),
         }
@@ -85,12 +85,18 @@ impl Giver for Control {
         self.end(State::Replaced, deadline);
         let log = self.node.log();
         if let Some(Err(error)) = self.place().map(|place| place.give_up()) {
-            log.warn("nobody can ask this node from now on", &[("error", &error)]);
+            log.warn(
+                "this node has no admin socket any more",
+                &[("error", &error)],
+            );
         }
         self.close_metrics();
         self.node.replace(deadline);
         let within = deadline.as_secs_f64();
-        log.info("replaced", &[("by", &successor), ("deadline_s", &within)]);
+        log.info(
+            "the node was replaced",
+            &[("by", &successor), ("deadline_s", &within)],
+        );
         self.draining.notify_one();
     }
 }

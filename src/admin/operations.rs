@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_relay::control::Handle;
 
 use super::api::observed::Observed;
-use super::api::{self, Interface, ReloadReport, follow::Follow, links::Links};
+use super::api::{self, Interface, ReloadReport, control_client::Follow, links::Links};
 use crate::chains::Followed;
 use crate::config::Config;
 use crate::host::{self, Claim, HostChange, LinkEvent};
@@ -168,7 +168,7 @@ impl Operations for Node {
             Ok(links) => self.update_interfaces(&links),
             Err(error) => self
                 .log
-                .warn("cannot list the interfaces", &[("error", &error)]),
+                .warn("could not list the interfaces", &[("error", &error)]),
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 
-use super::door::{Knock, knock};
+use super::reach::{Reached, reach};
 use crate::groups::Group;
 
 /// The admin socket. Its file goes when it is dropped.
@@ -145,10 +145,10 @@ fn give_to(path: &Path, group: &Group) -> anyhow::Result<()> {
 /// Fails when a node answers at `path`, or when nobody can tell.
 pub(crate) fn ensure_alone(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
-    match knock(path) {
-        Knock::Answered(_) => bail!("another node runs here: it answers at {shown}"),
-        Knock::Unknown(why) => bail!("cannot tell whether another node runs here: {why}"),
-        Knock::Nobody(_) => Ok(()),
+    match reach(path) {
+        Reached::Answered(_) => bail!("another node runs here: it answers at {shown}"),
+        Reached::Unknown(why) => bail!("cannot tell whether another node runs here: {why}"),
+        Reached::Nobody(_) => Ok(()),
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    fn stale_socket_replaced() {
         let directory = directory("admin-stale");
         let path = directory.join("deeper/admin.sock");
         let first = AdminSocket::bind(&path, None).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_given_to_a_group() {
+    fn socket_given_to_group() {
         use std::os::unix::fs::MetadataExt;
         let directory = directory("admin-group");
         let path = directory.join("admin.sock");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_goes_from_one_socket_to_the_next() {
+    fn listener_moves_sockets() {
         let directory = directory("admin-place");
         let path = directory.join("admin.sock");
         let first = AdminSocket::bind(&path, None).unwrap();

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;
 
-use super::api::follow::Follow;
+use super::api::control_client::Follow;
 use super::api::links::Links;
 use super::api::observed::Observed;
 use super::api::{Interface, ReloadReport, Reloads};
@@ -56,7 +56,7 @@ impl Operations for Fake {
         config
     }
     fn links(&self) -> Links {
-        let refused = [("seal".to_owned(), 5)].into();
+        let refused = [("auth".to_owned(), 5)].into();
         Links {
             refused,
             ..Links::default()
@@ -187,7 +187,7 @@ fn exchange(stream: &mut (impl Read + Write), request: &str) -> (u16, String) {
 }
 
 #[test]
-fn status_tells_what_the_node_is() {
+fn status_fields() {
     let served = Served::start("status");
     let (code, status) = served.ask("GET /status");
     assert_eq!(
@@ -199,7 +199,7 @@ fn status_tells_what_the_node_is() {
 }
 
 #[test]
-fn relays_that_are_not_there_are_refused() {
+fn unknown_relays_refused() {
     let served = Served::start("relays");
     let (code, list) = served.ask("GET /relays?limit=5");
     assert_eq!(
@@ -237,13 +237,16 @@ fn chains_are_listed_and_explained() {
     let (code, list) = served.ask("GET /chains");
     assert_eq!((code, &list["id"]), (200, &7.into()));
     assert_eq!(list["peers"][0]["name"], "paris");
-    assert_eq!(list["routes"][0]["ways"]["candidates"][0]["chain"], "south");
+    assert_eq!(
+        list["routes"][0]["next_hops"]["candidates"][0]["chain"],
+        "south"
+    );
     assert_eq!(list["incomplete"], false);
     let question = "destination=198.51.100.7:443&from=10.1.0.1";
     let (code, answer) = served.ask(&format!("GET /chains/explain?{question}"));
     assert_eq!((code, &answer["routes"][0]["number"]), (200, &1.into()));
     let (code, answer) = served.ask("GET /chains/explain?destination=[2001:db8::7]:443");
-    assert_eq!((code, &answer["ways"]["taken"]), (200, &0.into()));
+    assert_eq!((code, &answer["next_hops"]["taken"]), (200, &0.into()));
     let families = "destination=[2001:db8::7]:443&from=10.1.0.1";
     let (code, refusal) = served.ask(&format!("GET /chains/explain?{families}"));
     assert_eq!(code, 400);
@@ -253,7 +256,7 @@ fn chains_are_listed_and_explained() {
 }
 
 #[test]
-fn reloads_are_counted_and_errors_passed_on() {
+fn reloads_counted() {
     let served = Served::start("reload");
     assert_eq!(served.ask("POST /reload").0, 200);
     let (code, refusal) = served.ask("POST /reload");
@@ -271,7 +274,7 @@ fn reloads_are_counted_and_errors_passed_on() {
 }
 
 #[test]
-fn health_is_of_the_workers_and_readiness_of_interception() {
+fn health_and_readiness() {
     let served = Served::start("health");
     assert_eq!(served.observe("/healthz"), (200, "ok\n".into()));
     assert_eq!(
@@ -286,7 +289,7 @@ fn health_is_of_the_workers_and_readiness_of_interception() {
 }
 
 #[test]
-fn a_drain_uses_the_time_that_is_asked_for() {
+fn drain_with_deadline() {
     let served = Served::start("drain");
     let (code, draining) = served.ask("POST /drain?timeout_ms=1500");
     assert_eq!((code, &draining["relays"]), (202, &0.into()));

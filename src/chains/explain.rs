@@ -4,13 +4,13 @@
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use posthaste_relay::chain::{Chains, Route, Way};
+use posthaste_relay::chain::{Chains, NextHop, Route};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{Match, Prefix};
 use posthaste_relay::sys;
 
 use super::planned::{Case, Followed};
-use super::{Workers, direct, ways};
+use super::{Workers, direct, next_hops};
 use crate::admin::api::chains as api;
 use crate::config::{Config, action_word, ports_word};
 
@@ -101,8 +101,8 @@ pub(crate) fn explain(
         routes: applied(&policy.chains, &flow),
         plan: case.plan(followed, size.as_ref().and_then(|size| size.class)),
         size,
-        ways: ways(
-            case.ways()
+        next_hops: next_hops(
+            case.next_hops()
                 .into_iter()
                 .map(|way| candidate(config, way, &flow, known)),
         ),
@@ -118,11 +118,11 @@ pub(crate) fn explain(
     }
 }
 
-fn candidate(config: &Config, way: Way, flow: &Flow, workers: &Workers) -> api::Candidate {
+fn candidate(config: &Config, way: NextHop, flow: &Flow, workers: &Workers) -> api::Candidate {
     let chains = &config.policy.chains;
     match way {
-        Way::Direct => direct(),
-        Way::Hop { peer, chain, .. } => {
+        NextHop::Direct => direct(),
+        NextHop::Hop { peer, chain, .. } => {
             let peer = chains.peer(peer).map(|peer| &chains.peers[peer]);
             match (chains.chain(chain), peer) {
                 (Some(chain), Some(peer)) => api::Candidate {

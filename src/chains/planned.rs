@@ -2,15 +2,15 @@
 //! What a controller's plan makes of a flow, and why.
 
 use posthaste_control::message::Egress;
-use posthaste_relay::chain::{Route, Way};
+use posthaste_relay::chain::{NextHop, Route};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::Rule;
 
 use crate::admin::api::chains as api;
-use crate::admin::api::follow::Plan;
+use crate::admin::api::control_client::Plan;
 use crate::config::Config;
+use crate::control_client::{Experience, PrefixOwner};
 use crate::destinations::{prefix_of, prefix_word};
-use crate::follow::{Experience, Whose};
 
 /// What is known of a destination where a controller is followed.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Followed {
     /// The plan that is held.
     pub(crate) plan: Option<Plan>,
     /// Whose the destination is.
-    pub(crate) whose: Option<Whose>,
+    pub(crate) whose: Option<PrefixOwner>,
     /// What the node's own relays have taught.
     pub(crate) experience: Experience,
 }
@@ -43,14 +43,14 @@ impl Case<'_> {
     }
 
     /// The ways for the flow, the best first.
-    pub(super) fn ways(&self) -> Vec<Way> {
+    pub(super) fn next_hops(&self) -> Vec<NextHop> {
         let chains = &self.config.policy.chains;
         match (&chains.planned, self.asked) {
             (Some(planned), Some(_)) if self.is_planned() => {
-                let ways = planned.ways(&self.flow, self.asked);
-                ways.iter().copied().chain([Way::Direct]).collect()
+                let next_hops = planned.next_hops(&self.flow, self.asked);
+                next_hops.iter().copied().chain([NextHop::Direct]).collect()
             }
-            _ => chains.ways(&self.flow, self.rule.and_then(|rule| rule.transfer_bytes)),
+            _ => chains.next_hops(&self.flow, self.rule.and_then(|rule| rule.transfer_bytes)),
         }
     }
 
@@ -145,7 +145,12 @@ impl Case<'_> {
     }
 
     /// What follows from whose a destination is.
-    fn consequence(&self, whose: &Whose, own_us: Option<u32>, class: Option<usize>) -> String {
+    fn consequence(
+        &self,
+        whose: &PrefixOwner,
+        own_us: Option<u32>,
+        class: Option<usize>,
+    ) -> String {
         let chains = &self.config.policy.chains;
         if chains
             .me

@@ -10,9 +10,9 @@ use posthaste_wire::header::NodeId;
 use posthaste_control::message::Egress;
 
 use super::*;
-use crate::admin::api::follow::Plan;
+use crate::admin::api::control_client::Plan;
 use crate::config::invariants::HOST;
-use crate::follow::{Experience, Whose};
+use crate::control_client::{Experience, PrefixOwner};
 
 const FILE: &str = r#"
 version = 1
@@ -99,15 +99,16 @@ fn ask(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> ap
 }
 
 /// The chains of the candidates; a dash for the direct way.
-fn chains_of(ways: &api::Ways) -> Vec<&str> {
-    let candidates = ways.candidates.iter();
+fn chains_of(next_hops: &api::NextHops) -> Vec<&str> {
+    let candidates = next_hops.candidates.iter();
     candidates
         .map(|candidate| candidate.chain.as_deref().unwrap_or("-"))
         .collect()
 }
 
+// promise: C6
 #[test]
-fn everything_is_listed_with_what_the_workers_know() {
+fn peers_chains_and_workers() {
     let known = workers([worker(true, false), worker(false, false)]);
     let list = list(&config(), &known);
     assert_eq!(list.id, Some(7));
@@ -124,12 +125,12 @@ fn everything_is_listed_with_what_the_workers_know() {
     assert_eq!((rome.health.known_to, rome.health.usable), (0, true));
     assert_eq!(list.chains[0].nodes, ["paris", "tunis"]);
     assert_eq!(list.routes[1].destinations.len(), 4);
-    assert_eq!(chains_of(&list.routes[0].ways), ["east", "-"]);
-    assert_eq!(chains_of(&list.routes[1].ways), ["south", "east"]);
+    assert_eq!(chains_of(&list.routes[0].next_hops), ["east", "-"]);
+    assert_eq!(chains_of(&list.routes[1].next_hops), ["south", "east"]);
 }
 
 #[test]
-fn the_route_is_that_of_the_data_plane_and_what_it_matched_is_named() {
+fn matched_route_named() {
     let asked = ask("198.51.100.7:443", Some("192.0.2.5"), None);
     let [taken, others @ ..] = asked.routes.as_slice() else {
         panic!("{asked:?}")
@@ -143,7 +144,7 @@ fn the_route_is_that_of_the_data_plane_and_what_it_matched_is_named() {
     assert_eq!(*taken, expected);
     let numbers: Vec<_> = others.iter().map(|route| route.number).collect();
     assert_eq!(numbers, [1, 2]);
-    assert_eq!(chains_of(&asked.ways), ["east", "south", "-"]);
+    assert_eq!(chains_of(&asked.next_hops), ["east", "south", "-"]);
     assert!(!asked.asked);
 
     // Without a client, routes for some of them do not apply.
@@ -159,15 +160,16 @@ fn the_route_is_that_of_the_data_plane_and_what_it_matched_is_named() {
     );
 }
 
+// promise: C6
 #[test]
-fn the_first_way_that_is_not_down_is_taken() {
+fn first_usable_next_hop() {
     let taken = |known: [Known; 1]| {
         let asked = ask("198.51.9.9:80", None, Some(&workers(known)));
         assert!(asked.asked);
         asked
-            .ways
+            .next_hops
             .taken
-            .map(|index| asked.ways.candidates[index].chain.clone())
+            .map(|index| asked.next_hops.candidates[index].chain.clone())
     };
     let chain = |name: &str| Some(Some(name.to_owned()));
     assert_eq!(taken([worker(false, false)]), chain("south"));
@@ -194,30 +196,33 @@ fn the_first_way_that_is_not_down_is_taken() {
         None,
         Some(&workers([known, Known::default()])),
     );
-    assert_eq!(asked.ways.taken, Some(0));
+    assert_eq!(asked.next_hops.taken, Some(0));
 }
 
 /// How a cold hop to the first peer is opened for a flow, and why not by the option.
 fn cold(config: &str, destination: &str, workers: Option<&Workers>) -> [Option<String>; 2] {
     let config = Config::parse(Path::new("node.toml"), config, &HOST).unwrap();
     let question = Question::new(destination.parse().unwrap(), None).unwrap();
-    let candidate = explain(&config, &question, workers, None).ways.candidates[0].clone();
-    [candidate.carrier, candidate.no_option]
+    let candidate = explain(&config, &question, workers, None)
+        .next_hops
+        .candidates[0]
+        .clone();
+    [candidate.header_in, candidate.no_option]
 }
 
 #[test]
-fn what_carries_the_header_of_a_flow_is_told_and_why() {
-    let by_convert = |why: Option<&str>| [Some("convert".into()), why.map(str::to_owned)];
-    let by_option = [Some("option".into()), None];
-    assert_eq!(cold(FILE, "198.51.9.9:80", None), by_convert(None));
+fn encapsulation_and_reason() {
+    let in_stream = |why: Option<&str>| [Some("stream".into()), why.map(str::to_owned)];
+    let by_option = [Some("syn-option".into()), None];
+    assert_eq!(cold(FILE, "198.51.9.9:80", None), in_stream(None));
     let option = FILE.replacen(
         "name = \"paris\"\n",
-        "name = \"paris\"\ncarrier = \"option\"\n",
+        "name = \"paris\"\nheader_in = \"syn-option\"\n",
         1,
     );
     assert_eq!(cold(&option, "198.51.9.9:80", None), by_option);
     let v6 = cold(&option, "[2001:db8::7]:80", None);
-    assert_eq!(v6, by_convert(Some("the destination is IPv6")));
+    assert_eq!(v6, in_stream(Some("the destination is IPv6")));
     let mut known = worker(false, false);
     let unpaused = workers([known.clone()]);
     assert_eq!(cold(&option, "198.51.9.9:80", Some(&unpaused)), by_option);
@@ -225,7 +230,7 @@ fn what_carries_the_header_of_a_flow_is_told_and_why() {
     let paused = cold(&option, "198.51.9.9:80", Some(&workers([known])));
     assert_eq!(
         paused,
-        by_convert(Some("the peer did not heed the last ones"))
+        in_stream(Some("the peer did not accept the last ones"))
     );
 }
 
@@ -305,7 +310,7 @@ fn followed(rtt_us: Option<u32>, experience: Experience) -> Followed {
             in_force: true,
             ..Plan::default()
         }),
-        whose: Some(Whose { egress, classes: 1 }),
+        whose: Some(PrefixOwner { egress, classes: 1 }),
         experience,
     }
 }
@@ -317,30 +322,31 @@ fn ask_followed(
 ) -> (api::Size, api::AppliedPlan, Vec<String>) {
     let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
     let asked = explain(config, &question.carrying(bytes), None, Some(followed));
-    let ways = chains_of(&asked.ways).into_iter().map(str::to_owned);
-    let ways = ways.collect();
-    (asked.size.unwrap(), asked.plan.unwrap(), ways)
+    let next_hops = chains_of(&asked.next_hops).into_iter().map(str::to_owned);
+    let next_hops = next_hops.collect();
+    (asked.size.unwrap(), asked.plan.unwrap(), next_hops)
 }
 
+// promise: E6
 #[test]
-fn who_says_how_large_a_transfer_is_and_what_class_that_is() {
+fn size_and_class_source() {
     let config = followed_config("");
     let nothing = followed(None, Experience::default());
-    let (size, _, ways) = ask_followed(&config, &nothing, Some(9_000));
+    let (size, _, next_hops) = ask_followed(&config, &nothing, Some(9_000));
     assert_eq!(
         (size.bytes, size.source.as_str(), size.class),
         (9_000, "asked", Some(0))
     );
     assert_eq!(
-        (size.class_bytes, ways),
+        (size.class_bytes, next_hops),
         (Some(15_000), vec!["to rome".into(), "-".into()])
     );
-    let (size, _, ways) = ask_followed(&config, &nothing, None);
+    let (size, _, next_hops) = ask_followed(&config, &nothing, None);
     assert_eq!(
         (size.bytes, size.source.as_str(), size.class),
         (64 << 10, "default", Some(1))
     );
-    assert_eq!(ways, ["-"]);
+    assert_eq!(next_hops, ["-"]);
     let learned = Experience {
         size: Some((20_000, 31)),
         rtt_us: None,
@@ -352,15 +358,16 @@ fn who_says_how_large_a_transfer_is_and_what_class_that_is() {
     );
     assert_eq!(size.prefix.as_deref(), Some("203.0.113.0/24"));
     let said = followed_config("[[route]]\ntransfer_size = \"10KiB\"\n");
-    let (size, _, ways) = ask_followed(&said, &followed(None, learned), None);
+    let (size, _, next_hops) = ask_followed(&said, &followed(None, learned), None);
     assert_eq!((size.bytes, size.source.as_str()), (10 << 10, "route 1"));
-    assert_eq!(ways.len(), 2);
+    assert_eq!(next_hops.len(), 2);
     let (size, ..) = ask_followed(&said, &nothing, Some(1_000_000));
     assert_eq!((size.source.as_str(), size.class), ("asked", Some(1)));
 }
 
+// promise: E6
 #[test]
-fn why_a_plan_says_what_it_says() {
+fn plan_reasons() {
     let config = followed_config("");
     let measured = |own: Option<u32>| Experience {
         size: None,
@@ -400,7 +407,7 @@ fn why_a_plan_says_what_it_says() {
 }
 
 #[test]
-fn where_a_route_names_chains_no_size_matters() {
+fn named_chains_ignore_size() {
     let config = followed_config(
         "[[chain]]\nname = \"own\"\nnumber = 5\nnodes = [\"rome\"]\n[[route]]\nchains = [\"own\"]\n",
     );

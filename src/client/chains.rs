@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use super::{ask, present, show};
 use crate::admin::api::chains::{
-    AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, Size, Ways,
+    AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, NextHops, Size,
 };
 use crate::chains::{Question, explain as explain_config};
 use crate::cli::AdminArgs;
@@ -193,23 +193,27 @@ fn routes(chains: &Chains) -> Vec<[String; 3]> {
         } else {
             parts.join(" ")
         };
-        [route.number.to_string(), matched, in_order(&route.ways)]
+        [
+            route.number.to_string(),
+            matched,
+            in_order(&route.next_hops),
+        ]
     });
     std::iter::once(head.map(Into::into)).chain(rows).collect()
 }
 
 /// The candidates in a line, the one that is taken in brackets.
-fn in_order(ways: &Ways) -> String {
+fn in_order(next_hops: &NextHops) -> String {
     let mut words: Vec<String> = Vec::new();
-    for (index, candidate) in ways.candidates.iter().enumerate() {
+    for (index, candidate) in next_hops.candidates.iter().enumerate() {
         let name = candidate.chain.as_deref().unwrap_or("direct");
-        words.push(if ways.taken == Some(index) {
+        words.push(if next_hops.taken == Some(index) {
             format!("[{name}]")
         } else {
             name.to_owned()
         });
     }
-    if ways.taken.is_none() {
+    if next_hops.taken.is_none() {
         words.push("[refuse]".into());
     }
     words.join(", ")
@@ -254,14 +258,14 @@ fn explain(explanation: &Explanation) -> String {
     if let Some(known) = &explanation.plan {
         line("plan", &plan_words(known));
     }
-    for (index, candidate) in explanation.ways.candidates.iter().enumerate() {
-        let title = if index == 0 { "ways" } else { "" };
-        let taken = explanation.ways.taken == Some(index);
+    for (index, candidate) in explanation.next_hops.candidates.iter().enumerate() {
+        let title = if index == 0 { "next hops" } else { "" };
+        let taken = explanation.next_hops.taken == Some(index);
         line(title, &way(candidate, taken, explanation.asked));
     }
-    if explanation.ways.taken.is_none() {
-        let title = if explanation.ways.candidates.is_empty() {
-            "ways"
+    if explanation.next_hops.taken.is_none() {
+        let title = if explanation.next_hops.candidates.is_empty() {
+            "next hops"
         } else {
             ""
         };
@@ -306,7 +310,7 @@ fn size_words(size: &Size) -> String {
     text += &match (size.source.as_str(), size.transfers, &size.prefix) {
         ("asked", ..) => "as asked".to_owned(),
         ("learned", Some(transfers), Some(prefix)) => {
-            format!("the median of {transfers} transfers of late to {prefix}")
+            format!("the median of {transfers} recent transfers to {prefix}")
         }
         ("default", ..) => "as nothing is known: controller.transfer_size".to_owned(),
         (source, ..) => format!("as {source} says"),
@@ -357,8 +361,8 @@ fn way(candidate: &Candidate, taken: bool, asked: bool) -> String {
 
 /// How a hop is opened when none waits, where that is worth a word.
 fn cold(candidate: &Candidate) -> String {
-    match (candidate.carrier.as_deref(), &candidate.no_option) {
-        (Some("option"), _) => ", cold hops by the option".into(),
+    match (candidate.header_in.as_deref(), &candidate.no_option) {
+        (Some("syn-option"), _) => ", cold hops by the option".into(),
         (_, Some(why)) => format!(", cold hops by Convert ({why})"),
         _ => String::new(),
     }
@@ -384,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn destinations_have_a_port_or_not() {
+    fn destination_with_port() {
         for (text, address) in [
             ("198.51.100.7", "198.51.100.7:443"),
             ("198.51.100.7:80", "198.51.100.7:80"),

@@ -99,7 +99,12 @@ fn text(overview: &Overview) -> String {
     let _ = writeln!(
         text,
         "plan {}.{}, {age}: {} nodes, {} links, {} chains; {} nodes follow it\n",
-        plan.stamp.epoch, plan.stamp.version, plan.nodes, plan.links, plan.chains, plan.followed_by
+        plan.plan_version.epoch,
+        plan.plan_version.version,
+        plan.nodes,
+        plan.links,
+        plan.chains,
+        plan.followed_by
     );
     let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN", "CLOCK"].map(Into::into);
     let rows: Vec<[String; 7]> = std::iter::once(head)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::admin::door::{Knock, knock};
+use crate::admin::reach::{Reached, reach};
 
 /// How long the node may take; its own waits end sooner.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -23,12 +23,12 @@ pub(super) struct Answer {
 /// Sends a request without a body.
 pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Result<Answer> {
     let shown = socket.display();
-    let stream = match knock(socket) {
-        Knock::Answered(stream) => stream,
-        Knock::Nobody(why) => {
+    let stream = match reach(socket) {
+        Reached::Answered(stream) => stream,
+        Reached::Nobody(why) => {
             bail!("no node answers at {shown}: {why} (is one running? --socket PATH names another)")
         }
-        Knock::Unknown(why) => bail!("cannot ask the node at {shown}: {why}"),
+        Reached::Unknown(why) => bail!("cannot ask the node at {shown}: {why}"),
     };
     stream
         .set_read_timeout(Some(ANSWER_TIME_MAX))
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_answers_are_read_and_torn_ones_are_not() {
+    fn torn_answers_refused() {
         let answer = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
         assert_eq!((answer.code, answer.body.as_slice()), (200, &b"{}"[..]));
         assert_eq!(parse(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap().code, 204);

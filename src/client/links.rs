@@ -74,7 +74,7 @@ mod tests {
     use crate::admin::api::links::Reflector;
 
     #[test]
-    fn what_is_not_known_is_not_shown_as_zero() {
+    fn unknown_not_zero() {
         let link = Link {
             peer: "paris".into(),
             id: 8,
@@ -113,11 +113,11 @@ mod tests {
             }],
             links: vec![link, up],
             reflected: 7,
-            refused: [("seal".to_owned(), 3), ("stale".to_owned(), 0)].into(),
+            refused: [("auth".to_owned(), 3), ("stale".to_owned(), 0)].into(),
         });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "reflector 192.0.2.1:862 NOT OPEN: EACCES");
-        assert_eq!(lines[2], "packets refused: 3 seal");
+        assert_eq!(lines[2], "packets refused: 3 auth");
         let words = |line: &str| {
             line.split_whitespace()
                 .map(str::to_owned)

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::admin::api::follow::{Clock, Follow};
+use crate::admin::api::control_client::{Clock, Follow};
 use crate::admin::api::saved::{Histogram, Rule};
 use crate::admin::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
@@ -88,12 +88,12 @@ fn guard(guard: Guard) -> String {
 /// The controller that is followed, and its plan.
 fn controller(follow: &Follow) -> String {
     let mut text = format!("controller     {}, ", follow.address);
-    match (follow.joined, &follow.trouble) {
-        (true, _) => text.push_str("joined\n"),
+    match (follow.connected, &follow.trouble) {
+        (true, _) => text.push_str("connected\n"),
         (false, Some(trouble)) => {
             let _ = writeln!(text, "NOT JOINED: {trouble}");
         }
-        (false, None) => text.push_str("not joined\n"),
+        (false, None) => text.push_str("not connected\n"),
     }
     if let Some(clock) = follow.clock {
         let _ = writeln!(text, "clock          {}", own_clock(clock));
@@ -110,7 +110,7 @@ fn controller(follow: &Follow) -> String {
         Some(age) => text.push_str(&span(age)),
         None => text.push_str("nobody knows how"),
     }
-    let _ = write!(text, " old of at most {}, ", span(plan.life_ms));
+    let _ = write!(text, " old of at most {}, ", span(plan.ttl_ms));
     let _ = match plan.in_force {
         true => writeln!(text, "{} chains to {} nodes", plan.chains, plan.egresses),
         false => writeln!(text, "NOT IN FORCE: flows go without"),

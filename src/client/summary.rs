@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `status` verb in a few sentences: what is wrong, what the node does, and what for.
 
-use crate::admin::api::follow::Follow;
+use crate::admin::api::control_client::Follow;
 use crate::admin::api::saved::Saved;
 use crate::admin::api::{Replaced, State, Status};
 
@@ -76,9 +76,11 @@ fn troubles(status: &Status) -> Vec<String> {
 
 fn troubles_of_controller(follow: &Follow) -> Vec<String> {
     let mut troubles = Vec::new();
-    if let (false, Some(trouble)) = (follow.joined, &follow.trouble) {
+    if let (false, Some(trouble)) = (follow.connected, &follow.trouble) {
         let address = &follow.address;
-        troubles.push(format!("the controller {address} is not joined: {trouble}"));
+        troubles.push(format!(
+            "the controller {address} is not connected: {trouble}"
+        ));
     }
     if let Some(clock) = follow.clock.filter(|clock| clock.is_wrong()) {
         troubles.push(format!("this host's clock is {}", own_clock(clock)));

@@ -20,9 +20,9 @@ use super::value::{self, Reading};
 use super::{ADMIN_SOCKET, Config, Node, Transparent, document, file};
 
 mod chains;
+mod control_client;
 mod controller;
 mod explicit;
-mod follow;
 mod measure;
 mod observe;
 mod peers;
@@ -231,7 +231,7 @@ impl Reader {
         }
         let (chains, spelling) = self.chains(file);
         let mut policy = self.policy(file, &node);
-        policy.access.look_up = self.look_up(&file.access, &chains.peers);
+        policy.access.resolve = self.resolve(&file.access, &chains.peers);
         policy.chains = Arc::new(chains);
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);
@@ -381,9 +381,9 @@ impl Reader {
         Policy {
             rules: self.rules(&file.rule, &defaults),
             half_open: self.half_open(&file.half_open),
-            suspect_for: self.get(
-                "defaults.suspect_for",
-                &file.defaults.suspect_for,
+            strict_after_failure: self.get(
+                "defaults.strict_after_failure",
+                &file.defaults.strict_after_failure,
                 SECOND * 60,
                 |v| value::duration(v, Duration::ZERO..=MONTH),
             ),

@@ -48,7 +48,7 @@ pub(crate) struct Server {
     /// What must survive the controller.
     pub(crate) store: PathBuf,
     /// How often either end of a stream says something.
-    pub(crate) alive: Duration,
+    pub(crate) keepalive: Duration,
 }
 
 /// The `[api]` section.
@@ -84,14 +84,14 @@ impl fmt::Debug for Api {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// How long a plan stands after it was last said to.
-    pub(crate) life: Duration,
+    pub(crate) ttl: Duration,
     /// Hops are taken to be open when flows come.
     pub(crate) warm: bool,
     pub(crate) hops_max: u8,
     pub(crate) margin_percent: u32,
-    pub(crate) better_percent: u32,
+    pub(crate) switch_gain_percent: u32,
     pub(crate) better_by: Duration,
-    pub(crate) worse_percent: u32,
+    pub(crate) switch_loss_percent: u32,
     pub(crate) classes: Classes,
 }
 
@@ -136,7 +136,7 @@ impl Controller {
         let same_key = now.identity.public() == then.identity.public();
         keep("server.identity_file", same_key);
         keep("server.store", now.store == then.store);
-        keep("server.alive", now.alive == then.alive);
+        keep("server.keepalive", now.keepalive == then.keepalive);
         let address = |config: &Self| config.api.as_ref().map(|api| api.listen);
         keep("api.listen", address(self) == address(&next));
         keep("plan", self.plan == next.plan);

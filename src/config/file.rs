@@ -101,7 +101,7 @@ pub(super) struct Defaults {
     pub(super) accept: Scalar,
     pub(super) observe: Scalar,
     pub(super) source_address: Scalar,
-    pub(super) suspect_for: Scalar,
+    pub(super) strict_after_failure: Scalar,
     pub(super) downstream: Side,
     pub(super) upstream: Side,
     pub(super) timeouts: Timeouts,
@@ -161,7 +161,7 @@ pub(super) struct Access {
     pub(super) destinations: List,
     pub(super) cookies: Scalar,
     pub(super) cookie: Scalar,
-    pub(super) look_up: List,
+    pub(super) allow_lookup: List,
 }
 
 /// `[measure]`
@@ -207,8 +207,8 @@ pub(super) struct Peer {
     pub(super) key: Scalar,
     pub(super) key_file: Scalar,
     pub(super) key_id: Scalar,
-    pub(super) carrier: Scalar,
-    pub(super) calls_from: List,
+    pub(super) header_in: Scalar,
+    pub(super) source_addresses: List,
     pub(super) pool_min: Scalar,
     pub(super) pool_max: Scalar,
     pub(super) reflector: Scalar,

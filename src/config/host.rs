@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_knows_a_congestion_control() {
+    fn congestion_control_of_host() {
         assert!(
             congestion_controls()
                 .iter()

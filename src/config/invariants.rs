@@ -115,7 +115,7 @@ mod tests {
     ];
 
     #[test]
-    fn they_hold_for_what_resembles_a_file() {
+    fn invariants_of_random_files() {
         for file in [FULL, CONTROLLER] {
             assert!(check(file));
             they_hold_for_what_resembles(file);

@@ -13,7 +13,7 @@ pub(crate) struct Measure {
     pub(crate) enabled: bool,
     /// Where it answers.
     pub(crate) reflectors: Vec<SocketAddr>,
-    /// Sources whose probes are answered without a seal.
+    /// Sources whose probes are answered without an authentication tag.
     pub(crate) open_to: Vec<Prefix>,
     /// When it measures.
     pub(crate) schedule: Schedule,

@@ -100,7 +100,7 @@ pub(super) fn from_toml(text: &str, error: &toml::de::Error) -> Problem {
         .unwrap_or_default();
     let what = match &path {
         Some(path) => unknown_key(&message)
-            .map(|told| format!("{path}: {told}"))
+            .map(|sent| format!("{path}: {sent}"))
             .or_else(|| other_type(path, value, &message))
             .unwrap_or_else(|| format!("{path}: {message}")),
         None => message,

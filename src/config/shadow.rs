@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_is_found() {
+    fn shadowed_rules_found() {
         let all = || rule(&[], &[], &[]);
         assert_eq!(found(&[all(), all()]), [(1, vec![0])]);
         // Narrower ones go first wherever they stand.
@@ -238,8 +238,9 @@ mod tests {
     }
 
     /// Rules from a few prefixes and ports: every flow there can be is asked for its rule.
+    // promise: H14
     #[test]
-    fn who_is_shadowed_applies_to_no_flow_and_everybody_else_to_one() {
+    fn shadowed_never_applies() {
         let places = [
             "0.0.0.0/0",
             "10.0.0.0/30",

@@ -103,7 +103,7 @@ struct HalfOpen {
 /// What is left of `[defaults]` once every rule has its own copy.
 #[derive(Debug, Serialize)]
 struct Defaults {
-    suspect_for: String,
+    strict_after_failure: String,
 }
 
 /// What a rule or a route matches.
@@ -197,7 +197,7 @@ impl Effective {
             observe: observe::Shown::of(&config.observe),
             half_open: half_open(&config.policy.half_open),
             defaults: Defaults {
-                suspect_for: show_duration(config.policy.suspect_for),
+                strict_after_failure: show_duration(config.policy.strict_after_failure),
             },
             access: Access::of(config),
             measure: Measure::of(&config.measure),

@@ -46,7 +46,7 @@ fn assert_mistakes(above: &str, table: &[(&str, &str, &[&str])]) {
 }
 
 #[test]
-fn the_defaults_are_safe_and_useful() {
+fn safe_defaults() {
     let config = parse("version = 1").unwrap();
     assert_eq!((config.node.workers, config.node.relays_max), (2, 10_000));
     assert_eq!(config.policy.relays_max, 5_000);
@@ -64,7 +64,7 @@ fn the_defaults_are_safe_and_useful() {
 }
 
 #[test]
-fn no_file_means_the_same_as_an_empty_one() {
+fn missing_file_is_empty() {
     let empty = Config::parse(Path::new(""), "version = 1", &Capacity::of_host()).unwrap();
     assert_eq!(Config::default(), empty);
 }
@@ -78,7 +78,7 @@ fn every_key_is_read() {
     assert_eq!(config.policy.relays_max, 250);
     assert_eq!(config.metrics, None);
     assert_eq!(config.transparent.interfaces, ["c0", "s0"]);
-    assert_eq!(config.policy.suspect_for, Duration::from_secs(300));
+    assert_eq!(config.policy.strict_after_failure, Duration::from_secs(300));
     let web = &config.policy.rules[0];
     assert_eq!(
         (web.accept, web.source_address),
@@ -98,8 +98,9 @@ fn every_key_is_read() {
     assert_eq!(rest.downstream.congestion.as_deref(), Some("bbr"));
 }
 
+// promise: C2, H7
 #[test]
-fn what_is_shown_reads_back_the_same() {
+fn shown_config_parses_back() {
     for text in ["version = 1", FULL] {
         let config = parse(text).unwrap();
         assert_eq!(read_again(&config, &config.to_string()).unwrap(), config);
@@ -290,13 +291,14 @@ const INVALID: &[(&str, &str, &[&str])] = &[
     ("[node\n", ":2:6", &[]),
 ];
 
+// promise: H6
 #[test]
-fn every_mistake_names_file_line_key_value_and_form() {
+fn mistake_parts() {
     assert_mistakes("", INVALID);
 }
 
 #[test]
-fn all_mistakes_come_at_once_in_the_order_of_the_text() {
+fn all_mistakes_in_order() {
     let error = error_of("[transparent]\ntable = 0\n[node]\nworkers = 0");
     let lines: Vec<&str> = error.lines().collect();
     assert!(
@@ -323,8 +325,9 @@ fn doubtful_values_are_warned_about() {
     );
 }
 
+// promise: C4
 #[test]
-fn a_running_node_adopts_what_it_can() {
+fn reloadable_keys() {
     let now = parse("version = 1").unwrap();
     let next = parse(FULL).unwrap();
     let (adopted, waiting) = now.adopt(next.clone());
@@ -383,7 +386,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn mistakes_in_the_structure_hide_no_others() {
+fn structural_mistakes_hide_none() {
     let error = error_of(
         "[node]\nworkers = 0\nwrkers = 2\n[transparent]\ninterfaces = \"eth0\"\n\
          [metric]\n[[rule]]\nname = \"a\"\nports = 443\naccept = \"soon\"\n",
@@ -412,7 +415,7 @@ fn mistakes_in_the_structure_hide_no_others() {
 }
 
 #[test]
-fn what_can_never_apply_is_warned_of() {
+fn unreachable_rules_warned() {
     let warnings = |body: &str| parse(&format!("version = 1\n{body}")).unwrap().warnings;
     let rules = "[[rule]]\nname = \"web\"\nports = [80, 443]\n[[rule]]\nname = \"tls\"\nports = [443]\n\
                  [[rule]]\nname = \"rest\"\n";
@@ -436,7 +439,7 @@ fn what_can_never_apply_is_warned_of() {
 }
 
 #[test]
-fn listeners_that_overlap_are_warned_of() {
+fn overlapping_listeners_warned() {
     let listener = |address: &str| format!("[[listener]]\naddress = \"{address}\"\n");
     let warnings = |addresses: &[&str]| {
         let listeners: String = addresses.iter().map(|address| listener(address)).collect();

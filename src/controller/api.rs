@@ -15,7 +15,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
-use super::hub::Hub;
+use super::server::Server;
 use super::{explain, metrics};
 use crate::admin::api::Refusal;
 use crate::admin::bounded::{Bounded, CONNECTION_TIME_MAX, CONNECTIONS_MAX};
@@ -32,41 +32,41 @@ const OPENAPI: &str = include_str!("api/openapi.json");
 /// Links that are listed at the most, and when nobody says how many: nothing else is done meanwhile.
 const LINKS_MAX: usize = 10_000;
 
-type Shared = State<Arc<Hub>>;
+type Shared = State<Arc<Server>>;
 
 /// Answers whoever connects, within bounds.
-pub(super) async fn serve(listener: TcpListener, hub: Arc<Hub>) {
+pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
     let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
-    let log = hub.log.clone();
-    if let Err(error) = axum::serve(bounded, routes(hub)).await {
-        log.error("the API ended", &[("error", &error)]);
+    let log = server.log.clone();
+    if let Err(error) = axum::serve(bounded, routes(server)).await {
+        log.error("the API server failed", &[("error", &error)]);
     }
 }
 
-fn routes(hub: Arc<Hub>) -> Router {
+fn routes(server: Arc<Server>) -> Router {
     let guarded = Router::new()
         .route("/v1/status", get(show_status))
         .route("/v1/nodes", get(list_nodes))
         .route("/v1/links", get(list_links))
         .route("/v1/plan", get(show_plan))
-        .route("/v1/plan/{node}", get(show_ways))
+        .route("/v1/plan/{node}", get(show_routes))
         .route("/v1/explain", get(explain_pair))
         .route("/v1/prefixes", get(list_prefixes).put(put_prefixes))
         .route("/metrics", get(show_metrics))
-        .layer(from_fn_with_state(Arc::clone(&hub), check_token));
+        .layer(from_fn_with_state(Arc::clone(&server), check_token));
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(is_ready))
         .route("/openapi.json", get(describe))
         .merge(guarded)
         .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is nothing here") })
-        .with_state(hub)
+        .with_state(server)
 }
 
 /// Lets in who may do what is asked for.
-async fn check_token(State(hub): Shared, request: Request, next: Next) -> Response {
+async fn check_token(State(server): Shared, request: Request, next: Next) -> Response {
     let (read, operate) = {
-        let inner = hub.lock();
+        let inner = server.lock();
         let api = inner.config.api.as_ref();
         let tokens = api.map(|api| (api.read_token.clone(), api.operate_token.clone()));
         tokens.unwrap_or_default()
@@ -81,7 +81,7 @@ async fn check_token(State(hub): Shared, request: Request, next: Next) -> Respon
     if has(&operate) || (looks && (read.is_none() || has(&read))) {
         return next.run(request).await;
     }
-    hub.counters.requests_denied.add();
+    server.counters.requests_denied.add();
     let needed = if looks { "read" } else { "operate" };
     let (code, what) = if !looks && operate.is_none() {
         let what = "nothing can be changed without api.operate_token_file in the configuration";
@@ -116,12 +116,12 @@ fn is_same(one: &str, other: &str) -> bool {
     one.len() == other.len() && differences == 0
 }
 
-async fn show_status(State(hub): Shared) -> Response {
-    Json(view::status(&hub)).into_response()
+async fn show_status(State(server): Shared) -> Response {
+    Json(view::status(&server)).into_response()
 }
 
-async fn list_nodes(State(hub): Shared) -> Response {
-    Json(view::nodes(&hub)).into_response()
+async fn list_nodes(State(server): Shared) -> Response {
+    Json(view::nodes(&server)).into_response()
 }
 
 #[derive(Deserialize)]
@@ -131,20 +131,20 @@ struct LinksQuery {
     limit: Option<usize>,
 }
 
-async fn list_links(State(hub): Shared, Query(query): Query<LinksQuery>) -> Response {
+async fn list_links(State(server): Shared, Query(query): Query<LinksQuery>) -> Response {
     let limit = query.limit.unwrap_or(LINKS_MAX).min(LINKS_MAX);
-    match view::links(&hub, query.node.as_deref(), limit) {
+    match view::links(&server, query.node.as_deref(), limit) {
         Ok(links) => Json(links).into_response(),
         Err(error) => refuse(StatusCode::NOT_FOUND, &error),
     }
 }
 
-async fn show_plan(State(hub): Shared) -> Response {
-    Json(view::plan(&hub)).into_response()
+async fn show_plan(State(server): Shared) -> Response {
+    Json(view::plan(&server)).into_response()
 }
 
-async fn show_ways(State(hub): Shared, Path(node): Path<String>) -> Response {
-    answer(explain::ways(&hub, &node))
+async fn show_routes(State(server): Shared, Path(node): Path<String>) -> Response {
+    answer(explain::routes(&server, &node))
 }
 
 #[derive(Deserialize)]
@@ -156,9 +156,9 @@ struct ExplainQuery {
     access_us: Option<u32>,
 }
 
-async fn explain_pair(State(hub): Shared, Query(query): Query<ExplainQuery>) -> Response {
+async fn explain_pair(State(server): Shared, Query(query): Query<ExplainQuery>) -> Response {
     let transfer = (query.bytes.unwrap_or(0), query.access_us.unwrap_or(0));
-    answer(explain::pair(&hub, (&query.from, &query.to), transfer))
+    answer(explain::pair(&server, (&query.from, &query.to), transfer))
 }
 
 fn answer<T: serde::Serialize>(answer: Result<T, explain::Unanswered>) -> Response {
@@ -169,17 +169,22 @@ fn answer<T: serde::Serialize>(answer: Result<T, explain::Unanswered>) -> Respon
     }
 }
 
-async fn list_prefixes(State(hub): Shared) -> Response {
-    Json(prefixes::list(&hub)).into_response()
+async fn list_prefixes(State(server): Shared) -> Response {
+    Json(prefixes::list(&server)).into_response()
 }
 
-async fn put_prefixes(State(hub): Shared, Json(table): Json<documents::PrefixTable>) -> Response {
-    let theirs = Arc::clone(&hub);
+async fn put_prefixes(
+    State(server): Shared,
+    Json(table): Json<documents::PrefixTable>,
+) -> Response {
+    let theirs = Arc::clone(&server);
     let put = tokio::task::spawn_blocking(move || prefixes::put(&theirs, &table)).await;
     match put {
         Ok(Ok(count)) => {
-            hub.log.info("prefixes set", &[("prefixes", &count)]);
-            Json(prefixes::list(&hub)).into_response()
+            server
+                .log
+                .info("prefix table replaced", &[("prefixes", &count)]);
+            Json(prefixes::list(&server)).into_response()
         }
         Ok(Err(error)) => refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("{error:#}")),
         Err(_) => refuse(
@@ -189,14 +194,14 @@ async fn put_prefixes(State(hub): Shared, Json(table): Json<documents::PrefixTab
     }
 }
 
-async fn show_metrics(State(hub): Shared) -> Response {
+async fn show_metrics(State(server): Shared) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], metrics::render(&hub)).into_response()
+    ([(header::CONTENT_TYPE, kind)], metrics::render(&server)).into_response()
 }
 
 /// There is a plan.
-async fn is_ready(State(hub): Shared) -> Response {
-    if hub.lock().made.is_some() {
+async fn is_ready(State(server): Shared) -> Response {
+    if server.lock().made.is_some() {
         return "ready\n".into_response();
     }
     let what = "no plan since the start\n";

@@ -16,8 +16,8 @@ const BYTE: Duration = Duration::from_micros(1);
 /// and at once what comes in so long: all links of a node that die, each in a message of its own.
 const MESSAGES_AT_ONCE: Duration = Duration::from_secs(10);
 /// Rows that do not fit cost all rows. An honest node has none: six at once, and six in a minute.
-const MISFIT: Duration = Duration::from_secs(10);
-const MISFITS_AT_ONCE: Duration = Duration::from_secs(60);
+const NACK: Duration = Duration::from_secs(10);
+const NACKS_AT_ONCE: Duration = Duration::from_secs(60);
 /// A stream costs a look at all destinations, and a plan: twenty at once, and twelve in a minute.
 const STREAM: Duration = Duration::from_secs(5);
 const STREAMS_AT_ONCE: Duration = Duration::from_secs(100);
@@ -26,7 +26,7 @@ const STREAMS_AT_ONCE: Duration = Duration::from_secs(100);
 #[derive(Debug, Default)]
 pub(super) struct Conduct {
     messages: Meter,
-    misfits: Meter,
+    nacks: Meter,
     streams: Meter,
     /// Lines of the log that it causes.
     pub(super) lines: Quota,
@@ -41,8 +41,8 @@ impl Conduct {
     }
 
     /// It says that rows do not fit. Whether that may be.
-    pub(super) fn may_misfit(&mut self, now: Duration) -> bool {
-        self.misfits.add_within(MISFIT, MISFITS_AT_ONCE, now)
+    pub(super) fn may_nack(&mut self, now: Duration) -> bool {
+        self.nacks.add_within(NACK, NACKS_AT_ONCE, now)
     }
 
     /// It comes. Whether it may.
@@ -82,8 +82,9 @@ mod tests {
         Duration::from_secs(second)
     }
 
+    // promise: O16
     #[test]
-    fn a_node_that_says_much_is_read_as_fast_as_time_goes() {
+    fn talkative_node_read_slowly() {
         let mut conduct = Conduct::default();
         let mut now = at(1000);
         // Two links of a thousand each die, and it is cut off for a while.
@@ -102,17 +103,18 @@ mod tests {
         assert_eq!(conduct.on_message(30, now + at(60)), Duration::ZERO);
     }
 
+    // promise: O16
     #[test]
-    fn rows_that_do_not_fit_and_streams_are_bounded_and_made_up_for() {
+    fn nacks_and_streams_bounded() {
         let mut conduct = Conduct::default();
-        let misfits = |conduct: &mut Conduct, now| {
-            let granted = (0..1000).filter(|_| conduct.may_misfit(now));
+        let nacks = |conduct: &mut Conduct, now| {
+            let granted = (0..1000).filter(|_| conduct.may_nack(now));
             granted.count()
         };
-        assert_eq!(misfits(&mut conduct, at(5)), 6);
-        assert_eq!(misfits(&mut conduct, at(14)), 0);
-        assert_eq!(misfits(&mut conduct, at(15)), 1);
-        assert_eq!(misfits(&mut conduct, at(900)), 6);
+        assert_eq!(nacks(&mut conduct, at(5)), 6);
+        assert_eq!(nacks(&mut conduct, at(14)), 0);
+        assert_eq!(nacks(&mut conduct, at(15)), 1);
+        assert_eq!(nacks(&mut conduct, at(900)), 6);
         let streams = (0..1000).filter(|_| conduct.may_come(at(900)));
         assert_eq!(streams.count(), 20);
         assert!(conduct.may_come(at(905)) && !conduct.may_come(at(905)));

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::streams::Stranger;
+use super::streams::Unauthorized;
 use super::wire::End;
 
 /// A number that only grows.
@@ -25,9 +25,9 @@ impl Counter {
 pub(super) struct Counters {
     pub(super) registrations: Counter,
     pub(super) messages: Counter,
-    pub(super) misfits: Counter,
-    pub(super) rows_whole: Counter,
-    pub(super) rows_changed: Counter,
+    pub(super) nacks: Counter,
+    pub(super) updates_full: Counter,
+    pub(super) updates_incremental: Counter,
     pub(super) plans: Counter,
     pub(super) plans_changed: Counter,
     pub(super) repairs: Counter,
@@ -36,7 +36,7 @@ pub(super) struct Counters {
     pub(super) reloads_succeeded: Counter,
     pub(super) reloads_failed: Counter,
     ended: [Counter; End::LABELS.len()],
-    turned_away: [Counter; Stranger::LABELS.len()],
+    turned_away: [Counter; Unauthorized::LABELS.len()],
 }
 
 impl Counters {
@@ -44,8 +44,8 @@ impl Counters {
         count(&self.ended, &End::LABELS, end.label());
     }
 
-    pub(super) fn turn_away(&self, why: &Stranger) {
-        count(&self.turned_away, &Stranger::LABELS, why.label());
+    pub(super) fn turn_away(&self, why: &Unauthorized) {
+        count(&self.turned_away, &Unauthorized::LABELS, why.label());
     }
 
     /// Streams of nodes that ended or did not begin, by reason.
@@ -58,7 +58,7 @@ impl Counters {
     /// Connections that did not become streams, by reason.
     pub(super) fn turned_away(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.turned_away.iter().map(Counter::read);
-        Stranger::LABELS.into_iter().zip(counts)
+        Unauthorized::LABELS.into_iter().zip(counts)
     }
 }
 

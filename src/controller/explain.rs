@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which ways nodes are told, and why, in words.
 
-use posthaste_control::book::Book;
-use posthaste_control::message::{ChainNumber, DIRECT, NodeNumber, Rows};
+use posthaste_control::message::{ChainNumber, DIRECT, NodeNumber, RouteUpdate};
 use posthaste_control::registry::Registry;
-use posthaste_control::rows::Held;
+use posthaste_control::rib::Rib;
+use posthaste_control::route_table::RouteTable;
 use posthaste_plan::fronts::Limits;
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Matrix, Planner};
 
-use super::api::documents::{Choice, Explanation, Way, Ways};
+use super::api::documents::{Choice, Explanation, Route, Routes};
 use super::api::view;
-use super::hub::{Hub, Inner};
+use super::server::{Inner, Server};
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -23,52 +23,52 @@ pub(super) enum Unanswered {
 }
 
 /// The ways from a node to all others, for the largest transfers over the shortest access links.
-pub(super) fn ways(hub: &Hub, from: &str) -> Result<Ways, Unanswered> {
-    let inner = hub.lock();
+pub(super) fn routes(server: &Server, from: &str) -> Result<Routes, Unanswered> {
+    let inner = server.lock();
     let number = inner.number(from).map_err(Unanswered::Unknown)?;
-    let rows = rows(&inner, number)?;
-    let held = held(number, &rows)?;
-    let bytes = rows.sizes.last().copied().unwrap_or(0);
+    let update = update(&inner, number)?;
+    let held = held(number, &update)?;
+    let bytes = update.sizes.last().copied().unwrap_or(0);
     let class = held.class(bytes, 0).unwrap_or(0);
-    let ways = rows.ways.iter().map(|ways| {
-        let numbers = held.ways(ways.egress, class).iter();
-        let nodes = numbers.map(|chain| chain_of(&held, number, *chain, ways.egress));
-        Way {
-            to: inner.name(ways.egress),
+    let routes = update.routes.iter().map(|routes| {
+        let numbers = held.routes(routes.egress, class).iter();
+        let nodes = numbers.map(|chain| chain_of(&held, number, *chain, routes.egress));
+        Route {
+            to: inner.name(routes.egress),
             chains: nodes.map(|nodes| names(&inner, &nodes)).collect(),
         }
     });
-    Ok(Ways {
+    Ok(Routes {
         from: from.to_owned(),
-        stamp: view::of(rows.stamp),
-        ways: ways.collect(),
+        plan_version: view::of(update.plan_version),
+        routes: routes.collect(),
     })
 }
 
 /// The ways from a node to another for a transfer of bytes over an access link.
 pub(super) fn pair(
-    hub: &Hub,
+    server: &Server,
     (from, to): (&str, &str),
     (bytes, access_us): (u64, u32),
 ) -> Result<Explanation, Unanswered> {
-    let inner = hub.lock();
+    let inner = server.lock();
     let first = inner.number(from).map_err(Unanswered::Unknown)?;
     let last = inner.number(to).map_err(Unanswered::Unknown)?;
     if first == last {
         return Err(Unanswered::Unknown("from and to are the same node".into()));
     }
-    let rows = rows(&inner, first)?;
-    let held = held(first, &rows)?;
+    let update = update(&inner, first)?;
+    let held = held(first, &update)?;
     let class = held.class(bytes, access_us).unwrap_or(0);
-    let (class_bytes, class_access_us) = class_bounds(&rows, class);
+    let (class_bytes, class_access_us) = class_bounds(&update, class);
     let transfer = Transfer {
         bytes: class_bytes,
         access_us: class_access_us,
     };
-    let book = book(&inner)?;
-    let registry = &inner.desk.registry;
-    let time = |nodes: &[NodeNumber]| time_us(book, registry, nodes, transfer);
-    let ways = held.ways(last, class).iter().map(|number| {
+    let rib = rib(&inner)?;
+    let registry = &inner.state.registry;
+    let time = |nodes: &[NodeNumber]| time_us(rib, registry, nodes, transfer);
+    let routes = held.routes(last, class).iter().map(|number| {
         let nodes = chain_of(&held, first, *number, last);
         Choice {
             chain: (*number != DIRECT).then_some(*number),
@@ -76,52 +76,52 @@ pub(super) fn pair(
             nodes: names(&inner, &nodes),
         }
     });
-    let ways: Vec<Choice> = ways.collect();
+    let routes: Vec<Choice> = routes.collect();
     let direct_us = time(&[first, last]);
     Ok(Explanation {
         from: from.to_owned(),
         to: to.to_owned(),
         bytes,
         access_us,
-        stamp: view::of(rows.stamp),
+        plan_version: view::of(update.plan_version),
         class_bytes,
         class_access_us,
-        why: why(&inner, (first, last), &ways, direct_us),
-        ways,
+        why: why(&inner, (first, last), &routes, direct_us),
+        routes,
         direct_us,
     })
 }
 
-fn book(inner: &Inner) -> Result<&Book, Unanswered> {
+fn rib(inner: &Inner) -> Result<&Rib, Unanswered> {
     let what = "a plan is being made: ask again";
     inner
-        .desk
-        .book()
+        .state
+        .rib()
         .ok_or_else(|| Unanswered::Later(what.into()))
 }
 
-fn rows(inner: &Inner, node: NodeNumber) -> Result<Rows, Unanswered> {
-    let rows = book(inner)?.rows(node, None);
-    rows.ok_or_else(|| Unanswered::Later("there is no plan since the start yet".into()))
+fn update(inner: &Inner, node: NodeNumber) -> Result<RouteUpdate, Unanswered> {
+    let update = rib(inner)?.update(node, None);
+    update.ok_or_else(|| Unanswered::Later("there is no plan since the start yet".into()))
 }
 
 /// The rows as the node itself would have them.
-fn held(node: NodeNumber, rows: &Rows) -> Result<Held, Unanswered> {
-    let mut held = Held::new(node);
-    let applied = held.apply(rows);
+fn held(node: NodeNumber, update: &RouteUpdate) -> Result<RouteTable, Unanswered> {
+    let mut held = RouteTable::new(node);
+    let applied = held.apply(update);
     applied.map_err(|error| Unanswered::Later(format!("the rows do not fit: {error}")))?;
     Ok(held)
 }
 
-fn class_bounds(rows: &Rows, class: usize) -> (u64, u32) {
-    let access = rows.access_us.len().max(1);
-    let size = rows.sizes.get(class / access).copied();
-    let access_us = rows.access_us.get(class % access).copied();
+fn class_bounds(update: &RouteUpdate, class: usize) -> (u64, u32) {
+    let access = update.access_us.len().max(1);
+    let size = update.sizes.get(class / access).copied();
+    let access_us = update.access_us.get(class % access).copied();
     (size.unwrap_or(0), access_us.unwrap_or(0))
 }
 
 fn chain_of(
-    held: &Held,
+    held: &RouteTable,
     first: NodeNumber,
     number: ChainNumber,
     last: NodeNumber,
@@ -138,7 +138,7 @@ fn names(inner: &Inner, nodes: &[NodeNumber]) -> Vec<String> {
 
 /// How long a transfer over a chain takes, as links are now; nothing if one is not there.
 fn time_us(
-    book: &Book,
+    rib: &Rib,
     registry: &Registry,
     nodes: &[NodeNumber],
     transfer: Transfer,
@@ -149,17 +149,17 @@ fn time_us(
         matrix.set_both(place, place + 1, Some(link)).ok()?;
     }
     let chain: Vec<u16> = (0..u16::try_from(nodes.len()).ok()?).collect();
-    let planner = Planner::new(&matrix, book.settings().model, Limits::default());
+    let planner = Planner::new(&matrix, rib.settings().model, Limits::default());
     planner.time_us(&chain, transfer)
 }
 
 fn why(
     inner: &Inner,
     (first, last): (NodeNumber, NodeNumber),
-    ways: &[Choice],
+    routes: &[Choice],
     direct_us: Option<u64>,
 ) -> String {
-    let registry = &inner.desk.registry;
+    let registry = &inner.state.registry;
     let absent = [first, last]
         .into_iter()
         .find(|node| !registry.nodes().contains_key(node));
@@ -167,7 +167,7 @@ fn why(
         return format!("{} is not there", inner.name(absent));
     }
     let margin = inner.config.plan.margin_percent;
-    match (ways.first(), direct_us) {
+    match (routes.first(), direct_us) {
         (None, _) => "no chain of links that are up leads there".into(),
         (Some(best), Some(_)) if best.chain.is_none() => {
             format!("no chain is {margin} % faster than the hop without nodes between")

@@ -3,13 +3,13 @@
 
 use super::api::view;
 use super::counters::Counters;
-use super::hub::Hub;
+use super::server::Server;
 use crate::metrics::{Page, escaped, process_memory};
 
 /// Everything, ready to be scraped.
-pub(super) fn render(hub: &Hub) -> String {
+pub(super) fn render(server: &Server) -> String {
     let mut page = Page::of("posthaste_controller");
-    let status = view::status(hub);
+    let status = view::status(server);
     page.family("build_info", "gauge", "The version that runs.");
     let version = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
     page.sample("build_info", version, 1);
@@ -22,23 +22,23 @@ pub(super) fn render(hub: &Hub) -> String {
         "Nodes of the configuration.",
         status.nodes,
     );
-    let time = hub.time();
-    let offset = time.clock.as_secs_f64() - time.told.as_secs_f64();
+    let time = server.time();
+    let offset = time.clock.as_secs_f64() - time.sent.as_secs_f64();
     let help =
         "How far the controller's own clock is ahead of the time that nodes are told: it was set.";
     page.single("time_offset_seconds", "gauge", help, offset);
-    nodes(&mut page, hub);
+    nodes(&mut page, server);
     plan(&mut page, &status.plan);
-    counters(&mut page, hub);
-    streams(&mut page, &hub.counters);
+    counters(&mut page, server);
+    streams(&mut page, &server.counters);
     page.0
 }
 
-fn nodes(page: &mut Page, hub: &Hub) {
-    let mut inner = hub.lock();
+fn nodes(page: &mut Page, server: &Server) {
+    let mut inner = server.lock();
     page.family("node_connected", "gauge", "Whether a node has a stream.");
     for node in &inner.config.nodes {
-        let connected = u8::from(inner.seats.contains_key(&node.id));
+        let connected = u8::from(inner.sessions.contains_key(&node.id));
         let label = format!("node=\"{}\"", escaped(&node.name));
         page.sample("node_connected", &label, connected);
     }
@@ -46,21 +46,21 @@ fn nodes(page: &mut Page, hub: &Hub) {
         "How far the clock of a node's host is ahead of the time that nodes are told, as it says.";
     page.family("node_clock_offset_seconds", "gauge", help);
     for node in &inner.config.nodes {
-        if let Some(ahead_us) = inner.desk.clock_ahead_us(node.id) {
+        if let Some(ahead_us) = inner.state.clock_ahead_us(node.id) {
             let label = format!("node=\"{}\"", escaped(&node.name));
             let offset = ahead_us as f64 / 1e6;
             page.sample("node_clock_offset_seconds", &label, offset);
         }
     }
-    let doubts = inner.desk.registry.doubts();
-    let refused = inner.desk.egresses.refused();
-    let egresses = inner.desk.list().len();
+    let rejected_reports = inner.state.registry.rejected_reports();
+    let refused = inner.state.egresses.refused();
+    let egresses = inner.state.list().len();
     drop(inner);
     let help = "Reports of nodes that were not believed, by reason.";
     page.family("reports_refused_total", "counter", help);
     let reasons = [
-        ("stranger", doubts.strangers),
-        ("impossible", doubts.impossible),
+        ("unauthorized", rejected_reports.unauthorized),
+        ("impossible", rejected_reports.impossible),
         ("destination", refused),
     ];
     for (reason, count) in reasons {
@@ -71,7 +71,7 @@ fn nodes(page: &mut Page, hub: &Hub) {
         );
     }
     let help = "Links whose ends say too different things, now.";
-    page.single("links_disputed", "gauge", help, doubts.disputed);
+    page.single("links_disputed", "gauge", help, rejected_reports.disputed);
     let help = "Prefixes that nodes are told an egress for.";
     page.single("egress_prefixes", "gauge", help, egresses);
 }
@@ -84,13 +84,13 @@ fn plan(page: &mut Page, plan: &super::api::documents::Plan) {
         page,
         "plan_epoch",
         "Epoch of the newest plan.",
-        plan.stamp.epoch,
+        plan.plan_version.epoch,
     );
     gauge(
         page,
         "plan_version",
         "Version of the newest plan.",
-        plan.stamp.version,
+        plan.plan_version.version,
     );
     if let (Some(age), Some(took)) = (plan.age_seconds, plan.took_seconds) {
         let help = "Since the newest plan was made.";
@@ -122,8 +122,8 @@ fn plan(page: &mut Page, plan: &super::api::documents::Plan) {
     }
 }
 
-fn counters(page: &mut Page, hub: &Hub) {
-    let counters = &hub.counters;
+fn counters(page: &mut Page, server: &Server) {
+    let counters = &server.counters;
     let singles = [
         (
             "registrations_total",
@@ -136,9 +136,9 @@ fn counters(page: &mut Page, hub: &Hub) {
             &counters.messages,
         ),
         (
-            "misfits_total",
+            "nacks_total",
             "Rows that a node found not to fit.",
-            &counters.misfits,
+            &counters.nacks,
         ),
         ("plans_total", "Plans made.", &counters.plans),
         (
@@ -170,12 +170,12 @@ fn counters(page: &mut Page, hub: &Hub) {
     page.sample(
         "rows_sent_total",
         "kind=\"whole\"",
-        counters.rows_whole.read(),
+        counters.updates_full.read(),
     );
     page.sample(
         "rows_sent_total",
         "kind=\"changes\"",
-        counters.rows_changed.read(),
+        counters.updates_incremental.read(),
     );
     let help = "Attempts to read the configuration again.";
     page.family("config_reloads_total", "counter", help);
@@ -187,7 +187,7 @@ fn counters(page: &mut Page, hub: &Hub) {
         "log_events_dropped_total",
         "counter",
         help,
-        hub.log.events_dropped(),
+        server.log.events_dropped(),
     );
 }
 
@@ -202,8 +202,8 @@ fn streams(page: &mut Page, counters: &Counters) {
         );
     }
     let help = "Connections that did not become streams, by reason.";
-    page.family("strangers_total", "counter", help);
+    page.family("unauthorized_total", "counter", help);
     for (reason, count) in counters.turned_away() {
-        page.sample("strangers_total", &format!("reason=\"{reason}\""), count);
+        page.sample("unauthorized_total", &format!("reason=\"{reason}\""), count);
     }
 }

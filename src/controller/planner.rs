@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use posthaste_control::book::{Adoption, Book, Network};
-use posthaste_control::message::Stamp;
+use posthaste_control::message::PlanVersion;
+use posthaste_control::rib::{Network, Rib, Rollout};
 use tokio::time::sleep;
 
-use super::desk::Work;
-use super::hub::Hub;
+use super::server::Server;
+use super::state::Work;
 
 /// Before it is tried again to keep a plan, when the disk was full, say.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
@@ -29,19 +29,19 @@ pub(super) struct Made {
     pub(super) at: Duration,
 }
 
-/// Plans for as long as the controller runs. Tables are made beside the book, which is repaired meanwhile.
-pub(super) async fn plan_all(hub: Arc<Hub>) {
+/// Plans for as long as the controller runs. Tables are made beside the RIB, which is repaired meanwhile.
+pub(super) async fn plan_all(server: Arc<Server>) {
     loop {
-        let now = hub.now();
+        let now = server.now();
         let (work, deadline) = {
-            let mut inner = hub.lock();
-            if inner.desk.tick(now) {
+            let mut inner = server.lock();
+            if inner.state.tick(now) {
                 inner.wake_all();
             }
-            (inner.desk.work(now), inner.desk.deadline())
+            (inner.state.work(now), inner.state.deadline())
         };
         if let Some(work) = work {
-            let theirs = Arc::clone(&hub);
+            let theirs = Arc::clone(&server);
             tokio::task::spawn_blocking(move || {
                 make(&theirs, work);
                 theirs.scheduler.notify_one();
@@ -50,78 +50,78 @@ pub(super) async fn plan_all(hub: Arc<Hub>) {
         }
         tokio::select! {
             () = sleep(deadline.saturating_sub(now)) => {}
-            () = hub.scheduler.notified() => {}
+            () = server.scheduler.notified() => {}
         }
     }
 }
 
 /// Does what is to be done for plans.
-pub(super) fn make(hub: &Hub, work: Work) {
+pub(super) fn make(server: &Server, work: Work) {
     match work {
         Work::Tables(settings, network) => {
             let tables = settings.tables(&network);
-            let adoption = Adoption::new(network, tables);
-            hub.lock().desk.tabled(adoption);
+            let rollout = Rollout::new(network, tables);
+            server.lock().state.tabled(rollout);
         }
-        Work::Book(book, adoption) => write(hub, book, adoption),
+        Work::Rib(rib, rollout) => write(server, rib, rollout),
     }
 }
 
-/// Writes tables down until something dies or all is written, repairs the book by what is known now, keeps
+/// Writes tables down until something dies or all is written, repairs the RIB by what is known now, keeps
 /// it, and has everybody told.
-fn write(hub: &Hub, mut book: Box<Book>, mut adoption: Option<Adoption>) {
-    if let Some(adoption) = &mut adoption {
-        book.adopt(adoption, hub.now(), || {
-            !hub.lock().desk.is_repair_due(hub.now())
+fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
+    if let Some(rollout) = &mut rollout {
+        rib.roll_out(rollout, server.now(), || {
+            !server.lock().state.is_repair_due(server.now())
         });
     }
-    let (network, worse) = hub.lock().desk.repairing(hub.now());
+    let (network, worse) = server.lock().state.repairing(server.now());
     let start = Instant::now();
-    let repaired = book.repair(&network, &worse, hub.now());
+    let repaired = rib.repair(&network, &worse, server.now());
     let took = start.elapsed();
-    keep(hub, &mut book);
-    let stamp = book.stamp();
-    let whole = give_back(hub, book, adoption);
+    keep(server, &mut rib);
+    let plan_version = rib.plan_version();
+    let whole = give_back(server, rib, rollout);
     if repaired.changed {
-        hub.counters.repairs.add();
-        tell_repair(hub, stamp, repaired.pairs, took);
+        server.counters.repairs.add();
+        send_repair(server, plan_version, repaired.pairs, took);
     }
     if let Some((has_changed, made)) = whole {
-        hub.counters.plans.add();
+        server.counters.plans.add();
         if has_changed {
-            hub.counters.plans_changed.add();
-            tell(hub, stamp, &made);
+            server.counters.plans_changed.add();
+            send(server, plan_version, &made);
         }
     }
 }
 
 /// Keeps what became another: no node may hear of a plan whose numbers could be given again.
-fn keep(hub: &Hub, book: &mut Book) {
-    let changes = book.take_changes();
-    let (stamp, next) = (book.stamp(), book.next_number());
+fn keep(server: &Server, rib: &mut Rib) {
+    let changes = rib.take_changes();
+    let (plan_version, next) = (rib.plan_version(), rib.next_number());
     let try_it = || {
-        let mut store = hub.store();
-        store.save_plan(stamp, next, &changes, || book.saved())
+        let mut store = server.store();
+        store.save_plan(plan_version, next, &changes, || rib.saved())
     };
     while let Err(error) = try_it() {
-        hub.counters.store_failures.add();
-        hub.log.error(
-            "cannot keep the plan: nodes are not told",
+        server.counters.store_failures.add();
+        server.log.error(
+            "could not store the plan: nodes do not receive it",
             &[("error", &error)],
         );
         thread::sleep(STORE_PAUSE);
     }
 }
 
-/// Gives the book back, and has everybody told. Returns whether a plan differs, and what it is in numbers, if
+/// Gives the RIB back, and has everybody told. Returns whether a plan differs, and what it is in numbers, if
 /// one is whole by this.
-fn give_back(hub: &Hub, book: Box<Book>, adoption: Option<Adoption>) -> Option<(bool, Made)> {
-    let (chains, unnumbered) = book.chain_count();
-    let whole = adoption.as_ref().filter(|adoption| adoption.is_over());
-    let whole = whole.map(|adoption| (adoption.has_changed(), made_of(adoption.network())));
-    let now = hub.now();
-    let mut inner = hub.lock();
-    let took = inner.desk.written(book, adoption, now);
+fn give_back(server: &Server, rib: Box<Rib>, rollout: Option<Rollout>) -> Option<(bool, Made)> {
+    let (chains, unnumbered) = rib.chain_count();
+    let whole = rollout.as_ref().filter(|rollout| rollout.is_over());
+    let whole = whole.map(|rollout| (rollout.has_changed(), made_of(rollout.network())));
+    let now = server.now();
+    let mut inner = server.lock();
+    let took = inner.state.written(rib, rollout, now);
     inner.wake_all();
     let (has_changed, made) = whole?;
     let made = Made {
@@ -144,12 +144,12 @@ fn made_of(network: &Network) -> Made {
     }
 }
 
-fn tell_repair(hub: &Hub, stamp: Stamp, pairs: usize, took: Duration) {
-    hub.log.info(
-        "repaired the plan",
+fn send_repair(server: &Server, plan_version: PlanVersion, pairs: usize, took: Duration) {
+    server.log.info(
+        "plan repaired",
         &[
-            ("epoch", &stamp.epoch),
-            ("version", &stamp.version),
+            ("epoch", &plan_version.epoch),
+            ("version", &plan_version.version),
             ("pairs", &pairs),
             ("took_ms", &millis(took)),
         ],
@@ -160,12 +160,12 @@ fn millis(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64() * 1000.0)
 }
 
-fn tell(hub: &Hub, stamp: Stamp, made: &Made) {
-    hub.log.info(
-        "planned",
+fn send(server: &Server, plan_version: PlanVersion, made: &Made) {
+    server.log.info(
+        "the plan was computed",
         &[
-            ("epoch", &stamp.epoch),
-            ("version", &stamp.version),
+            ("epoch", &plan_version.epoch),
+            ("version", &plan_version.version),
             ("nodes", &made.nodes),
             ("links", &made.links),
             ("chains", &made.chains),
@@ -174,6 +174,6 @@ fn tell(hub: &Hub, stamp: Stamp, made: &Made) {
     );
     if made.unnumbered > 0 {
         let what = "chains were not used for want of a number";
-        hub.log.warn(what, &[("chains", &made.unnumbered)]);
+        server.log.warn(what, &[("chains", &made.unnumbered)]);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The streams of nodes: who may open one, how many there are, what is said on them in which order.
 //!
-//! Strangers cost little: so many may wait for their handshake, for so long, and of more than that the
+//! Unauthorized senders cost little: so many may wait for their handshake, for so long, and of more than that the
 //! oldest give way. A node has one stream; of a second the first gives way.
 
 use std::collections::VecDeque;
@@ -19,23 +19,23 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::hub::{Hub, Seat};
+use super::server::{Server, Session};
 use super::wire::{self, Dismissal, End, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Connections that wait for their handshake or hello, beside one for each node on the list: all of them come
 /// at once when a controller has started.
-const STRANGERS_MAX: usize = 256;
+const UNAUTHORIZED_MAX: usize = 256;
 /// How long they may.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a node may take to take its farewell.
-const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long a node may take to take its GoAway.
+const GO_AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 /// Before it is tried again to accept, when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// So many silent intervals, and the other end is taken for gone.
 const SILENT_INTERVALS: u32 = 3;
 
 /// Takes nodes in at one address, until the task is ended.
-pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, hub: Arc<Hub>) {
+pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>) {
     let mut waiting: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -43,7 +43,7 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, hub
             continue;
         };
         waiting.retain(|one| !one.is_closed());
-        if waiting.len() >= STRANGERS_MAX + hub.guests().count()
+        if waiting.len() >= UNAUTHORIZED_MAX + server.allowed_keys().count()
             && let Some(oldest) = waiting.pop_front()
         {
             let _ = oldest.send(());
@@ -54,7 +54,7 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, hub
             stream,
             from,
             acceptor.clone(),
-            Arc::clone(&hub),
+            Arc::clone(&server),
             displaced,
         ));
     }
@@ -65,26 +65,26 @@ async fn open(
     stream: TcpStream,
     from: SocketAddr,
     acceptor: TlsAcceptor,
-    hub: Arc<Hub>,
+    server: Arc<Server>,
     displaced: oneshot::Receiver<()>,
 ) {
     // Small messages must not wait for acknowledgements of earlier ones.
     let _ = stream.set_nodelay(true);
     let met = tokio::select! {
         met = timeout(OPENING_TIME_MAX, meet(stream, &acceptor)) => {
-            met.unwrap_or_else(|_| Err(Stranger::Slow))
+            met.unwrap_or_else(|_| Err(Unauthorized::Slow))
         }
-        _ = displaced => Err(Stranger::Displaced),
+        _ = displaced => Err(Unauthorized::Displaced),
     };
     match met {
-        Ok((stream, key, hello)) => serve(stream, from, key, hello, &hub).await,
-        Err(why) => hub.turned_away(from, &why),
+        Ok((stream, key, hello)) => serve(stream, from, key, hello, &server).await,
+        Err(why) => server.turned_away(from, &why),
     }
 }
 
 /// Why a connection did not become a stream.
 #[derive(Debug)]
-pub(super) enum Stranger {
+pub(super) enum Unauthorized {
     /// No TLS, or none that is spoken here.
     Handshake(String),
     /// No key, or one that is not on the list.
@@ -95,7 +95,7 @@ pub(super) enum Stranger {
     Displaced,
 }
 
-impl Stranger {
+impl Unauthorized {
     /// Every label, for metrics.
     pub(super) const LABELS: [&'static str; 4] = ["handshake", "key", "slow", "displaced"];
 
@@ -116,16 +116,16 @@ type First = Result<ToController, End>;
 async fn meet(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
-) -> Result<(TlsStream<TcpStream>, PublicKey, First), Stranger> {
+) -> Result<(TlsStream<TcpStream>, PublicKey, First), Unauthorized> {
     let mut stream = acceptor.accept(stream).await.map_err(|error| {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         if inner.is_some_and(tls::is_about_a_key) {
-            Stranger::Key
+            Unauthorized::Key
         } else {
-            Stranger::Handshake(error.to_string())
+            Unauthorized::Handshake(error.to_string())
         }
     })?;
-    let key = tls::shown_by(stream.get_ref().1.peer_certificates()).ok_or(Stranger::Key)?;
+    let key = tls::shown_by(stream.get_ref().1.peer_certificates()).ok_or(Unauthorized::Key)?;
     let first = wire::read(&mut stream, HELLO_BYTES_MAX, OPENING_TIME_MAX).await;
     Ok((stream, key, first.map(|(first, _)| first)))
 }
@@ -136,45 +136,45 @@ async fn serve(
     from: SocketAddr,
     key: PublicKey,
     first: First,
-    hub: &Hub,
+    server: &Server,
 ) {
-    let seat = first.and_then(|first| match first {
-        ToController::Hello(hello) => hub.enter(hello, key, from),
+    let session = first.and_then(|first| match first {
+        ToController::Hello(hello) => server.enter(hello, key, from),
         _ => Err(End::OutOfTurn),
     });
-    let seat = match seat {
-        Ok(seat) => seat,
+    let session = match session {
+        Ok(session) => session,
         Err(end) => {
-            hub.not_let_in(from, key, &end);
+            server.not_let_in(from, key, &end);
             return part(&mut stream, &end).await;
         }
     };
-    let Seat {
+    let Session {
         number,
         ticket,
         mut leave,
         ..
-    } = seat;
+    } = session;
     let (mut reading, mut writing) = split(stream);
     let end = tokio::select! {
-        end = listen(&mut reading, number, ticket, hub) => end,
-        end = speak(&mut writing, &seat.wake, number, ticket, hub) => end,
+        end = listen(&mut reading, number, ticket, server) => end,
+        end = speak(&mut writing, &session.wake, number, ticket, server) => end,
         why = &mut leave => End::Dismissed(why.unwrap_or(Dismissal::Stopping)),
     };
-    hub.leave(number, ticket, &end);
+    server.leave(number, ticket, &end);
     part(&mut reading.unsplit(writing), &end).await;
 }
 
-/// Says farewell, if there is any use in it. What was being written may be torn: then the node
+/// Says GoAway, if there is any use in it. What was being written may be torn: then the node
 /// understands no more than the end.
 async fn part(stream: &mut (impl AsyncWrite + Unpin), end: &End) {
     let parting = async {
-        if let Some(farewell) = end.farewell() {
-            wire::write(stream, &farewell).await?;
+        if let Some(go_away) = end.go_away() {
+            wire::write(stream, &go_away).await?;
         }
         stream.shutdown().await.map_err(End::from)
     };
-    let _ = timeout(FAREWELL_TIME_MAX, parting).await;
+    let _ = timeout(GO_AWAY_TIME_MAX, parting).await;
 }
 
 /// Hears a node until it ends.
@@ -182,12 +182,12 @@ async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     reading: &mut ReadHalf<S>,
     number: NodeNumber,
     ticket: u64,
-    hub: &Hub,
+    server: &Server,
 ) -> End {
-    let patience = hub.alive() * SILENT_INTERVALS;
+    let patience = server.keepalive() * SILENT_INTERVALS;
     loop {
         let heard = wire::read(reading, MESSAGE_BYTES_MAX, patience).await;
-        match heard.and_then(|heard| hub.heard(number, ticket, heard)) {
+        match heard.and_then(|heard| server.heard(number, ticket, heard)) {
             // What comes meanwhile waits in the network.
             Ok(pause) if !pause.is_zero() => sleep(pause).await,
             Ok(_) => {}
@@ -202,12 +202,12 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     wake: &tokio::sync::Notify,
     number: NodeNumber,
     ticket: u64,
-    hub: &Hub,
+    server: &Server,
 ) -> End {
-    let mut next = Some(hub.welcome(number));
+    let mut next = Some(server.welcome(number));
     let mut said = Instant::now();
     loop {
-        while let Some(message) = next.take().or_else(|| hub.due(number, ticket)) {
+        while let Some(message) = next.take().or_else(|| server.due(number, ticket)) {
             if let Err(end) = wire::write(writing, &message).await {
                 return end;
             }
@@ -216,7 +216,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
         // Whoever is woken often may have nothing to say each time.
         tokio::select! {
             () = wake.notified() => {}
-            () = sleep_until(said + hub.alive()) => next = Some(hub.idle(number)),
+            () = sleep_until(said + server.keepalive()) => next = Some(server.idle(number)),
         }
     }
 }

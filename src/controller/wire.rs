@@ -82,10 +82,10 @@ impl End {
     }
 
     /// What the node is told, if there is any use in it.
-    pub(super) fn farewell(&self) -> Option<ToNode> {
+    pub(super) fn go_away(&self) -> Option<ToNode> {
         match self {
             Self::Closed | Self::Broken(_) | Self::Silent => None,
-            _ => Some(ToNode::Farewell(self.to_string())),
+            _ => Some(ToNode::GoAway(self.to_string())),
         }
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_messages_are_read_and_others_end_the_stream() {
+    fn broken_message_ends_stream() {
         let mut bytes = Vec::new();
         frame::write(&ToController::Alive, &mut bytes).unwrap();
         assert_eq!(read_from(&bytes, 1).unwrap(), (ToController::Alive, 1));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_not_waited_for() {
+    fn silent_stream_times_out() {
         let read = run(async {
             let (mut ours, _theirs) = tokio::io::duplex(64);
             read(&mut ours, 64, Duration::from_millis(1)).await
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn every_end_has_a_label_of_its_own_and_wrongdoers_are_told() {
+    fn ends_have_own_labels() {
         let ends = [
             End::Closed,
             End::Broken(ErrorKind::Other.into()),
@@ -222,7 +222,7 @@ mod tests {
         ];
         let labels = ends.iter().map(End::label);
         assert!(labels.eq(End::LABELS));
-        let told = ends.iter().filter(|end| end.farewell().is_some());
-        assert_eq!(told.count(), 7);
+        let sent = ends.iter().filter(|end| end.go_away().is_some());
+        assert_eq!(sent.count(), 7);
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_counts_until_it_is_old() {
+    fn shortest_until_old() {
         let mut handshakes = Handshakes::default();
         assert_eq!(handshakes.known(at(10.0)), None);
         for us in [30_000, 20_000, 90_000] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_handshakes_is_no_short_one() {
+    fn empty_window_is_skipped() {
         let mut handshakes = Handshakes::default();
         handshakes.add(30_000, at(0.5));
         assert_eq!(handshakes.known(at(0.6)), Some((30_000, 1)));

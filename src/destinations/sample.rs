@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn relays_that_began_here_teach_sizes_and_those_that_end_here_round_trips() {
+    fn samples_by_relay_end() {
         let direct = ended("192.0.2.1:4000", "203.0.113.9:443");
         let sample = Sample::of(&direct).unwrap();
         assert_eq!(
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_client_and_others_are_not() {
+    fn neighbours_are_one_client() {
         let client = |text| Sample::of(&ended(text, "203.0.113.9:443")).unwrap().client;
         assert_eq!(client("192.0.2.1:4000"), client("192.0.2.200:1"));
         assert_ne!(client("192.0.2.1:4000"), client("192.0.3.1:4000"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted_and_room_comes_back() {
+    fn excess_samples_dropped() {
         let (feed, samples) = Feed::new();
         let one = Sample::of(&ended("192.0.2.1:4000", "203.0.113.9:443")).unwrap();
         feed.push(vec![one; WAITING_MAX]);

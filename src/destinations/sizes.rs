@@ -130,6 +130,7 @@ mod tests {
         sketch.usual(HOUR)
     }
 
+    // promise: E2
     #[test]
     fn few_transfers_say_nothing() {
         assert_eq!(usual([]), None);
@@ -137,8 +138,9 @@ mod tests {
         assert_eq!(usual([100_000; 8]).unwrap().1, 8);
     }
 
+    // promise: E2
     #[test]
-    fn the_median_is_right_to_a_fifth() {
+    fn median_within_a_fifth() {
         let mut rng = Rng::new(3);
         for _ in 0..500 {
             let count = 8 + rng.below(100);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_have_a_bucket_and_move_nothing() {
+    fn extremes_move_nothing() {
         assert_eq!(bucket(0), 0);
         assert_eq!(bucket(1 << 10), 0);
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
@@ -181,8 +183,9 @@ mod tests {
         assert!(transfers <= TRANSFERS_MAX);
     }
 
+    // promise: E2
     #[test]
-    fn what_is_old_counts_less_and_then_nothing() {
+    fn old_samples_decay() {
         let mut sketch = Sizes::default();
         for _ in 0..64 {
             sketch.add(1_000_000, HOUR);

@@ -29,7 +29,7 @@ fn nth(number: u32) -> Prefix {
 }
 
 #[test]
-fn prefixes_are_those_that_the_internet_routes() {
+fn prefixes_of_internet_routes() {
     assert_eq!(prefix_word(&prefix("203.0.113.7")), "203.0.113.0/24");
     assert_eq!(prefix_word(&prefix("::ffff:203.0.113.7")), "203.0.113.0/24");
     assert_eq!(prefix_word(&prefix("2001:db8:1:2::3")), "2001:db8:1::/48");
@@ -39,7 +39,7 @@ fn prefixes_are_those_that_the_internet_routes() {
 }
 
 #[test]
-fn sizes_are_learned_after_some_transfers_and_stay_until_they_are_another() {
+fn sizes_need_transfers() {
     let mut destinations = Destinations::new(1);
     let there = prefix("203.0.113.7");
     let mut learn = |count, bytes| {
@@ -71,8 +71,9 @@ fn sizes_are_learned_after_some_transfers_and_stay_until_they_are_another() {
     assert_eq!(destinations.size(&there, at(40 * 3600)), None);
 }
 
+// promise: E5
 #[test]
-fn round_trips_are_told_when_they_are_news_and_when_they_would_be_forgotten() {
+fn round_trips_reported_on_change() {
     let mut destinations = Destinations::new(1);
     let there = prefix("2001:db8::1");
     let mut shake = |count: u32, us, second| {
@@ -88,7 +89,7 @@ fn round_trips_are_told_when_they_are_news_and_when_they_would_be_forgotten() {
         }
         let news = destinations.news(LIFE, at(second));
         news.iter()
-            .map(|told| (told.rtt_us, told.handshakes))
+            .map(|reported| (reported.rtt_us, reported.handshakes))
             .collect::<Vec<_>>()
     };
     assert_eq!(shake(2, 50_000, 0), []);
@@ -99,15 +100,16 @@ fn round_trips_are_told_when_they_are_news_and_when_they_would_be_forgotten() {
     let again = shake(1, 44_999, 302);
     assert!(matches!(again[..], [(44_999, _)]), "{again:?}");
     assert_eq!(destinations.round_trip(&there, at(302)), Some(44_999));
-    destinations.forget_told();
+    destinations.forget_reported();
     assert_eq!(destinations.round_trip(&there, at(302)), None);
     assert_eq!(destinations.news(LIFE, at(302)).len(), 1);
     assert_eq!(destinations.round_trip(&there, at(2000)), None);
     assert_eq!(destinations.news(LIFE, at(2000)), []);
 }
 
+// promise: E3
 #[test]
-fn one_client_that_goes_everywhere_pushes_out_nobody_that_others_use() {
+fn busy_client_evicts_none() {
     let mut destinations = Destinations::new(7);
     // What matters: each used by some clients, now and again.
     let used: Vec<Prefix> = (0..500).map(nth).collect();
@@ -141,8 +143,9 @@ fn one_client_that_goes_everywhere_pushes_out_nobody_that_others_use() {
     assert_eq!(destinations.places.len(), destinations.known.len());
 }
 
+// promise: E3
 #[test]
-fn whatever_comes_the_bounds_hold_and_places_are_right() {
+fn bounds_and_places_hold() {
     let mut rng = Rng::new(11);
     let mut destinations = Destinations::new(3);
     for step in 0..60_000_u64 {
@@ -161,10 +164,10 @@ fn whatever_comes_the_bounds_hold_and_places_are_right() {
     }
     let news = destinations.news(LIFE, now);
     assert!(!news.is_empty() && news.len() <= PREFIXES_MAX);
-    for told in news {
+    for reported in news {
         assert!(
-            told.rtt_us > 0 && told.handshakes >= HANDSHAKES_MIN,
-            "{told:?}"
+            reported.rtt_us > 0 && reported.handshakes >= HANDSHAKES_MIN,
+            "{reported:?}"
         );
     }
     let sizes = destinations.sizes(now);

@@ -49,30 +49,30 @@ pub(super) fn ok(check: &'static str, what: impl Into<String>) -> Vec<Finding> {
 pub(super) fn warn(
     check: &'static str,
     what: impl Into<String>,
-    remedy: impl Into<String>,
+    fix: impl Into<String>,
 ) -> Vec<Finding> {
-    vec![finding(check, Level::Warn, what, remedy)]
+    vec![finding(check, Level::Warn, what, fix)]
 }
 
 pub(super) fn fail(
     check: &'static str,
     what: impl Into<String>,
-    remedy: impl Into<String>,
+    fix: impl Into<String>,
 ) -> Vec<Finding> {
-    vec![finding(check, Level::Fail, what, remedy)]
+    vec![finding(check, Level::Fail, what, fix)]
 }
 
 pub(super) fn finding(
     check: &'static str,
     level: Level,
     what: impl Into<String>,
-    remedy: impl Into<String>,
+    fix: impl Into<String>,
 ) -> Finding {
     Finding {
         check,
         level,
         what: what.into(),
-        remedy: remedy.into(),
+        fix: fix.into(),
     }
 }
 
@@ -160,8 +160,8 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
 fn configuration(_: &Host, config: &Config) -> Vec<Finding> {
     let warnings = config.warnings.iter();
     let findings = warnings.map(|warning| {
-        let remedy = "correct the configuration; posthaste check FILE shows what it means";
-        finding("configuration", Level::Warn, warning, remedy)
+        let fix = "correct the configuration; posthaste check FILE shows what it means";
+        finding("configuration", Level::Warn, warning, fix)
     });
     or_ok(
         findings.collect(),
@@ -253,8 +253,8 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
     let missing = asked_for(config).filter(|(_, name)| !known(name));
     let findings = missing.map(|(who, name)| {
         let what = format!("{who} asks for {name}, which this kernel lacks");
-        let remedy = format!("modprobe tcp_{name}, or choose another");
-        finding(check, Level::Fail, what, remedy)
+        let fix = format!("modprobe tcp_{name}, or choose another");
+        finding(check, Level::Fail, what, fix)
     });
     let findings: Vec<Finding> = findings.collect();
     if findings.is_empty() && !known("bbr") {

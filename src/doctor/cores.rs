@@ -20,7 +20,7 @@ mod tests;
 /// The checks, in the order they are shown.
 pub(super) const ALL: [Check; 5] = [workers, queues, numa, balancer, hash];
 
-/// Interrupts that a remedy names at the most.
+/// Interrupts that a fix names at the most.
 const NAMED_MAX: usize = 4;
 
 /// A key by which the hash of both directions of a flow is the same, since it repeats.
@@ -70,16 +70,16 @@ fn workers(host: &Host, config: &Config) -> Vec<Finding> {
     let (count, names) = (cpus.len(), as_list(cpus));
     if count != workers {
         let what = format!("{workers} workers may run on {count} CPUs: none stays on one");
-        let remedy = "leave out node.workers, and say in the unit which CPUs to use: CPUAffinity=";
-        return warn(check, what, remedy);
+        let fix = "leave out node.workers, and say in the unit which CPUs to use: CPUAffinity=";
+        return warn(check, what, fix);
     }
     if !stays(workers, cpus) {
         let served = served(cpus, workers).len();
         let what = format!(
             "CPUs {names}: by their numbers modulo {workers}, SYNs go to {served} of {workers} workers"
         );
-        let remedy = "choose CPUs that follow each other: CPUAffinity= in the unit";
-        return warn(check, what, remedy);
+        let fix = "choose CPUs that follow each other: CPUAffinity= in the unit";
+        return warn(check, what, fix);
     }
     ok(
         check,
@@ -105,8 +105,8 @@ fn queues(host: &Host, config: &Config) -> Vec<Finding> {
         } else {
             return None;
         };
-        let remedy = spread(card, &near(host, card), workers);
-        Some(finding(check, Level::Warn, what, remedy))
+        let fix = spread(card, &near(host, card), workers);
+        Some(finding(check, Level::Warn, what, fix))
     });
     or_ok(
         findings.collect(),
@@ -173,21 +173,21 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
     let findings = placed.iter().flat_map(|&(card, node)| {
         let cpus = nodes.get(&node).cloned().unwrap_or_default();
         let (name, list) = (&card.interface, as_list(&cpus));
-        let strangers: Cpus = allowed.difference(&cpus).copied().collect();
+        let unauthorized: Cpus = allowed.difference(&cpus).copied().collect();
         let arrivals = card.arrivals();
         let strayed: Cpus = arrivals.difference(&cpus).copied().collect();
         // Workers that stay where no packet arrives do nothing there.
         let here = !arrivals.is_empty() && arrivals.is_subset(&cpus);
         let idle = here && stays(config.node.workers, allowed);
-        let workers = (!strangers.is_empty() && !idle).then(|| {
+        let workers = (!unauthorized.is_empty() && !idle).then(|| {
             let what = format!(
                 "workers may run on {}, {name} hangs on NUMA node {node}",
-                named(&strangers)
+                named(&unauthorized)
             );
-            let remedy = format!(
+            let fix = format!(
                 "CPUAffinity={list}, NUMAPolicy=bind and NUMAMask={node} in the unit: systemctl edit posthaste"
             );
-            finding(check, Level::Warn, what, remedy)
+            finding(check, Level::Warn, what, fix)
         });
         let packets = (!strayed.is_empty()).then(|| {
             let strayed = named(&strayed);
@@ -212,9 +212,9 @@ fn balancer(host: &Host, config: &Config) -> Vec<Finding> {
             let name = &card.interface;
             let what =
                 format!("irqbalance runs and may move the interrupts of {name} to other CPUs");
-            let remedy = "systemctl disable --now irqbalance, then place the interrupts; or name them \
+            let fix = "systemctl disable --now irqbalance, then place the interrupts; or name them \
                           with --banirq= in its options";
-            warn(check, what, remedy)
+            warn(check, what, fix)
         }
         None => ok(check, "nothing moves the interrupts of receive queues"),
     }
@@ -231,11 +231,11 @@ fn hash(host: &Host, config: &Config) -> Vec<Finding> {
     let findings = findings.map(|card| {
         let name = &card.interface;
         let what = format!("{name}: servers' packets arrive on other CPUs than clients'");
-        let remedy = format!(
+        let fix = format!(
             "ethtool -X {name} xfrm symmetric-xor, or ethtool -X {name} hkey {SYMMETRIC_KEY}, alike on all \
              interfaces"
         );
-        finding(check, Level::Warn, what, remedy)
+        finding(check, Level::Warn, what, fix)
     });
     or_ok(
         findings.collect(),

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
-use crate::admin::door::{Knock, knock};
+use crate::admin::reach::{Reached, reach};
 use crate::config::Config;
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, Rule};
@@ -91,10 +91,10 @@ pub(super) enum Presence {
 
 impl Presence {
     fn look(config: &Config) -> Self {
-        match knock(&config.admin_socket) {
-            Knock::Answered(_) => Self::Answers,
-            Knock::Nobody(_) => Self::None,
-            Knock::Unknown(why) => Self::Unknown(why),
+        match reach(&config.admin_socket) {
+            Reached::Answered(_) => Self::Answers,
+            Reached::Nobody(_) => Self::None,
+            Reached::Unknown(why) => Self::Unknown(why),
         }
     }
 }

@@ -47,7 +47,7 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
             } else {
                 Level::Warn
             };
-            finding("interfaces", level, gap.what, gap.remedy)
+            finding("interfaces", level, gap.what, gap.fix)
         })
         .collect();
     let by_default = config.transparent.interfaces.is_empty();
@@ -139,10 +139,10 @@ fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
             let what = format!(
                 "{name}: src_valid_mark with rp_filter={filter} drops every redirected packet"
             );
-            let remedy = format!(
+            let fix = format!(
                 "sysctl -w net.ipv4.conf.all.src_valid_mark=0 net.ipv4.conf.{name}.src_valid_mark=0 (wg-quick sets it)"
             );
-            findings.extend(fail(check, what, remedy));
+            findings.extend(fail(check, what, fix));
         } else if !(interface.accept_local || all("accept_local") != 0) {
             let what = format!(
                 "{name}: src_valid_mark without accept_local drops every redirected packet"
@@ -212,8 +212,8 @@ fn firewall(host: &Host, config: &Config) -> Vec<Finding> {
     let mark = config.transparent.mark;
     let findings = host.firewalls.iter().map(|name| {
         let what = format!("{name} is active: flows of rules with observe = false pass its INPUT rules and not its FORWARD rules");
-        let remedy = format!("accept packets with mark {mark:#x}/{mark:#x} in its INPUT rules, or observe = true");
-        finding(check, Level::Warn, what, remedy)
+        let fix = format!("accept packets with mark {mark:#x}/{mark:#x} in its INPUT rules, or observe = true");
+        finding(check, Level::Warn, what, fix)
     });
     or_ok(
         findings.collect(),
@@ -241,11 +241,11 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     }
     let (mark, socket_mark) = (config.transparent.mark, config.transparent.socket_mark);
     let what = "connections are tracked: a rule that drops INVALID packets breaks relays of rules with observe = false";
-    let remedy = format!(
+    let fix = format!(
         "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or notrack the marks {mark:#x} (prerouting) and \
          {socket_mark:#x} (output)"
     );
-    warn(check, what, remedy)
+    warn(check, what, fix)
 }
 
 /// Early demultiplexing is what makes leftover sockets swallow packets.

@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 use super::Finding;
 use super::checks::{fail, ok, or_ok};
 use super::host::{Host, Presence};
-use crate::admin::door;
+use crate::admin::reach;
 use crate::config::Config;
 
 const CHECK: &str = "listening";
@@ -83,16 +83,16 @@ pub(super) fn listening(host: &Host, config: &Config) -> Vec<Finding> {
         );
     }
     let mut findings: Vec<Finding> = host.closed.iter().flat_map(finding).collect();
-    if let Some(why) = door::obstacle(config) {
-        let (what, remedy) = why.rsplit_once(": ").unwrap_or((&why, ""));
-        findings.extend(super::checks::warn(CHECK, what, remedy));
+    if let Some(why) = reach::obstacle(config) {
+        let (what, fix) = why.rsplit_once(": ").unwrap_or((&why, ""));
+        findings.extend(super::checks::warn(CHECK, what, fix));
     }
     or_ok(findings, CHECK, "a node could listen wherever it is to")
 }
 
 fn finding(closed: &Closed) -> Vec<Finding> {
     let Closed { key, port, .. } = closed;
-    let (what, remedy) = match (closed.why, port) {
+    let (what, fix) = match (closed.why, port) {
         (_, 0) => (
             format!("{key}: this process may not make files there ({})", closed.words),
             "run as root, choose another admin.socket, or have the systemd unit make the directory (RuntimeDirectory=)".into(),
@@ -114,5 +114,5 @@ fn finding(closed: &Closed) -> Vec<Finding> {
             "choose another address".into(),
         ),
     };
-    fail(CHECK, what, remedy)
+    fail(CHECK, what, fix)
 }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_that_are_alike_in_both_directions_are_known() {
+    fn symmetric_hashes_recognised() {
         let (random, repeating) = ([0x6d, 0x5a, 0x56, 0xda], [0x6d, 0x5a, 0x6d, 0x5a]);
         assert!(!is_symmetric(TOEPLITZ, 0, &random));
         assert!(is_symmetric(TOEPLITZ, 0, &repeating));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_queues_has_no_hash() {
+    fn no_queues_no_hash() {
         assert_eq!(symmetric("lo"), None);
         assert_eq!(symmetric("no such interface"), None);
     }

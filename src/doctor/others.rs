@@ -5,28 +5,28 @@ use super::checks::{finding, ok, warn};
 use super::host::Host;
 use super::{Finding, Level};
 use crate::config::Config;
-use crate::host::wishes;
+use crate::host::recommendations;
 
 /// What `setup --tune` would change.
 pub(super) fn settings(host: &Host, config: &Config) -> Vec<Finding> {
-    let each = wishes(config).into_iter().flat_map(|wish| {
-        let Some(now) = host.setting(wish.path) else {
+    let each = recommendations(config).into_iter().flat_map(|recommendation| {
+        let Some(now) = host.setting(recommendation.path) else {
             return warn(
-                wish.topic,
-                format!("{} cannot be read", wish.name()),
+                recommendation.topic,
+                format!("{} cannot be read", recommendation.name()),
                 "use a kernel that has it",
             );
         };
         let now = now.split_whitespace().collect::<Vec<_>>().join(" ");
-        match (wish.better)(&now) {
-            None => ok(wish.topic, wish.fine),
+        match (recommendation.better)(&now) {
+            None => ok(recommendation.topic, recommendation.fine),
             Some(better) => {
-                let what = format!("{} = {now}: {}", wish.name(), wish.lacking);
-                let remedy = format!(
+                let what = format!("{} = {now}: {}", recommendation.name(), recommendation.lacking);
+                let fix = format!(
                     "sysctl -w {}=\"{better}\", or posthaste setup --tune -c FILE (with --persist over a reboot too)",
-                    wish.name()
+                    recommendation.name()
                 );
-                vec![finding(wish.topic, Level::Warn, what, remedy)]
+                vec![finding(recommendation.topic, Level::Warn, what, fix)]
             }
         }
     });

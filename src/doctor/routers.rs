@@ -94,17 +94,12 @@ fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
         "refuses what no rule accepts: connections with servers that this host itself may not connect to are \
          forwarded and not relayed"
     };
-    let mut remedy = format!("nft insert rule {name} meta mark \\& {mark:#x} == {mark:#x} accept");
+    let mut fix = format!("nft insert rule {name} meta mark \\& {mark:#x} == {mark:#x} accept");
     if !host.firewalls.is_empty() {
         let managers = host.firewalls.join(", ");
-        remedy += &format!(" # {managers}: in its configuration too, or a reload removes it");
+        fix += &format!(" # {managers}: in its configuration too, or a reload removes it");
     }
-    finding(
-        OWN_RULES,
-        super::Level::Warn,
-        format!("{name} {what}"),
-        remedy,
-    )
+    finding(OWN_RULES, super::Level::Warn, format!("{name} {what}"), fix)
 }
 
 /// Rules in FORWARD do not count what is relayed, so a node does not relay there.
@@ -117,8 +112,8 @@ fn limits(host: &Host, _: &Config) -> Vec<Finding> {
         "rules that limit connections ({}) do not count relays: nothing is relayed that has to be observed",
         host.firewall.limits.join(", ")
     );
-    let remedy = "a rule with observe = false for destinations that may go past the limits";
-    warn(check, what, remedy)
+    let fix = "a rule with observe = false for destinations that may go past the limits";
+    warn(check, what, fix)
 }
 
 fn legacy_iptables(host: &Host, _: &Config) -> Vec<Finding> {
@@ -130,8 +125,8 @@ fn legacy_iptables(host: &Host, _: &Config) -> Vec<Finding> {
         "legacy iptables has tables here ({}): the kernel does not tell of changes and limits of its rules; changes count after observe.ttl",
         host.legacy_tables.join(", ")
     );
-    let remedy = "write the rules by iptables-nft or nft, or choose a smaller observe.ttl";
-    warn(check, what, remedy)
+    let fix = "write the rules by iptables-nft or nft, or choose a smaller observe.ttl";
+    warn(check, what, fix)
 }
 
 fn policy_routing(host: &Host, config: &Config) -> Vec<Finding> {
@@ -205,9 +200,8 @@ fn flowtables(host: &Host, _: &Config) -> Vec<Finding> {
         let what = format!(
             "{hardware} has network cards carry connections: those that are relayed are carried by this host's CPUs"
         );
-        let remedy =
-            "a larger observe.gain_min, or action = \"forward\" for what CPUs cannot carry";
-        findings.extend(warn(check, what, remedy));
+        let fix = "a larger observe.gain_min, or action = \"forward\" for what CPUs cannot carry";
+        findings.extend(warn(check, what, fix));
     }
     or_ok(findings, check, "no connections are offloaded")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each check against a sound host with one ailment.
+//! Each check against a sound host with one problem.
 
 use std::sync::Arc;
 
@@ -88,40 +88,41 @@ fn rule(protocol: u8, mark: u32, table: u32) -> Rule {
 const OTHERS: &str = "version = 1\n[node]\nid = 7\n[[listener]]\n[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"/etc/posthaste/rome.key\"\n";
 
 /// What a host is told on which a node that listens, with a peer, is to run.
-fn diagnose_others(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
+fn diagnose_others(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
     diagnose(|host, config| {
         *config = Config::parse("node.toml".as_ref(), OTHERS, &HOST).unwrap();
         (config.node.relays_max, config.node.workers) = (1, 1);
-        ailment(host, config);
+        problem(host, config);
     })
 }
 
+// promise: H8
 #[test]
-fn a_node_with_others_has_wishes_and_their_ailments() {
+fn recommendations_with_peers() {
     let well = |h: &mut Host| {
-        for (key, value) in WISHES {
+        for (key, value) in RECOMMENDATIONS {
             set(h, key, value);
         }
     };
     assert_eq!(diagnose_others(|h, _| well(h)), []);
-    let cases: [Ailment; 5] = [
+    let cases: [Problem; 5] = [
         (
-            |h, _| set(h, WISHES[0].0, "1"),
+            |h, _| set(h, RECOMMENDATIONS[0].0, "1"),
             Level::Warn,
             "net.ipv4.tcp_slow_start_after_idle = 1: warm hops",
         ),
         (
-            |h, _| set(h, WISHES[1].0, "4096 131072 33554432"),
+            |h, _| set(h, RECOMMENDATIONS[1].0, "4096 131072 33554432"),
             Level::Warn,
             "less than 1 MiB",
         ),
         (
-            |h, _| set(h, WISHES[2].0, "1"),
+            |h, _| set(h, RECOMMENDATIONS[2].0, "1"),
             Level::Warn,
             "take no data in a SYN",
         ),
         (
-            |h, _| drop(h.settings.remove(WISHES[2].0)),
+            |h, _| drop(h.settings.remove(RECOMMENDATIONS[2].0)),
             Level::Warn,
             "net.ipv4.tcp_fastopen cannot be read",
         ),
@@ -135,10 +136,10 @@ fn a_node_with_others_has_wishes_and_their_ailments() {
             "peer \"a\" asks for dctcp",
         ),
     ];
-    for (ailment, level, said) in cases {
+    for (problem, level, said) in cases {
         let found = diagnose_others(|h, c| {
             well(h);
-            ailment(h, c);
+            problem(h, c);
         });
         let [(found_level, what)] = found.as_slice() else {
             panic!("{said}: one finding, not {found:?}")
@@ -151,8 +152,8 @@ fn a_node_with_others_has_wishes_and_their_ailments() {
     // Only what the node has use for.
     let found = diagnose_others(|h, c| {
         well(h);
-        set(h, WISHES[0].0, "1");
-        set(h, WISHES[2].0, "1");
+        set(h, RECOMMENDATIONS[0].0, "1");
+        set(h, RECOMMENDATIONS[2].0, "1");
         Arc::make_mut(&mut c.policy.chains).peers[0].pool.max = 0;
         c.explicit.clear();
     });
@@ -160,14 +161,14 @@ fn a_node_with_others_has_wishes_and_their_ailments() {
 }
 
 /// What such a node wishes for.
-const WISHES: [(&str, &str); 3] = [
+const RECOMMENDATIONS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_slow_start_after_idle", "0"),
     ("net/ipv4/tcp_rmem", "4096 1048576 33554432"),
     ("net/ipv4/tcp_fastopen", "3"),
 ];
 
 #[test]
-fn where_nothing_is_intercepted_nothing_is_said_of_it() {
+fn no_interception_no_checks() {
     let found = diagnose(|h, c| {
         c.transparent.enabled = false;
         set(h, "net/ipv4/ip_forward", "0");
@@ -190,24 +191,25 @@ pub(super) fn config() -> Config {
     Config::parse("node.toml".as_ref(), "version = 1", &capacity).unwrap()
 }
 
-/// What a host with this ailment is told, besides what is well.
-fn diagnose(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
+/// What a host with this problem is told, besides what is well.
+fn diagnose(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
     let (mut host, mut config) = (sound(), config());
-    ailment(&mut host, &mut config);
+    problem(&mut host, &mut config);
     let diagnosis = Diagnosis::of(&host, &config);
     let bad = diagnosis
         .findings
         .into_iter()
         .filter(|finding| finding.level != Level::Ok);
     bad.map(|finding| {
-        assert!(!finding.remedy.is_empty(), "{} has no remedy", finding.what);
+        assert!(!finding.fix.is_empty(), "{} has no fix", finding.what);
         (finding.level, finding.what)
     })
     .collect()
 }
 
+// promise: H8
 #[test]
-fn a_sound_host_passes_every_check() {
+fn sound_host_passes() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
     // One finding each; of what `setup --tune` changes only what concerns relays.
@@ -218,7 +220,7 @@ fn a_sound_host_passes_every_check() {
 }
 
 /// A change to a sound host, how bad it is, and a part of what is said.
-type Ailment = (fn(&mut Host, &mut Config), Level, &'static str);
+type Problem = (fn(&mut Host, &mut Config), Level, &'static str);
 
 fn closed(why: std::io::ErrorKind) -> Closed {
     Closed {
@@ -256,8 +258,9 @@ fn told(check: &str, change: impl FnOnce(&mut Host)) -> String {
     of_check.map(|finding| finding.what + "\n").collect()
 }
 
+// promise: X18
 #[test]
-fn ordinary_routers_are_told_what_a_node_does() {
+fn ordinary_routers_explained() {
     let nat = |hook| BaseChain {
         translates: true,
         drops: false,
@@ -317,7 +320,7 @@ fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const AILMENTS: [Ailment; 42] = [
+const PROBLEMS: [Problem; 42] = [
     (
         |h, _| h.firewall.chains.push(chain(Hook::Input)),
         Level::Warn,
@@ -524,10 +527,11 @@ const AILMENTS: [Ailment; 42] = [
     ),
 ];
 
+// promise: H8
 #[test]
-fn every_ailment_is_found_and_nothing_else() {
-    for (ailment, level, said) in AILMENTS {
-        let found = diagnose(ailment);
+fn each_problem_alone() {
+    for (problem, level, said) in PROBLEMS {
+        let found = diagnose(problem);
         let [(found_level, what)] = found.as_slice() else {
             panic!("{said}: one finding, not {found:?}")
         };
@@ -539,7 +543,7 @@ fn every_ailment_is_found_and_nothing_else() {
 }
 
 #[test]
-fn what_looks_ill_but_is_not_passes() {
+fn harmless_oddities_pass() {
     let cures: [fn(&mut Host, &mut Config); 9] = [
         |h, _| {
             h.firewalls = vec!["firewalld", "docker"];
@@ -584,7 +588,7 @@ fn what_looks_ill_but_is_not_passes() {
 }
 
 #[test]
-fn a_rule_that_asks_for_the_impossible_fails() {
+fn impossible_rule_fails() {
     let found = diagnose(|_, c| {
         let rule: &mut PolicyRule = &mut c.policy.rules[0];
         rule.upstream.congestion = Some("dctcp".into());

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guards_that_die_at_once_are_started_ever_later() {
+    fn restarts_back_off() {
         let start = Instant::now();
         let mut revival = Revival::new(start);
         assert!(!revival.is_due(start + WAIT_MAX));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_that_cannot_be_started_is_tried_again() {
+    fn failed_start_retried() {
         let now = Instant::now();
         let mut revival = Revival::new(now);
         revival.failed(now);

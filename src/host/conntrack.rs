@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_file_and_no_connection_are_no_tracking() {
+    fn no_file_no_tracking() {
         let counts = ["", "0\n", "1\n", "262144\n", "many"];
         assert_eq!(counts.map(is_positive), [false, false, true, true, false]);
     }

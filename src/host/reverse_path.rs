@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greater_filter_is_in_force() {
+    fn greater_filter_applies() {
         let strict_of = |all| strict(&[(ALL, all), (1, 0), (2, 1), (3, 2)]);
         assert_eq!(strict_of(0), [2].into());
         assert!(strict_of(1).is_superset(&[1, 2].into()) && !strict_of(1).contains(&3));

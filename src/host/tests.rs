@@ -36,8 +36,9 @@ fn ip(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+// promise: H1
 #[test]
-fn what_is_installed_is_removed_and_nothing_else() {
+fn install_and_remove() {
     in_namespace(|| {
         let before = [
             ip("rule"),
@@ -89,7 +90,7 @@ fn an_older_configuration_leaves_nothing() {
 }
 
 #[test]
-fn what_others_installed_is_refused_and_kept() {
+fn foreign_rules_kept() {
     in_namespace(|| {
         ip("route add blackhole default table 20117");
         let error = install(&Transparent::default()).unwrap_err().to_string();
@@ -109,7 +110,7 @@ fn what_others_installed_is_refused_and_kept() {
 }
 
 #[test]
-fn a_host_without_ipv6_is_served_in_ipv4() {
+fn host_without_ipv6() {
     in_namespace(|| {
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
         let report = install(&Transparent::default()).unwrap();
@@ -119,7 +120,7 @@ fn a_host_without_ipv6_is_served_in_ipv4() {
 }
 
 #[test]
-fn a_loopback_that_is_down_is_named() {
+fn loopback_down_is_named() {
     in_namespace(|| {
         ip("link set lo down");
         let error = install(&Transparent::default()).unwrap_err().to_string();
@@ -159,7 +160,7 @@ fn in_time_wait() -> usize {
 }
 
 #[test]
-fn leftover_sockets_are_destroyed_in_every_state_and_family() {
+fn leftover_sockets_destroyed() {
     in_namespace(|| {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).unwrap();
@@ -176,8 +177,9 @@ fn leftover_sockets_are_destroyed_in_every_state_and_family() {
     });
 }
 
+// promise: F4
 #[test]
-fn what_a_closed_socket_leaves_is_destroyed_and_nothing_else() {
+fn time_wait_sockets_destroyed() {
     in_namespace(|| {
         let mut destroyer = Destroyer::open();
         for address in ["127.0.0.1:0", "[::1]:0"] {
@@ -199,8 +201,9 @@ fn what_a_closed_socket_leaves_is_destroyed_and_nothing_else() {
     });
 }
 
+// promise: H1
 #[test]
-fn sockets_without_our_mark_live_on() {
+fn unmarked_sockets_survive() {
     in_namespace(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (mut ours, mut peer) = connection(&listener);
@@ -212,7 +215,7 @@ fn sockets_without_our_mark_live_on() {
 }
 
 #[test]
-fn more_sockets_than_a_batch_are_destroyed() {
+fn sockets_beyond_a_batch() {
     in_namespace(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let open: Vec<_> = (0..300).map(|_| connection(&listener)).collect();
@@ -250,7 +253,7 @@ fn links_come_and_go() {
 }
 
 #[test]
-fn strict_reverse_path_filters_are_known_and_told() {
+fn strict_reverse_path_reported() {
     in_namespace(|| {
         ip("link add ph0 type veth peer name ph1");
         let [own, other] = ["ph0", "ph1"].map(|name| {
@@ -271,6 +274,7 @@ fn strict_reverse_path_filters_are_known_and_told() {
     });
 }
 
+// promise: H1
 #[test]
 fn only_our_filter_is_removed() {
     in_namespace(|| {

@@ -30,7 +30,7 @@ const FAST_OPEN_LISTENERS: u64 = 2;
 
 /// A setting that could be better.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Recommendation {
     /// What it is about, in a word or two.
     pub(crate) topic: &'static str,
     /// Its path below `/proc/sys`.
@@ -43,14 +43,14 @@ pub(crate) struct Wish {
     pub(crate) better: fn(&str) -> Option<String>,
 }
 
-impl Wish {
+impl Recommendation {
     /// Its name as `sysctl` has it.
     pub(crate) fn name(&self) -> String {
         self.path.replace('/', ".")
     }
 }
 
-const SLOW_START: Wish = Wish {
+const SLOW_START: Recommendation = Recommendation {
     topic: "slow start",
     path: "net/ipv4/tcp_slow_start_after_idle",
     lacking: "warm hops that wait lose their congestion window",
@@ -58,7 +58,7 @@ const SLOW_START: Wish = Wish {
     better: |now| (now != "0").then(|| "0".into()),
 };
 
-const RECEIVE_WINDOW: Wish = Wish {
+const RECEIVE_WINDOW: Recommendation = Recommendation {
     topic: "receive window",
     path: "net/ipv4/tcp_rmem",
     lacking: "connections to listeners and hops begin with a receive window of less than 1 MiB",
@@ -72,7 +72,7 @@ const RECEIVE_WINDOW: Wish = Wish {
     },
 };
 
-const FAST_OPEN: Wish = Wish {
+const FAST_OPEN: Recommendation = Recommendation {
     topic: "fast open",
     path: "net/ipv4/tcp_fastopen",
     lacking: "explicit listeners take no data in a SYN: a round trip more for who asks",
@@ -85,7 +85,7 @@ const FAST_OPEN: Wish = Wish {
 
 /// An upstream connection cannot find out what fits where ICMP errors are filtered: its client
 /// may know, but the two connections have segment sizes of their own.
-const MTU_PROBING: Wish = Wish {
+const MTU_PROBING: Recommendation = Recommendation {
     topic: "path MTU",
     path: "net/ipv4/tcp_mtu_probing",
     lacking: "relays hang on paths with a small MTU where ICMP errors are filtered (RFC 4821)",
@@ -94,7 +94,7 @@ const MTU_PROBING: Wish = Wish {
 };
 
 /// What a node of this configuration wishes for. A controller tells it of other nodes.
-pub(crate) fn wishes(config: &Config) -> Vec<Wish> {
+pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
     let peers = &config.policy.chains.peers;
     let follows = config.follow.is_some();
     let is_asked = !config.explicit.is_empty();
@@ -108,7 +108,7 @@ pub(crate) fn wishes(config: &Config) -> Vec<Wish> {
         (MTU_PROBING, config.transparent.enabled),
     ];
     let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
-    wanted.map(|(wish, _)| wish).collect()
+    wanted.map(|(recommendation, _)| recommendation).collect()
 }
 
 /// Whether `setup` changes the settings, and until when.
@@ -144,25 +144,27 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
     }
     let memory = Memory::of_namespace()?;
     let mut changes = memory.recall()?;
-    for wish in wishes(config) {
-        let now = read(wish.path)?;
-        let Some(better) = (wish.better)(&now) else {
-            report.unchanged.push(format!("{} = {now}", wish.name()));
+    for recommendation in recommendations(config) {
+        let now = read(recommendation.path)?;
+        let Some(better) = (recommendation.better)(&now) else {
+            report
+                .unchanged
+                .push(format!("{} = {now}", recommendation.name()));
             continue;
         };
         report
             .done
-            .push(format!("{} = {better} (was {now})", wish.name()));
+            .push(format!("{} = {better} (was {now})", recommendation.name()));
         // What is there now is what is put back, also when somebody has
         // changed it since an earlier setup.
-        changes.retain(|change| change.path != wish.path);
+        changes.retain(|change| change.path != recommendation.path);
         changes.push(Change {
-            path: wish.path.into(),
+            path: recommendation.path.into(),
             former: now,
             applied: better.clone(),
         });
         memory.keep(&changes)?;
-        write(wish.path, &better)?;
+        write(recommendation.path, &better)?;
     }
     if tuning == Tuning::Persistent {
         persist::keep(&changes, report)?;
@@ -287,8 +289,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_will_do_is_left_and_what_will_not_is_bettered() {
-        let better = |wish: Wish, now: &str| (wish.better)(now);
+    fn sufficient_values_unchanged() {
+        let better = |recommendation: Recommendation, now: &str| (recommendation.better)(now);
         assert_eq!(better(SLOW_START, "0"), None);
         assert_eq!(better(SLOW_START, "1").as_deref(), Some("0"));
         assert_eq!(better(RECEIVE_WINDOW, "4096 1048576 6291456"), None);
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_has_a_number_of_its_own() {
+    fn namespace_has_a_number() {
         let here = namespace_cookie().unwrap();
         assert_eq!(namespace_cookie().unwrap(), here);
         let other = std::thread::spawn(|| {

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_one_word_or_quoted_and_of_bounded_length() {
+    fn bounded_quoted_value() {
         assert_eq!(Value("plain").to_string(), "plain");
         assert_eq!(Value("a b\n\u{1b}[2J").to_string(), r#""a b\n\u{1b}[2J""#);
         let long = "\u{e9}".repeat(VALUE_BYTES_MAX);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_right_around_leap_days() {
+    fn dates_around_leap_days() {
         for (seconds, date) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399, "2000-02-28T23:59:59.000Z"),

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_told_with_the_next_line() {
+    fn omissions_on_next_line() {
         let (mut quota, start) = (Quota::default(), Instant::now());
         for _ in 0..LINES_MAX {
             assert_eq!(quota.take(start), Some(0));

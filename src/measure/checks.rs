@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_sent_ten_times_a_second() {
+    fn ten_checks_per_second() {
         let mut checks = Checks::new(at(0));
         assert_eq!(checks.at(), None);
         checks.set([2, 3].into_iter());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_always_odd_has_its_budget_and_no_more() {
+    fn odd_link_within_budget() {
         let mut checks = Checks::new(at(0));
         let mut sent = 0;
         for ms in 0..100_000 {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_taken_once_and_only_for_what_was_sent() {
+    fn answers_count_once() {
         let mut flights = Flights::default();
         flights.add(flight(7, 0));
         assert_eq!(flights.land(1, 7), None);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_lost_until_it_comes() {
+    fn late_is_lost_until_answered() {
         let mut flights = Flights::default();
         for sequence in 0..10 {
             flights.add(flight(sequence, 0));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_that_of_the_last_probes() {
+    fn loss_of_last_probes() {
         let mut flights = Flights::default();
         let (most, least) = (128, 10);
         assert_eq!((OUTCOMES_MAX, OUTCOMES_MIN), (128, 10));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_follow_a_loss_say_nothing_about_loss() {
+    fn probes_after_loss_ignored() {
         let mut flights = Flights::default();
         for sequence in 0..20 {
             flights.add(flight(sequence, 0));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_gone_does_not_lose() {
+    fn dead_link_has_no_loss() {
         let mut flights = Flights::default();
         for sequence in 0..20 {
             flights.add(flight(sequence, 0));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_late_itself_waits_longer() {
+    fn late_sender_waits_longer() {
         let mut flights = Flights::default();
         flights.add(flight(0, 0));
         flights.extend(at(60_000));

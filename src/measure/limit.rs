@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds on what strangers can have done. Pure.
+//! Bounds on what unauthorized senders can have done. Pure.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_its_rate_and_no_more() {
+    fn rate_per_source() {
         let mut sources = Sources::new(RATE);
         assert_eq!(taken(&mut sources, "192.0.2.1", 1_000), 20);
         assert_eq!(taken(&mut sources, "192.0.2.1", 1_500), 5);
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_of_ipv6_are_one_source() {
+    fn ipv6_prefix_is_one_source() {
         let mut sources = Sources::new(RATE);
         assert_eq!(taken(&mut sources, "2001:db8::1", 1_000), 20);
         assert_eq!(taken(&mut sources, "2001:db8::2", 1_000), 0);
     }
 
     #[test]
-    fn one_source_takes_nothing_from_most_others() {
+    fn one_source_leaves_room() {
         let mut sources = Sources::new(RATE);
         taken(&mut sources, "192.0.2.1", 1_000);
         let others = (0..=255).map(|last| format!("198.51.100.{last}"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The links from this node to its peers: what is to be measured, and what came
-//! of it. Pure: no I/O, no clock. Whoever drives it sends what [`Links::next_order`]
+//! of it. Pure: no I/O, no clock. Whoever drives it sends what [`Links::poll_action`]
 //! asks for, tells what comes back, and passes the reports on.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ const SPREAD: Duration = Duration::from_millis(10);
 
 /// Something to do for one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct Action {
     pub(crate) peer: NodeId,
     pub(crate) errand: Errand,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Status {
 #[derive(Debug)]
 pub(crate) struct Links {
     schedule: Schedule,
-    links: Vec<(Link, Told)>,
+    links: Vec<(Link, Reported)>,
     /// By link: when there may be something to do. Gone through each time, so it
     /// is next to nothing else.
     dues: Vec<Duration>,
@@ -63,7 +63,7 @@ pub(crate) struct Links {
 
 /// What was reported of a link.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     last: Option<Report>,
     count: u64,
 }
@@ -94,13 +94,13 @@ impl Links {
         for peer in peers {
             let at = former.iter().position(|(link, _)| link.peer == *peer);
             let kept = at.map(|at| former.swap_remove(at));
-            let (mut link, told) = kept.unwrap_or_else(|| {
+            let (mut link, reported) = kept.unwrap_or_else(|| {
                 let due = now + spread.mul_f64(self.rng.below(1000) as f64 / 1000.0);
-                (Link::new(*peer, schedule, due), Told::default())
+                (Link::new(*peer, schedule, due), Reported::default())
             });
             link.set_schedule(schedule, now, &mut self.rng);
             link.set_wanted(self.wanted.get(peer).copied(), now, &mut self.rng);
-            self.links.push((link, told));
+            self.links.push((link, reported));
         }
         self.sort_out();
     }
@@ -132,7 +132,7 @@ impl Links {
 
     /// Something to do now; call again until there is nothing. Whoever calls
     /// has told first what came back.
-    pub(crate) fn next_order(&mut self, now: Duration) -> Option<Order> {
+    pub(crate) fn poll_action(&mut self, now: Duration) -> Option<Action> {
         let late = self.promised.take().map(|due| now.saturating_sub(due));
         if late.is_some_and(|late| late > STALL) {
             self.links
@@ -147,7 +147,7 @@ impl Links {
             self.dues[place] = link.deadline();
             self.touched.push(place);
             match errand {
-                Some(errand) => return Some(Order { peer, errand }),
+                Some(errand) => return Some(Action { peer, errand }),
                 // Nobody is asked for ever at one moment.
                 None => self.dues[place] = self.dues[place].max(now + Duration::from_nanos(1)),
             }
@@ -155,7 +155,7 @@ impl Links {
         None
     }
 
-    /// When [`Self::next_order`] is to be called next. Nothing without links.
+    /// When [`Self::poll_action`] is to be called next. Nothing without links.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         self.promised = self.dues.iter().min().copied();
         self.promised
@@ -165,11 +165,11 @@ impl Links {
     /// call again until there is nothing.
     pub(crate) fn next_report(&mut self, now: Duration) -> Option<(Report, State)> {
         while let Some(place) = self.touched.pop() {
-            let (link, told) = &mut self.links[place];
+            let (link, reported) = &mut self.links[place];
             let report = report(link, now);
-            if report.is_news(told.last.as_ref()) {
-                told.count += 1;
-                let last = told.last.replace(report);
+            if report.is_news(reported.last.as_ref()) {
+                reported.count += 1;
+                let last = reported.last.replace(report);
                 return Some((report, last.map_or(State::Unmeasured, |last| last.state)));
             }
         }
@@ -178,14 +178,14 @@ impl Links {
 
     /// How all links are.
     pub(crate) fn status(&self, now: Duration) -> Vec<Status> {
-        let status = |(link, told): &(Link, Told)| Status {
+        let status = |(link, reported): &(Link, Reported)| Status {
             report: report(link, now),
             age: link.estimate(now).map(|known| now.saturating_sub(known.at)),
             in_use: link.in_use,
             udp_blocked: link.blocked,
             interval: link.interval(),
             counts: link.counts,
-            reports: told.count,
+            reports: reported.count,
         };
         self.links.iter().map(status).collect()
     }

@@ -24,12 +24,12 @@ const FROM_ONE: Rate = Rate {
     per_second: 100.0,
     burst: 200.0,
 };
-/// From all together: to look at so many seals takes some percent of a CPU.
+/// From all together: to look at so many authentication tags takes some percent of a CPU.
 const FROM_ALL: Rate = Rate {
     per_second: 10_000.0,
     burst: 10_000.0,
 };
-/// How old a sealed probe may be, or how new: as requests for flows.
+/// How old an authenticated probe may be, or how new: as requests for flows.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// The sockets at which probes are answered.
@@ -109,28 +109,28 @@ impl Reflector {
 #[derive(Debug)]
 enum Answer {
     Open([u8; stamp::OPEN_BYTES]),
-    Sealed([u8; stamp::SEALED_BYTES]),
+    Authenticated([u8; stamp::AUTHENTICATED_BYTES]),
 }
 
 impl Answer {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Open(bytes) => bytes,
-            Self::Sealed(bytes) => bytes,
+            Self::Authenticated(bytes) => bytes,
         }
     }
 }
 
 fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Answer, Refusal> {
     let read = Probe::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
-    let key = if read.is_sealed() {
+    let key = if read.is_authenticated() {
         let mut keys = settings.keys_of(read.packet.session).iter();
-        let key = keys.find(|key| read.is_of(key)).ok_or(Refusal::Seal)?;
+        let key = keys.find(|key| read.is_of(key)).ok_or(Refusal::AuthTag)?;
         check_age(&read, clock.now())?;
         Some(key)
     } else {
         if !settings.is_open_to(datagram.from.ip()) {
-            return Err(Refusal::Stranger);
+            return Err(Refusal::Unauthorized);
         }
         None
     };
@@ -144,7 +144,7 @@ fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Ans
         ttl: datagram.ttl.unwrap_or(0),
     };
     Ok(match key {
-        Some(key) => Answer::Sealed(reflection.seal(key)),
+        Some(key) => Answer::Authenticated(reflection.auth(key)),
         None => Answer::Open(reflection.encode()),
     })
 }

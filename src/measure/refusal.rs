@@ -4,15 +4,15 @@
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a packet of STAMP was not heeded.
+/// Why a packet of STAMP was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It is none of STAMP.
     Malformed,
-    /// It has no seal, and its source may not send such.
-    Stranger,
-    /// Its seal is none of a peer's.
-    Seal,
+    /// It has no authentication tag, and its source may not send such.
+    Unauthorized,
+    /// Its authentication tag is none of a peer's.
+    AuthTag,
     /// It is a probe of long ago, or the clocks of the two nodes differ.
     Stale,
     /// It comes from a port that reflectors have: an answer might be answered.
@@ -30,8 +30,8 @@ impl Refusal {
     /// Every reason, in the order of its discriminant.
     pub(crate) const ALL: [Self; 8] = [
         Self::Malformed,
-        Self::Stranger,
-        Self::Seal,
+        Self::Unauthorized,
+        Self::AuthTag,
         Self::Stale,
         Self::Port,
         Self::Limited,
@@ -43,8 +43,8 @@ impl Refusal {
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
-            Self::Stranger => "stranger",
-            Self::Seal => "seal",
+            Self::Unauthorized => "unauthorized",
+            Self::AuthTag => "auth",
             Self::Stale => "stale",
             Self::Port => "port",
             Self::Limited => "limited",

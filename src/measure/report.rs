@@ -33,13 +33,13 @@ pub(crate) struct Report {
 
 impl Report {
     /// Whether this says more than what was told before.
-    pub(super) fn is_news(&self, told: Option<&Self>) -> bool {
-        let Some(told) = told else {
+    pub(super) fn is_news(&self, reported: Option<&Self>) -> bool {
+        let Some(reported) = reported else {
             return self.state != State::Unmeasured;
         };
-        self.state != told.state
-            || is_other(self.rtt_us, told.rtt_us, differs)
-            || is_other(self.loss_ppm, told.loss_ppm, loses_otherwise)
+        self.state != reported.state
+            || is_other(self.rtt_us, reported.rtt_us, differs)
+            || is_other(self.loss_ppm, reported.loss_ppm, loses_otherwise)
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_news_and_nothing_known_is_none() {
+    fn state_change_is_news() {
         let unknown = Report {
             state: State::Unmeasured,
             rtt_us: None,
@@ -89,15 +89,15 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_losses_are_news_when_they_have_moved() {
-        let told = up(50_000, Some(100_000));
-        assert!(!up(55_000, Some(100_000)).is_news(Some(&told)));
-        assert!(up(55_001, Some(100_000)).is_news(Some(&told)));
-        assert!(!up(50_000, Some(125_000)).is_news(Some(&told)));
-        assert!(up(50_000, Some(125_001)).is_news(Some(&told)));
-        assert!(up(50_000, None).is_news(Some(&told)));
-        let told = up(50_000, Some(0));
-        assert!(!up(50_000, Some(20_000)).is_news(Some(&told)));
-        assert!(up(50_000, Some(20_001)).is_news(Some(&told)));
+    fn moved_values_are_news() {
+        let reported = up(50_000, Some(100_000));
+        assert!(!up(55_000, Some(100_000)).is_news(Some(&reported)));
+        assert!(up(55_001, Some(100_000)).is_news(Some(&reported)));
+        assert!(!up(50_000, Some(125_000)).is_news(Some(&reported)));
+        assert!(up(50_000, Some(125_001)).is_news(Some(&reported)));
+        assert!(up(50_000, None).is_news(Some(&reported)));
+        let reported = up(50_000, Some(0));
+        assert!(!up(50_000, Some(20_000)).is_news(Some(&reported)));
+        assert!(up(50_000, Some(20_001)).is_news(Some(&reported)));
     }
 }

@@ -120,7 +120,7 @@ impl Sender {
             session: settings.session,
         };
         match &target.key {
-            Some(key) => socket.send(&probe.seal(key), target.reflector, None)?,
+            Some(key) => socket.send(&probe.auth(key), target.reflector, None)?,
             None => socket.send(&probe.encode(), target.reflector, None)?,
         }
         let record = Sent {
@@ -169,10 +169,10 @@ impl Sender {
 
 /// Takes note of what became of a probe.
 fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
-    let sealed = fate.tail::<{ stamp::SEALED_BYTES }>();
-    let sealed = sealed.and_then(|bytes| probe_of(sent, bytes));
+    let authenticated = fate.tail::<{ stamp::AUTHENTICATED_BYTES }>();
+    let authenticated = authenticated.and_then(|bytes| probe_of(sent, bytes));
     let open = || probe_of(sent, fate.tail::<{ stamp::OPEN_BYTES }>()?);
-    let key = sealed.or_else(open)?;
+    let key = authenticated.or_else(open)?;
     match fate.kind {
         FateKind::Left(left) => {
             sent.get_mut(&key)?.left = left;
@@ -221,10 +221,10 @@ fn understand(
     let target = target.ok_or(Refusal::Unexpected)?;
     let genuine = match &target.key {
         Some(key) => read.is_of(key),
-        None => !read.is_sealed(),
+        None => !read.is_authenticated(),
     };
     if !genuine {
-        return Err(Refusal::Seal);
+        return Err(Refusal::AuthTag);
     }
     let known = sent.remove(&probe.sent).ok_or(Refusal::Unexpected)?;
     let rtt = round_trip(&known, &reflection, datagram.at, now)?;

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_a_tenth_or_a_millisecond() {
+    fn noise_tolerance() {
         assert!(!differs(2_000, 1_000) && differs(2_001, 1_000));
         assert!(!differs(0, 1_000) && differs(0, 1_001));
         assert!(!differs(110_000, 100_000) && differs(110_001, 100_000));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_time_is_a_queue_and_two_are_a_longer_way() {
+    fn second_long_time_counts() {
         let mut series = Series::default();
         for second in 0..4 {
             assert_eq!(series.add(20_000, at(second)), News::Usual);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_way_is_believed_at_once() {
+    fn shorter_time_at_once() {
         let mut series = Series::default();
         series.add(50_000, at(0));
         assert_eq!(series.add(20_000, at(1)), News::Moved);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_long_ago_is_forgotten() {
+    fn old_times_forgotten() {
         let mut series = Series::default();
         series.add(20_000, at(0));
         for second in 1..=8 {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use posthaste_relay::policy::Prefix;
+use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
-use posthaste_wire::seal::Key;
 use posthaste_wire::stamp;
 
 use crate::config::{Config, Schedule};
@@ -19,7 +19,7 @@ pub(super) struct Target {
     pub(super) reflector: SocketAddr,
     /// Its explicit listener.
     pub(super) listener: SocketAddr,
-    /// Seals probes to it.
+    /// Authenticates probes to it.
     pub(super) key: Option<Key>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Settings {
     pub(super) mark: u32,
     pub(super) schedule: Schedule,
     pub(super) targets: Vec<Target>,
-    /// Sources whose probes are answered without a seal.
+    /// Sources whose probes are answered without an authentication tag.
     open_to: Vec<Prefix>,
     /// Whose probes have a session: nodes with the same are few.
     keys: HashMap<u16, Vec<Key>>,
@@ -43,9 +43,9 @@ impl Settings {
         let measure = &config.measure;
         let mut keys: HashMap<u16, Vec<Key>> = HashMap::new();
         for peer in chains.peers.iter() {
-            let sealing = peer.key.as_ref().map(stamp::key);
+            let authenticating = peer.key.as_ref().map(stamp::key);
             let session = stamp::session(peer.id);
-            keys.entry(session).or_default().extend(sealing);
+            keys.entry(session).or_default().extend(authenticating);
         }
         let peers = chains.peers.iter().zip(&measure.reflectors_of_peers);
         let targets = peers.filter_map(|(peer, reflector)| {
@@ -70,7 +70,7 @@ impl Settings {
         self.targets.iter().find(|target| target.peer == peer)
     }
 
-    /// Whether probes of this source are answered without a seal.
+    /// Whether probes of this source are answered without an authentication tag.
     pub(super) fn is_open_to(&self, source: IpAddr) -> bool {
         let address = match source {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -17,10 +17,10 @@ use posthaste_relay::control::Handle;
 use posthaste_relay::sys;
 use posthaste_wire::header::NodeId;
 
+use super::handshake_probes::HandshakeProbes;
 use super::hops::Hops;
-use super::knocks::Knocks;
 use super::link::{Errand, State};
-use super::links::{Links, Order};
+use super::links::{Action, Links};
 use super::reflector::{Reflector, Seen};
 use super::refusal::Refusal;
 use super::report::Report;
@@ -43,7 +43,7 @@ pub(super) struct Thread {
     settings: Settings,
     reflector: Reflector,
     sender: Sender,
-    knocks: Knocks,
+    handshake_probes: HandshakeProbes,
     hops: Hops,
     log: Log,
     complaints: Quota,
@@ -65,7 +65,7 @@ impl Thread {
             settings,
             reflector: Reflector::new(reflectors, clock.clone()),
             sender: Sender::new(clock),
-            knocks: Knocks::default(),
+            handshake_probes: HandshakeProbes::default(),
             hops: Hops::new(workers),
             log,
             complaints: Quota::default(),
@@ -79,8 +79,10 @@ impl Thread {
     pub(super) fn run(mut self, mut woken: UnixStream) {
         if let Err(error) = privileges::keep_only(&KEPT) {
             let error = format!("{error:#}");
-            self.log
-                .warn("measuring keeps privileges", &[("error", &error)]);
+            self.log.warn(
+                "could not drop capabilities in the measuring thread",
+                &[("error", &error)],
+            );
         }
         while !self.shared.stopped.load(Ordering::Relaxed) {
             self.wait(&woken);
@@ -97,8 +99,10 @@ impl Thread {
     /// Measures by the present settings.
     fn adopt(&mut self, former: &[Target]) {
         if let Err(error) = self.sender.prepare(&self.settings) {
-            self.log
-                .error("cannot open sockets to measure links", &[("error", &error)]);
+            self.log.error(
+                "could not open sockets to measure links",
+                &[("error", &error)],
+            );
         }
         let targets = &self.settings.targets;
         let mut links = lock(&self.shared.links);
@@ -113,7 +117,7 @@ impl Thread {
     fn wait(&self, woken: &UnixStream) {
         let deadline = lock(&self.shared.links).deadline();
         let ask = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
-        let all = [deadline, ask, self.knocks.deadline()];
+        let all = [deadline, ask, self.handshake_probes.deadline()];
         let now = sys::monotonic();
         let wait = all.into_iter().flatten().min();
         let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
@@ -124,8 +128,8 @@ impl Thread {
         for socket in self.reflector.sockets().chain(self.sender.sockets()) {
             fds.push(PollFd::new(socket.as_fd(), PollFlags::POLLIN));
         }
-        for knock in self.knocks.sockets() {
-            fds.push(PollFd::new(knock.as_fd(), PollFlags::POLLOUT));
+        for handshake_probe in self.handshake_probes.sockets() {
+            fds.push(PollFd::new(handshake_probe.as_fd(), PollFlags::POLLOUT));
         }
         // A signal wakes it too early, and it waits again.
         let _ = poll(&mut fds, timeout);
@@ -145,11 +149,11 @@ impl Thread {
         if !self.settings.targets.is_empty() {
             self.hops.pass_on(&mut links, now);
         }
-        self.knock(&mut links, now);
-        while let Some(order) = links.next_order(now) {
-            self.carry_out(order, &mut links, now);
+        self.handshake_probe(&mut links, now);
+        while let Some(action) = links.poll_action(now) {
+            self.carry_out(action, &mut links, now);
         }
-        self.knock(&mut links, now);
+        self.handshake_probe(&mut links, now);
         while let Some((report, was)) = links.next_report(now) {
             shared.following.on_report(&report);
             if report.state != was {
@@ -183,8 +187,8 @@ impl Thread {
         }
     }
 
-    fn carry_out(&mut self, order: Order, links: &mut Links, now: Duration) {
-        let Order { peer, errand } = order;
+    fn carry_out(&mut self, action: Action, links: &mut Links, now: Duration) {
+        let Action { peer, errand } = action;
         let target = self.settings.target(peer);
         match (errand, target) {
             (Errand::Probe { port, sequence }, Some(target)) => {
@@ -198,27 +202,27 @@ impl Thread {
                 }
             }
             (Errand::Handshake { within }, Some(target)) => {
-                self.knocks.add(peer, target.listener, within);
+                self.handshake_probes.add(peer, target.listener, within);
             }
             // Links are those of the settings.
             (_, None) => {}
         }
     }
 
-    fn knock(&mut self, links: &mut Links, now: Duration) {
+    fn handshake_probe(&mut self, links: &mut Links, now: Duration) {
         let done = |peer, rtt_us| links.on_handshake(peer, rtt_us, now);
-        self.knocks.advance(self.settings.mark, now, done);
+        self.handshake_probes.advance(self.settings.mark, now, done);
     }
 
     /// Links that come and go are events of the node.
     fn tell(&self, report: &Report) {
         let peer = report.peer.to_bits();
         match (report.state, report.rtt_us) {
-            (State::Dead, _) => self.log.warn("link dead", &[("peer", &peer)]),
+            (State::Dead, _) => self.log.warn("link is down", &[("peer", &peer)]),
             (_, Some(rtt_us)) => self
                 .log
-                .info("link measured", &[("peer", &peer), ("rtt_us", &rtt_us)]),
-            _ => self.log.warn("link unmeasured", &[("peer", &peer)]),
+                .info("link is up", &[("peer", &peer), ("rtt_us", &rtt_us)]),
+            _ => self.log.warn("link is not measured", &[("peer", &peer)]),
         }
     }
 }

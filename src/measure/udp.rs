@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_with_the_time_and_the_address_they_came_to() {
+    fn receive_time_and_address() {
         for local in ANY {
             let ((one, from), (other, to)) = (open(local), open(local));
             let before = clock::own();
@@ -324,8 +324,9 @@ mod tests {
         }
     }
 
+    // promise: L1
     #[test]
-    fn the_kernel_tells_when_packets_left_and_that_nobody_took_them() {
+    fn kernel_transmit_times() {
         for local in ANY {
             let ((one, _), (other, to)) = (open(local), open(local));
             let before = clock::own();
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_taken_for_less() {
+    fn oversized_packet_refused() {
         let ((one, _), (other, to)) = (open(ANY[0]), open(ANY[0]));
         one.send(&[1; 1_000], to, None).unwrap();
         let heard = wait(|| other.receive().map(Some));

@@ -57,8 +57,9 @@ mod tests {
         assert!(all([]).is_empty());
     }
 
+    // promise: E7
     #[test]
-    fn all_links_together_have_their_bound() {
+    fn all_links_bounded() {
         let intervals = all([1_000; 400]);
         assert_eq!(of(&intervals, 7), 2_000);
         let intervals = all([0; 1024]);

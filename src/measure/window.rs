@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_of_several_ways_counts() {
+    fn shortest_path_counts() {
         let mut window = Window::new(3);
         for (port, rtt_us) in (0..).zip([30_000, 10_000, 20_000]) {
             window.on_probe(port, rtt_us, at(u64::from(port)));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_believed_first_and_handshakes_last() {
+    fn connections_before_handshakes() {
         let mut window = Window::new(1);
         window.on_handshake(13_000, at(0));
         assert_eq!(known(&window, 1), Some((13_000, Source::Handshake)));
@@ -191,8 +191,9 @@ mod tests {
         assert_eq!(known(&window, 2), Some((11_000, Source::Hops)));
     }
 
+    // promise: L5
     #[test]
-    fn connections_from_before_a_change_are_not_believed() {
+    fn connections_before_change_ignored() {
         let mut window = Window::new(1);
         window.on_probe(0, 10_000, at(0));
         window.on_hop(10_000, at(1));
@@ -202,8 +203,9 @@ mod tests {
         assert_eq!(known(&window, 3), Some((50_000, Source::Stamp)));
     }
 
+    // promise: L7
     #[test]
-    fn what_is_too_old_is_not_known() {
+    fn old_is_unknown() {
         let mut window = Window::new(2);
         window.on_probe(0, 10_000, at(0));
         window.on_probe(1, 12_000, at(10));

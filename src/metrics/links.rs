@@ -13,7 +13,7 @@ const GAUGES: [Family; 6] = [
     }),
     (
         "link_rtt_seconds",
-        "The shortest round trip to a peer, of late.",
+        "The shortest recent round trip to a peer.",
         |link| link.rtt_us.map(seconds),
     ),
     (
@@ -28,7 +28,7 @@ const GAUGES: [Family; 6] = [
     ),
     (
         "link_loss_ratio",
-        "Share of probes to a peer that were lost of late, there or back.",
+        "Share of probes to a peer that were lost recently, there or back.",
         |link| link.loss_ppm.map(|ppm| f64::from(ppm) / 1e6),
     ),
     (
@@ -57,7 +57,7 @@ pub(super) fn links(page: &mut Page, links: &Links) {
     page.family(
         "stamp_refused_total",
         "counter",
-        "Measuring packets that were not heeded, by reason.",
+        "Measuring packets that were not accepted, by reason.",
     );
     for (reason, count) in &links.refused {
         page.sample(
@@ -140,7 +140,7 @@ pub(super) mod tests {
         };
         Links {
             links: vec![up, dead],
-            refused: [("seal".to_owned(), 3)].into(),
+            refused: [("auth".to_owned(), 3)].into(),
             ..Links::default()
         }
     }

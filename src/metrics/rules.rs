@@ -130,7 +130,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn buckets_include_those_before_and_are_in_base_units() {
+    fn cumulative_buckets_in_base_units() {
         let mut page = Page::of("posthaste");
         rules(&mut page, &[tallied("a\"b")]);
         let page = page.0;

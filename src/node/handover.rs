@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::guard::Guard;
 use crate::host::{self, Claim};
 use crate::measure::Reflectors;
-use crate::upgrade::take::{Gate, Sockets};
+use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind, Predecessors, Succession, Word};
 use crate::{admin, notify, privileges};
 
@@ -36,7 +36,7 @@ pub(super) struct Entry<'a> {
     guard: &'a Arc<Guard>,
     pub(super) successions: u16,
     /// Opened when workers may take flows.
-    pub(super) gate: Gate,
+    pub(super) barrier: Barrier,
     /// From a predecessor.
     pub(super) sockets: Option<Sockets>,
     pub(super) succession: Option<Succession>,
@@ -48,12 +48,12 @@ pub(super) struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// Nobody has it.
     pub(super) fn first(guard: &'a Arc<Guard>, successions: u16) -> Self {
-        let gate = Gate::default();
-        gate.open();
+        let barrier = Barrier::default();
+        barrier.open();
         Self {
             guard,
             successions,
-            gate,
+            barrier,
             sockets: None,
             succession: None,
             predecessors: Predecessors::default(),
@@ -121,7 +121,7 @@ pub(crate) fn take_over(path: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         }
     };
     let mut entry = Entry::first(&guard, successions);
-    entry.gate = Gate::default();
+    entry.barrier = Barrier::default();
     entry.word = Some(&word);
     entry.take(succession);
     let ended = run_guarded(path, config, entry);
@@ -141,7 +141,7 @@ fn begin(config: &Config) -> anyhow::Result<(Arc<Guard>, u16, Succession)> {
     let ended = succession.make_room()?;
     if ended > 0 {
         eprintln!(
-            "posthaste: too many nodes were replaced of late: the relays of the oldest are reset"
+            "posthaste: too many nodes were replaced recently: the relays of the oldest are reset"
         );
     }
     let claim = Claim::succeed()?;
@@ -173,7 +173,7 @@ impl Node {
         self.attach_all(links)?;
         self.ensure_attached(links)?;
         succession.follow()?;
-        entry.gate.open();
+        entry.barrier.open();
         let threads = wait_for(workers)?;
         set_rules(&mut self.redirect(), &self.config())?;
         // What the predecessor leaves is taken from here on, and then it leaves everything.
@@ -255,7 +255,7 @@ impl Node {
         if !self.is_replaced() {
             for late in self.predecessors().wait(PREDECESSORS_TIME_MAX) {
                 let log = &self.log;
-                log.warn("a node that was replaced has not ended", &[("pid", &late)]);
+                log.warn("a replaced node is still running", &[("pid", &late)]);
             }
         }
         if self.claim().is_alone().unwrap_or(true) {

@@ -67,7 +67,7 @@ impl Node {
             let still = |link: &Link| link.index == *index && !link.is_port();
             if !links.iter().any(still) {
                 self.redirect().detach(*index);
-                self.log.info("interface gone", &[("ifindex", index)]);
+                self.log.info("interface removed", &[("ifindex", index)]);
             }
         }
         // What comes from now on is a successor's, whose program comes after this one everywhere.
@@ -83,7 +83,7 @@ impl Node {
                 let fields: &[(&str, &dyn std::fmt::Display)] =
                     &[("interface", &link.name), ("error", &error)];
                 self.log
-                    .warn("cannot follow an interface's settings", fields);
+                    .warn("could not watch an interface's settings", fields);
             }
         }
     }
@@ -93,7 +93,7 @@ impl Node {
     fn strict_sources(&self) -> HashSet<u32> {
         host::strict_sources().unwrap_or_else(|error| {
             self.log
-                .warn("cannot read reverse path filters", &[("error", &error)]);
+                .warn("could not read reverse path filters", &[("error", &error)]);
             HashSet::new()
         })
     }
@@ -104,7 +104,7 @@ impl Node {
         }
         let fields: &[(&str, &dyn std::fmt::Display)] = &[("interface", &link.name)];
         match self.redirect().attach(link.index, device) {
-            Ok(()) => self.log.info("intercepting", fields),
+            Ok(()) => self.log.info("interface attached", fields),
             Err(error) => {
                 let fields: &[(&str, &dyn std::fmt::Display)] =
                     &[("interface", &link.name), ("error", &error)];

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_nothing_joins_have_no_chain() {
+    fn unconnected_nodes_no_chain() {
         let matrix = Matrix::new(2).unwrap();
         let planner = Planner::new(&matrix, Model::default(), Limits::default());
         let names = ["a", "b"].map(String::from);

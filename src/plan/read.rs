@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_name_file_line_and_what() {
+    fn problems_name_file_and_line() {
         let wrong = [
             (
                 Format::Csv,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_of_other_formats_do_so_too() {
+    fn problems_of_other_formats() {
         let wrong = [
             (
                 Format::Square,

@@ -75,8 +75,9 @@ mod tests {
         }
     }
 
+    // promise: P3
     #[test]
-    fn the_host_its_links_groups_and_the_node_are_left_alone() {
+    fn local_destinations_exempt() {
         let asked = [prefix("198.51.100.0/24").unwrap()];
         let all = all(&asked, "192.0.2.8:4480".parse().unwrap()).unwrap();
         let is_exempt = |text: &str| {

@@ -53,7 +53,7 @@ pub(super) fn toward(via: &Via) -> Policy {
     Policy {
         rules: vec![rule],
         half_open: HalfOpenLimits::default(),
-        suspect_for: Duration::ZERO,
+        strict_after_failure: Duration::ZERO,
         relays_max: node.relays_max,
         chains: Chains {
             me: via.me(),
@@ -62,7 +62,7 @@ pub(super) fn toward(via: &Via) -> Policy {
             chains: vec![chain].into(),
             routes: vec![route],
             planned: None,
-            look_up: None,
+            resolve: None,
         }
         .into(),
         access: posthaste_relay::access::Access::default(),

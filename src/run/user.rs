@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_all_its_groups() {
+    fn user_has_all_groups() {
         let users = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:100:Ann,,,:/home/ann:/bin/sh\n";
         let groups = "root:x:0:\nusers:x:100:\naudio:x:29:bob,ann\nsudo:x:27:anna\n";
         let ann = User::parse("ann", users, groups).unwrap();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use posthaste_relay::chain::{Carrier, Peer, PoolLimits};
+use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 
@@ -82,8 +82,8 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         address,
         key: None,
         key_id: 0,
-        carrier: Carrier::Convert,
-        calls_from: Vec::new(),
+        encapsulation: Encapsulation::Stream,
+        source_addresses: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions {
             congestion: there.then(|| CONGESTION.to_owned()),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_peer_is_taken_and_others_have_to_be_named() {
+    fn only_peer_is_default() {
         let (one, two) = (peer("paris"), peer("rome"));
         let both = [one.clone(), two];
         assert_eq!(by_name(None, &both[..1]).unwrap(), one);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_asked_for_has_to_be_there() {
+    fn requested_file_must_exist() {
         let missing = find(Some("paris"), Some(Path::new("/nowhere/node.toml")));
         assert!(error(missing).contains("/nowhere/node.toml"));
     }

@@ -44,14 +44,14 @@ fn saved_ms(seen: &Seen) -> (i64, i64) {
 }
 
 #[test]
-fn an_early_flow_saves_the_shorter_side_once_to_the_first_byte() {
+fn early_saves_shorter_side() {
     assert_eq!(saved_ms(&early(40, 60, 1_000)), (40, 40));
     assert_eq!(saved_ms(&early(60, 40, 1_000)), (40, 40));
     assert_eq!(saved_ms(&early(0, 60, 1_000)), (0, 0));
 }
 
 #[test]
-fn slow_start_saves_the_shorter_side_in_every_further_round() {
+fn slow_start_saves_each_round() {
     // Three rounds: 10, 20 and 40 segments.
     let bytes = 70 * u64::from(SEGMENT);
     assert_eq!(saved_ms(&early(50, 50, bytes)), (50, 150));
@@ -74,7 +74,7 @@ fn larger_segments_make_fewer_rounds() {
 }
 
 #[test]
-fn strict_and_late_flows_save_in_slow_start_only() {
+fn strict_and_late_slow_start() {
     let bytes = 70 * u64::from(SEGMENT);
     let early = early(50, 50, bytes);
     let shift = 50 * MS;
@@ -95,6 +95,7 @@ fn strict_and_late_flows_save_in_slow_start_only() {
     assert_eq!(saved_ms(&late), (0, 100));
 }
 
+// promise: W9
 #[test]
 fn waiting_counts_for_nothing() {
     let base = early(50, 50, 1_000);
@@ -119,7 +120,7 @@ fn waiting_counts_for_nothing() {
 }
 
 #[test]
-fn a_server_that_thinks_takes_nothing_from_what_was_saved_before() {
+fn server_time_costs_nothing() {
     let base = early(50, 50, 1_000);
     let think = 700 * MS;
     let slow = Seen {
@@ -132,7 +133,7 @@ fn a_server_that_thinks_takes_nothing_from_what_was_saved_before() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_asked_by_its_handshake() {
+fn server_speaking_first() {
     let base = early(50, 50, 1_000);
     let quiet = Seen {
         request: None,
@@ -149,7 +150,7 @@ fn a_server_that_speaks_first_is_asked_by_its_handshake() {
 }
 
 #[test]
-fn an_upload_is_over_when_the_server_has_it() {
+fn upload_ends_at_server() {
     let bytes = 70 * u64::from(SEGMENT);
     let base = early(50, 50, 10);
     let upload = Seen {
@@ -163,7 +164,7 @@ fn an_upload_is_over_when_the_server_has_it() {
 }
 
 #[test]
-fn what_may_not_have_arrived_saves_nothing_to_the_end() {
+fn unconfirmed_saves_nothing() {
     let base = early(50, 50, 1_000);
     for seen in [
         Seen {
@@ -180,7 +181,7 @@ fn what_may_not_have_arrived_saves_nothing_to_the_end() {
 }
 
 #[test]
-fn a_relay_that_opened_late_without_reason_was_slower() {
+fn late_open_was_slower() {
     let base = early(50, 50, 1_000);
     let delayed = Seen {
         request: Some(400 * MS),
@@ -214,8 +215,9 @@ fn a_relay_that_opened_late_without_reason_was_slower() {
 
 /// Times of the connection without the node, by the published model: the bound that no estimate
 /// may pass, whatever round trips, sizes, waits, jitter and rates are.
+// promise: W9
 #[test]
-fn no_estimate_is_more_than_what_was_saved() {
+fn estimates_never_exceed_savings() {
     let mut rng = Rng::new(5);
     let mut below = |most: usize| i64::try_from(rng.below(most)).unwrap();
     for _ in 0..20_000 {
@@ -296,7 +298,7 @@ fn ended() -> Ended {
 }
 
 #[test]
-fn what_is_not_known_is_no_estimate() {
+fn unknown_is_no_estimate() {
     let saved = of(&ended()).unwrap();
     assert_eq!((saved.first_byte_us, saved.end_us), (50_000, 50_000));
     let without_course = Ended {

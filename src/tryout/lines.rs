@@ -52,7 +52,7 @@ mod tests {
         let reset = LINE.replace("outcome=finished", "outcome=client_reset");
         let lines = [
             reset.as_str(),
-            "level=info msg=ready workers=2",
+            "level=info msg=\"the node is ready\" workers=2",
             "",
             "msg=relay",
         ];

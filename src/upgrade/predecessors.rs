@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_live_ones_are_listed_and_waited_for() {
+    fn live_predecessors_listed() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

@@ -130,9 +130,9 @@ impl Sockets {
 
 /// Holds workers back that must take no flow before everything else is ready.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Barrier(Arc<(Mutex<bool>, Condvar)>);
 
-impl Gate {
+impl Barrier {
     /// Lets them go on.
     pub(crate) fn open(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_holds_until_it_is_open() {
-        let gate = Gate::default();
+    fn barrier_holds_until_open() {
+        let barrier = Barrier::default();
         let waiting = std::thread::spawn({
-            let gate = gate.clone();
-            move || gate.pass()
+            let barrier = barrier.clone();
+            move || barrier.pass()
         });
-        gate.open();
+        barrier.open();
         waiting.join().unwrap();
-        gate.pass();
+        barrier.pass();
     }
 }

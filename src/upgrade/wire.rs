@@ -239,7 +239,7 @@ mod tests {
     const STEP: Duration = Duration::from_secs(20);
 
     #[test]
-    fn an_end_a_refusal_and_another_word_are_errors() {
+    fn unexpected_words_are_errors() {
         let (one, other) = pair();
         let reason = "it drains".to_owned();
         one.send(&Message::Refused { reason }).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_differ_is_named() {
+    fn differences_are_named() {
         let now = Routing::of(&Transparent::default());
         assert!(now.differing(now).is_empty());
         let other = Routing {

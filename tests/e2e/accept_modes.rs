@@ -20,8 +20,9 @@ pub(crate) mod refusals;
 
 const MS: Duration = Duration::from_millis(1);
 
+// promise: A1
 #[test]
-fn strict_takes_the_whole_round_trip_and_early_only_the_first_part() {
+fn first_byte_by_mode() {
     let network = network([Link::delay(20 * MS), Link::delay(30 * MS)]);
     let listener = listen(network.server(), PORT);
     let timed = |to| {
@@ -82,8 +83,9 @@ fn connect_half(network: &Network, family: Family, node: &Node, check: impl FnOn
     });
 }
 
+// promise: A1, D1
 #[test]
-fn early_asks_the_server_before_the_client_has_answered_and_no_further() {
+fn early_connects_first() {
     let network = line();
     let node = start(&network, "[half_open]\nexpiry = \"60s\"\n");
     for (count, family) in (1..).zip(Family::ALL) {
@@ -102,8 +104,9 @@ fn early_asks_the_server_before_the_client_has_answered_and_no_further() {
     }
 }
 
+// promise: A5
 #[test]
-fn late_asks_the_server_only_after_the_client_has_answered() {
+fn late_connects_after_ack() {
     let network = line();
     let node = start(&network, &accepting("late"));
     for (count, family) in (1..).zip(Family::ALL) {
@@ -117,8 +120,9 @@ fn late_asks_the_server_only_after_the_client_has_answered() {
     }
 }
 
+// promise: A3
 #[test]
-fn strict_answers_the_client_only_after_the_server_has_answered() {
+fn strict_answers_after_server() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, &accepting("strict"));
@@ -205,8 +209,9 @@ fn losses_at(handshakes: &[(Unlucky, usize)], host: &str, hook: &str) -> String 
     rules
 }
 
+// promise: A7
 #[test]
-fn a_lost_packet_of_a_handshake_is_repeated() {
+fn lost_handshake_packets() {
     let network = line();
     let handshakes = unlucky_handshakes();
     for (name, host) in [("client", network.client()), ("server", network.server())] {

@@ -87,6 +87,7 @@ fn ping(host: &Namespace, to: IpAddr) {
     assert_eq!(length, message.len());
 }
 
+// promise: T13
 #[test]
 fn other_protocols_and_fragments_pass() {
     for links in [
@@ -103,8 +104,9 @@ fn other_protocols_and_fragments_pass() {
     }
 }
 
+// promise: T10
 #[test]
-fn transit_does_not_reach_services_of_the_node_but_its_own_clients_do() {
+fn transit_avoids_own_services() {
     let network = line();
     let shell = listen(network.node(0), 22);
     let servers = listen(network.server(), 22);
@@ -133,8 +135,9 @@ fn transit_does_not_reach_services_of_the_node_but_its_own_clients_do() {
     until_ended(&node, "upstream_refused", 2);
 }
 
+// promise: T10
 #[test]
-fn the_nodes_own_connections_are_not_relayed() {
+fn own_connections_untouched() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, "");
@@ -175,8 +178,9 @@ fn loopback_listeners(host: &Namespace) -> Vec<SocketAddr> {
     found
 }
 
+// promise: T10
 #[test]
-fn nobody_is_relayed_by_connecting_to_the_nodes_listeners() {
+fn listeners_refuse_direct_connections() {
     let network = line();
     let node = start(&network, "");
     let listeners = loopback_listeners(network.node(0));
@@ -195,8 +199,9 @@ fn nobody_is_relayed_by_connecting_to_the_nodes_listeners() {
     assert_eq!(counter(&node, "relays_opened"), 0);
 }
 
+// promise: T10
 #[test]
-fn what_the_host_does_not_forward_is_not_relayed() {
+fn unforwarded_not_relayed() {
     let network = line();
     let _listener = listen(network.server(), PORT);
     let node = start(&network, "");
@@ -219,8 +224,9 @@ fn what_the_host_does_not_forward_is_not_relayed() {
     assert_eq!(counter(&node, "relays_opened"), 0);
 }
 
+// promise: T10
 #[test]
-fn a_service_of_the_node_on_one_address_takes_nothing_from_transit() {
+fn bound_service_avoids_transit() {
     let network = line();
     let own = SocketAddr::new(network.node_address(0, Family::V4), PORT);
     let service = listen_at(network.node(0), own);

@@ -60,8 +60,9 @@ impl Files {
     }
 }
 
+// promise: C4, C6
 #[test]
-fn a_running_node_lists_its_chains() {
+fn chains_list() {
     let network = line();
     let files = Files::new();
     let node = start(&network, &files.tables());
@@ -73,7 +74,10 @@ fn a_running_node_lists_its_chains() {
         ["rome", "[2001:db8::9]:4480"]
     );
     assert_eq!(list["chains"][0]["nodes"], json!(["paris", "tunis"]));
-    assert_eq!(list["routes"][1]["ways"]["candidates"][0]["peer"], "paris");
+    assert_eq!(
+        list["routes"][1]["next_hops"]["candidates"][0]["peer"],
+        "paris"
+    );
     assert_eq!(list["incomplete"], false);
     let text = node.admin("chains").unwrap();
     assert_says(
@@ -106,8 +110,9 @@ fn a_running_node_lists_its_chains() {
     );
 }
 
+// promise: C6
 #[test]
-fn a_node_and_a_file_explain_the_way_of_a_flow() {
+fn chains_explain() {
     let network = line();
     let files = Files::new();
     let node = start(&network, &files.tables());
@@ -128,9 +133,9 @@ fn a_node_and_a_file_explain_the_way_of_a_flow() {
             .admin_json(&format!("chains explain {question}"))
             .unwrap();
         assert_eq!(asked["routes"][0]["number"], number, "{asked:#}");
-        let taken = usize::try_from(asked["ways"]["taken"].as_u64().unwrap()).unwrap();
+        let taken = usize::try_from(asked["next_hops"]["taken"].as_u64().unwrap()).unwrap();
         assert_eq!(
-            asked["ways"]["candidates"][taken]["chain"], chain,
+            asked["next_hops"]["candidates"][taken]["chain"], chain,
             "{asked:#}"
         );
         assert_eq!(asked["asked"], true);
@@ -162,8 +167,9 @@ fn a_node_and_a_file_explain_the_way_of_a_flow() {
     assert_says(&text, &words);
 }
 
+// promise: C6
 #[test]
-fn questions_that_make_no_sense_are_refused() {
+fn invalid_questions_refused() {
     for (words, code, saying) in [
         ("example.org", 2, "expected an address"),
         ("198.51.100.7:0", 2, "expected an address"),
@@ -191,8 +197,9 @@ fn questions_that_make_no_sense_are_refused() {
     assert_says(&said(&none, 1), &["no node answers at /nowhere"]);
 }
 
+// promise: C7
 #[test]
-fn a_node_that_is_only_asked_takes_no_flow() {
+fn explicit_node_takes_nothing() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -215,8 +222,9 @@ fn a_node_that_is_only_asked_takes_no_flow() {
     assert_nothing_left(host);
 }
 
+// promise: C6
 #[test]
-fn a_peer_that_fails_is_shown_as_down_and_passed_over() {
+fn failed_peer_shown_down() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let files = Files::new();
@@ -232,7 +240,7 @@ fn a_peer_that_fails_is_shown_as_down_and_passed_over() {
     let node = start(&network, &tables);
     let question = format!("chains explain {server}:{PORT}");
     let before = node.admin_json(&question).unwrap();
-    assert_eq!(before["ways"]["taken"], 0, "{before:#}");
+    assert_eq!(before["next_hops"]["taken"], 0, "{before:#}");
     // It is down for some seconds only, which a slow machine may take to ask.
     until("a peer that is down", || {
         Pair::open(&network, Family::V4, &listener).check();
@@ -243,13 +251,14 @@ fn a_peer_that_fails_is_shown_as_down_and_passed_over() {
         health["down_at"].as_u64() > Some(0)
             && health["down_for_ms"].as_u64() > Some(0)
             && text.contains("down for")
-            && after["ways"]["candidates"][0]["usable"] == false
-            && after["ways"]["taken"] == 1
+            && after["next_hops"]["candidates"][0]["usable"] == false
+            && after["next_hops"]["taken"] == 1
     });
 }
 
+// promise: C6
 #[test]
-fn warm_hops_that_wait_are_counted() {
+fn idle_warm_hops_counted() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     let files = Files::new();
     let key = files.key.display();

@@ -5,7 +5,7 @@ mod churn;
 mod clocks;
 mod cuts;
 mod failures;
-mod late_proof;
+mod late_validation;
 mod lookup;
 mod loops;
 mod refusals;
@@ -16,8 +16,8 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::asking::{ALLOWED, explicit, heralding, peer, start_all};
 use crate::payload;
+use crate::requests::{ALLOWED, explicit, peer, start_all, syn_option_peers};
 use crate::support::{MODES, PORT, Pair, counter, listen, network, until_ended};
 
 /// Client, `count` nodes and server in a line.
@@ -42,7 +42,7 @@ pub(crate) struct Plan<'a> {
     /// How many of them wait for one, at the most, where it is not the default.
     pub(crate) pool_max: Option<usize>,
     /// What carries chain headers over cold hops.
-    pub(crate) carrier: &'a str,
+    pub(crate) encapsulation: &'a str,
     /// Of every node.
     pub(crate) extra: &'a str,
 }
@@ -64,7 +64,7 @@ impl Plan<'_> {
             hops: Family::V4,
             warm: false,
             pool_max: None,
-            carrier: "convert",
+            encapsulation: "stream",
             extra: "",
         }
     }
@@ -79,8 +79,8 @@ impl Plan<'_> {
         text += &format!("[defaults]\naccept = \"{}\"\n{}", self.accept, self.extra);
         for other in (0..self.nodes).filter(|other| *other != node) {
             text += &peer(network, other, self.hops);
-            if self.carrier == "option" {
-                text += &heralding(network, other);
+            if self.encapsulation == "syn-option" {
+                text += &syn_option_peers(network, other);
             }
             let pool_max = match self.pool_max {
                 None if !self.warm => Some(0),
@@ -109,8 +109,9 @@ impl Plan<'_> {
     }
 }
 
+// promise: K1
 #[test]
-fn a_chain_of_nodes_carries_flows_in_every_mode() {
+fn chain_in_every_mode() {
     let network = line_of(3);
     for accept in MODES {
         for hops in Family::ALL {

@@ -121,8 +121,9 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     ("version = 1\n[node\n", ":2:6", &[]),
 ];
 
+// promise: H6
 #[test]
-fn every_mistake_is_named_with_its_place_and_what_is_accepted() {
+fn mistakes_with_places() {
     for (text, place, words) in WRONG {
         let file = File::new(text);
         let message = said(&posthaste([Path::new("check"), &file.path]), 2);
@@ -132,8 +133,9 @@ fn every_mistake_is_named_with_its_place_and_what_is_accepted() {
     }
 }
 
+// promise: H6
 #[test]
-fn every_verb_that_reads_a_file_says_the_same() {
+fn same_mistakes_every_verb() {
     let file = File::new("version = 1\n[node]\nworkers = 0\n");
     let expected = said(&posthaste([Path::new("check"), &file.path]), 2);
     for verb in ["node", "doctor", "setup", "teardown"] {
@@ -142,8 +144,9 @@ fn every_verb_that_reads_a_file_says_the_same() {
     }
 }
 
+// promise: H6
 #[test]
-fn files_that_cannot_be_read_are_named() {
+fn unreadable_files_named() {
     let missing = Path::new("/nowhere/node.toml");
     let message = said(&posthaste([Path::new("check"), missing]), 2);
     assert_says(
@@ -164,8 +167,9 @@ fn files_that_cannot_be_read_are_named() {
     );
 }
 
+// promise: H7
 #[test]
-fn what_a_file_means_is_printed_and_means_the_same() {
+fn check_prints_configuration() {
     let file = File::new(
         "version = 1\n[[rule]]\nname = \"web\"\nports = [80, \"8000-8999\"]\naccept = \"strict\"\n",
     );
@@ -187,8 +191,9 @@ fn what_a_file_means_is_printed_and_means_the_same() {
     assert_eq!(meaning["rule"][0]["accept"], "strict", "{meaning:#}");
 }
 
+// promise: W5
 #[test]
-fn wrong_words_on_the_command_line_are_exit_code_2() {
+fn wrong_arguments_exit_2() {
     for (words, help) in [
         (&["nod"][..], "'node'"),
         (&[], "Usage: posthaste"),
@@ -209,8 +214,9 @@ fn refused(network: &Network, toml: &str) -> String {
     message
 }
 
+// promise: H5
 #[test]
-fn a_node_that_cannot_run_says_why_and_leaves_nothing() {
+fn failed_start_leaves_nothing() {
     let network = line();
     let message = refused(&network, "[transparent]\ninterfaces = [\"c0\", \"eth7\"]\n");
     assert_says(&message, &["transparent.interfaces", "eth7"]);
@@ -240,6 +246,7 @@ fn run_with(host: &Namespace, setpriv: &[&str], program: &Path, words: &[&str]) 
     command.output().unwrap()
 }
 
+// promise: H5
 #[test]
 fn missing_capabilities_are_named() {
     let network = line();
@@ -261,8 +268,9 @@ fn missing_capabilities_are_named() {
     assert_nothing_left(network.node(0));
 }
 
+// promise: R4
 #[test]
-fn windows_need_no_privilege_where_cgroups_are_mounted() {
+fn initial_window_unprivileged() {
     let network = line();
     let files = Scratch::new().unwrap();
     let file = files.path().join("node.toml");
@@ -288,13 +296,14 @@ fn windows_need_no_privilege_where_cgroups_are_mounted() {
     assert!(!without.wait(SOON).unwrap().success());
     assert_says(&without.stderr(), &["`initial_window` needs the cgroup v2"]);
     let mut with = run(&mounted);
-    let is_ready = |process: &Process| process.stdout().contains("msg=ready");
+    let is_ready = |process: &Process| process.stdout().contains("is ready\"");
     let ready = with.wait_until("word that it is ready", SOON, is_ready);
     assert!(ready.is_ok(), "{}", with.stderr());
 }
 
+// promise: H5
 #[test]
-fn an_ordinary_user_is_told_what_is_missing() {
+fn missing_privileges_named() {
     let network = line();
     // Where an ordinary user may run it.
     let directory = Scratch::new().unwrap();
@@ -318,8 +327,9 @@ fn an_ordinary_user_is_told_what_is_missing() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
+// promise: H6
 #[test]
-fn every_mistake_is_named_at_once() {
+fn all_mistakes_at_once() {
     let file = File::new(
         "version = 1\n[transparent]\ninterfaces = \"eth0\"\n[node]\nworkers = 0\nwrkers = 2\n\
          [[rule]]\nname = \"web\"\nports = 443\naccept = \"soon\"\n",
@@ -359,8 +369,9 @@ fn warnings(host: &Namespace, text: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+// promise: H14
 #[test]
-fn what_is_probably_not_meant_is_warned_of() {
+fn doubtful_values_warned() {
     let network = line();
     let host = network.node(0);
     let rules = "[[rule]]\nname = \"all\"\n[[rule]]\nname = \"late\"\nsources = []\n";
@@ -412,8 +423,9 @@ fn what_is_probably_not_meant_is_warned_of() {
     );
 }
 
+// promise: H14
 #[test]
-fn doctor_tries_where_a_node_would_listen() {
+fn doctor_tries_listeners() {
     let network = line();
     let host = network.node(0);
     let directory = Scratch::new().unwrap();
@@ -437,7 +449,7 @@ fn doctor_tries_where_a_node_would_listen() {
         of.map(|finding| {
             format!(
                 "{} {} {}",
-                finding["level"], finding["what"], finding["remedy"]
+                finding["level"], finding["what"], finding["fix"]
             )
         })
         .collect::<Vec<_>>()
@@ -459,7 +471,7 @@ fn doctor_tries_where_a_node_would_listen() {
     let mut command = host.command(binary()).unwrap();
     command.arg("node").arg("-c").arg(&file.path);
     let mut node = Process::spawn("the node", command).unwrap();
-    let is_ready = |node: &Process| node.stdout().contains("msg=ready");
+    let is_ready = |node: &Process| node.stdout().contains("is ready\"");
     node.wait_until("word that it is ready", SOON, is_ready)
         .unwrap();
     let runs = findings();

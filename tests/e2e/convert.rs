@@ -15,8 +15,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::asking::{Asked, explicit, listener, read, say_to, scene};
 use crate::payload;
+use crate::requests::{Asked, explicit, fixture, listener, read, say_to};
 use crate::support::{PORT, Pair, accept, listen, until_ended};
 
 /// A node for the test's clients and servers.
@@ -58,9 +58,10 @@ fn server(network: &Network, family: Family) -> SocketAddr {
     SocketAddr::new(network.server_address(family), PORT)
 }
 
+// promise: Q1
 #[test]
-fn a_client_is_connected_whatever_the_families() {
-    let network = scene();
+fn families_of_client_and_server() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     let mut count = 0;
@@ -86,9 +87,10 @@ fn a_client_is_connected_whatever_the_families() {
     assert_eq!(asked.settle(), 4);
 }
 
+// promise: Q1
 #[test]
-fn a_request_may_come_byte_by_byte() {
-    let network = scene();
+fn request_byte_by_byte() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
@@ -112,23 +114,25 @@ fn a_request_may_come_byte_by_byte() {
 const EXTENSIONS: [u8; 8] = [21, 2, 0, 0, 4, 8, 0, 0];
 const INFO: [u8; 4] = [1, 1, 0, 0];
 
+// promise: Q3
 #[test]
-fn a_client_learns_which_options_there_are() {
-    let network = scene();
+fn supported_options_reported() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for family in Family::ALL {
         let node = listener(&network, 0, family);
         let mut client = say_to(&network, node, &message(&[&INFO]));
-        let heard = crate::asking::hear(&mut client);
-        let expected = crate::asking::Heard::and_closed(&message(&[&EXTENSIONS]));
+        let heard = crate::requests::hear(&mut client);
+        let expected = crate::requests::Heard::and_closed(&message(&[&EXTENSIONS]));
         assert_eq!(heard, expected);
     }
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q3
 #[test]
-fn a_client_is_connected_and_learns_which_options_there_are() {
-    let network = scene();
+fn connection_with_options() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {
@@ -144,9 +148,10 @@ fn a_client_is_connected_and_learns_which_options_there_are() {
     assert_eq!(asked.settle(), 2);
 }
 
+// promise: Q3
 #[test]
-fn a_client_that_asks_for_options_is_told_those_of_the_server() {
-    let network = scene();
+fn server_options_reported() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {

@@ -136,8 +136,9 @@ fn calls(network: &Network, family: Family, config: &str) -> f64 {
 }
 
 /// SPECIFICATION.md says what the bounds are.
+// promise: N11
 #[test]
-fn a_relay_takes_few_system_calls() {
+fn few_system_calls() {
     for (mode, most) in [("early", 36.5), ("late", 37.5)] {
         for family in Family::ALL {
             let network = line();
@@ -151,8 +152,9 @@ fn a_relay_takes_few_system_calls() {
 
 /// The ACK that completes a server's handshake waits for the client's first bytes, where there are
 /// some. A server that speaks first must not be made to wait for it.
+// promise: A8
 #[test]
-fn no_server_waits_for_the_end_of_its_handshake() {
+fn handshake_ends_with_data() {
     for mode in ["early", "late"] {
         for family in Family::ALL {
             let network = line();

@@ -65,8 +65,9 @@ fn connect_by(network: &Network, hosts: &Hosts<'_>, server: &str, node: &str) {
     });
 }
 
+// promise: W7
 #[test]
-fn two_nodes_carry_flows_after_the_steps_of_the_page_on_chains() {
+fn chains_page_steps() {
     let links = [Link::Veth, Link::Veth, Link::Veth];
     let network = Network::line(links).build().unwrap();
     let [lille, boston] = [network.node(0), network.node(1)];
@@ -88,8 +89,9 @@ fn two_nodes_carry_flows_after_the_steps_of_the_page_on_chains() {
     assert!(said.contains("boston") && said.contains("up"), "{said}");
 }
 
+// promise: W7
 #[test]
-fn two_nodes_follow_a_controller_after_the_steps_of_its_page() {
+fn controller_page_steps() {
     let links = [Link::Veth, Link::Veth, Link::Veth];
     let network = Network::line(links).beside(0, Link::Veth).build().unwrap();
     let (paris, tokyo, controller) = (network.node(0), network.node(1), network.aside(0));

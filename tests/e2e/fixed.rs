@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::asking::{Asked, KEY, explicit, hear, listener, peer, scene, start_all};
 use crate::payload;
+use crate::requests::{Asked, KEY, explicit, fixture, hear, listener, peer, start_all};
 use crate::support::{PORT, Pair, accept, counter, dial, listen, until, until_ended};
 
 /// Where clients connect to the first node.
@@ -42,9 +42,10 @@ fn check(mut pair: Pair) {
     pair.close_client_first();
 }
 
+// promise: Q17
 #[test]
-fn clients_reach_the_destination_whatever_the_families() {
-    let network = scene();
+fn destination_of_either_family() {
+    let network = fixture();
     let servers = listen(network.server(), PORT);
     for theirs in Family::ALL {
         let config = format!(
@@ -69,9 +70,10 @@ fn clients_reach_the_destination_whatever_the_families() {
     }
 }
 
+// promise: Q17
 #[test]
-fn clients_are_served_beside_those_in_transit() {
-    let network = scene();
+fn fixed_beside_transit() {
+    let network = fixture();
     let node = crate::support::start(&network, &entrances(&network, Family::V4));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {
@@ -89,9 +91,10 @@ fn clients_are_served_beside_those_in_transit() {
     assert_eq!(counter(&node, "fixed_connections"), 2);
 }
 
+// promise: Q17
 #[test]
-fn a_server_that_refuses_resets_the_client() {
-    let network = scene();
+fn refusal_resets_client() {
+    let network = fixture();
     let config = format!(
         "[transparent]\nenabled = false\n{}",
         entrances(&network, Family::V6)
@@ -105,9 +108,10 @@ fn a_server_that_refuses_resets_the_client() {
     asked.settle();
 }
 
+// promise: Q17
 #[test]
-fn rules_tell_whom_a_listener_serves() {
-    let network = scene();
+fn rules_of_listeners() {
+    let network = fixture();
     let config = format!(
         "[transparent]\nenabled = false\n{}[[rule]]\nname = \"others\"\n[[rule]]\nname = \"no\"\n\
          action = \"reject\"\nsources = [\"{}\"]\n",
@@ -125,9 +129,10 @@ fn rules_tell_whom_a_listener_serves() {
     asked.settle();
 }
 
+// promise: Q17
 #[test]
-fn what_is_served_may_go_over_a_chain() {
-    let network = scene();
+fn fixed_over_chain() {
+    let network = fixture();
     let servers = listen(network.server(), PORT);
     let allowed = "[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
     for theirs in Family::ALL {
@@ -157,9 +162,10 @@ fn what_is_served_may_go_over_a_chain() {
     }
 }
 
+// promise: Q18
 #[test]
-fn a_listener_that_would_connect_to_itself_keeps_the_node_from_starting() {
-    let network = scene();
+fn listener_to_itself_refused() {
+    let network = fixture();
     let own = SocketAddr::new(network.node_address(0, Family::V4), 8080);
     let config = format!(
         "[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\naddress = \"0.0.0.0:8080\"\n\
@@ -172,9 +178,10 @@ fn a_listener_that_would_connect_to_itself_keeps_the_node_from_starting() {
     assert!(error.contains("this node listens there itself"), "{error}");
 }
 
+// promise: Q17
 #[test]
-fn no_more_are_served_than_there_is_room_for() {
-    let network = scene();
+fn fixed_relays_bounded() {
+    let network = fixture();
     let config = format!(
         "[node]\nworkers = 1\nrelays_max = 8\n[transparent]\nenabled = false\n{}",
         entrances(&network, Family::V4)

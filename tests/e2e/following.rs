@@ -4,25 +4,25 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
 mod clocks;
+mod fixture;
 mod hostile;
 mod impostor;
-mod lessons;
 mod links;
 mod loss;
 mod nodes;
+mod observations;
 mod operator;
-mod scene;
+mod routes;
 mod swallowing;
 mod visitors;
-mod ways;
 
 use posthaste_lab::network::Family;
 
 use crate::support::{PORT, Pair, listen};
-use scene::Scene;
+use fixture::Fixture;
 
 /// Connections of both families that are open.
-fn opened(scene: &Scene) -> [Pair; 2] {
-    let server = listen(scene.network.server(), PORT + 1);
-    Family::ALL.map(|family| scene.open(family, &server).0)
+fn opened(fixture: &Fixture) -> [Pair; 2] {
+    let server = listen(fixture.network.server(), PORT + 1);
+    Family::ALL.map(|family| fixture.open(family, &server).0)
 }

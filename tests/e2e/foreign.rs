@@ -54,8 +54,9 @@ fn begun(node: &Node) -> u64 {
     counter(node, "early") + counter(node, "strict")
 }
 
+// promise: T21
 #[test]
-fn forged_addresses_of_the_nodes_own_host_ask_no_server() {
+fn forged_own_addresses() {
     for mode in MODES {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -75,8 +76,9 @@ fn forged_addresses_of_the_nodes_own_host_ask_no_server() {
 }
 
 /// What the server's side is routed to does not come from the client's.
+// promise: T21
 #[test]
-fn sources_that_a_strict_reverse_path_filter_drops_ask_no_server() {
+fn strict_reverse_path_sources() {
     let forged = SERVER_SIDE[0];
     for mode in MODES {
         let network = Network::line([Link::Veth, Link::Veth]).rp_filter(1).build();
@@ -90,8 +92,9 @@ fn sources_that_a_strict_reverse_path_filter_drops_ask_no_server() {
     }
 }
 
+// promise: T21
 #[test]
-fn a_reverse_path_filter_that_is_set_while_a_node_runs_is_obeyed() {
+fn reverse_path_set_later() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, "");
@@ -152,8 +155,9 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
 }
 
 /// As between routers that speak BGP.
+// promise: T22
 #[test]
-fn connections_with_signed_segments_are_forwarded() {
+fn signed_segments_forwarded() {
     for mode in MODES {
         let network = line();
         let node = start(&network, &accepting(mode));
@@ -184,8 +188,9 @@ fn second(family: Family) -> SocketAddr {
     SocketAddr::new(text.parse().expect("an address"), 0)
 }
 
+// promise: T22
 #[test]
-fn another_path_of_a_multipath_connection_is_forwarded() {
+fn mp_join_forwarded() {
     for mode in MODES {
         let network = line();
         let sources = CLIENT_SIDE.map(|prefix| format!("{prefix:?}")).join(", ");

@@ -66,8 +66,9 @@ fn expect_relayed(node: &Node, count: u64) {
     assert_eq!(counter(node, "relays_opened"), count);
 }
 
+// promise: T17
 #[test]
-fn fragments_of_a_relayed_flow_are_relayed() {
+fn fragments_of_relayed_flow() {
     let small = Link::Veth.fragments(576);
     let network = network([small.clone(), small]);
     for mode in MODES {
@@ -79,8 +80,9 @@ fn fragments_of_a_relayed_flow_are_relayed() {
     }
 }
 
+// promise: T17
 #[test]
-fn senders_that_let_routers_fragment_are_relayed() {
+fn router_fragments_relayed() {
     let network = network([Link::Veth, Link::Veth, Link::Veth, Link::Veth]);
     for host in [network.client(), network.server()] {
         host.sysctl("net.ipv4.ip_no_pmtu_disc", "1")

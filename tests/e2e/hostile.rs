@@ -11,13 +11,13 @@ mod requests;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use posthaste_lab::chance::Random;
 use posthaste_lab::network::{Family, Network};
+use posthaste_lab::rng::Rng;
+use posthaste_wire::auth::{AuthTag, Key, Nonce};
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
-use posthaste_wire::seal::{Key, Nonce, Seal};
 
-use crate::asking::{ALLOWED, Asked, Heard, KEY, explicit, hear, listener, say_to};
+use crate::requests::{ALLOWED, Asked, Heard, KEY, explicit, hear, listener, say_to};
 use crate::support::{PORT, until};
 
 /// The node that is asked, and the peer that the tests play.
@@ -55,7 +55,7 @@ fn unix_ms() -> u64 {
 fn nonce() -> Nonce {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut random = Random::new(NEXT.fetch_add(1, Ordering::Relaxed) ^ unix_ms() << 20);
+    let mut random = Rng::new(NEXT.fetch_add(1, Ordering::Relaxed) ^ unix_ms() << 20);
     let mut bytes = [0; 16];
     for half in bytes.chunks_mut(8) {
         half.copy_from_slice(&random.next().to_be_bytes());
@@ -63,7 +63,7 @@ fn nonce() -> Nonce {
     Nonce(bytes)
 }
 
-/// A request with a seal, that of the peer unless a test changes it.
+/// A request with an authentication tag, that of the peer unless a test changes it.
 struct Draft {
     connect: Connect,
     key: Key,
@@ -100,14 +100,14 @@ impl Draft {
             connect: Some(self.connect.clone()),
             ..Request::default()
         };
-        let seal = Seal {
+        let auth = AuthTag {
             key: &self.key,
             key_id: self.key_id,
             receiver: id(self.receiver),
             now_ms: self.made_ms,
             nonce: nonce(),
         };
-        request.encode(Some(&seal)).unwrap()
+        request.encode(Some(&auth)).unwrap()
     }
 }
 

@@ -46,7 +46,7 @@ fn record(output: &Path) -> Record {
 }
 
 #[test]
-fn a_small_fleet_follows_its_controller_through_deaths() {
+fn small_fleet() {
     let output = Scratch::new().unwrap();
     let few = ["--nodes", "12", "--seconds", "2", "--deaths", "1"];
     let fleet = Fleet::parse_from(words(output.path(), &few));
@@ -62,7 +62,7 @@ fn a_small_fleet_follows_its_controller_through_deaths() {
 }
 
 #[test]
-fn a_small_overlay_carries_what_others_carry_too() {
+fn small_overlay() {
     let (output, data) = (Scratch::new().unwrap(), Scratch::new().unwrap());
     fs::create_dir(data.path().join("cloud")).unwrap();
     let matrix = "1 80 40 70\n80 1 42 70\n40 42 1 70\n70 70 70 1\n";
@@ -89,14 +89,10 @@ fn a_small_overlay_carries_what_others_carry_too() {
     let overlay = Overlay::parse_from(words(output.path(), &few));
     overlay::run(&overlay.args).unwrap();
     let record = record(output.path());
-    for contender in ["direct", "chain, cold", "chain, warm", "front"] {
+    for subject in ["direct", "chain, cold", "chain, warm", "front"] {
         let samples = record.samples.iter();
-        let of = samples.filter(|samples| samples.labels["contender"] == contender);
-        assert_eq!(
-            of.count(),
-            4,
-            "{contender}: two sizes, and two times of each"
-        );
+        let of = samples.filter(|samples| samples.labels["subject"] == subject);
+        assert_eq!(of.count(), 4, "{subject}: two sizes, and two times of each");
     }
     let said = |part: &str| record.remarks.iter().any(|remark| remark.contains(part));
     assert!(
@@ -107,8 +103,9 @@ fn a_small_overlay_carries_what_others_carry_too() {
 }
 
 /// What fails here is said by the experiment, connection by connection.
+// promise: I10
 #[test]
-fn a_router_that_changes_serves_its_clients_as_well_with_a_node_that_dies() {
+fn small_router_churn() {
     let output = Scratch::new().unwrap();
     let few = ["--connections", "2000", "--rate", "100"];
     let churn = RouterChurn::parse_from(words(output.path(), &few));

@@ -111,8 +111,9 @@ const WAYS: [(Uploader, Close); 4] = [
     (Uploader::Server, Close::BehindFin),
 ];
 
+// promise: I8
 #[test]
-fn an_answer_before_a_reset_arrives_as_often_as_without_a_node() {
+fn answer_before_reset() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let check = |how: &str| {
@@ -136,8 +137,9 @@ fn an_answer_before_a_reset_arrives_as_often_as_without_a_node() {
     }
 }
 
+// promise: I8
 #[test]
-fn an_answer_before_a_reset_arrives_over_hops() {
+fn answer_before_reset_over_hops() {
     let network = line_of(2);
     let listener = listen(network.server(), PORT);
     for (hops, warm) in [(Family::V6, false), (Family::V4, true)] {
@@ -160,8 +162,9 @@ fn an_answer_before_a_reset_arrives_over_hops() {
 }
 
 /// The node has taken everything long before the end behind a slow link has.
+// promise: I8
 #[test]
-fn a_reset_waits_for_bytes_that_the_node_has_taken() {
+fn reset_waits_for_acknowledgement() {
     let slow = Link::delay(Duration::from_millis(50)).rate(4_000_000);
     for (links, late) in [
         ([slow.clone(), Link::Veth], Uploader::Client),

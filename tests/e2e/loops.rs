@@ -41,8 +41,8 @@ fn looped() -> Network {
 }
 
 /// Sends the SYN of a connection, and lets go of it when it is dropped.
-fn knock(host: &Namespace, to: SocketAddr) -> Socket {
-    let knock = || -> io::Result<Socket> {
+fn reach(host: &Namespace, to: SocketAddr) -> Socket {
+    let reach = || -> io::Result<Socket> {
         let socket = tcp_socket(to)?;
         socket.set_nonblocking(true)?;
         match socket.connect(&to.into()) {
@@ -50,7 +50,7 @@ fn knock(host: &Namespace, to: SocketAddr) -> Socket {
             _ => Ok(socket),
         }
     };
-    host.run_in(knock).expect("a SYN can be sent")
+    host.run_in(reach).expect("a SYN can be sent")
 }
 
 /// The SYNs to [`PORT`] that a host has sent and received, once no more come. A loop that does not
@@ -68,17 +68,18 @@ fn syns_until_quiet(capture: &Capture) -> Vec<Segment> {
 
 /// One SYN goes round as often as IP forwarding would have it: what each host sends is seen as it
 /// is sent and as it arrives.
+// promise: T19
 #[test]
-fn a_syn_of_the_nodes_own_host_is_not_relayed_when_a_loop_brings_it_back() {
+fn own_syn_returning() {
     for mode in MODES {
         for family in Family::ALL {
             let network = looped();
             talkative(network.nodes());
             let node = start(&network, &accepting(mode));
             let capture = Capture::start(network.node(1));
-            let knock = knock(network.node(0), nobody(family));
+            let reach = reach(network.node(0), nobody(family));
             let syns = syns_until_quiet(&capture);
-            drop(knock);
+            drop(reach);
             // The kernel repeats its SYN every second.
             let once: Vec<_> = syns.iter().map(|syn| syn.ttl).collect();
             assert!(once.len() <= 64 * 3, "{mode} {family}: {once:?}");
@@ -87,8 +88,9 @@ fn a_syn_of_the_nodes_own_host_is_not_relayed_when_a_loop_brings_it_back() {
     }
 }
 
+// promise: T19
 #[test]
-fn nodes_that_use_their_own_addresses_end_a_loop() {
+fn own_address_loop_ends() {
     for mode in MODES {
         for family in Family::ALL {
             let network = looped();
@@ -96,9 +98,9 @@ fn nodes_that_use_their_own_addresses_end_a_loop() {
             let config = accepting(mode) + "source_address = \"node\"\n";
             let nodes = [0, 1].map(|host| start_in(network.node(host), &config));
             let capture = Capture::start(network.node(1));
-            let knock = knock(network.client(), nobody(family));
+            let reach = reach(network.client(), nobody(family));
             let syns = syns_until_quiet(&capture);
-            drop(knock);
+            drop(reach);
             let relays: u64 = nodes
                 .iter()
                 .map(|node| counter(node, "relays_opened"))
@@ -111,17 +113,18 @@ fn nodes_that_use_their_own_addresses_end_a_loop() {
     }
 }
 
+// promise: T19
 #[test]
-fn a_looping_flow_under_its_clients_address_ends_too() {
+fn client_address_loop_ends() {
     for mode in MODES {
         for family in Family::ALL {
             let network = looped();
             talkative(network.nodes());
             let node = start(&network, &accepting(mode));
             let capture = Capture::start(network.node(1));
-            let knock = knock(network.client(), nobody(family));
+            let reach = reach(network.client(), nobody(family));
             let syns = syns_until_quiet(&capture);
-            drop(knock);
+            drop(reach);
             assert!(syns.len() <= 64 * 3, "{mode} {family}: {}", syns.len());
             let relays = counter(&node, "relays_opened");
             assert!((1..=32).contains(&relays), "{mode} {family}: {relays}");
@@ -138,8 +141,9 @@ pub(crate) fn set_hop_limit(socket: &Socket, to: IpAddr, hops: u32) -> io::Resul
     }
 }
 
+// promise: T19
 #[test]
-fn the_server_sees_the_clients_hop_limit_less_one() {
+fn hop_limit_less_one() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
@@ -170,8 +174,9 @@ fn the_server_sees_the_clients_hop_limit_less_one() {
     }
 }
 
+// promise: T19
 #[test]
-fn a_syn_with_its_last_hop_is_told_so_and_asks_no_server() {
+fn last_hop_syn_answered() {
     for mode in MODES {
         let network = line();
         talkative(network.nodes());

@@ -28,8 +28,9 @@ fn connect_from_low_ports(network: &Network) {
     }
 }
 
+// promise: T18
 #[test]
-fn servers_see_privileged_ports_in_every_mode() {
+fn privileged_ports_in_every_mode() {
     for mode in MODES {
         let network = line();
         let node = start(&network, &accepting(mode));
@@ -53,8 +54,9 @@ fn binary_without(directory: &Scratch) -> PathBuf {
     script
 }
 
+// promise: T18
 #[test]
-fn without_the_capability_they_are_forwarded_and_said_to_be() {
+fn privileged_ports_without_capability() {
     let directory = Scratch::new().expect("a directory for the script");
     for mode in MODES {
         let network = line();

@@ -11,7 +11,7 @@ use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
 use serde_json::Value;
 
-use crate::asking::{ALLOWED, KEY, explicit, listener, start_all};
+use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{PORT, Pair, SOON, binary, firewall, listen, network, remove_firewall, until};
 use crate::watch::http_get;
 
@@ -80,8 +80,9 @@ fn takes(link: &Value, millis: u64) -> bool {
     rtt_us.is_some_and(|rtt_us| (millis * 990..=millis * 1_000 + 2_000).contains(&rtt_us))
 }
 
+// promise: L1
 #[test]
-fn links_are_measured_in_both_directions_and_families() {
+fn links_in_both_directions() {
     let network = pair(Link::delay(Duration::from_millis(20)));
     for family in Family::ALL {
         // Both live until both have measured.
@@ -104,7 +105,7 @@ fn links_are_measured_in_both_directions_and_families() {
 }
 
 #[test]
-fn metrics_and_log_tell_of_links() {
+fn link_metrics_and_log() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     let nodes: Vec<Node> = (0..2)
         .map(|index| {
@@ -122,19 +123,20 @@ fn metrics_and_log_tell_of_links() {
     for line in [
         "posthaste_link_up{peer=\"other\"} 1",
         "posthaste_link_rtt_seconds{peer=\"other\"} 0.0",
-        "posthaste_stamp_refused_total{reason=\"seal\"} 0",
+        "posthaste_stamp_refused_total{reason=\"auth\"} 0",
     ] {
         assert!(page.contains(line), "{line} is not in {page}");
     }
     until("line in the log", || {
         let log = nodes[0].log();
         log.iter()
-            .any(|line| line.contains("msg=\"link measured\" peer=2 rtt_us="))
+            .any(|line| line.contains("msg=\"link is up\" peer=2 rtt_us="))
     });
 }
 
+// promise: L2, L7
 #[test]
-fn a_node_that_goes_is_dead_and_one_that_comes_back_is_up() {
+fn node_dies_and_returns() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     let mut nodes = start(&network, Family::V6, OFTEN);
     until_link(&nodes[0], "a measured link", |link| is_up_by(link, "stamp"));
@@ -148,8 +150,9 @@ fn a_node_that_goes_is_dead_and_one_that_comes_back_is_up() {
     });
 }
 
+// promise: L2
 #[test]
-fn a_way_that_is_cut_is_dead_and_comes_back() {
+fn path_cut_and_restored() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     for family in Family::ALL {
         let nodes = start(&network, family, OFTEN);
@@ -163,8 +166,9 @@ fn a_way_that_is_cut_is_dead_and_comes_back() {
     }
 }
 
+// promise: L4
 #[test]
-fn where_udp_is_blocked_handshakes_measure() {
+fn handshakes_when_udp_blocked() {
     let network = pair(Link::delay(Duration::from_millis(20)));
     for family in Family::ALL {
         firewall(network.node(1), "block", &[("input", "udp dport 862 drop")]);
@@ -190,6 +194,7 @@ fn where_udp_is_blocked_handshakes_measure() {
     }
 }
 
+// promise: L6
 #[test]
 fn loss_is_measured() {
     let network = pair(Link::delay(Duration::from_millis(2)).loss(0.1));
@@ -203,8 +208,9 @@ fn loss_is_measured() {
     assert!((50_000..=330_000).contains(&loss_ppm), "{link:#}");
 }
 
+// promise: L5
 #[test]
-fn hops_that_flows_open_are_believed_first() {
+fn flow_hops_preferred() {
     for pool in ["pool_min = 2", "pool_max = 0"] {
         let network = pair(Link::delay(Duration::from_millis(20)));
         let route = "[[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"other\"]\n\
@@ -230,8 +236,9 @@ fn hops_that_flows_open_are_believed_first() {
     }
 }
 
+// promise: L12
 #[test]
-fn a_reload_changes_what_is_measured() {
+fn reload_changes_links() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     let nodes = start(&network, Family::V4, OFTEN);
     until_link(&nodes[0], "a measured link", |link| is_up_by(link, "stamp"));
@@ -245,8 +252,9 @@ fn a_reload_changes_what_is_measured() {
     until_link(&nodes[0], "another link", |link| is_up_by(link, "stamp"));
 }
 
+// promise: L12
 #[test]
-fn a_node_without_peers_measures_nothing() {
+fn no_peers_no_measuring() {
     let network = network([Link::Veth, Link::Veth]);
     let node = crate::support::start(&network, "");
     let links = node.admin_json("links").expect("the node answers");
@@ -265,8 +273,9 @@ fn a_node_without_peers_measures_nothing() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
 }
 
+// promise: L12
 #[test]
-fn a_reflector_that_cannot_be_opened_is_told_and_the_node_relays() {
+fn failed_reflector_still_relays() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     let elsewhere = "[measure]\nreflector = [\"192.0.2.99:862\"]\ninterval = \"300ms\"\n";
     let configs = [

@@ -75,8 +75,9 @@ fn outcomes_to(node: &Node, server: SocketAddr) -> Vec<String> {
     those.map(|line| line["outcome"].clone()).collect()
 }
 
+// promise: A4
 #[test]
-fn strict_tells_a_client_of_a_neighbour_that_does_not_answer() {
+fn strict_with_silent_neighbour() {
     let network = line();
     talkative(network.nodes());
     let direct = attempt_all(&network, &targets(&network));
@@ -108,8 +109,9 @@ fn strict_tells_a_client_of_a_neighbour_that_does_not_answer() {
     assert_eq!(counter(&node, "half_open"), 0);
 }
 
+// promise: A4
 #[test]
-fn a_connect_timeout_shorter_than_the_kernels_patience_changes_nothing() {
+fn short_connect_timeout() {
     let network = line();
     talkative(network.nodes());
     let timeouts = "[defaults.timeouts]\nconnect = \"500ms\"\n";
@@ -121,8 +123,9 @@ fn a_connect_timeout_shorter_than_the_kernels_patience_changes_nothing() {
     until_counter(&node, "relays", 0);
 }
 
+// promise: A2, A6
 #[test]
-fn early_and_late_reset_a_client_whose_servers_neighbour_does_not_answer() {
+fn silent_neighbour_resets_client() {
     let network = line();
     talkative(network.nodes());
     for mode in ["early", "late"] {

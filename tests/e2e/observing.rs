@@ -10,11 +10,11 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::heralds::raw::send_syn;
 use crate::support::{
     MODES, PORT, Pair, binary, counter, dial, firewall, firewall_script, line, listen, network,
     remove_firewall, target, until, until_counter,
 };
+use crate::syn_options::raw::send_syn;
 
 const MS: Duration = Duration::from_millis(1);
 /// Translates whatever is forwarded.
@@ -53,6 +53,7 @@ pub(crate) fn connect(
     counter(node, "relays_opened") > before
 }
 
+// promise: X1
 #[test]
 fn known_destinations_are_relayed() {
     let network = line();
@@ -90,6 +91,7 @@ fn known_destinations_are_relayed() {
     }
 }
 
+// promise: X2
 #[test]
 fn near_destinations_are_left_alone() {
     let network = network([Link::delay(2 * MS), Link::Veth]);
@@ -104,6 +106,7 @@ fn near_destinations_are_left_alone() {
     assert_eq!(redirect(&node, "no_gain"), 4);
 }
 
+// promise: X3
 #[test]
 fn firewall_changes_are_noticed() {
     let network = line();
@@ -125,6 +128,7 @@ fn firewall_changes_are_noticed() {
     remove_firewall(network.node(0), "other");
 }
 
+// promise: X5
 #[test]
 fn masqueraded_clients_are_relayed() {
     let network = line();
@@ -148,24 +152,28 @@ fn masqueraded_clients_are_relayed() {
     }
 }
 
+// promise: X7
 #[test]
-fn hosts_that_drop_what_is_for_themselves_forward() {
+fn input_drop_forwards() {
     hosts_that_refuse_forward("");
 }
 
+// promise: X8
 #[test]
-fn hosts_that_reject_what_is_for_themselves_forward() {
+fn input_reject_forwards() {
     hosts_that_refuse_forward("reject");
 }
 
+// promise: X8
 #[test]
-fn hosts_that_reset_what_is_for_themselves_forward() {
+fn input_reset_forwards() {
     hosts_that_refuse_forward("meta l4proto tcp reject with tcp reset");
 }
 
 /// The word of the host's own firewall to a trial's socket is not the server's.
+// promise: X8
 #[test]
-fn hosts_that_reject_what_is_their_own_forward() {
+fn output_reject_forwards() {
     for how in ["reject", "meta l4proto tcp reject with tcp reset"] {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -205,8 +213,9 @@ fn hosts_that_refuse_forward(last: &str) {
     }
 }
 
+// promise: X7
 #[test]
-fn hosts_in_the_way_are_noticed() {
+fn blocking_host_detected() {
     let network = line();
     firewall(
         network.node(0),
@@ -235,7 +244,7 @@ fn hosts_in_the_way_are_noticed() {
 }
 
 #[test]
-fn limits_in_the_firewall_stop_relays() {
+fn limiting_firewall_stops_relays() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let router = network.node(0);
@@ -267,7 +276,7 @@ fn limits_in_the_firewall_stop_relays() {
 /// A client keeps its last ACK back until the firewall forbids what its SYN was allowed. That handshake says
 /// nothing of the rules that hold now.
 #[test]
-fn late_acks_carry_no_permission_over() {
+fn late_acks_permit_nothing() {
     for family in Family::ALL {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -300,7 +309,7 @@ fn late_acks_carry_no_permission_over() {
 
 /// Servers fall silent for a moment. That says nothing of this host.
 #[test]
-fn silent_servers_are_not_blamed_on_the_host() {
+fn silent_servers_not_blamed() {
     let network = line();
     let node = Node::builder(network.node(0), binary());
     let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
@@ -333,7 +342,7 @@ fn silent_servers_are_not_blamed_on_the_host() {
 /// A neighbour of the client forges a SYN of its open connection, which was forwarded. The server answers
 /// such a SYN with a challenge (RFC 5961 section 4), and a node must do no more harm.
 #[test]
-fn forged_syns_do_not_end_forwarded_connections() {
+fn forged_syns_end_nothing() {
     for translates in [false, true] {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -365,7 +374,7 @@ fn forged_syns_do_not_end_forwarded_connections() {
 /// The ACK that completes a handshake by SYN cookie meets no socket, and is no late segment of a relay that
 /// has ended.
 #[test]
-fn masqueraded_clients_may_be_answered_by_cookies() {
+fn masqueraded_clients_with_cookies() {
     let network = line();
     let listener = listen(network.server(), PORT);
     firewall_script(network.node(0), MASQUERADE);

@@ -23,8 +23,9 @@ fn far_server() -> Network {
     network([Link::Veth, Link::delay(Duration::from_millis(50))])
 }
 
+// promise: T16
 #[test]
-fn what_a_client_says_before_the_server_has_answered_arrives() {
+fn early_bytes_arrive() {
     let network = far_server();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
@@ -50,8 +51,9 @@ fn what_a_client_says_before_the_server_has_answered_arrives() {
     }
 }
 
+// promise: T16
 #[test]
-fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
+fn early_close_leaves_nothing() {
     let network = far_server();
     let listener = listen(network.server(), PORT);
     for mode in ["early", "late"] {
@@ -80,8 +82,9 @@ fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
 }
 
 /// Gives up a connection attempt that heard no answer, then tries again from the same port.
+// promise: T16
 #[test]
-fn a_client_that_starts_over_from_the_same_port_connects() {
+fn same_port_new_attempt() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for (mode, port) in MODES.into_iter().zip([4001, 4002, 4003]) {
@@ -118,8 +121,9 @@ fn a_client_that_starts_over_from_the_same_port_connects() {
 }
 
 /// Urgent bytes arrive like any others, though without their urgency.
+// promise: I7
 #[test]
-fn no_byte_is_lost_when_some_are_urgent() {
+fn urgent_bytes_survive() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, "");
@@ -159,8 +163,9 @@ fn send_with_urgent_bytes(mut from: &TcpStream, mut to: &TcpStream, bytes: usize
     });
 }
 
+// promise: T16
 #[test]
-fn a_syn_with_data_is_as_good_as_any() {
+fn syn_with_data() {
     let network = line();
     let listener = listen(network.server(), PORT);
     // 1: client, 2: server, 4: send data without a cookie.
@@ -199,8 +204,9 @@ fn a_syn_with_data_is_as_good_as_any() {
     }
 }
 
+// promise: T16
 #[test]
-fn a_client_of_multipath_tcp_falls_back() {
+fn multipath_falls_back() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
@@ -223,8 +229,9 @@ fn a_client_of_multipath_tcp_falls_back() {
     }
 }
 
+// promise: T16
 #[test]
-fn a_client_with_ip_options_and_congestion_notification_connects() {
+fn ip_options_and_ecn() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for host in [network.client(), network.server()] {

@@ -42,8 +42,9 @@ fn write_to_a_reader_that_pauses(mut from: TcpStream, mut to: TcpStream) {
     expect_end(&mut to);
 }
 
+// promise: I9
 #[test]
-fn a_reader_that_pauses_gets_everything() {
+fn pausing_reader_gets_everything() {
     let network = line();
     let node = start(&network, TIMEOUTS);
     let listener = listen(network.server(), PORT);
@@ -58,8 +59,9 @@ fn a_reader_that_pauses_gets_everything() {
     until_ended(&node, "finished", 4);
 }
 
+// promise: I9
 #[test]
-fn an_end_that_is_gone_is_found_out_whatever_it_was_doing() {
+fn dead_end_detected() {
     for doing in ["nothing", "reading", "pausing"] {
         let network = line();
         let node = start(&network, TIMEOUTS);
@@ -102,8 +104,9 @@ fn fill(stream: &mut TcpStream) {
 }
 
 /// Keepalive finds that both ends live, which have nothing to say for longer than a dead one may.
+// promise: I9
 #[test]
-fn ends_that_are_silent_and_live_keep_their_connection() {
+fn silent_live_ends_kept() {
     let network = line();
     let node = start(&network, TIMEOUTS);
     let listener = listen(network.server(), PORT);

@@ -7,7 +7,7 @@
 use std::io::{self, Read, Write};
 use std::sync::OnceLock;
 
-use posthaste_lab::chance::Random;
+use posthaste_lab::rng::Rng;
 
 /// After this many bytes the content repeats: a prime, so no multiple of any buffer.
 const PERIOD: usize = 65_521;
@@ -19,7 +19,7 @@ const CHUNK: usize = 64 << 10;
 fn content(seed: u64, offset: u64, length: usize) -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
     let content = CONTENT.get_or_init(|| {
-        let mut random = Random::new(1);
+        let mut random = Rng::new(1);
         let mut period: Vec<u8> = (0..PERIOD)
             .map(|_| random.next().to_le_bytes()[4])
             .collect();

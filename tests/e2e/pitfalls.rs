@@ -53,7 +53,7 @@ fn doctor_for(host: &Namespace, config: &str) -> (bool, Value) {
     (output.status.success(), answer)
 }
 
-/// The findings of one check that are not "ok": each its level, and its words with the remedy.
+/// The findings of one check that are not "ok": each its level, and its words with the fix.
 pub(crate) fn complaints(answer: &Value, check: &str) -> Vec<(String, String)> {
     let findings = answer["findings"].as_array().expect("a list of findings");
     let bad = findings
@@ -61,14 +61,15 @@ pub(crate) fn complaints(answer: &Value, check: &str) -> Vec<(String, String)> {
         .filter(|finding| finding["check"] == check && finding["level"] != "ok");
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     bad.map(|finding| {
-        let words = text(finding, "what") + " " + &text(finding, "remedy");
+        let words = text(finding, "what") + " " + &text(finding, "fix");
         (text(finding, "level"), words)
     })
     .collect()
 }
 
+// promise: T12
 #[test]
-fn syn_cookies_on_the_node_work() {
+fn syn_cookies_on_node() {
     for mode in MODES {
         let network = line();
         network
@@ -86,8 +87,9 @@ fn syn_cookies_on_the_node_work() {
     }
 }
 
+// promise: T12
 #[test]
-fn reverse_path_filters_let_relayed_packets_in() {
+fn reverse_path_filters_accept() {
     for filter in [1, 2] {
         let network = Network::line([Link::Veth, Link::Veth])
             .rp_filter(filter)
@@ -101,8 +103,9 @@ fn reverse_path_filters_let_relayed_packets_in() {
     }
 }
 
+// promise: H8
 #[test]
-fn doctor_finds_the_settings_that_drop_every_redirected_packet() {
+fn doctor_finds_dropping_settings() {
     let network = line();
     let host = network.node(0);
     let set = |key: &str, value: &str| {
@@ -121,7 +124,7 @@ fn doctor_finds_the_settings_that_drop_every_redirected_packet() {
         assert!(!complaints.is_empty(), "{answer:#}");
         for (level, words) in complaints {
             assert_eq!(level, "fail", "{words}");
-            assert!(words.contains("src_valid_mark=0"), "the remedy: {words}");
+            assert!(words.contains("src_valid_mark=0"), "the fix: {words}");
         }
     }
     set("rp_filter", "0");
@@ -142,8 +145,9 @@ const NO_INVALID: [(&str, &str); 3] = [
     ("output", "ct state invalid drop"),
 ];
 
+// promise: H8
 #[test]
-fn doctor_warns_who_vouches_of_connection_tracking_and_its_first_remedy_works() {
+fn connection_tracking_first_fix() {
     let network = line();
     let host = network.node(0);
     firewall(host, "guard", &NO_INVALID);
@@ -164,8 +168,9 @@ fn doctor_warns_who_vouches_of_connection_tracking_and_its_first_remedy_works() 
     transfers_in_all_modes(&network);
 }
 
+// promise: H8
 #[test]
-fn the_second_remedy_for_connection_tracking_works() {
+fn connection_tracking_second_fix() {
     let network = line();
     let host = network.node(0);
     firewall(host, "guard", &NO_INVALID);
@@ -193,8 +198,9 @@ fn transfers_in_all_modes(network: &Network) {
     }
 }
 
+// promise: T9
 #[test]
-fn a_connection_older_than_the_node_goes_on() {
+fn older_connection_continues() {
     for stop in [Node::kill, |node: &mut Node| node.stop(SOON).map(drop)] {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -213,8 +219,9 @@ fn a_connection_older_than_the_node_goes_on() {
     }
 }
 
+// promise: T14
 #[test]
-fn devices_with_and_without_link_layer_work_in_any_mixture() {
+fn mixed_link_layers() {
     let (cable, tunnel) = (Link::Veth, Link::delay(Duration::from_millis(1)));
     let mixtures = [
         [cable.clone(), cable.clone()],
@@ -238,8 +245,9 @@ fn devices_with_and_without_link_layer_work_in_any_mixture() {
     }
 }
 
+// promise: T14
 #[test]
-fn a_server_may_be_on_the_clients_side_and_the_other_way_round() {
+fn client_and_server_swapped_sides() {
     let network = line();
     let listener = listen(network.client(), PORT);
     for mode in MODES {
@@ -256,8 +264,9 @@ fn a_server_may_be_on_the_clients_side_and_the_other_way_round() {
     }
 }
 
+// promise: T4
 #[test]
-fn a_host_that_translates_relays_with_its_own_address() {
+fn translating_host_own_address() {
     let network = line();
     let masquerade = "table inet translation {
         chain out {

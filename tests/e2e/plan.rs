@@ -56,8 +56,9 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+// promise: G6
 #[test]
-fn a_choice_is_explained_and_drawn() {
+fn choice_explained_and_drawn() {
     let directory = Directory::new();
     let file = directory.write("links.csv", LINKS);
     let picture = directory.0.path().join("chains.svg");
@@ -75,8 +76,8 @@ fn a_choice_is_explained_and_drawn() {
     let picture = fs::read_to_string(picture).unwrap();
     assert!(picture.starts_with("<svg ") && picture.contains("paris - dubai - tokyo"));
 
-    let strangers = ["--assumed", "0", "--json"];
-    let answer = json(&plan(&file, &[&words[..], &strangers].concat()));
+    let unauthorized = ["--assumed", "0", "--json"];
+    let answer = json(&plan(&file, &[&words[..], &unauthorized].concat()));
     let best = &answer["best"][1];
     let chain = &answer["chains"][place(best)];
     assert_eq!(
@@ -87,8 +88,9 @@ fn a_choice_is_explained_and_drawn() {
     assert_eq!(best["time_ms"], 1190.5);
 }
 
+// promise: G6
 #[test]
-fn bounds_and_access_links_are_heeded() {
+fn bounds_and_access_links() {
     let directory = Directory::new();
     let file = directory.write("links.csv", LINKS);
     let chain = |words: &[&str]| {
@@ -105,8 +107,9 @@ fn bounds_and_access_links_are_heeded() {
     assert_eq!(chain(&["--node-cost", "2000"]), 0);
 }
 
+// promise: G6
 #[test]
-fn all_pairs_are_listed_whatever_the_format() {
+fn pairs_in_every_format() {
     let directory = Directory::new();
     let files = [
         directory.write("links.csv", LINKS),
@@ -130,8 +133,9 @@ fn all_pairs_are_listed_whatever_the_format() {
     }
 }
 
+// promise: G6
 #[test]
-fn what_is_wrong_is_said_with_file_and_line() {
+fn mistakes_with_file_and_line() {
     let directory = Directory::new();
     let file = directory.write("links.csv", "from,to,rtt_ms\na,b,1\na,b,x\n");
     let said = stderr(&plan(&file, &[]));
@@ -151,7 +155,7 @@ fn what_is_wrong_is_said_with_file_and_line() {
 }
 
 #[test]
-fn a_cost_of_nothing_stays_what_it_is() {
+fn zero_cost_stays() {
     let directory = Directory::new();
     let chain = |cost: &str, words: &[&str]| {
         let links = r#"{"from": "a", "to": "x", "rtt_ms": 10}, {"from": "x", "to": "b", "rtt_ms": 10},

@@ -8,9 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use posthaste_lab::network::Family;
 
-use crate::asking::{Asked, explicit, listener, read, say_to, scene};
 use crate::chains::{Plan, line_of};
 use crate::payload;
+use crate::requests::{Asked, explicit, fixture, listener, read, say_to};
 use crate::support::{MODES, PORT, Pair, line, listen, say, start, until_ended};
 
 /// A rule that has servers told.
@@ -54,8 +54,9 @@ fn expect_told(mut pair: Pair, client: SocketAddr, destination: SocketAddr, serv
     pair.close_client_first();
 }
 
+// promise: Q13
 #[test]
-fn a_server_is_told_who_its_client_is() {
+fn proxy_header_names_client() {
     let network = line();
     let servers = listen(network.server(), PORT);
     for mode in MODES {
@@ -73,8 +74,9 @@ fn a_server_is_told_who_its_client_is() {
     }
 }
 
+// promise: Q13
 #[test]
-fn a_server_at_the_end_of_a_chain_is_told_by_the_last_node_alone() {
+fn last_node_sends_header() {
     let network = line_of(3);
     let servers = listen(network.server(), PORT);
     for (hops, warm) in [(Family::V4, true), (Family::V6, false)] {
@@ -90,7 +92,7 @@ fn a_server_at_the_end_of_a_chain_is_told_by_the_last_node_alone() {
                 let rule = format!("{RULE}accept = \"{accept}\"\n");
                 plan.config(&network, node) + &rule
             });
-            let nodes = crate::asking::start_all(&network, configs);
+            let nodes = crate::requests::start_all(&network, configs);
             for family in Family::ALL {
                 for server_first in [false, true] {
                     let pair = Pair::open(&network, family, &servers);
@@ -106,9 +108,10 @@ fn a_server_at_the_end_of_a_chain_is_told_by_the_last_node_alone() {
     }
 }
 
+// promise: Q13
 #[test]
-fn a_server_is_told_of_clients_that_ask_by_convert() {
-    let network = scene();
+fn convert_client_in_header() {
+    let network = fixture();
     let all = "[\"10.0.0.0/8\", \"fd00::/8\"]";
     let config = format!(
         "[node]\nid = 1\n[access]\nclients = {all}\ndestinations = {all}\n{}{RULE}",

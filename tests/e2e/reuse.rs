@@ -59,8 +59,9 @@ fn without_timestamps(host: &Namespace) {
         .expect("a namespace has its own choice");
 }
 
+// promise: T11
 #[test]
-fn a_port_is_used_again_after_the_client_closed() {
+fn reuse_after_client_close() {
     for mode in MODES {
         let network = line();
         let node = start(&network, &accepting(mode));
@@ -74,8 +75,9 @@ fn a_port_is_used_again_after_the_client_closed() {
     }
 }
 
+// promise: T11
 #[test]
-fn a_port_is_used_again_after_the_server_closed() {
+fn reuse_after_server_close() {
     for mode in MODES {
         let network = line();
         let node = start(&network, &accepting(mode));
@@ -89,8 +91,9 @@ fn a_port_is_used_again_after_the_server_closed() {
     }
 }
 
+// promise: T11
 #[test]
-fn a_port_is_used_again_by_a_client_without_timestamps() {
+fn reuse_client_without_timestamps() {
     for mode in MODES {
         let network = line();
         forgetful(network.client());
@@ -105,8 +108,9 @@ fn a_port_is_used_again_by_a_client_without_timestamps() {
     }
 }
 
+// promise: T11
 #[test]
-fn a_port_is_used_again_at_a_server_without_timestamps() {
+fn reuse_server_without_timestamps() {
     for mode in MODES {
         let network = line();
         without_timestamps(network.server());
@@ -124,8 +128,9 @@ fn a_port_is_used_again_at_a_server_without_timestamps() {
     }
 }
 
+// promise: T11
 #[test]
-fn a_port_is_used_again_after_resets() {
+fn reuse_after_resets() {
     for mode in MODES {
         let network = line();
         let node = start(&network, &accepting(mode));

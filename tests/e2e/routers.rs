@@ -24,5 +24,5 @@ mod nat;
 mod probe;
 mod row;
 mod server;
-mod site;
+mod testbed;
 mod uplinks;

@@ -90,8 +90,9 @@ fn ends(network: &Network, family: Family, client: &str, server: &str) -> (IpAdd
     (client, server)
 }
 
+// promise: R1
 #[test]
-fn the_narrowest_rule_wins_whatever_the_order() {
+fn narrowest_rule_wins() {
     let network = line();
     for family in Family::ALL {
         for end in ["1", "2"] {
@@ -120,8 +121,9 @@ fn the_narrowest_rule_wins_whatever_the_order() {
     assert_eq!(counter(&node, "relays_opened"), 2 * EXPECTED.len() as u64);
 }
 
+// promise: R5
 #[test]
-fn one_of_a_thousand_rules_is_found() {
+fn one_of_thousand_rules() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let rule = |number: usize| {
@@ -167,8 +169,9 @@ fn expect_forwarded(network: &Network, node: &Node, family: Family, listener: &T
     assert_eq!(counter(node, "relays_opened"), opened);
 }
 
+// promise: R3
 #[test]
-fn what_is_to_be_forwarded_is_not_touched() {
+fn forward_action_untouched() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let other = listen(network.server(), 443);
@@ -183,8 +186,9 @@ fn what_is_to_be_forwarded_is_not_touched() {
     assert_eq!(counter(&node, "syns_redirected"), 2);
 }
 
+// promise: R1, R3
 #[test]
-fn what_no_rule_is_for_is_forwarded() {
+fn no_rule_forwards() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let families = ["0.0.0.0/0", "::/0"];
@@ -202,8 +206,9 @@ fn what_no_rule_is_for_is_forwarded() {
     }
 }
 
+// promise: R3
 #[test]
-fn what_is_rejected_is_refused_without_asking_the_server() {
+fn reject_without_server() {
     let network = line();
     let _listener = listen(network.server(), PORT);
     let node = start(&network, "[[rule]]\nname = \"no\"\naction = \"reject\"\n");
@@ -241,8 +246,9 @@ fn congestion_rules(mode: &str, sides: &[[&str; 2]]) -> String {
     (1001..).zip(sides).map(rule).collect()
 }
 
+// promise: R4
 #[test]
-fn each_side_has_the_congestion_control_of_its_rule() {
+fn congestion_control_per_side() {
     let network = line();
     let sides = [
         ["cubic", "bbr"],
@@ -264,8 +270,9 @@ fn each_side_has_the_congestion_control_of_its_rule() {
     }
 }
 
+// promise: R4
 #[test]
-fn each_side_begins_with_the_window_of_its_rule() {
+fn initial_window_per_side() {
     let network = line();
     let rules = "[[rule]]\nname = \"wide\"\nports = [80]\n\
         [rule.downstream]\ninitial_window = 40\n[rule.upstream]\ninitial_window = 30\n\
@@ -288,8 +295,9 @@ fn windows(node: &Node, pair: &Pair) -> [u64; 2] {
 }
 
 /// The network namespaces are two, the cgroup of both nodes is that of the tests.
+// promise: R4
 #[test]
-fn a_node_widens_no_window_of_another_nodes() {
+fn foreign_windows_unchanged() {
     let (wide, plain) = (line(), line());
     let sides = "[rule.downstream]\ninitial_window = 40\n[rule.upstream]\ninitial_window = 30\n";
     let _wide = start(&wide, &format!("[[rule]]\nname = \"wide\"\n{sides}"));
@@ -301,8 +309,9 @@ fn a_node_widens_no_window_of_another_nodes() {
     }
 }
 
+// promise: R4
 #[test]
-fn each_rule_has_its_own_timeouts_and_source_address() {
+fn timeouts_and_source_per_rule() {
     let network = line();
     let quiet = listen(network.server(), 81);
     let other = listen(network.server(), 82);
@@ -321,8 +330,9 @@ fn each_rule_has_its_own_timeouts_and_source_address() {
     }
 }
 
+// promise: F7
 #[test]
-fn a_reload_changes_new_connections_only() {
+fn reload_changes_new_connections() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let rule = |name: &str, words: &str| {

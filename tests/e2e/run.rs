@@ -22,8 +22,8 @@ use socket2::SockRef;
 use crate::support::{PORT, binary, listen, network, plain, start_in};
 
 mod ends;
+mod next_hops;
 mod sockets;
-mod ways;
 
 /// Where nodes are asked for flows.
 const ASK_PORT: u16 = 4480;
@@ -161,8 +161,9 @@ fn curl(url: &str) -> [String; 5] {
     ["curl", "-sS", "-w", format, url].map(str::to_owned)
 }
 
+// promise: P1
 #[test]
-fn the_command_sees_the_server_and_the_server_the_node() {
+fn command_through_node() {
     let network = line_of(1);
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());
@@ -182,6 +183,7 @@ fn the_command_sees_the_server_and_the_server_the_node() {
     }
 }
 
+// promise: P1
 #[test]
 fn children_go_the_same_way() {
     let network = line_of(1);
@@ -198,6 +200,7 @@ fn children_go_the_same_way() {
     }
 }
 
+// promise: P3
 #[test]
 fn what_is_exempt_goes_direct() {
     let network = line_of(1);

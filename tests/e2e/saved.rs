@@ -9,8 +9,8 @@ use posthaste_lab::node::Node;
 use posthaste_lab::transfer::{Request, Timing, fetch};
 use serde_json::Value;
 
-use crate::asking::ASK_PORT;
 use crate::chains::{Plan, line_of};
+use crate::requests::ASK_PORT;
 use crate::support::{
     PORT, Pair, accepting, binary, firewall, listen, network, relay_of, serve, start, start_in,
     until, until_ended,
@@ -66,8 +66,9 @@ fn quickest(bounds: [f64; 2], mut one: impl FnMut() -> [f64; 2]) -> [f64; 2] {
     best
 }
 
+// promise: W9
 #[test]
-fn what_is_said_to_be_saved_was_saved() {
+fn saved_time_is_real() {
     let network = two_links();
     let _server = serve(&network);
     for family in Family::ALL {
@@ -105,8 +106,9 @@ fn what_is_said_to_be_saved_was_saved() {
 }
 
 /// Where round trips are not the bound the node knows less, and may not say more.
+// promise: W9
 #[test]
-fn no_more_is_said_where_rate_or_loss_is_the_bound() {
+fn bounded_by_rate_or_loss() {
     let links = [
         [
             Link::delay(CLIENT / 2),
@@ -140,8 +142,9 @@ fn no_more_is_said_where_rate_or_loss_is_the_bound() {
     }
 }
 
+// promise: W9
 #[test]
-fn idle_time_is_not_saved_time() {
+fn idle_time_not_counted() {
     let network = two_links();
     let node = start(&network, "");
     let listener = listen(network.server(), PORT);
@@ -166,8 +169,9 @@ fn idle_time_is_not_saved_time() {
     }
 }
 
+// promise: W9
 #[test]
-fn nothing_is_saved_to_the_first_byte_where_handshakes_follow_one_another() {
+fn sequential_handshakes_save_nothing() {
     let network = two_links();
     let _server = serve(&network);
     for mode in ["strict", "late"] {
@@ -185,8 +189,9 @@ fn nothing_is_saved_to_the_first_byte_where_handshakes_follow_one_another() {
 }
 
 /// The node tries a chain that leads nowhere before it goes on directly.
+// promise: W9
 #[test]
-fn a_connection_that_the_node_delayed_was_slower_and_is_said_to_be() {
+fn delayed_connection_was_slower() {
     let plan = Plan {
         chains: &[&[1]],
         direct: true,
@@ -211,8 +216,9 @@ fn a_connection_that_the_node_delayed_was_slower_and_is_said_to_be() {
 }
 
 /// What is open has saved nothing yet.
+// promise: W10
 #[test]
-fn rules_are_told_apart_in_status_and_metrics() {
+fn saved_per_rule() {
     let network = two_links();
     let _server = serve(&network);
     let config = "[[rule]]\nname = \"web\"\nports = [80]\n[[rule]]\nname = \"rest\"\n";

@@ -76,8 +76,9 @@ enum Reader {
     Server,
 }
 
+// promise: I8
 #[test]
-fn a_reader_that_acknowledges_is_waited_for() {
+fn slow_reader_awaited() {
     let networks = BUFFERS.map(|(buffer, count)| {
         let network = line();
         set(network.node(0), "tcp_wmem", buffer);

@@ -34,8 +34,9 @@ fn more_servers(family: Family) -> [IpAddr; 2] {
     texts.map(|text| text.parse().expect("an address"))
 }
 
+// promise: T1
 #[test]
-fn each_end_sees_the_others_address_and_port_whatever_the_port() {
+fn addresses_and_ports_preserved() {
     let network = line();
     for mode in MODES {
         let node = start(&network, &accepting(mode));
@@ -62,8 +63,9 @@ fn each_end_sees_the_others_address_and_port_whatever_the_port() {
     }
 }
 
+// promise: T2
 #[test]
-fn one_client_port_serves_several_clients_servers_and_ports() {
+fn one_port_many_connections() {
     let network = line();
     let listeners = [listen(network.server(), 80), listen(network.server(), 81)];
     for family in Family::ALL {
@@ -113,8 +115,9 @@ fn pairs_from(
     pairs
 }
 
+// promise: T3
 #[test]
-fn a_port_that_the_node_itself_listens_on_is_replaced_and_counted() {
+fn occupied_port_replaced() {
     for mode in MODES {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -135,8 +138,9 @@ fn a_port_that_the_node_itself_listens_on_is_replaced_and_counted() {
     }
 }
 
+// promise: T4
 #[test]
-fn the_server_sees_the_node_when_the_rule_says_so() {
+fn node_as_source() {
     for mode in MODES {
         let network = line();
         let listener = listen(network.server(), PORT);
@@ -161,8 +165,9 @@ fn the_server_sees_the_node_when_the_rule_says_so() {
     }
 }
 
+// promise: T5
 #[test]
-fn the_node_asks_for_no_larger_segments_than_the_client() {
+fn mss_not_raised() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let capture = Capture::start(network.server());
@@ -189,8 +194,9 @@ fn the_node_asks_for_no_larger_segments_than_the_client() {
     }
 }
 
+// promise: I2
 #[test]
-fn a_direction_that_has_ended_leaves_the_other_open() {
+fn half_close() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
@@ -225,6 +231,7 @@ fn a_direction_that_has_ended_leaves_the_other_open() {
     }
 }
 
+// promise: T7
 #[test]
 fn a_server_may_speak_first() {
     let network = line();
@@ -243,8 +250,9 @@ fn a_server_may_speak_first() {
     }
 }
 
+// promise: I3
 #[test]
-fn a_reset_travels_on_in_both_directions() {
+fn reset_both_directions() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
@@ -265,8 +273,9 @@ fn a_reset_travels_on_in_both_directions() {
     }
 }
 
+// promise: I3
 #[test]
-fn a_reset_before_a_byte_was_sent_travels_on() {
+fn reset_before_first_byte() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
@@ -318,8 +327,9 @@ fn download(network: &Network, family: Family) {
 // In both tests the first transfer is the one in which the node sends into the narrow link. An end
 // host that has learned the path's size announces smaller segments from then on.
 
+// promise: T6
 #[test]
-fn segments_become_small_enough_behind_the_node() {
+fn path_mtu_behind_node() {
     let network = network(vec![Link::Veth; 4]);
     narrow(network.node(1), network.node(2));
     let node = start_in(network.node(0), "");
@@ -331,8 +341,9 @@ fn segments_become_small_enough_behind_the_node() {
     assert_eq!(counter(&node, "relays_opened"), 4);
 }
 
+// promise: T6
 #[test]
-fn segments_become_small_enough_before_the_node() {
+fn path_mtu_before_node() {
     let network = network(vec![Link::Veth; 4]);
     narrow(network.node(0), network.node(1));
     let node = start_in(network.node(2), "");

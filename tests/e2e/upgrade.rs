@@ -29,12 +29,12 @@ use crate::watch::assert_nothing_left;
 const METRICS: u16 = 9464;
 
 /// Client, node and server, and the processes that have the node's place one after the other.
-struct Site {
+struct Testbed {
     network: Network,
     place: Place,
 }
 
-impl Site {
+impl Testbed {
     fn start(config: &str) -> Self {
         let network = line();
         let place = Place::start(network.node(0), config);

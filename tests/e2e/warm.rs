@@ -7,7 +7,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::asking::{ALLOWED, KEY, explicit, listener, start_all};
+use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
     MODES, PORT, Pair, counter, detail, dial, errno, listen, network, start_in, target, until,
     until_ended,
@@ -47,7 +47,7 @@ fn waiting(node: &Node) -> u64 {
 }
 
 #[test]
-fn flows_go_over_hops_that_wait() {
+fn flows_take_warm_hops() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     for accept in MODES {
         for hops in Family::ALL {
@@ -69,7 +69,7 @@ fn flows_go_over_hops_that_wait() {
 }
 
 #[test]
-fn with_no_hop_left_flows_go_over_cold_ones() {
+fn no_hop_left_goes_cold() {
     // A hop takes two round trips to replace, and flows come sooner.
     let far = Link::delay(Duration::from_millis(250));
     let network = network([Link::Veth, far, Link::Veth]);
@@ -97,7 +97,7 @@ fn with_no_hop_left_flows_go_over_cold_ones() {
 }
 
 #[test]
-fn refusals_come_back_over_warm_hops() {
+fn refusals_over_warm_hops() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     let nodes = start(&network, "strict", Family::V6, "pool_min = 4\n");
     until("hops wait", || waiting(&nodes[0]) >= 4);
@@ -114,7 +114,7 @@ fn refusals_come_back_over_warm_hops() {
 }
 
 #[test]
-fn a_node_that_comes_back_is_dialed_again() {
+fn returning_node_dialed() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     let mut nodes = start(&network, "early", Family::V4, "pool_min = 4\n");
     until("hops wait", || waiting(&nodes[0]) >= 4);
@@ -133,8 +133,9 @@ fn a_node_that_comes_back_is_dialed_again() {
 }
 
 /// The second node knows the first by another address than it calls from, so only by its key.
+// promise: B16
 #[test]
-fn hops_begin_with_what_their_way_bears_in_a_round_trip() {
+fn initial_bandwidth_window() {
     let delay = Duration::from_millis(20);
     let network = network([Link::Veth, Link::delay(delay), Link::Veth]);
     // 100 Mbit/s for 40 ms.
@@ -165,8 +166,9 @@ fn hops_begin_with_what_their_way_bears_in_a_round_trip() {
     }
 }
 
+// promise: B16
 #[test]
-fn an_initial_window_of_the_configuration_takes_the_place_of_what_the_way_bears() {
+fn configured_window_first() {
     let delay = Duration::from_millis(20);
     let network = network([Link::Veth, Link::delay(delay), Link::Veth]);
     let pool = "pool_max = 0\n[peer.socket]\ninitial_window = 25\n";
@@ -182,7 +184,7 @@ fn an_initial_window_of_the_configuration_takes_the_place_of_what_the_way_bears(
 }
 
 #[test]
-fn hops_that_are_accepted_have_the_congestion_control_of_the_peer() {
+fn accepted_hops_congestion_control() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     for pool in ["pool_min = 2\n", "pool_max = 0\n"] {
         let mut asked = member(&network, 1, "early", Family::V6, "");

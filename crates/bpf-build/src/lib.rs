@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_that_ends_early_is_an_error() {
+    fn truncated_object() {
         let whole = compiled(
             "torn",
             "char LICENSE[] __attribute__((section(\"license\"))) = \"\"; int number;",

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_variables_and_settings_have_their_places() {
+    fn placement_of_maps_and_settings() {
         let linked = linked("places");
         let maps: Vec<_> = linked.maps.iter().map(|map| map.name.as_str()).collect();
         assert_eq!(maps, ["pairs", "variables"]);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_calls_is_behind_it_once() {
+    fn callees_follow_once() {
         let linked = linked("calls");
         let [first, second] = linked.programs.as_slice() else {
             panic!("two programs");
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_start_could_not_fill_in_is_refused() {
+    fn unresolved_symbols_refused() {
         let refused = |source: &str| {
             let source =
                 format!("{source}\nchar LICENSE[] __attribute__((section(\"license\"))) = \"\";");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_comes_with_those_it_is_made_of() {
+    fn nested_structures() {
         let source = "typedef unsigned short port; struct place { unsigned word[4]; };\n\
                       struct ends { struct place at[2]; port port; signed char sign; char pad; };\n\
                       struct ends ends;";

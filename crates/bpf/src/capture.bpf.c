@@ -3,9 +3,9 @@
  * Leads the TCP connections of the processes in a cgroup to listeners of
  * `posthaste run` on this host, without their noticing.
  *
- * lead_away4, lead_away6   connect: the listener takes the destination's place
+ * redirect_connect4, redirect_connect6   connect: the listener takes the destination's place
  * announce                 sockops: tells the listener what that was
- * report_peer4, 6          getpeername: says it to the process, too
+ * restore_peername4, 6          getpeername: says it to the process, too
  *
  * What cannot be led away, whatever the reason, goes where it was going.
  */
@@ -25,7 +25,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct capture);
-} captures SEC(".maps");
+} capture_config SEC(".maps");
 
 /* Destinations that are left alone. */
 struct {
@@ -43,7 +43,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct destination);
-} originals SEC(".maps");
+} original_dst SEC(".maps");
 
 /* The same for the listener, by the client's address and port, until it has
  * accepted: no more than there may be in its queue. */
@@ -52,7 +52,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct destination);
 	__type(value, struct destination);
-} announced SEC(".maps");
+} original_dst_by_client SEC(".maps");
 
 static __always_inline struct address mapped(__be32 ip)
 {
@@ -83,7 +83,7 @@ static __always_inline __be16 listener_for(struct bpf_sock_addr *ctx,
 		return 0;
 	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_MPTCP)
 		return 0;
-	capture = bpf_map_lookup_elem(&captures, &zero);
+	capture = bpf_map_lookup_elem(&capture_config, &zero);
 	if (!capture || is_exempt(&to->ip))
 		return 0;
 	/* The listeners are in one network namespace, and reached by its loopback
@@ -98,7 +98,7 @@ static __always_inline bool remember(void *sk, struct destination *to)
 {
 	struct destination *original;
 
-	original = bpf_sk_storage_get(&originals, sk, to, BPF_SK_STORAGE_GET_F_CREATE);
+	original = bpf_sk_storage_get(&original_dst, sk, to, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!original)
 		return false;
 	*original = *to;
@@ -119,14 +119,14 @@ static __always_inline bool is_join(struct bpf_sock *sk, struct destination *to,
 	above = bpf_skc_to_mptcp_sock(sk);
 	if (!above)
 		return false;
-	if (bpf_sk_storage_get(&originals, above, NULL, 0))
+	if (bpf_sk_storage_get(&original_dst, above, NULL, 0))
 		return true;
 	remember(above, led ? to : &left);
 	return false;
 }
 
 /* Remembers where a socket was going. Returns the listener it is led to. */
-static __always_inline __be16 lead_away(struct bpf_sock_addr *ctx, struct destination *to)
+static __always_inline __be16 redirect_connect(struct bpf_sock_addr *ctx, struct destination *to)
 {
 	struct bpf_sock *sk = ctx->sk;
 	__be16 port;
@@ -138,17 +138,17 @@ static __always_inline __be16 lead_away(struct bpf_sock_addr *ctx, struct destin
 		return 0;
 	if (!port) {
 		/* From an attempt before this one. */
-		bpf_sk_storage_delete(&originals, sk);
+		bpf_sk_storage_delete(&original_dst, sk);
 		return 0;
 	}
 	return remember(sk, to) ? port : 0;
 }
 
 SEC("cgroup/connect4")
-int lead_away4(struct bpf_sock_addr *ctx)
+int redirect_connect4(struct bpf_sock_addr *ctx)
 {
 	struct destination to = { .ip = mapped(ctx->user_ip4), .port = ctx->user_port };
-	__be16 port = lead_away(ctx, &to);
+	__be16 port = redirect_connect(ctx, &to);
 
 	if (port) {
 		ctx->user_ip4 = bpf_htonl(INADDR_LOOPBACK);
@@ -158,14 +158,14 @@ int lead_away4(struct bpf_sock_addr *ctx)
 }
 
 SEC("cgroup/connect6")
-int lead_away6(struct bpf_sock_addr *ctx)
+int redirect_connect6(struct bpf_sock_addr *ctx)
 {
 	struct destination to = { .port = ctx->user_port };
 	__be16 port;
 
 	for (int i = 0; i < 4; i++)
 		to.ip.word[i] = ctx->user_ip6[i];
-	port = lead_away(ctx, &to);
+	port = redirect_connect(ctx, &to);
 	if (!port)
 		return 1;
 	/* A socket of IPv6 that goes to an IPv4 address stays one. */
@@ -178,7 +178,7 @@ int lead_away6(struct bpf_sock_addr *ctx)
 }
 
 SEC("sockops")
-int announce(struct bpf_sock_ops *ctx)
+int record_original_dst(struct bpf_sock_ops *ctx)
 {
 	struct destination *original;
 	struct destination client = {};
@@ -190,7 +190,7 @@ int announce(struct bpf_sock_ops *ctx)
 	sk = ctx->sk;
 	if (!sk)
 		return 1;
-	original = bpf_sk_storage_get(&originals, sk, NULL, 0);
+	original = bpf_sk_storage_get(&original_dst, sk, NULL, 0);
 	if (!original)
 		return 1;
 	client.port = bpf_htons(ctx->local_port);
@@ -202,7 +202,7 @@ int announce(struct bpf_sock_ops *ctx)
 		client.ip.word[2] = ctx->local_ip6[2];
 		client.ip.word[3] = ctx->local_ip6[3];
 	}
-	bpf_map_update_elem(&announced, &client, original, BPF_ANY);
+	bpf_map_update_elem(&original_dst_by_client, &client, original, BPF_ANY);
 	return 1;
 }
 
@@ -213,12 +213,12 @@ static __always_inline struct destination *original_of(struct bpf_sock_addr *ctx
 
 	if (!sk)
 		return NULL;
-	original = bpf_sk_storage_get(&originals, sk, NULL, 0);
+	original = bpf_sk_storage_get(&original_dst, sk, NULL, 0);
 	return original && original->port ? original : NULL;
 }
 
 SEC("cgroup/getpeername4")
-int report_peer4(struct bpf_sock_addr *ctx)
+int restore_peername4(struct bpf_sock_addr *ctx)
 {
 	struct destination *original = original_of(ctx);
 
@@ -230,7 +230,7 @@ int report_peer4(struct bpf_sock_addr *ctx)
 }
 
 SEC("cgroup/getpeername6")
-int report_peer6(struct bpf_sock_addr *ctx)
+int restore_peername6(struct bpf_sock_addr *ctx)
 {
 	struct destination *original = original_of(ctx);
 

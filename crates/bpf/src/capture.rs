@@ -53,7 +53,7 @@ impl Capture {
         let object = &capture::OBJECT;
         let types = object.load_types()?;
         let make = |number| match number {
-            map::ORIGINALS => object.make_typed(number, &types),
+            map::ORIGINAL_DST => object.make_typed(number, &types),
             _ => object.make(number, None),
         };
         let maps: Vec<_> = (0..object.maps.len()).map(make).collect::<Result<_, _>>()?;
@@ -79,11 +79,11 @@ impl Capture {
         // `enum bpf_attach_type`. The listeners are told first: whoever is led to
         // them is to be known there.
         let places = [
-            (program::ANNOUNCE, 3),
-            (program::REPORT_PEER4, 29),
-            (program::REPORT_PEER6, 30),
-            (program::LEAD_AWAY4, 10),
-            (program::LEAD_AWAY6, 11),
+            (program::RECORD_ORIGINAL_DST, 3),
+            (program::RESTORE_PEERNAME4, 29),
+            (program::RESTORE_PEERNAME6, 30),
+            (program::REDIRECT_CONNECT4, 10),
+            (program::REDIRECT_CONNECT6, 11),
         ];
         let target = cgroup.as_raw_fd().cast_unsigned();
         for (number, attach) in places {
@@ -121,7 +121,7 @@ impl Capture {
             port6: ports.ipv6.unwrap_or(0).to_be(),
             pad: 0,
         };
-        self.maps[map::CAPTURES].update(&0_u32.to_ne_bytes(), bytes(&value))
+        self.maps[map::CAPTURE_CONFIG].update(&0_u32.to_ne_bytes(), bytes(&value))
     }
 
     /// Where a client of the listeners was going, if it was led there. It is told
@@ -134,8 +134,10 @@ impl Capture {
         };
         let mut value = [0; size_of::<types::destination>()];
         // A map that cannot be read knows nothing of the client.
-        let announced = &self.maps[map::ANNOUNCED];
-        let found = announced.take(bytes(&key), &mut value).unwrap_or(false);
+        let original_dst_by_client = &self.maps[map::ORIGINAL_DST_BY_CLIENT];
+        let found = original_dst_by_client
+            .take(bytes(&key), &mut value)
+            .unwrap_or(false);
         let (ip, rest) = value.split_first_chunk()?;
         let (port, _) = rest.split_first_chunk()?;
         found.then_some(Endpoint {
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_programs_load_and_nobody_is_known_at_first() {
+    fn programs_load_empty() {
         let programs = Capture::load().unwrap();
         let any = Endpoint {
             ip: [0; 16],
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_announced_is_told_once() {
+    fn original_destination_once() {
         let programs = Capture::load().unwrap();
         let client = types::destination {
             ip: rules::address([7; 16]),
@@ -178,8 +180,10 @@ mod tests {
             port: 443_u16.to_be(),
             pad: 0,
         };
-        let announced = &programs.maps[map::ANNOUNCED];
-        announced.update(bytes(&client), bytes(&original)).unwrap();
+        let original_dst_by_client = &programs.maps[map::ORIGINAL_DST_BY_CLIENT];
+        original_dst_by_client
+            .update(bytes(&client), bytes(&original))
+            .unwrap();
         let client = Endpoint {
             ip: [7; 16],
             port: 4711,

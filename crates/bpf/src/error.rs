@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// Rules with windows came after a start without.
     #[error("`initial_window` takes effect at start only: restart the node")]
-    WindowsAtStart,
+    InitialCwndAtStart,
     /// Attaching the window program.
     #[error(
         "could not attach the `initial_window` program to the cgroup of this process: {source}"
@@ -52,17 +52,17 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Finding the cgroup that heralds are sent from.
-    #[error("`carrier` needs the cgroup v2 of this process, which cannot be opened: {reason}")]
-    HeraldCgroup {
+    /// Finding the cgroup that SYN options are sent from.
+    #[error("`header_in` needs the cgroup v2 of this process, which cannot be opened: {reason}")]
+    SynOptionCgroup {
         /// Why.
         reason: String,
     },
-    /// Heralds came after a start without peers.
+    /// SYN options came after a start without peers.
     #[error(
-        "`carrier = \"option\"` takes effect at start only when there was no peer: restart the node"
+        "`header_in = \"syn-option\"` takes effect at start only when there was no peer: restart the node"
     )]
-    HeraldsAtStart,
+    SynOptionsAtStart,
     /// Attaching a program to a cgroup.
     #[error("could not attach the program `{program}` to a cgroup: {source}")]
     AttachCgroup {

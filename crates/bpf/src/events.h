@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Events to the workers, and the gates that come with them. */
+/* Events to the workers, and the half-open entries that come with them. */
 #pragma once
-#include "gates.h"
+#include "half_open.h"
 #include "packet.h"
 
 /* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake. */
@@ -10,7 +10,7 @@ struct {
 	__uint(max_entries, 2048);
 	__type(key, __u64);
 	__type(value, __u8);
-} known SEC(".maps");
+} validated_prefixes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -29,34 +29,34 @@ static __always_inline __u64 client_prefix(const struct packet *pkt)
 	return ((__u64)word[1] << 32) | word[0];
 }
 
-/* Makes the gate of a new flow. Within the budget anybody may; in the reserve
+/* Makes the half-open entry of a new flow. Within the budget anybody may; in the reserve
  * only clients whose prefix has completed a handshake before. */
-static __always_inline bool make_gate(const struct packet *pkt, const struct gate *gate,
+static __always_inline bool make_half_open(const struct packet *pkt, const struct half_open *half_open,
 				      struct event_head *event)
 {
 	__u64 prefix = client_prefix(pkt);
 	struct flow flow = pkt->flow;
-	struct gate made = *gate;
+	struct half_open made = *half_open;
 
-	if (!bpf_map_update_elem(&gates, &flow, &made, BPF_ANY)) {
+	if (!bpf_map_update_elem(&half_open_flows, &flow, &made, BPF_ANY)) {
 		/* An earlier attempt on this tuple may have used the reserve. */
-		bpf_map_delete_elem(&gates_kept, &flow);
+		bpf_map_delete_elem(&half_open_reserve, &flow);
 		return true;
 	}
-	if (bpf_map_lookup_elem(&known, &prefix) &&
-	    !bpf_map_update_elem(&gates_kept, &flow, &made, BPF_ANY)) {
+	if (bpf_map_lookup_elem(&validated_prefixes, &prefix) &&
+	    !bpf_map_update_elem(&half_open_reserve, &flow, &made, BPF_ANY)) {
 		event->kept = 1;
 		return true;
 	}
-	count(STAT_GATES_FULL);
+	count(STAT_HALF_OPEN_FULL);
 	return false;
 }
 
-/* Gives a worker an event with the frame, and the flow its `gate` if there is
+/* Gives a worker an event with the frame, and the flow its `half_open` if there is
  * one to make. False when there is no room for either: then nothing has changed,
- * and the gate of an earlier attempt still stands. */
-STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
-		__u32 worker, const struct gate *gate)
+ * and the half-open entry of an earlier attempt still stands. */
+GLOBAL int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
+		__u32 worker, const struct half_open *half_open)
 {
 	__u32 bytes = skb->len < FRAME_MAX ? skb->len : FRAME_MAX;
 	struct event *event;
@@ -80,7 +80,7 @@ STEP int report(struct __sk_buff *skb, const struct packet *pkt, const struct ev
 	asm volatile("" : "+r"(bytes));
 	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
 	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||
-	    (gate && !make_gate(pkt, gate, &event->head))) {
+	    (half_open && !make_half_open(pkt, half_open, &event->head))) {
 		bpf_ringbuf_discard(event, 0);
 		return false;
 	}

@@ -27,16 +27,16 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32); /* worker */
 	__type(value, __u32);
-} withdrawn SEC(".maps");
+} draining SEC(".maps");
 
-/* Addresses that peers call from whose heralds count. */
+/* Addresses that peers call from whose SYN options count. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct address);
 	__type(value, __u32);
-} herald_peers SEC(".maps");
+} syn_option_peers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

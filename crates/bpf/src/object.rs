@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wide_loads_are_filled_in_and_nothing_else() {
+    fn wide_loads_patched() {
         static SPEC: ProgramSpec = ProgramSpec {
             name: "spec",
             kind: 0,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_program_is_reported_with_the_end_of_the_log() {
+    fn refused_program_shows_log() {
         // Ends without having set what it returns.
         static PROGRAMS: [ProgramSpec; 1] = [ProgramSpec {
             name: "refused",
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_log_the_end_is_kept() {
+    fn long_log_tail() {
         let lines: String = (0..100).map(|number| format!("line {number}\n")).collect();
         let shown = last_lines(&[lines.as_bytes(), &[0; 9]].concat());
         assert_eq!(shown.lines().count(), LOG_LINES + 1);

@@ -75,7 +75,7 @@ static long read_option(__u32 index, struct walk *walk)
 
 /* A SYN of the node's own leaves. One of an observed flow is bound to the interface
  * that was observed and to the source that was; with another it must not leave. */
-static __always_inline int judge_own_syn(struct __sk_buff *skb, const struct packet *pkt)
+static __always_inline int check_own_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const __u32 *source = pkt->flow.client.word;
 	struct bpf_sock *sk = skb->sk;
@@ -110,7 +110,7 @@ static __always_inline struct server_options options_of(struct __sk_buff *skb,
 
 /* A SYN leaves; its TCP header is at `at`. Of an observed handshake it shows what NAT
  * and MSS clamping made of it, and where it goes. */
-STEP int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct handshake *handshake;
 	struct server_options options;
@@ -120,7 +120,7 @@ STEP int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	if (!pkt)
 		return TC_ACT_UNSPEC;
 	if (skb->mark & socket_mark)
-		return judge_own_syn(skb, pkt);
+		return check_own_syn(skb, pkt);
 	isn = pkt->tcp.seq;
 	flow = bpf_map_lookup_elem(&leaving, &isn);
 	if (!flow)
@@ -148,12 +148,12 @@ static __always_inline void see_own_syn_ack(const struct flow *flow, __u32 ifind
 	struct profile *profile = find_profile(flow, ifindex);
 
 	if (profile && profile->state == PROFILE_LEARNED)
-		profile->state = PROFILE_PROVED;
+		profile->state = PROFILE_VALIDATED;
 	bpf_map_delete_elem(&trials, flow);
 }
 
 /* A SYN-ACK leaves toward a client; its TCP header is at `at`. */
-STEP int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct handshake *handshake;
 	struct flow flow;
@@ -181,7 +181,7 @@ STEP int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 
 /* A reset leaves toward the client of a trial. The server's come as the node's own
  * word: this one is the host's, which rejects what is delivered to it. */
-STEP int judge_reset(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL int check_reset(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct flow flow;
 
@@ -192,7 +192,7 @@ STEP int judge_reset(struct __sk_buff *skb, const struct packet *pkt)
 }
 
 /* The same by an ICMP error, whose message is at `at`. */
-STEP int judge_unreachable(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int check_unreachable(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct packet quoted = {};
 	__be16 ports[2];
@@ -258,7 +258,7 @@ static __always_inline __u32 kind_of(struct __sk_buff *skb, __u32 at)
 }
 
 /* A packet that is no segment of an open connection; its IP header is at `at`. */
-STEP int look_at(struct __sk_buff *skb, __u32 at)
+GLOBAL int look_at(struct __sk_buff *skb, __u32 at)
 {
 	__u32 kind = kind_of(skb, at);
 	struct packet pkt = {};
@@ -269,11 +269,11 @@ STEP int look_at(struct __sk_buff *skb, __u32 at)
 	if (!at || pkt.fragment)
 		return TC_ACT_UNSPEC;
 	if (kind == ICMP_MESSAGE)
-		return judge_unreachable(skb, &pkt, at);
+		return check_unreachable(skb, &pkt, at);
 	if (!parse_tcp(skb, &pkt, at))
 		return TC_ACT_UNSPEC;
 	if (pkt.tcp.rst)
-		return judge_reset(skb, &pkt);
+		return check_reset(skb, &pkt);
 	if (!pkt.tcp.ack)
 		return see_syn(skb, &pkt, at);
 	see_syn_ack(skb, &pkt, at);

@@ -68,7 +68,7 @@ struct {
 
 /* The verdict on a segment that no socket knows: it goes on, unless it comes late for a
  * relay that has ended and must not. */
-STEP int go_on(const struct packet *pkt)
+GLOBAL int go_on(const struct packet *pkt)
 {
 	struct flow flow;
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::attach::{Hold, Hook, Place};
 use crate::error::Error;
-use crate::lane::{octets, whole};
 use crate::object::{Map, Program};
 use crate::objects::observe::{self, program};
 use crate::objects::types;
 use crate::redirect::{self, Settings};
+use crate::worker_maps::{octets, whole};
 
 /// `TRANSLATED_SOURCE`, `TRANSLATED_DESTINATION`
 const SOURCE: u8 = 1;
@@ -65,7 +65,7 @@ pub enum Trust {
     /// A handshake was observed.
     Learned,
     /// A relay's handshake with the client has worked.
-    Proved,
+    Validated,
     /// A relay got no answer.
     Doubted,
     /// What was forwarded then did.
@@ -113,7 +113,7 @@ impl Profile {
             translated: Translated::from_bits(value.translated),
             trust: match value.state {
                 0 => Trust::Learned,
-                1 => Trust::Proved,
+                1 => Trust::Validated,
                 2 => Trust::Doubted,
                 _ => Trust::Bypassed,
             },

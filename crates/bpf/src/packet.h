@@ -23,7 +23,7 @@
 /* From headers that drag in the C library. */
 #define AF_INET 2
 #define AF_INET6 10
-#define STEP __attribute__((noinline))
+#define GLOBAL __attribute__((noinline))
 #define IP_OFFSET 0x1fff
 #define IP_MF 0x2000
 #define IP6_OFFSET 0xfff8
@@ -80,7 +80,7 @@ enum message {
 	MESSAGE_OUT,     /* the interface by which the observed SYN left */
 };
 
-STEP int count(__u32 stat)
+GLOBAL int count(__u32 stat)
 {
 	__u64 *value = bpf_map_lookup_elem(&stats, &stat);
 
@@ -150,7 +150,7 @@ static __always_inline void note_fragment(struct packet *pkt, bool later, __u32 
 /* Reads the IP header at `at`. Returns the offset of what follows it; 0 for
  * what is never ours: other protocols, IPv6 extension headers (no TCP stack
  * sends them with a SYN) but that of a fragment. */
-STEP __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
+GLOBAL __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct fragment_header part;
 
@@ -219,7 +219,7 @@ static __always_inline struct bpf_fib_lookup route_from(__u32 ifindex, __u32 fam
  * there is a route, and forwarding is on. And whether it would leave where the
  * program sees the answer come back: elsewhere the answer would meet a socket
  * of ours unmarked, and be lost. Returns the interface it would leave by, or 0. */
-STEP __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct bpf_fib_lookup fib;
 	__u32 out;
@@ -281,7 +281,7 @@ static __always_inline enum owner owner_by(struct bpf_sock *sk)
 	return full->state == BPF_TCP_SYN_SENT ? OWNER_CONNECTING : OWNER_OURS;
 }
 
-STEP int owner_of(struct __sk_buff *skb, struct packet *pkt)
+GLOBAL int owner_of(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct bpf_sock *sk;
 	enum owner owner;
@@ -307,9 +307,9 @@ static __always_inline __u32 listener_key(__u32 worker, const struct packet *pkt
 	return worker * 2 + (pkt->family == AF_INET6);
 }
 
-static __always_inline bool has_withdrawn(__u32 worker)
+static __always_inline bool is_draining(__u32 worker)
 {
-	__u32 *set = bpf_map_lookup_elem(&withdrawn, &worker);
+	__u32 *set = bpf_map_lookup_elem(&draining, &worker);
 
 	return set && *set;
 }
@@ -318,7 +318,7 @@ static __always_inline bool has_withdrawn(__u32 worker)
  * to what it has begun. */
 static __always_inline bool is_followed(void)
 {
-	return has_withdrawn(workers);
+	return is_draining(workers);
 }
 
 /* Has routing deliver the packet locally. The kernel finds its socket by

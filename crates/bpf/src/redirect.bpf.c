@@ -4,17 +4,17 @@
  * workers' listeners, without NAT and without a rule per port.
  *
  * redirect       tc ingress on every interface
- * widen_window   sockops, only when a rule sets an initial window
+ * set_initial_cwnd   sockops, only when a rule sets an initial window
  *
  * The programs hold no policy: user space writes `rules`, they look it up.
  * While a worker has no listener in `listeners` (not started, or dead) or has
- * `withdrawn` (full, starved, draining), its new flows are left to IP forwarding.
+ * `draining` (full, starved, draining), its new flows are left to IP forwarding.
  *
  * What takes more than a look at a segment is done by the programs of
- * later.bpf.c, which are called by way of `steps`. A node relays before they
+ * later.bpf.c, which are called by way of `tail_calls`. A node relays before they
  * are there: until then flows are opened late.
  */
-#include "gates.h"
+#include "half_open.h"
 #include "observe.h"
 #include "packet.h"
 
@@ -45,19 +45,19 @@ struct {
 	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct address);
-	__type(value, struct peer_start);
-} peer_windows SEC(".maps");
+	__type(value, struct peer_settings);
+} initial_cwnd SEC(".maps");
 
 /* The programs of later.bpf.c. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, STEP_MAX);
+	__uint(max_entries, TAIL_MAX);
 	__type(key, __u32); /* enum step */
 	__type(value, __u32);
-} steps SEC(".maps");
+} tail_calls SEC(".maps");
 
 /* What a rule says about a flow. */
-struct judgement {
+struct verdict {
 	__u16 rule;
 	__u16 window_down;
 	__u16 window_up;
@@ -72,7 +72,7 @@ struct judgement {
 	__u32 generation;
 };
 
-STEP int covers(const struct candidate *rule, const struct packet *pkt)
+GLOBAL int rule_matches(const struct candidate *rule, const struct packet *pkt)
 {
 	const __u32 *client;
 	__u16 port;
@@ -95,27 +95,27 @@ STEP int covers(const struct candidate *rule, const struct packet *pkt)
 struct search {
 	const struct packet *pkt;
 	const struct candidates *found;
-	struct judgement *judgement;
+	struct verdict *verdict;
 	bool matched;
 };
 
 /* Looks at one candidate; 1 ends the search. */
-static long consider(__u32 index, struct search *search)
+static long match_candidate(__u32 index, struct search *search)
 {
 	const struct candidate *rule;
 
 	if (index >= CANDIDATES_MAX || index >= search->found->count)
 		return 1;
 	rule = &search->found->list[index];
-	if (!covers(rule, search->pkt))
+	if (!rule_matches(rule, search->pkt))
 		return 0;
-	search->judgement->rule = rule->rule;
-	search->judgement->window_down = rule->window_down;
-	search->judgement->window_up = rule->window_up;
-	search->judgement->action = rule->action;
-	search->judgement->accept = rule->accept;
-	search->judgement->observe = rule->observe;
-	search->judgement->rounds = rule->rounds;
+	search->verdict->rule = rule->rule;
+	search->verdict->window_down = rule->window_down;
+	search->verdict->window_up = rule->window_up;
+	search->verdict->action = rule->action;
+	search->verdict->accept = rule->accept;
+	search->verdict->observe = rule->observe;
+	search->verdict->rounds = rule->rounds;
 	search->matched = true;
 	return 1;
 }
@@ -123,29 +123,29 @@ static long consider(__u32 index, struct search *search)
 /* Finds the rule for a flow; false when there is none. The trie finds the
  * longest destination prefix; its candidates include those of every shorter
  * prefix. */
-STEP int classify(const struct packet *pkt, struct judgement *judgement)
+GLOBAL int find_rule(const struct packet *pkt, struct verdict *verdict)
 {
-	struct search search = { .pkt = pkt, .judgement = judgement };
+	struct search search = { .pkt = pkt, .verdict = verdict };
 	struct rule_key key = {
 		.prefix_bits = 32 + 128,
 		.generation = generation,
 	};
 
-	if (!pkt || !judgement)
+	if (!pkt || !verdict)
 		return false;
 	key.ip = pkt->flow.server;
-	judgement->generation = key.generation;
+	verdict->generation = key.generation;
 	search.found = bpf_map_lookup_elem(&rules, &key);
 	if (!search.found)
 		return false;
-	bpf_loop(CANDIDATES_MAX, consider, &search, 0);
+	bpf_loop(CANDIDATES_MAX, match_candidate, &search, 0);
 	return search.matched;
 }
 
 /* Addresses that nothing can be sent back to: a reset or a hop upstream for
  * them would fail here, and be blamed on the server. From link-local ones of
  * IPv6 nothing is forwarded (RFC 4291 section 2.5.6). */
-static __always_inline bool is_nobody(const struct packet *pkt)
+static __always_inline bool is_martian(const struct packet *pkt)
 {
 	const __u32 *word = pkt->flow.client.word;
 	__u8 first;
@@ -166,7 +166,7 @@ static __always_inline bool is_nobody(const struct packet *pkt)
  * And where the interface has a strict reverse path filter the route leads back
  * through it. `out` is the interface by which answers will come.
  */
-STEP int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out)
+GLOBAL int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out)
 {
 	struct bpf_fib_lookup fib;
 	__u32 ifindex = skb->ifindex;
@@ -205,25 +205,25 @@ SETTING(setting_least_port);
 
 /* Finds out what becomes of a flow. It is left alone where nobody listens, and
  * where its server, which may look at the port (rsh, NFS), would see another. */
-STEP int judge(const struct packet *pkt, struct judgement *judgement)
+GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
 {
 	struct bpf_sock *listener;
 	__u32 key;
 
-	if (!pkt || !judgement)
+	if (!pkt || !verdict)
 		return ACTION_FORWARD;
-	if (is_nobody(pkt) || !classify(pkt, judgement))
+	if (is_martian(pkt) || !find_rule(pkt, verdict))
 		return ACTION_FORWARD;
 	key = listener_key(this_worker(), pkt);
 	listener = bpf_map_lookup_elem(&listeners, &key);
 	if (!listener)
 		return ACTION_FORWARD;
 	bpf_sk_release(listener);
-	if (judgement->action == ACTION_RELAY && bpf_ntohs(pkt->flow.client_port) < least_port) {
+	if (verdict->action == ACTION_RELAY && bpf_ntohs(pkt->flow.client_port) < least_port) {
 		count(STAT_PORTS);
 		return ACTION_FORWARD;
 	}
-	return judgement->action;
+	return verdict->action;
 }
 
 /* Whether a segment is the first of a connection. */
@@ -252,7 +252,7 @@ static __always_inline bool is_current(const struct profile *profile,
 
 /* What a profile that counts advises. */
 static __always_inline int advice_of(const struct profile *profile, const struct observing *how,
-				     struct judgement *judgement)
+				     struct verdict *verdict)
 {
 	__u32 nearer = profile->client_us < profile->server_us ? profile->client_us :
 								 profile->server_us;
@@ -267,15 +267,15 @@ static __always_inline int advice_of(const struct profile *profile, const struct
 		return ADVICE_FORWARD;
 	}
 	/* Each round trip over the whole way becomes one over its longer half. */
-	if ((__u64)nearer * judgement->rounds < how->gain_min_us) {
+	if ((__u64)nearer * verdict->rounds < how->gain_min_us) {
 		count(STAT_NO_GAIN);
 		return ADVICE_FORWARD;
 	}
-	judgement->out_ifindex = profile->out_ifindex;
-	judgement->mss = profile->syn_mss;
-	if (profile->options.mss && (!judgement->mss || profile->options.mss < judgement->mss))
-		judgement->mss = profile->options.mss;
-	return profile->state == PROFILE_PROVED ? ADVICE_RELAY : ADVICE_TRY;
+	verdict->out_ifindex = profile->out_ifindex;
+	verdict->mss = profile->syn_mss;
+	if (profile->options.mss && (!verdict->mss || profile->options.mss < verdict->mss))
+		verdict->mss = profile->options.mss;
+	return profile->state == PROFILE_VALIDATED ? ADVICE_RELAY : ADVICE_TRY;
 }
 
 /* Forwards a SYN and observes what becomes of it. */
@@ -296,18 +296,18 @@ static __always_inline void observe_handshake(struct __sk_buff *skb, const struc
 
 /* A SYN that its rule would relay. One that is not known to fare well that way is
  * forwarded, with every repetition of it. */
-STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgement *judgement)
+GLOBAL int advise(struct __sk_buff *skb, const struct packet *pkt, struct verdict *verdict)
 {
 	const struct observing *how = how_to_observe();
 	__u64 now = bpf_ktime_get_ns();
 	struct handshake *handshake;
 	struct profile *profile;
-	struct gate *gate;
+	struct half_open *half_open;
 	struct flow flow;
 	__be32 isn;
 	int advice;
 
-	if (!pkt || !judgement || !how)
+	if (!pkt || !verdict || !how)
 		return ADVICE_FORWARD;
 	flow = pkt->flow;
 	isn = pkt->tcp.seq;
@@ -317,8 +317,8 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 		return ADVICE_FORWARD;
 	}
 	/* A repetition of what is being relayed. */
-	gate = find_gate(&flow);
-	if (gate && gate->isn == isn)
+	half_open = find_half_open(&flow);
+	if (half_open && half_open->isn == isn)
 		return ADVICE_RELAY;
 	if (is_blocked(now)) {
 		count(STAT_BLOCKED);
@@ -328,7 +328,7 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 	if (profile && is_current(profile, how, now)) {
 		if (bpf_map_lookup_elem(&forwarded, &flow))
 			return ADVICE_FORWARD;
-		advice = advice_of(profile, how, judgement);
+		advice = advice_of(profile, how, verdict);
 		if (advice == ADVICE_TRY)
 			bpf_map_update_elem(&trials, &flow, &profile->state, BPF_ANY);
 		if (advice != ADVICE_FORWARD && profile->translated)
@@ -341,15 +341,15 @@ STEP int advise(struct __sk_buff *skb, const struct packet *pkt, struct judgemen
 
 /* Takes advice on a SYN that its rule would relay; returns what is done with it. What
  * is tried waits for the server's answer: only then is there a way back. */
-static __always_inline int heed(struct __sk_buff *skb, const struct packet *pkt,
-				struct judgement *judgement)
+static __always_inline int apply_advice(struct __sk_buff *skb, const struct packet *pkt,
+				struct verdict *verdict)
 {
-	switch (advise(skb, pkt, judgement)) {
+	switch (advise(skb, pkt, verdict)) {
 	case ADVICE_RELAY:
 		return ACTION_RELAY;
 	case ADVICE_TRY:
-		judgement->accept = ACCEPT_STRICT;
-		judgement->trial = true;
+		verdict->accept = ACCEPT_STRICT;
+		verdict->trial = true;
 		count(STAT_TRIALS);
 		return ACTION_RELAY;
 	}
@@ -360,45 +360,45 @@ static __always_inline int heed(struct __sk_buff *skb, const struct packet *pkt,
  * same tuple. */
 static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pkt, bool waiting)
 {
-	struct judgement judgement = {};
+	struct verdict verdict = {};
 	__u32 worker = this_worker();
 	__u32 action, out;
 
-	action = judge(pkt, &judgement);
-	if (action == ACTION_RELAY && judgement.observe)
-		action = heed(skb, pkt, &judgement);
+	action = lookup_rule(pkt, &verdict);
+	if (action == ACTION_RELAY && verdict.observe)
+		action = apply_advice(skb, pkt, &verdict);
 	if (action == ACTION_FORWARD && !waiting)
 		return TC_ACT_UNSPEC;
 	out = forwardable(skb, pkt);
 	/* With its last hop it has come where a router drops it and says so. */
 	if (!out || hop_limit(pkt) <= 1 || !answerable(skb, pkt, out))
 		return TC_ACT_UNSPEC;
-	skb->cb[MESSAGE_RULE] = judgement.generation << 16 | judgement.rule;
+	skb->cb[MESSAGE_RULE] = verdict.generation << 16 | verdict.rule;
 	skb->cb[MESSAGE_ACTION] = action | waiting << 8;
-	skb->cb[MESSAGE_ACCEPT] = judgement.accept | judgement.trial << 8 | judgement.mss << 16;
-	skb->cb[MESSAGE_OUT] = judgement.out_ifindex;
-	bpf_tail_call(skb, &steps, STEP_OPEN_FLOW);
+	skb->cb[MESSAGE_ACCEPT] = verdict.accept | verdict.trial << 8 | verdict.mss << 16;
+	skb->cb[MESSAGE_OUT] = verdict.out_ifindex;
+	bpf_tail_call(skb, &tail_calls, TAIL_OPEN_FLOW);
 	/* Not there yet: early becomes late; strict cannot be kept, so forward. */
-	if (action != ACTION_RELAY || judgement.accept == ACCEPT_STRICT || waiting ||
-	    has_withdrawn(worker))
+	if (action != ACTION_RELAY || verdict.accept == ACCEPT_STRICT || waiting ||
+	    is_draining(worker))
 		return TC_ACT_UNSPEC;
 	count(STAT_REDIRECTED);
 	return give(skb, listener_key(worker, pkt));
 }
 
 /* Bytes of a TCP header that an option of ours fits in. */
-#define HERALD_HEADER_MIN (20 + 16)
+#define SYN_OPTION_HEADER_MIN (20 + 16)
 
-/* Whether a segment may herald a flow: it opens a connection to a listener of
+/* Whether a segment may announce a flow: it opens a connection to a listener of
  * ours, is meant for this host, and has options enough. */
-static __always_inline bool may_herald(struct __sk_buff *skb, const struct packet *pkt)
+static __always_inline bool may_send_syn_option(struct __sk_buff *skb, const struct packet *pkt)
 {
-	return pkt->family == AF_INET && pkt->tcp.doff * 4 >= HERALD_HEADER_MIN &&
+	return pkt->family == AF_INET && pkt->tcp.doff * 4 >= SYN_OPTION_HEADER_MIN &&
 	       opens(&pkt->tcp) && !forwardable(skb, pkt);
 }
 
 /* A SYN goes on, and so does all that comes after it. */
-STEP int unhide(const struct packet *pkt)
+GLOBAL int unhide(const struct packet *pkt)
 {
 	struct flow flow;
 
@@ -418,8 +418,8 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 		return TC_ACT_UNSPEC;
 	owner = owner_of(skb, pkt);
 	if (owner == OWNER_LISTENER) {
-		if (may_herald(skb, pkt))
-			bpf_tail_call(skb, &steps, STEP_HEAR_HERALD);
+		if (may_send_syn_option(skb, pkt))
+			bpf_tail_call(skb, &tail_calls, TAIL_PARSE_SYN_OPTION);
 		owner = OWNER_NONE;
 	}
 	if ((owner == OWNER_NONE || owner == OWNER_WAITING) && opens(&pkt->tcp)) {
@@ -431,13 +431,13 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 	switch (owner) {
 	case OWNER_NONE:
 		if (pkt->tcp.ack && !pkt->tcp.syn && !pkt->tcp.rst && !pkt->tcp.fin)
-			bpf_tail_call(skb, &steps, STEP_CHECK_COOKIE);
+			bpf_tail_call(skb, &tail_calls, TAIL_CHECK_COOKIE);
 		return go_on(pkt);
 	case OWNER_HOST:
 		return TC_ACT_UNSPEC;
 	case OWNER_CONNECTING:
 		if (pkt->tcp.syn && pkt->tcp.ack)
-			bpf_tail_call(skb, &steps, STEP_HOLD_SYN_ACK);
+			bpf_tail_call(skb, &tail_calls, TAIL_HOLD_SYN_ACK);
 		return deliver(skb);
 	case OWNER_OURS:
 		return deliver(skb);
@@ -478,19 +478,19 @@ int redirect(struct __sk_buff *skb)
 	skb->cb[MESSAGE_L2_BYTES] = device->l2_bytes;
 	if (pkt.fragment) {
 		if (pkt.protocol == IPPROTO_TCP)
-			bpf_tail_call(skb, &steps, STEP_CLAIM_FRAGMENT);
+			bpf_tail_call(skb, &tail_calls, TAIL_REDIRECT_FRAGMENT);
 		return TC_ACT_UNSPEC;
 	}
 	if (pkt.protocol == IPPROTO_TCP)
 		return on_tcp(skb, &pkt, at);
 	if (pkt.protocol == (pkt.family == AF_INET ? IPPROTO_ICMP : IPPROTO_ICMPV6) &&
 	    icmp_error(skb, &pkt, at))
-		bpf_tail_call(skb, &steps, STEP_CLAIM_ERROR);
+		bpf_tail_call(skb, &tail_calls, TAIL_REDIRECT_ICMP_ERROR);
 	return TC_ACT_UNSPEC;
 }
 
 /* What a node's way bears in the round trip that the handshake took. */
-static __always_inline __u32 peer_window(const struct peer_start *start, __u32 rtt_us, __u32 mss)
+static __always_inline __u32 initial_cwnd_of(const struct peer_settings *start, __u32 rtt_us, __u32 mss)
 {
 	__u64 segments = (__u64)start->rate * (rtt_us ? rtt_us : start->rtt_us) / 1000;
 
@@ -508,14 +508,14 @@ SETTING(setting_netns);
  * Only here does the kernel take one (TCP_BPF_IW). A node in another network
  * namespace may be in the same cgroup: its sockets are its own. */
 SEC("sockops")
-int widen_window(struct bpf_sock_ops *ctx)
+int set_initial_cwnd(struct bpf_sock_ops *ctx)
 {
 	bool passive = ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
-	struct judgement judgement = {};
+	struct verdict verdict = {};
 	struct packet pkt = {};
 	struct bpf_sock *sk = ctx->sk;
 	struct address *remote, *local;
-	struct peer_start *of_peer;
+	struct peer_settings *of_peer;
 	int window;
 
 	if (!passive && ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
@@ -534,18 +534,18 @@ int widen_window(struct bpf_sock_ops *ctx)
 			local->word[i] = ctx->local_ip6[i];
 		}
 	}
-	of_peer = bpf_map_lookup_elem(&peer_windows, remote);
+	of_peer = bpf_map_lookup_elem(&initial_cwnd, remote);
 	if (of_peer) {
-		window = peer_window(of_peer, ctx->srtt_us >> 3, ctx->mss_cache);
+		window = initial_cwnd_of(of_peer, ctx->srtt_us >> 3, ctx->mss_cache);
 		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 		return 1;
 	}
 	/* Of the ports only the server's counts; `remote_port` has its two bytes
 	 * in network order in the upper half. */
 	pkt.flow.server_port = passive ? bpf_htons(ctx->local_port) : ctx->remote_port >> 16;
-	if (!classify(&pkt, &judgement))
+	if (!find_rule(&pkt, &verdict))
 		return 1;
-	window = passive ? judgement.window_down : judgement.window_up;
+	window = passive ? verdict.window_down : verdict.window_up;
 	if (window)
 		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 	return 1;

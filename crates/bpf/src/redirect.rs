@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use crate::attach::{Hold, Hook, Place};
 use crate::cgroup;
+use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
-use crate::herald::Sender;
-use crate::lane::{Lane, PeerStart};
-use crate::later::{Later, Tools};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
@@ -20,7 +18,9 @@ use crate::observe::{self, Known, Observer, Observing};
 use crate::ring;
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::stats;
+use crate::syn_option::Sender;
 use crate::sys;
+use crate::worker_maps::{PeerSettings, WorkerHandle};
 
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
@@ -83,9 +83,9 @@ pub struct Maps {
     maps: Vec<Arc<Map>>,
     /// By worker.
     rings: Vec<OnceLock<Arc<Map>>>,
-    tools: Arc<OnceLock<Tools>>,
+    tail_call_maps: Arc<OnceLock<TailCalls>>,
     /// What sockets are to say in their SYN, once a program looks at it.
-    heralds: Arc<OnceLock<Arc<Map>>>,
+    syn_options: Arc<OnceLock<Arc<Map>>>,
 }
 
 /// The loaded programs of one node.
@@ -93,12 +93,12 @@ pub struct Redirect {
     shared: Arc<Maps>,
     program: Program,
     /// The window program, if it may be wanted.
-    widen_window: Option<Program>,
+    set_initial_cwnd: Option<Program>,
     /// That of the rules in force.
     generation: u8,
     holds: HashMap<u32, Holds>,
     /// The other programs, once the node has settled.
-    later: Option<Later>,
+    deferred: Option<Deferred>,
     observer: Option<Observer>,
     /// Some rule observes, or did: what was tried under it goes on under the next.
     observes: bool,
@@ -108,10 +108,10 @@ pub struct Redirect {
     /// The cgroup of this process, if the window program may be wanted.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<OwnedFd>,
-    /// The program that sends heralds, once some peer is to have them.
+    /// The program that sends SYN options, once some peer is to have them.
     sender: Option<Sender>,
-    /// Addresses whose heralds count.
-    heralding: Vec<[u8; 16]>,
+    /// Addresses whose SYN options count.
+    syn_option_peers: Vec<[u8; 16]>,
     prefixes: Vec<(u8, PrefixSpec)>,
     /// Those with a window.
     peers: Vec<[u8; 16]>,
@@ -142,10 +142,10 @@ impl Maps {
         let object = &redirect::OBJECT;
         let entries = |number| match number {
             map::LISTENERS => Some(2 * settings.workers),
-            map::WITHDRAWN => Some(settings.workers + 1),
+            map::DRAINING => Some(settings.workers + 1),
             map::PROFILES => Some(settings.profiles_max),
-            map::GATES => Some(settings.half_open.max(1)),
-            map::GATES_KEPT => Some(settings.half_open_reserve.max(1)),
+            map::HALF_OPEN_FLOWS => Some(settings.half_open.max(1)),
+            map::HALF_OPEN_RESERVE => Some(settings.half_open_reserve.max(1)),
             _ => None,
         };
         let numbers = 0..object.maps.len();
@@ -154,8 +154,8 @@ impl Maps {
             settings,
             maps: maps.collect::<Result<_, _>>()?,
             rings: (0..settings.workers).map(|_| OnceLock::new()).collect(),
-            tools: Arc::default(),
-            heralds: Arc::default(),
+            tail_call_maps: Arc::default(),
+            syn_options: Arc::default(),
         })
     }
 
@@ -163,17 +163,17 @@ impl Maps {
     ///
     /// # Errors
     /// [`Error::Map`] when its ring cannot be made.
-    pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
+    pub fn worker_maps(&self, worker: u16) -> Result<WorkerHandle, Error> {
         let hold = |map: usize| Arc::clone(&self.maps[map]);
-        Ok(Lane {
+        Ok(WorkerHandle {
             worker,
             ring: self.ring(&self.rings[usize::from(worker)])?,
-            withdrawn: hold(map::WITHDRAWN),
+            draining: hold(map::DRAINING),
             listeners: hold(map::LISTENERS),
-            peer_windows: hold(map::PEER_WINDOWS),
-            tools: Arc::clone(&self.tools),
-            heralds: Arc::clone(&self.heralds),
-            gates: [hold(map::GATES), hold(map::GATES_KEPT)],
+            initial_cwnd: hold(map::INITIAL_CWND),
+            tail_call_maps: Arc::clone(&self.tail_call_maps),
+            syn_options: Arc::clone(&self.syn_options),
+            half_open_flows: [hold(map::HALF_OPEN_FLOWS), hold(map::HALF_OPEN_RESERVE)],
             profiles: hold(map::PROFILES),
             blocked: hold(map::BLOCKED),
         })
@@ -211,13 +211,13 @@ impl Redirect {
         };
         let load = |number| object.load(number, &types, &shared.maps, &constants.in_order());
         let program = load(program::REDIRECT)?;
-        let widen_window = settings.windows.then(|| load(program::WIDEN_WINDOW));
+        let set_initial_cwnd = settings.windows.then(|| load(program::SET_INITIAL_CWND));
         Ok(Self {
             program,
-            widen_window: widen_window.transpose()?,
+            set_initial_cwnd: set_initial_cwnd.transpose()?,
             generation: FIRST_GENERATION - 1,
             holds: HashMap::new(),
-            later: None,
+            deferred: None,
             observer: None,
             observes: false,
             observing: Observing {
@@ -229,7 +229,7 @@ impl Redirect {
             cgroup: settings.windows.then(own_cgroup),
             windows: None,
             sender: None,
-            heralding: Vec::new(),
+            syn_option_peers: Vec::new(),
             prefixes: Vec::new(),
             peers: Vec::new(),
             shared,
@@ -240,8 +240,8 @@ impl Redirect {
     ///
     /// # Errors
     /// [`Error::Map`] when its ring cannot be made.
-    pub fn lane(&self, worker: u16) -> Result<Lane, Error> {
-        self.shared.lane(worker)
+    pub fn worker_maps(&self, worker: u16) -> Result<WorkerHandle, Error> {
+        self.shared.worker_maps(worker)
     }
 
     /// Puts rules in force, all at once, and returns the generation that
@@ -288,13 +288,13 @@ impl Redirect {
     /// others as rules say. Addresses are 16 bytes, v4-mapped for IPv4.
     ///
     /// # Errors
-    /// [`Error::WindowsAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`],
+    /// [`Error::InitialCwndAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`],
     /// [`Error::Map`].
-    pub fn set_peer_starts(&mut self, starts: &[([u8; 16], PeerStart)]) -> Result<(), Error> {
+    pub fn set_peer_starts(&mut self, starts: &[([u8; 16], PeerSettings)]) -> Result<(), Error> {
         if !starts.is_empty() {
             self.attach_windows()?;
         }
-        let map = self.shared.get(map::PEER_WINDOWS);
+        let map = self.shared.get(map::INITIAL_CWND);
         for address in std::mem::take(&mut self.peers) {
             map.delete(&address)?;
         }
@@ -305,18 +305,18 @@ impl Redirect {
         Ok(())
     }
 
-    /// Has SYNs from these addresses herald flows, and those of others not.
+    /// Has SYNs from these addresses announce flows, and those of others not.
     /// Addresses are 16 bytes, v4-mapped for IPv4.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn set_heralding(&mut self, addresses: &[[u8; 16]]) -> Result<(), Error> {
-        let map = self.shared.get(map::HERALD_PEERS);
+    pub fn set_syn_option_peers(&mut self, addresses: &[[u8; 16]]) -> Result<(), Error> {
+        let map = self.shared.get(map::SYN_OPTION_PEERS);
         for address in addresses {
             map.update(address, &1_u32.to_ne_bytes())?;
         }
-        // Last: who stays is never a stranger.
-        let former = std::mem::replace(&mut self.heralding, addresses.to_vec());
+        // Last: who stays is never an unauthorized sender.
+        let former = std::mem::replace(&mut self.syn_option_peers, addresses.to_vec());
         let gone = former.iter().filter(|address| !addresses.contains(address));
         for address in gone {
             map.delete(address)?;
@@ -324,26 +324,26 @@ impl Redirect {
         Ok(())
     }
 
-    /// Lets workers send heralds.
+    /// Lets workers send SYN options.
     ///
     /// # Errors
-    /// [`Error::HeraldsAtStart`], [`Error::HeraldCgroup`], [`Error::Load`],
+    /// [`Error::SynOptionsAtStart`], [`Error::SynOptionCgroup`], [`Error::Load`],
     /// [`Error::AttachCgroup`].
-    pub fn send_heralds(&mut self) -> Result<(), Error> {
+    pub fn send_syn_options(&mut self) -> Result<(), Error> {
         if self.sender.is_some() {
             return Ok(());
         }
         let cgroup = match &self.cgroup {
             Some(Ok(cgroup)) => cgroup,
             Some(Err(error)) => {
-                return Err(Error::HeraldCgroup {
+                return Err(Error::SynOptionCgroup {
                     reason: error.to_string(),
                 });
             }
-            None => return Err(Error::HeraldsAtStart),
+            None => return Err(Error::SynOptionsAtStart),
         };
         let sender = Sender::attach(&self.shared.maps[map::STATS], cgroup.as_fd())?;
-        self.shared.heralds.get_or_init(|| sender.heralds());
+        self.shared.syn_options.get_or_init(|| sender.syn_options());
         self.sender = Some(sender);
         Ok(())
     }
@@ -366,14 +366,14 @@ impl Redirect {
         if self.windows.is_some() {
             return Ok(());
         }
-        let (program, cgroup) = match (&self.widen_window, &self.cgroup) {
+        let (program, cgroup) = match (&self.set_initial_cwnd, &self.cgroup) {
             (Some(program), Some(Ok(cgroup))) => (program, cgroup),
             (_, Some(Err(error))) => {
                 return Err(Error::Cgroup {
                     reason: error.to_string(),
                 });
             }
-            _ => return Err(Error::WindowsAtStart),
+            _ => return Err(Error::InitialCwndAtStart),
         };
         let cgroup = cgroup.as_raw_fd().cast_unsigned();
         let attached = sys::link(program.as_fd(), cgroup, SOCK_OPS);
@@ -411,7 +411,7 @@ impl Redirect {
             hook: Hook::Ingress,
             successions,
         };
-        let ingress = if self.later.is_some() {
+        let ingress = if self.deferred.is_some() {
             Hold::lasting(program, place)
         } else {
             Hold::quick(program, place)
@@ -487,10 +487,12 @@ impl Redirect {
         let shared = &self.shared;
         let rings = shared.rings.iter().map(|place| shared.ring(place));
         let rings: Vec<_> = rings.collect::<Result<_, _>>()?;
-        let later = Later::load(&shared.settings, &shared.maps, &rings)?;
-        shared.tools.get_or_init(|| later.tools());
-        later.step_into(shared.get(map::STEPS))?;
-        self.later = Some(later);
+        let deferred = Deferred::load(&shared.settings, &shared.maps, &rings)?;
+        shared
+            .tail_call_maps
+            .get_or_init(|| deferred.tail_call_maps());
+        deferred.tail_call_into(shared.get(map::TAIL_CALLS))?;
+        self.deferred = Some(deferred);
         for holds in self.holds.values_mut() {
             holds.ingress.settle(&self.program);
         }
@@ -529,7 +531,7 @@ impl Redirect {
         let behind_the_workers = self.shared.settings.workers.to_ne_bytes();
         let value = u32::from(followed).to_ne_bytes();
         self.shared
-            .get(map::WITHDRAWN)
+            .get(map::DRAINING)
             .update(&behind_the_workers, &value)
     }
 
@@ -554,12 +556,15 @@ impl Redirect {
     /// The loaded programs and their names, for the tests.
     #[doc(hidden)]
     pub fn programs(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
-        let later = self.later.iter().flat_map(|later| later.programs.iter());
-        let first = std::iter::once(&self.program).chain(&self.widen_window);
+        let deferred = self
+            .deferred
+            .iter()
+            .flat_map(|deferred| deferred.programs.iter());
+        let first = std::iter::once(&self.program).chain(&self.set_initial_cwnd);
         let sender = self.sender.iter().map(|sender| &sender.program);
         let observer = self.observer.iter().map(|observer| &observer.program);
         let first = first.chain(sender).chain(observer);
-        let all = first.chain(later.map(Arc::as_ref));
+        let all = first.chain(deferred.map(Arc::as_ref));
         all.map(|program| (program.name, program.as_fd())).collect()
     }
 
@@ -570,15 +575,16 @@ impl Redirect {
         holds.filter(|holds| holds.egress.is_some()).count()
     }
 
-    /// How many flows have a gate, in the budget for everybody and in the
+    /// How many flows have a half-open entry, in the budget for everybody and in the
     /// reserve; for the tests.
     ///
     /// # Errors
     /// [`Error::Map`], [`Error::Unsettled`].
     #[doc(hidden)]
-    pub fn gates(&self) -> Result<(usize, usize), Error> {
-        let [gates, kept] = [map::GATES, map::GATES_KEPT].map(|map| self.shared.get(map));
-        Ok((gates.count()?, kept.count()?))
+    pub fn half_open_flows(&self) -> Result<(usize, usize), Error> {
+        let [half_open_flows, kept] =
+            [map::HALF_OPEN_FLOWS, map::HALF_OPEN_RESERVE].map(|map| self.shared.get(map));
+        Ok((half_open_flows.count()?, kept.count()?))
     }
 
     /// Runs the redirect program on a frame, with the start of a `struct

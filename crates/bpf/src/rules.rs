@@ -286,8 +286,9 @@ mod tests {
             .collect()
     }
 
+    // promise: R1
     #[test]
-    fn a_longer_prefix_holds_the_rules_of_the_shorter_ones_behind_its_own() {
+    fn longer_prefix_inherits_rules() {
         let rules = [
             rule(vec![], vec![]),
             rule(vec![v4(10, 0, 8)], vec![(80, 80)]),
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn narrower_ports_come_first_then_the_order_of_the_list() {
+    fn narrower_ports_first() {
         let rules = [
             rule(vec![], vec![(0, 65535)]),
             rule(vec![], vec![(80, 90)]),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_rules_for_one_prefix_are_refused_by_name() {
+    fn too_many_rules() {
         let rules = vec![rule(vec![v4(10, 0, 8)], vec![]); CANDIDATES_MAX + 1];
         let error = compile(&rules).unwrap_err().to_string();
         assert!(error.contains("33 rules"), "{error}");

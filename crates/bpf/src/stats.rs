@@ -10,7 +10,7 @@ const CPUS_MAX: usize = 8192;
 const STATS: [(&str, &str); 19] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
-        "gates_full",
+        "half_open_full",
         "SYNs that found no room in the half-open budget.",
     ),
     (
@@ -22,11 +22,11 @@ const STATS: [(&str, &str); 19] = [
     ("icmp_errors", "ICMP errors handed to our sockets."),
     ("suspects", "Early flows made strict by an earlier failure."),
     (
-        "heralds_refused",
+        "syn_options_refused",
         "SYNs with a chain header from addresses that may not send one.",
     ),
     (
-        "heralds_left_out",
+        "syn_options_left_out",
         "Chain headers that the SYN they were for had no room for.",
     ),
     (

@@ -66,7 +66,7 @@ static long add_words(__u32 index, struct summing *summing)
 }
 
 /* Finds the sum of a part. Where it fails, `at` stays before `end`. */
-STEP int add_up(struct __sk_buff *skb, struct part *part)
+GLOBAL int add_up(struct __sk_buff *skb, struct part *part)
 {
 	struct summing summing = { .skb = skb };
 
@@ -126,7 +126,7 @@ static __always_inline __u64 pseudo_header(const struct packet *pkt, __u32 tcp_b
  * The kernel sees to that for its own handshake, but the server would have been
  * asked by then. One that has not left its host yet may have an unfinished
  * checksum, the sum of the pseudo header (CHECKSUM_PARTIAL). */
-STEP int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct part tcp = { .start = at, .at = at };
 	__u64 pseudo;
@@ -194,7 +194,7 @@ static long look_at_option(__u32 index, struct option_look *look)
 /* Whether a SYN asks for what only the host that it is meant for can do: to be
  * signed with a key (RFC 2385, RFC 5925), or to join a connection that is there
  * (RFC 8684 section 3.2). And whether its options cannot be read. */
-STEP int is_foreign(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int is_foreign(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct option_look look = { .skb = skb, .at = at + sizeof(struct tcphdr) };
 

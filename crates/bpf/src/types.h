@@ -84,27 +84,27 @@ struct candidates {
 };
 
 /* With which congestion window connections with a node start. */
-struct peer_start {
+struct peer_settings {
 	__u32 segments; /* no less */
 	__u32 rate; /* bytes per millisecond: what a round trip takes at it */
 	__u32 rtt_us; /* for one that is accepted with its SYN, before it has a round trip */
 };
 
-/* What may happen to the client's SYN while its gate stands. */
-enum gate_syn {
+/* What may happen to the client's SYN while its half-open entry stands. */
+enum half_open_syn {
 	SYN_ADMITTED, /* it went to the listener */
 	SYN_HELD,     /* the worker has it, until the server answered */
 	SYN_PASSED,   /* it was forwarded, the flow is not ours */
 };
 
 /*
- * Stands from a SYN until its client proved itself. While it stands, the
+ * Stands from a SYN until its client was validated. While it stands, the
  * server's SYN-ACK goes to the worker instead of the upstream socket.
  */
-struct gate {
+struct half_open {
 	__u32 isn; /* of the SYN that made it */
 	__u16 worker;
-	__u8 syn; /* enum gate_syn */
+	__u8 syn; /* enum half_open_syn */
 	__u8 pad;
 };
 
@@ -130,7 +130,7 @@ struct server_options {
 /* What happens to SYNs of a profile. */
 enum profile_state {
 	PROFILE_LEARNED,  /* a handshake was forwarded and observed */
-	PROFILE_PROVED,   /* a relay's handshake with the client has worked too */
+	PROFILE_VALIDATED,   /* a relay's handshake with the client has worked too */
 	PROFILE_DOUBTED,  /* a relay got no answer: forward, and see what gets one */
 	PROFILE_BYPASSED, /* what is forwarded gets answers that a relay does not */
 };
@@ -181,15 +181,15 @@ struct observing {
 	__u32 gain_min_us; /* what a relay has to save at least */
 };
 
-/* An option of a SYN that heralds a flow (docs/protocol.md). */
-#define HERALD_KIND 253
-#define HERALD_KIND_OTHER 254 /* is read as well */
-#define HERALD_EXPERIMENT 0x5048
-#define HERALD_MAX 20
+/* An option of a SYN that announces a flow (docs/protocol.md). */
+#define SYN_OPTION_KIND 253
+#define SYN_OPTION_KIND_OTHER 254 /* is read as well */
+#define SYN_OPTION_EXID 0x5048
+#define SYN_OPTION_MAX 20
 
 /* The option as it is sent. */
-struct herald {
-	__u8 option[HERALD_MAX];
+struct syn_option {
+	__u8 option[SYN_OPTION_MAX];
 	__u8 bytes; /* of the option: 16 or 20 */
 	__u8 tried; /* SYNs there were */
 	__u8 pad[2];
@@ -213,8 +213,8 @@ enum event_kind {
 	EVENT_SYN,     /* a flow to relay begins */
 	EVENT_SYN_ACK, /* its server answered; the segment is held here */
 	EVENT_REJECT,  /* a SYN to answer with a reset */
-	EVENT_HERALD,  /* a SYN for this node itself heralds a flow */
-	EVENT_STRANGER, /* the same from whom nothing is taken so; it went its way */
+	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
+	EVENT_UNAUTHORIZED, /* the same from whom nothing is taken so; it went its way */
 };
 
 struct event_head {
@@ -226,7 +226,7 @@ struct event_head {
 	__u8 generation;
 	__u8 kind;	/* enum event_kind */
 	__u8 accept;	/* enum accept_mode */
-	__u8 kept;	/* the gate is in `gates_kept` */
+	__u8 kept;	/* the half-open entry is in `half_open_reserve` */
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
 	__u8 trial;	/* the first that is relayed after it was observed */
 	__u16 mss;	/* the smaller of those observed, as they left; 0: no limit */
@@ -244,25 +244,25 @@ _Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 
 /* The programs that `redirect` calls to go on with a packet. */
 enum step {
-	STEP_OPEN_FLOW,      /* a SYN */
-	STEP_CHECK_COOKIE,   /* an ACK that no socket knows */
-	STEP_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
-	STEP_CLAIM_ERROR,    /* an ICMP error */
-	STEP_CLAIM_FRAGMENT, /* part of a segment */
-	STEP_HEAR_HERALD,    /* a SYN with options for a listener of ours */
-	STEP_MAX,
+	TAIL_OPEN_FLOW,      /* a SYN */
+	TAIL_CHECK_COOKIE,   /* an ACK that no socket knows */
+	TAIL_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
+	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
+	TAIL_REDIRECT_FRAGMENT, /* part of a segment */
+	TAIL_PARSE_SYN_OPTION,    /* a SYN with options for a listener of ours */
+	TAIL_MAX,
 };
 
 enum stat {
 	STAT_REDIRECTED,    /* SYNs given to a listener */
-	STAT_GATES_FULL,    /* no room for a gate: late, or forwarded if strict */
+	STAT_HALF_OPEN_FULL,    /* no room for a half-open entry: late, or forwarded if strict */
 	STAT_EVENTS_LOST,   /* ring full: late, or forwarded if strict */
 	STAT_COOKIES,       /* handshakes completed by SYN cookie */
 	STAT_RENEWALS,      /* SYNs that found a TIME_WAIT socket */
 	STAT_ICMP,          /* ICMP errors handed to our sockets */
 	STAT_SUSPECTS,      /* early flows made strict by an earlier failure */
-	STAT_HERALDS_REFUSED, /* heralds from who may send none */
-	STAT_HERALDS_LEFT_OUT, /* heralds that their SYN had no room for */
+	STAT_SYN_OPTIONS_REFUSED, /* SYN options from who may send none */
+	STAT_SYN_OPTIONS_LEFT_OUT, /* SYN options that their SYN had no room for */
 	STAT_PORTS,         /* SYNs forwarded for a port that the node may not bind to */
 	STAT_OBSERVED,      /* SYNs forwarded to observe their handshakes */
 	STAT_LEARNED,       /* handshakes that a profile was learned from */

@@ -5,7 +5,7 @@
 //! Every chain and every list of ways has a sum of its own, and they are added modulo 2^64. So their
 //! order does not matter, and whoever changes one need not look at the others.
 
-use crate::message::{NodeNumber, NumberedChain, Stamp, Ways};
+use crate::message::{NodeNumber, NumberedChain, PlanVersion, Routes};
 
 /// What the sums of a chain and of ways begin with, so that one is never taken for the other.
 const CHAIN: u64 = 1;
@@ -23,13 +23,13 @@ pub(crate) fn numbered(numbered: &NumberedChain) -> u64 {
 }
 
 /// The sum of the ways to an egress.
-pub(crate) fn ways(ways: &Ways) -> u64 {
-    let choices = ways.choices.iter().map(Vec::as_slice);
-    ways_by(ways.egress, &ways.classes, choices)
+pub(crate) fn routes(routes: &Routes) -> u64 {
+    let choices = routes.choices.iter().map(Vec::as_slice);
+    routes_by(routes.egress, &routes.classes, choices)
 }
 
 /// The same, of their parts.
-pub(crate) fn ways_by<'a>(
+pub(crate) fn routes_by<'a>(
     egress: NodeNumber,
     classes: &[u8],
     choices: impl Iterator<Item = &'a [u32]>,
@@ -44,8 +44,20 @@ pub(crate) fn ways_by<'a>(
 }
 
 /// The checksum of rows: of their stamp, their classes and `parts`, the sums added up.
-pub(crate) fn whole(stamp: Stamp, sizes: &[u64], access_us: &[u32], parts: u64) -> u64 {
-    let mut sum = over(WHOLE, [stamp.epoch, stamp.version, length(sizes.len())]);
+pub(crate) fn whole(
+    plan_version: PlanVersion,
+    sizes: &[u64],
+    access_us: &[u32],
+    parts: u64,
+) -> u64 {
+    let mut sum = over(
+        WHOLE,
+        [
+            plan_version.epoch,
+            plan_version.version,
+            length(sizes.len()),
+        ],
+    );
     sum = over(sum, sizes.iter().copied());
     sum = over(sum, access_us.iter().map(|&us| us.into()));
     over(sum, [parts])
@@ -73,21 +85,26 @@ mod tests {
 
     /// The example of `docs/protocol.md`.
     #[test]
-    fn sums_are_what_the_document_says() {
+    fn checksums_as_documented() {
         let chain = chain(70_000, [1, 2, 3]);
         assert_eq!(chain, 0x88ef_2bcf_a1cf_23c1);
-        let ways = ways(&Ways {
+        let routes = routes(&Routes {
             egress: 3,
             classes: vec![0, 1],
             choices: vec![vec![0], vec![70_000, 0]],
         });
-        assert_eq!(ways, 0xb431_fbc8_4072_43cb);
-        let stamp = Stamp {
+        assert_eq!(routes, 0xb431_fbc8_4072_43cb);
+        let plan_version = PlanVersion {
             epoch: 1,
             version: 5,
         };
-        let rows = whole(stamp, &[15_000, 450_000], &[0], chain.wrapping_add(ways));
-        assert_eq!(rows, 0x797b_bee3_20d3_4792);
+        let update = whole(
+            plan_version,
+            &[15_000, 450_000],
+            &[0],
+            chain.wrapping_add(routes),
+        );
+        assert_eq!(update, 0x797b_bee3_20d3_4792);
     }
 
     #[test]
@@ -96,18 +113,21 @@ mod tests {
         assert_ne!(chain(1, nodes), chain(2, nodes));
         assert_ne!(chain(1, nodes), chain(1, [1, 3, 2]));
         assert_ne!(chain(1, [1, 2]), chain(1, [1, 2, 0]));
-        let one = Ways {
+        let one = Routes {
             egress: 2,
             classes: vec![0, 1],
             choices: vec![vec![7], vec![8, 9]],
         };
         let mut other = one.clone();
         other.choices = vec![vec![7, 8], vec![9]];
-        assert_ne!(ways(&one), ways(&other));
+        assert_ne!(routes(&one), routes(&other));
         other = one.clone();
         other.classes = vec![1, 0];
-        assert_ne!(ways(&one), ways(&other));
-        let stamp = Stamp::default();
-        assert_ne!(whole(stamp, &[1], &[], 0), whole(stamp, &[], &[1], 0));
+        assert_ne!(routes(&one), routes(&other));
+        let plan_version = PlanVersion::default();
+        assert_ne!(
+            whole(plan_version, &[1], &[], 0),
+            whole(plan_version, &[], &[1], 0)
+        );
     }
 }

@@ -21,7 +21,7 @@ pub const LIST_MAX: usize = 65_536;
 pub const HANDSHAKES_MIN: u32 = 3;
 
 /// Another node takes a prefix over when it is so much nearer: parts of a hundred,
-const BETTER_PERCENT: u64 = 5;
+const SWITCH_GAIN_PERCENT: u64 = 5;
 
 /// and microseconds.
 const BETTER_US: u32 = 2000;
@@ -33,7 +33,7 @@ const RTT_MAX_US: u32 = 30_000_000;
 #[derive(Debug)]
 pub struct Egresses {
     /// How long what a node said counts.
-    life: Duration,
+    ttl: Duration,
     configured: BTreeMap<Prefix, NodeNumber>,
     set: BTreeMap<Prefix, NodeNumber>,
     /// By node, round trips in microseconds and until when they count.
@@ -70,10 +70,10 @@ impl Prefix {
 }
 
 impl Egresses {
-    /// Knows nothing. What nodes say counts for `life`.
-    pub fn new(life: Duration) -> Self {
+    /// Knows nothing. What nodes say counts for `ttl`.
+    pub fn new(ttl: Duration) -> Self {
         Self {
-            life,
+            ttl,
             configured: BTreeMap::new(),
             set: BTreeMap::new(),
             measured: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl Egresses {
             if !is_possible || (known.len() >= PREFIXES_MAX && !is_known) {
                 self.refused += 1;
             } else if handshakes >= HANDSHAKES_MIN {
-                known.insert(prefix, (rtt_us, now + self.life));
+                known.insert(prefix, (rtt_us, now + self.ttl));
             }
         }
     }
@@ -179,7 +179,7 @@ fn takes_over(
     other: (NodeNumber, u32),
 ) -> bool {
     let is_much_nearer = |near: u32, far: u32| {
-        u64::from(near) * 100 <= u64::from(far) * (100 - BETTER_PERCENT)
+        u64::from(near) * 100 <= u64::from(far) * (100 - SWITCH_GAIN_PERCENT)
             && near.saturating_add(BETTER_US) <= far
     };
     match incumbent {
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    fn told(prefix: Prefix, rtt_us: u32) -> Destination {
+    fn sent(prefix: Prefix, rtt_us: u32) -> Destination {
         Destination {
             prefix,
             rtt_us,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_cover_what_begins_like_them() {
+    fn prefixes_match_addresses() {
         let wide = prefix("10.0.0.0/8");
         assert!(wide.covers(&prefix("10.1.0.0/16")) && wide.covers(&wide));
         assert!(!wide.covers(&prefix("11.0.0.0/8")) && !wide.covers(&prefix("0.0.0.0/0")));
@@ -243,12 +243,13 @@ mod tests {
         assert!(!long.is_sound());
     }
 
+    // promise: V7
     #[test]
-    fn the_table_goes_before_what_is_measured() {
+    fn table_before_measurements() {
         let mut egresses = Egresses::new(LIFE);
         let (wide, narrow) = (prefix("10.0.0.0/8"), prefix("10.1.0.0/16"));
         let other = prefix("2001:db8::/32");
-        egresses.measured(1, &[told(narrow, 5), told(other, 5)], Duration::ZERO);
+        egresses.measured(1, &[sent(narrow, 5), sent(other, 5)], Duration::ZERO);
         assert_eq!(list(&mut egresses), [(narrow, 1), (other, 1)]);
         egresses.configure([(wide, 2), (other, 9)].into());
         assert_eq!(list(&mut egresses), [(wide, 2), (other, 1)]);
@@ -257,12 +258,13 @@ mod tests {
         assert_eq!(egresses.table().len(), 1);
     }
 
+    // promise: E4
     #[test]
-    fn the_nearest_has_a_prefix_until_another_is_much_nearer() {
+    fn nearest_node_with_hysteresis() {
         let mut egresses = Egresses::new(LIFE);
         let prefix = prefix("192.0.2.0/24");
         let mut nearest = |node, rtt_us| {
-            egresses.measured(node, &[told(prefix, rtt_us)], Duration::ZERO);
+            egresses.measured(node, &[sent(prefix, rtt_us)], Duration::ZERO);
             list(&mut egresses)[0].1
         };
         assert_eq!(nearest(4, 50_000), 4);
@@ -276,12 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_how_far_what_was_measured_is_and_not_of_noise() {
+    fn distances_reported_without_noise() {
         let mut egresses = Egresses::new(LIFE);
         let (measured, filled) = (prefix("192.0.2.0/24"), prefix("10.0.0.0/8"));
         egresses.configure([(filled, 2)].into());
         let mut far = |rtt_us| {
-            egresses.measured(4, &[told(measured, rtt_us)], Duration::ZERO);
+            egresses.measured(4, &[sent(measured, rtt_us)], Duration::ZERO);
             let list = egresses.list(|_| true, Duration::ZERO);
             list.iter()
                 .map(|egress| (egress.node, egress.rtt_us))
@@ -292,18 +294,19 @@ mod tests {
         assert_eq!(far(55_001), [(2, None), (4, Some(55_001))]);
     }
 
+    // promise: V5
     #[test]
-    fn what_cannot_be_is_refused_and_what_is_old_forgotten() {
+    fn impossible_refused_old_forgotten() {
         let mut egresses = Egresses::new(LIFE);
         let sound = prefix("192.0.2.0/24");
         let few = Destination {
             handshakes: HANDSHAKES_MIN - 1,
-            ..told(sound, 5)
+            ..sent(sound, 5)
         };
         let refused = [
-            told(sound, 0),
-            told(prefix("192.0.2.1/24"), 5),
-            told(sound, u32::MAX),
+            sent(sound, 0),
+            sent(prefix("192.0.2.1/24"), 5),
+            sent(sound, u32::MAX),
         ];
         egresses.measured(1, &refused, Duration::ZERO);
         egresses.measured(1, &[few], Duration::ZERO);
@@ -311,7 +314,7 @@ mod tests {
         let many = (0..=4096_u32).map(|number| {
             let mut address = [0; 16];
             address[..4].copy_from_slice(&number.to_be_bytes());
-            told(Prefix { address, bits: 32 }, 5)
+            sent(Prefix { address, bits: 32 }, 5)
         });
         egresses.measured(2, &many.collect::<Vec<_>>(), Duration::ZERO);
         assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's side of the stream to its controller. No I/O and no clock of its own: whoever drives it
-//! carries out what [`Follower::next_order`] asks for, tells what became of it, and calls again no
+//! carries out what [`Follower::poll_action`] asks for, tells what became of it, and calls again no
 //! later than at [`Follower::deadline`]. Times are those of a clock that only goes forward.
 //!
 //! Nothing that happens to the stream changes what the node does: it follows the plan that it holds
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::{
-    ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, NodeNumber, Stamp,
+    ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, NodeNumber, PlanVersion,
     ToController, ToNode, VERSION, VERSION_TIME, Welcome,
 };
-use crate::rows::{Held, Refusal};
+use crate::route_table::{Refusal, RouteTable};
 
 mod labels;
 mod members;
@@ -26,15 +26,15 @@ use members::Members;
 pub use members::{MEMBERS_MAX, Unwanted};
 pub use saved::{Saved, Unfit};
 use stage::Stage;
+pub use time::ClockOffset;
 use time::Time;
-pub use time::Told;
 
 /// The life of a plan until a controller says otherwise.
 const LIFE: Duration = Duration::from_secs(900);
 /// Bounds on what a controller may say of it.
-const LIFE_S: std::ops::RangeInclusive<u32> = 1..=7 * 86_400;
+const TTL_S: std::ops::RangeInclusive<u32> = 1..=7 * 86_400;
 /// Bounds on how often something is to be said, in seconds.
-const ALIVE_S: std::ops::RangeInclusive<u32> = 1..=3600;
+const KEEPALIVE_S: std::ops::RangeInclusive<u32> = 1..=3600;
 /// What is followed is kept on disk no more often.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// Prefixes that a controller may say whose they are.
@@ -42,7 +42,7 @@ const EGRESSES_MAX: usize = 1 << 18;
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Action {
     /// Open a stream, and tell [`Follower::on_open`] or [`Follower::on_closed`].
     Dial,
     /// Send this.
@@ -56,7 +56,7 @@ pub enum Order {
     /// Keep [`Follower::saved`].
     Save,
     /// It is this time by the controller's clock, in place of what was known before.
-    SetTime(Told),
+    SetTime(ClockOffset),
 }
 
 /// Something that an operator may want to know.
@@ -65,17 +65,17 @@ pub enum Event {
     /// The controller has let the node in.
     Joined,
     /// Another plan is followed.
-    Follows(Stamp),
+    Follows(PlanVersion),
     /// The life of the plan is over.
-    Over(Stamp),
+    Over(PlanVersion),
     /// The plan stands again.
-    Again(Stamp),
+    Again(PlanVersion),
     /// A plan was offered and refused.
     Refused(Refusal),
     /// A member was not taken as it was told.
     Unwanted(Unwanted),
     /// The controller closes the stream, for this reason.
-    Farewell(String),
+    GoAway(String),
     /// This host's own clock is so far ahead of the controller's, in microseconds: too far.
     ClockWrong(i64),
     /// It is not any more.
@@ -92,7 +92,7 @@ pub struct Counts {
     /// Plans that were refused since they were older.
     pub older: u64,
     /// Plans that were refused since they did not fit.
-    pub misfits: u64,
+    pub nacks: u64,
     /// Keys that were refused since another was told before.
     pub keys: u64,
 }
@@ -101,11 +101,11 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Follower {
     hello: Hello,
-    held: Held,
+    held: RouteTable,
     members: Members,
     egresses: Vec<Egress>,
     intervals: BTreeMap<NodeNumber, u32>,
-    life: Duration,
+    ttl: Duration,
     /// When the controller last said that the plan stands.
     stood: Option<Duration>,
     /// Whether flows go by the plan, as far as they were told.
@@ -140,12 +140,12 @@ impl Follower {
         now: Duration,
     ) -> Self {
         let mut follower = Self {
-            held: Held::new(hello.number),
+            held: RouteTable::new(hello.number),
             members: Members::new(hello.number),
             hello,
             egresses: Vec::new(),
             intervals: BTreeMap::new(),
-            life: LIFE,
+            ttl: LIFE,
             stood: None,
             in_force: false,
             labels: Labels::default(),
@@ -170,38 +170,38 @@ impl Follower {
     }
 
     /// Something to do now; call again until there is nothing.
-    pub fn next_order(&mut self, now: Duration) -> Option<Order> {
-        self.check_life(now);
+    pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
+        self.check_ttl(now);
         self.renew |= self.labels.expire(now) | self.members.expire(now);
         if std::mem::take(&mut self.renew) {
-            return Some(Order::Renew);
+            return Some(Action::Renew);
         }
         if std::mem::take(&mut self.measure) {
-            return Some(Order::Measure);
+            return Some(Action::Measure);
         }
-        if let Some(told) = self.time.take_news() {
-            return Some(Order::SetTime(told));
+        if let Some(sent) = self.time.take_news() {
+            return Some(Action::SetTime(sent));
         }
         if self.save_at.is_some_and(|at| at <= now) {
             (self.save_at, self.saved_at) = (None, Some(now));
-            return Some(Order::Save);
+            return Some(Action::Save);
         }
         if self.stage.is_dialing_due(now) {
-            return Some(Order::Dial);
+            return Some(Action::Dial);
         }
         let close = self.close.take().or_else(|| self.stage.is_silent(now));
         if let Some(why) = close.filter(|_| self.stage.is_open()) {
             self.on_closed(now);
-            return Some(Order::Close(why));
+            return Some(Action::Close(why));
         }
         let message = self.next_message(now)?;
         self.stage.on_said(now);
-        Some(Order::Send(Box::new(message)))
+        Some(Action::Send(Box::new(message)))
     }
 
-    /// When [`Self::next_order`] is to be called at the latest.
+    /// When [`Self::poll_action`] is to be called at the latest.
     pub fn deadline(&self) -> Option<Duration> {
-        let over = self.stood.map(|stood| stood + self.life);
+        let over = self.stood.map(|stood| stood + self.ttl);
         let over = over.filter(|_| self.in_force);
         let known = [self.labels.deadline(), self.members.deadline()];
         let others = [
@@ -269,21 +269,25 @@ impl Follower {
     pub fn on_message(&mut self, message: ToNode, now: Duration) {
         self.stage.on_heard(now);
         let is_first = matches!(message, ToNode::Welcome(_));
-        let is_last = matches!(message, ToNode::Farewell(_));
+        let is_last = matches!(message, ToNode::GoAway(_));
         if is_first == self.stage.is_joined() && !is_last {
             return self.part("a message out of turn");
         }
         match message {
             ToNode::Welcome(welcome) => self.on_welcome(welcome, now),
-            ToNode::Members { all, members, gone } => {
-                let unwanted = self.members.take(all, members, &gone, now);
+            ToNode::Members {
+                all,
+                members,
+                removed,
+            } => {
+                let unwanted = self.members.take(all, members, &removed, now);
                 self.counts.keys += unwanted.iter().filter(|one| one.is_key()).count() as u64;
                 self.events
                     .extend(unwanted.into_iter().map(Event::Unwanted));
                 self.on_news(now);
             }
             ToNode::Measure(intervals) => self.on_intervals(&intervals),
-            ToNode::Rows(rows) => self.on_rows(&rows, now),
+            ToNode::RouteUpdate(update) => self.on_route_update(&update, now),
             ToNode::Egresses(egresses) if egresses.len() > EGRESSES_MAX => {
                 self.part("too many prefixes");
             }
@@ -291,9 +295,9 @@ impl Follower {
                 self.egresses = egresses;
                 self.on_news(now);
             }
-            ToNode::Stands(stamp) => self.on_stands(stamp, now),
-            ToNode::Farewell(why) => {
-                self.events.push(Event::Farewell(why.clone()));
+            ToNode::LeaseRenewed(plan_version) => self.on_lease_renewed(plan_version, now),
+            ToNode::GoAway(why) => {
+                self.events.push(Event::GoAway(why.clone()));
                 self.close = Some(why);
             }
             ToNode::Time { mark, unix_us } => {
@@ -305,7 +309,7 @@ impl Follower {
     }
 
     /// The plan that flows go by; nothing when there is none, or its life is over.
-    pub fn plan(&self) -> Option<&Held> {
+    pub fn plan(&self) -> Option<&RouteTable> {
         self.in_force.then_some(&self.held)
     }
 
@@ -317,14 +321,14 @@ impl Follower {
     }
 
     /// The plan that is held, in force or not, and for how long it is known to have stood.
-    pub fn held(&self, now: Duration) -> Option<(Stamp, Option<Duration>)> {
+    pub fn held(&self, now: Duration) -> Option<(PlanVersion, Option<Duration>)> {
         let age = self.stood.map(|stood| now.saturating_sub(stood));
-        Some((self.held.stamp()?, age))
+        Some((self.held.plan_version()?, age))
     }
 
     /// The life of a plan.
-    pub fn life(&self) -> Duration {
-        self.life
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     /// Whose destinations are whose.
@@ -343,8 +347,8 @@ impl Follower {
     }
 
     /// What the controller last said of the time, if it ever did.
-    pub fn time(&self) -> Option<Told> {
-        self.time.told()
+    pub fn time(&self) -> Option<ClockOffset> {
+        self.time.sent()
     }
 
     /// Whether the controller has let the node in.
@@ -364,20 +368,20 @@ impl Follower {
     fn on_welcome(&mut self, welcome: Welcome, now: Duration) {
         let Welcome {
             version,
-            life_s,
-            alive_s,
+            ttl_s,
+            keepalive_s,
         } = welcome;
         if !(1..=VERSION).contains(&version) {
             return self.part(&format!("version {version} is not spoken here"));
         }
-        if !LIFE_S.contains(&life_s) || !ALIVE_S.contains(&alive_s) {
+        if !TTL_S.contains(&ttl_s) || !KEEPALIVE_S.contains(&keepalive_s) {
             return self.part("times out of bounds");
         }
-        self.life = Duration::from_secs(life_s.into());
-        let alive = Duration::from_secs(alive_s.into());
-        self.stage.on_joined(alive, now);
+        self.ttl = Duration::from_secs(ttl_s.into());
+        let keepalive = Duration::from_secs(keepalive_s.into());
+        self.stage.on_joined(keepalive, now);
         if version >= VERSION_TIME {
-            self.time.on_joined(alive, now);
+            self.time.on_joined(keepalive, now);
         }
         self.news = self.links.keys().copied().collect();
         self.counts.joins += 1;
@@ -393,14 +397,14 @@ impl Follower {
         self.measure = true;
     }
 
-    fn on_rows(&mut self, rows: &crate::message::Rows, now: Duration) {
-        let prospect = Prospect::of(&self.held, rows);
-        let refusal = match self.held.apply(rows) {
+    fn on_route_update(&mut self, update: &crate::message::RouteUpdate, now: Duration) {
+        let prospect = Prospect::of(&self.held, update);
+        let refusal = match self.held.apply(update) {
             Ok(()) => {
                 self.labels.take(prospect, now);
                 self.counts.plans += 1;
-                self.events.push(Event::Follows(rows.stamp));
-                self.answer = Some(ToController::Holds(rows.stamp));
+                self.events.push(Event::Follows(update.plan_version));
+                self.answer = Some(ToController::Holds(update.plan_version));
                 (self.stood, self.in_force) = (Some(now), true);
                 return self.on_news(now);
             }
@@ -412,10 +416,10 @@ impl Follower {
                 self.counts.older += 1;
                 ToController::Holds(*held)
             }
-            Refusal::Misfit(why) => {
-                self.counts.misfits += 1;
-                ToController::Misfit {
-                    holds: self.held.stamp(),
+            Refusal::Nack(why) => {
+                self.counts.nacks += 1;
+                ToController::Nack {
+                    holds: self.held.plan_version(),
                     why: why.clone(),
                 }
             }
@@ -423,10 +427,10 @@ impl Follower {
         self.events.push(Event::Refused(refusal));
     }
 
-    fn on_stands(&mut self, stamp: Stamp, now: Duration) {
-        if self.held.stamp() != Some(stamp) {
+    fn on_lease_renewed(&mut self, plan_version: PlanVersion, now: Duration) {
+        if self.held.plan_version() != Some(plan_version) {
             // The controller takes it for something else.
-            self.answer = self.held.stamp().map(ToController::Holds);
+            self.answer = self.held.plan_version().map(ToController::Holds);
             return;
         }
         self.stood = Some(now);
@@ -434,20 +438,20 @@ impl Follower {
     }
 
     /// Puts the plan out of force when its life is over, and back.
-    fn check_life(&mut self, now: Duration) {
-        let (Some(stamp), Some(stood)) = (self.held.stamp(), self.stood) else {
+    fn check_ttl(&mut self, now: Duration) {
+        let (Some(plan_version), Some(stood)) = (self.held.plan_version(), self.stood) else {
             return;
         };
-        let stands = now < stood + self.life;
-        if stands == self.in_force {
+        let renew_lease = now < stood + self.ttl;
+        if renew_lease == self.in_force {
             return;
         }
-        self.in_force = stands;
+        self.in_force = renew_lease;
         self.renew = true;
-        self.events.push(if stands {
-            Event::Again(stamp)
+        self.events.push(if renew_lease {
+            Event::Again(plan_version)
         } else {
-            Event::Over(stamp)
+            Event::Over(plan_version)
         });
     }
 
@@ -467,7 +471,7 @@ impl Follower {
     fn next_message(&mut self, now: Duration) -> Option<ToController> {
         if self.stage.owes_hello() {
             let mut hello = self.hello.clone();
-            hello.holds = self.held.stamp();
+            hello.holds = self.held.plan_version();
             return Some(ToController::Hello(hello));
         }
         if !self.stage.is_joined() {

@@ -71,13 +71,13 @@ pub fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Stamp, ToController};
+    use crate::message::{PlanVersion, ToController};
 
     #[test]
-    fn a_message_comes_out_as_it_went_in() {
+    fn message_round_trip() {
         let messages = [
             ToController::Alive,
-            ToController::Holds(Stamp {
+            ToController::Holds(PlanVersion {
                 epoch: 1,
                 version: 300,
             }),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_neither_written_nor_waited_for() {
+    fn oversized_message_refused() {
         let mut stream = vec![7];
         let error = write(&vec![0_u8; MESSAGE_MAX + 1], &mut stream).unwrap_err();
         assert!(matches!(error, FrameError::TooLong(_)), "{error}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_and_left_over_bytes_are_no_message() {
+    fn noise_is_no_message() {
         for noise in [&[][..], &[0xff; 3], &[4, 0]] {
             let read = read::<ToController>(noise);
             assert_eq!(read, Err(FrameError::Unreadable(noise.len())));

@@ -3,13 +3,13 @@
 //!
 //! The secret itself is an Ed25519 private key (RFC 8032 §5.1.5), which the owner shows on its streams.
 //! An X25519 private key (RFC 7748) follows from it by HMAC-SHA-256; with it two nodes agree on what
-//! seals their flows. `docs/protocol.md` has the same in words, with an example that the tests check.
+//! authentication tags their flows. `docs/protocol.md` has the same in words, with an example that the tests check.
 
 use std::fmt;
 use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac as _};
-use posthaste_wire::seal;
+use posthaste_wire::auth;
 use rustls::crypto::ring::sign::any_eddsa_type;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::sign::SigningKey;
@@ -103,7 +103,7 @@ impl Identity {
     /// The key that this node shares with the one of this X25519 public key, and nobody else has.
     /// Nothing if `theirs` is a point of small order, with which everybody would share the same
     /// (RFC 7748 §6.1), or this node's own.
-    pub fn pair_key(&self, theirs: &[u8; KEY_BYTES]) -> Option<seal::Key> {
+    pub fn pair_key(&self, theirs: &[u8; KEY_BYTES]) -> Option<auth::Key> {
         let ours = self.exchange_public();
         let shared = x25519(self.exchange, *theirs);
         if shared == [0; KEY_BYTES] || ours == *theirs {
@@ -114,7 +114,7 @@ impl Identity {
         } else {
             (theirs, &ours)
         };
-        Some(seal::Key::new(hash(&shared, &[PAIR, lower, upper])))
+        Some(auth::Key::new(hash(&shared, &[PAIR, lower, upper])))
     }
 
     /// For streams.
@@ -165,6 +165,7 @@ mod tests {
         .unwrap()
     }
 
+    // promise: O14
     #[test]
     fn keys_are_as_documented() {
         let (one, other) = (documented("secret "), documented("other secret "));
@@ -172,13 +173,13 @@ mod tests {
         assert_eq!(one.public().0, documented("public "));
         assert_eq!(one.exchange_public(), documented("exchange "));
         assert_eq!(other.exchange_public(), documented("other exchange "));
-        let key = Some(seal::Key::new(documented("pair ")));
+        let key = Some(auth::Key::new(documented("pair ")));
         assert_eq!(one.pair_key(&other.exchange_public()), key);
         assert_eq!(other.pair_key(&one.exchange_public()), key);
     }
 
     #[test]
-    fn public_keys_are_those_of_rfc_8032() {
+    fn rfc_8032_public_keys() {
         // RFC 8032 §7.1, test 2.
         let secret = "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb";
         let public = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c";
@@ -188,8 +189,9 @@ mod tests {
         assert!(!format!("{identity:?}").contains("4ccd"));
     }
 
+    // promise: O14
     #[test]
-    fn nobody_shares_a_key_with_all() {
+    fn pairwise_keys_differ() {
         let identity = Identity::new(&[7; KEY_BYTES]);
         let mut one = [0; KEY_BYTES];
         assert_eq!(identity.pair_key(&one), None);

@@ -8,26 +8,26 @@
 //! | module | whose | what |
 //! |---|---|---|
 //! | [`message`], [`frame`] | both | what is said, and its bytes |
-//! | [`rows`] | node | the rows that it holds |
+//! | [`update`] | node | the rows that it holds |
 //! | [`follower`] | node | what it does with its stream, and how long it follows a plan |
 //! | [`registry`] | controller | nodes and links as they were reported |
-//! | [`book`] | controller | the plan: chains, their numbers, ways, and what each node is sent of it |
+//! | [`rib`] | controller | the plan: chains, their numbers, ways, and what each node is sent of it |
 
 #![forbid(unsafe_code)]
 
-pub mod book;
 mod checksum;
 pub mod egresses;
 pub mod follower;
 pub mod frame;
+mod id_map;
 pub mod identity;
 pub mod message;
-mod numbered;
 pub mod planning;
 pub mod registry;
+pub mod rib;
 #[cfg(test)]
 mod rng;
-pub mod rows;
+pub mod route_table;
 #[cfg(test)]
 mod simulation;
 pub mod store;

@@ -24,7 +24,7 @@ pub type ChainNumber = u32;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Stamp {
+pub struct PlanVersion {
     /// Grows each time that a controller does not know the last plan's version.
     pub epoch: u64,
     /// Grows with each plan.
@@ -40,12 +40,12 @@ pub enum ToController {
     Links(Vec<Link>),
     /// Destinations that this node's own connections went to of late.
     Destinations(Vec<Destination>),
-    /// The plan that this node follows now. Answers [`ToNode::Rows`].
-    Holds(Stamp),
+    /// The plan that this node follows now. Answers [`ToNode::RouteUpdate`].
+    Holds(PlanVersion),
     /// The rows that came last do not fit: all of them are asked for.
-    Misfit {
+    Nack {
         /// What this node follows.
-        holds: Option<Stamp>,
+        holds: Option<PlanVersion>,
         /// What does not fit, in words.
         why: String,
     },
@@ -76,7 +76,7 @@ pub struct Hello {
     /// Its reflectors, as others reach them.
     pub reflectors: Vec<SocketAddr>,
     /// The plan that it follows.
-    pub holds: Option<Stamp>,
+    pub holds: Option<PlanVersion>,
 }
 
 /// What a node knows of the link to another.
@@ -138,18 +138,18 @@ pub enum ToNode {
         /// New, or not what they were.
         members: Vec<Member>,
         /// Gone.
-        gone: Vec<NodeNumber>,
+        removed: Vec<NodeNumber>,
     },
     /// How often to measure whom. Who is not named is measured at leisure.
     Measure(Vec<Interval>),
     /// A plan, as far as it concerns this node.
-    Rows(Rows),
+    RouteUpdate(RouteUpdate),
     /// Whose destinations are whose, the whole list: the longest prefix counts.
     Egresses(Vec<Egress>),
     /// The plan that the node holds stands for another while.
-    Stands(Stamp),
+    LeaseRenewed(PlanVersion),
     /// The last message, with the reason in words.
-    Farewell(String),
+    GoAway(String),
     /// The time, when this was said.
     Time {
         /// Of the question.
@@ -165,10 +165,10 @@ pub struct Welcome {
     /// The version of these messages that both speak.
     pub version: u16,
     /// How long a plan stands after it was last said to, in seconds.
-    pub life_s: u32,
+    pub ttl_s: u32,
     /// How often something is to be said by either end, in seconds. Who says
     /// nothing for three times as long is taken for gone.
-    pub alive_s: u32,
+    pub keepalive_s: u32,
 }
 
 /// A node, to the others.
@@ -197,11 +197,11 @@ pub struct Interval {
 
 /// One node's part of a plan: the whole, or what is to be changed. Every list ascends and has nothing twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rows {
+pub struct RouteUpdate {
     /// Which plan.
-    pub stamp: Stamp,
+    pub plan_version: PlanVersion,
     /// What the changes are to; without it this is the whole.
-    pub base: Option<Stamp>,
+    pub base: Option<PlanVersion>,
     /// The largest transfer of each size class, in bytes, ascending.
     pub sizes: Vec<u64>,
     /// The longest access link of each of its classes, as a round trip in
@@ -210,12 +210,12 @@ pub struct Rows {
     /// Chains that this node is part of: new. One that is held already is the same.
     pub chains: Vec<NumberedChain>,
     /// Chains that are no more. They need not be held.
-    pub chains_gone: Vec<ChainNumber>,
+    pub chains_removed: Vec<ChainNumber>,
     /// Ways from this node to others: new, or not what they were.
-    pub ways: Vec<Ways>,
+    pub routes: Vec<Routes>,
     /// Nodes to which there is no way any more: flows go to their destinations from here. There need not
     /// have been one.
-    pub ways_gone: Vec<NodeNumber>,
+    pub routes_removed: Vec<NodeNumber>,
     /// Over what the node has when all is done: see `docs/protocol.md`.
     pub checksum: u64,
 }
@@ -231,7 +231,7 @@ pub struct NumberedChain {
 
 /// The ways from a node to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ways {
+pub struct Routes {
     /// The other.
     pub egress: NodeNumber,
     /// For each class (that of access links counts faster than that of sizes),

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_plan_waits_for_nodes() {
+    fn first_plan_waits() {
         let timing = Timing::new(at(500), false);
         assert_eq!(
             (timing.due(|| true), timing.due(|| false)),
@@ -164,8 +164,9 @@ mod tests {
         assert_eq!(timing.repair_due(), None);
     }
 
+    // promise: V10
     #[test]
-    fn news_wait_for_the_tick_and_deaths_are_repaired_at_once() {
+    fn changes_wait_deaths_repair() {
         let mut timing = Timing::new(at(0), false);
         timing.planned(at(1000));
         timing.made(at(1000));
@@ -190,8 +191,9 @@ mod tests {
         assert_eq!(timing.due(|| false), at(9100), "a plan follows");
     }
 
+    // promise: V10
     #[test]
-    fn who_plans_for_long_plans_less_often_and_repairs_as_fast() {
+    fn slow_planning_spaced_out() {
         let mut timing = Timing::new(at(0), false);
         for (took, tick) in [(10, 1000), (200, 4000), (5000, 10_000), (12_000, 24_000)] {
             timing.planned(at(1000));
@@ -207,8 +209,9 @@ mod tests {
         assert_eq!(timing.repair_due(), Some(at(13_600)));
     }
 
+    // promise: V10
     #[test]
-    fn what_is_worse_is_repaired_each_second_and_repairs_take_half_of_the_time() {
+    fn worsening_repaired_each_second() {
         let mut timing = Timing::new(at(0), false);
         timing.planned(at(1000));
         timing.worse(at(5000));

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use posthaste_plan::Matrix;
 
-pub use report::{Agreed, Doubts};
+pub use report::{Agreed, RejectedReports};
 
-use crate::book::Network;
 use crate::message::{Hello, Link, LinkState, Member, NodeNumber};
+use crate::rib::Network;
 
 /// How long a node is kept in the plan after its stream has ended: it may be back at once.
 pub const AWAY: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub struct Node {
     /// Its stream has ended, then.
     pub away_since: Option<Duration>,
     /// It has said all its links since its stream began.
-    pub has_told: bool,
+    pub has_reported: bool,
     links: BTreeMap<NodeNumber, LinkState>,
 }
 
@@ -69,7 +69,7 @@ pub struct Node {
 pub struct Registry {
     listed: BTreeMap<NodeNumber, Listed>,
     nodes: BTreeMap<NodeNumber, Node>,
-    doubts: Doubts,
+    rejected_reports: RejectedReports,
     /// Links that are disputed; nothing when something was said since they were counted.
     disputed: Option<u64>,
     /// Hops are taken to be open when flows come.
@@ -97,11 +97,11 @@ impl Registry {
     pub fn set_listed(&mut self, listed: BTreeMap<NodeNumber, Listed>) -> Vec<NodeNumber> {
         self.listed = listed;
         let nodes = self.nodes.keys().copied();
-        let gone: Vec<NodeNumber> = nodes
+        let removed: Vec<NodeNumber> = nodes
             .filter(|node| !self.listed.contains_key(node))
             .collect();
-        gone.iter().for_each(|node| self.forget(*node));
-        gone
+        removed.iter().for_each(|node| self.forget(*node));
+        removed
     }
 
     /// A node began a stream. What it said of links before is forgotten: it tells all of them.
@@ -125,7 +125,7 @@ impl Registry {
         let node = Node {
             hello,
             away_since: None,
-            has_told: false,
+            has_reported: false,
             links: links.unwrap_or_default(),
         };
         self.nodes.insert(number, node);
@@ -149,9 +149,9 @@ impl Registry {
     pub fn expire(&mut self, now: Duration) -> Vec<NodeNumber> {
         let over = |node: &Node| node.away_since.is_some_and(|since| since + AWAY <= now);
         let nodes = self.nodes.iter().filter(|(_, node)| over(node));
-        let gone: Vec<NodeNumber> = nodes.map(|(number, _)| *number).collect();
-        gone.iter().for_each(|node| self.forget(*node));
-        gone
+        let removed: Vec<NodeNumber> = nodes.map(|(number, _)| *number).collect();
+        removed.iter().for_each(|node| self.forget(*node));
+        removed
     }
 
     /// When the next node is to be forgotten.
@@ -167,7 +167,7 @@ impl Registry {
             return News::default();
         };
         self.disputed = None;
-        let is_first = !std::mem::replace(&mut node.has_told, true);
+        let is_first = !std::mem::replace(&mut node.has_reported, true);
         let before = if is_first {
             std::mem::take(&mut node.links)
         } else {
@@ -176,11 +176,11 @@ impl Registry {
         let (mut news, mut changed) = (News::default(), Vec::new());
         for link in links {
             if link.to == from || !self.listed.contains_key(&link.to) {
-                self.doubts.strangers += 1;
+                self.rejected_reports.unauthorized += 1;
                 continue;
             }
             let state = report::possible(link.state).unwrap_or_else(|| {
-                self.doubts.impossible += 1;
+                self.rejected_reports.impossible += 1;
                 LinkState::Unmeasured
             });
             let old = node.links.insert(link.to, state);
@@ -190,8 +190,8 @@ impl Registry {
                 changed.push((link.to, old, state));
             }
         }
-        let told = &node.links;
-        for (_, old) in before.iter().filter(|(to, _)| !told.contains_key(to)) {
+        let sent = &node.links;
+        for (_, old) in before.iter().filter(|(to, _)| !sent.contains_key(to)) {
             news.note(Some(*old), LinkState::Unmeasured);
         }
         let worse = changed.into_iter().filter(|(to, old, new)| {
@@ -261,8 +261,8 @@ impl Registry {
 
     /// Whether every node on the list has told its links: nothing more is to be waited for.
     pub fn is_complete(&self) -> bool {
-        let has_told = |number| self.nodes.get(number).is_some_and(|node| node.has_told);
-        self.listed.keys().all(has_told)
+        let has_reported = |number| self.nodes.get(number).is_some_and(|node| node.has_reported);
+        self.listed.keys().all(has_reported)
     }
 
     /// The nodes that have registered, by number.
@@ -289,12 +289,12 @@ impl Registry {
 
     /// How many reports were not believed. Looks at every pair of nodes, if something was said since it was
     /// asked last.
-    pub fn doubts(&mut self) -> Doubts {
+    pub fn rejected_reports(&mut self) -> RejectedReports {
         let disputed = self.disputed.unwrap_or_else(|| self.count_disputed());
         self.disputed = Some(disputed);
-        Doubts {
+        RejectedReports {
             disputed,
-            ..self.doubts
+            ..self.rejected_reports
         }
     }
 

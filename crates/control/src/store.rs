@@ -3,7 +3,7 @@
 //! that nodes told, and what the API has set. One file, which is whole at every moment.
 //!
 //! A file that cannot be read is moved aside and a new one begun. The epoch then grows by what nodes
-//! hold ([`crate::book::Book::outrun`]), and no number means anything to anybody any more: numbers begin
+//! hold ([`crate::rib::Rib::advance_epoch`]), and no number means anything to anybody any more: numbers begin
 //! at another place.
 //!
 //! The numbers are a journal: each plan adds what it gave and freed. It is written anew when it has become
@@ -22,9 +22,9 @@ use redb::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Changes, Saved};
-use crate::message::{ChainNumber, NodeNumber, NumberedChain, Prefix, Stamp};
-use crate::time::Kept;
+use crate::message::{ChainNumber, NodeNumber, NumberedChain, PlanVersion, Prefix};
+use crate::rib::{Changes, Saved};
+use crate::time::StoredClock;
 
 /// How what is in the tables is written. Another number is another program's.
 const FORMAT: u64 = 1;
@@ -73,14 +73,14 @@ pub struct Store {
 /// What a store held when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// For [`crate::book::Book::new`].
+    /// For [`crate::rib::Rib::new`].
     pub saved: Saved,
     /// The X25519 key that each node told first.
     pub keys: BTreeMap<NodeNumber, [u8; 32]>,
     /// What the API has set.
     pub prefixes: BTreeMap<Prefix, NodeNumber>,
     /// What nodes were told of the time, if they were.
-    pub time: Option<Kept>,
+    pub time: Option<StoredClock>,
 }
 
 /// A store that could not be read.
@@ -153,7 +153,7 @@ impl Store {
     /// It could not be written; then the last plan is remembered.
     pub fn save_plan(
         &mut self,
-        stamp: Stamp,
+        plan_version: PlanVersion,
         next_number: ChainNumber,
         changes: &Changes,
         all: impl FnOnce() -> Saved,
@@ -169,7 +169,7 @@ impl Store {
         };
         let written_anew = is_long.then(all);
         self.write("write", |transaction| {
-            set_plan(transaction, stamp, next_number)?;
+            set_plan(transaction, plan_version, next_number)?;
             let mut journal = transaction.open_table(JOURNAL)?;
             if let Some(all) = &written_anew {
                 journal.retain(|_, _| false)?;
@@ -222,11 +222,11 @@ impl Store {
     ///
     /// # Errors
     /// It could not be written; then what they were told before is remembered.
-    pub fn set_time(&mut self, time: Kept) -> Result<(), Error> {
+    pub fn set_time(&mut self, time: StoredClock) -> Result<(), Error> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.write("write", |transaction| {
             let mut plan = transaction.open_table(PLAN)?;
-            plan.insert("told_us", micros(time.told))?;
+            plan.insert("told_us", micros(time.sent))?;
             plan.insert("clock_us", micros(time.clock))?;
             Ok(())
         })
@@ -283,14 +283,14 @@ impl Store {
         if format != FORMAT {
             return Ok(Err(format!("it is of format {format}, not {FORMAT}")));
         }
-        contents.saved.stamp = Stamp {
+        contents.saved.plan_version = PlanVersion {
             epoch: value("epoch")?,
             version: value("version")?,
         };
         contents.time = match value("told_us")? {
             0 => None,
-            told => Some(Kept {
-                told: Duration::from_micros(told),
+            sent => Some(StoredClock {
+                sent: Duration::from_micros(sent),
                 clock: Duration::from_micros(value("clock_us")?),
             }),
         };
@@ -335,12 +335,12 @@ fn by_chance() -> ChainNumber {
 
 fn set_plan(
     transaction: &WriteTransaction,
-    stamp: Stamp,
+    plan_version: PlanVersion,
     next_number: ChainNumber,
 ) -> Result<(), redb::Error> {
     let mut plan = transaction.open_table(PLAN)?;
-    plan.insert("epoch", stamp.epoch)?;
-    plan.insert("version", stamp.version)?;
+    plan.insert("epoch", plan_version.epoch)?;
+    plan.insert("version", plan_version.version)?;
     plan.insert("next", u64::from(next_number))?;
     Ok(())
 }

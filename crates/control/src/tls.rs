@@ -24,9 +24,9 @@ use crate::identity::{Identity, PublicKey};
 
 /// The keys that may open a stream. Shared: whoever is taken off the list is not let in again.
 #[derive(Clone, Debug, Default)]
-pub struct Guests(Arc<RwLock<Vec<PublicKey>>>);
+pub struct AllowedKeys(Arc<RwLock<Vec<PublicKey>>>);
 
-impl Guests {
+impl AllowedKeys {
     /// These and no others from now on. Streams that are open go on; to end them is up to who keeps
     /// them.
     pub fn set(&self, mut keys: Vec<PublicKey>) {
@@ -45,15 +45,15 @@ impl Guests {
     }
 }
 
-/// The controller's side: it lets `guests` in.
+/// The controller's side: it lets `allowed_keys` in.
 ///
 /// # Panics
 /// Never: what is set is what the library has.
-pub fn server(identity: &Identity, guests: Guests) -> ServerConfig {
+pub fn server(identity: &Identity, allowed_keys: AllowedKeys) -> ServerConfig {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has ciphers of TLS 1.3")
-        .with_client_cert_verifier(Arc::new(guests))
+        .with_client_cert_verifier(Arc::new(allowed_keys))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown(
             identity,
         ))));
@@ -141,7 +141,7 @@ fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General("TLS 1.2 is not spoken".into()))
 }
 
-impl ClientCertVerifier for Guests {
+impl ClientCertVerifier for AllowedKeys {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

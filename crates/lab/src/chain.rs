@@ -44,7 +44,7 @@ pub(crate) struct Member {
     pub asked_at: IpAddr,
     /// From where it asks the next one, unless it is the last. A peer is known by its address
     /// there, and what is known of it is used for its hops.
-    pub calls_from: IpAddr,
+    pub source_addresses: IpAddr,
 }
 
 /// A chain, as all its nodes know it.
@@ -76,7 +76,7 @@ impl Chain {
         toml.push_str("[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
         if let Some(previous) = place.checked_sub(1) {
             // Flows come from there; nothing is kept open toward it.
-            toml.push_str(&self.peer(previous, self.nodes[previous].calls_from, 0));
+            toml.push_str(&self.peer(previous, self.nodes[previous].source_addresses, 0));
         }
         if place + 1 < self.nodes.len() {
             let next = place + 1;
@@ -172,7 +172,7 @@ mod tests {
     fn chain(pool: u16) -> Chain {
         let member = |node| Member {
             asked_at: [10, 0, node, 2].into(),
-            calls_from: [10, 0, node + 1, 1].into(),
+            source_addresses: [10, 0, node + 1, 1].into(),
         };
         Chain {
             nodes: (0..3).map(member).collect(),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_knows_its_neighbours_and_keeps_hops_to_the_next() {
+    fn member_configuration() {
         let middle = chain(4).config(1);
         for part in [
             "id = 2\n",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_full_when_every_worker_has_its_hops() {
+    fn pool_full_per_worker() {
         let answer = |waiting: u64, dialing: u64, known_to: u64| {
             json!({"incomplete": false, "peers": [
                 {"name": "a", "pool_min": 9, "waiting": 0, "dialing": 0, "health": {"known_to": 2}},

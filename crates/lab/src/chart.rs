@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_have_a_bar_per_value_and_a_mark_per_prediction() {
+    fn bars_and_predictions() {
         let svg = chart(groups()).svg();
         let count = |what: &str| svg.matches(what).count();
         assert_eq!(count("<rect"), 1 + 4 + 2, "background, bars, legend");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_a_line_per_series_and_a_dashed_one_per_model() {
+    fn lines_and_models() {
         let svg = chart(Across::Numbers(vec![10.0, 500.0], Spacing::Logarithmic)).svg();
         assert_eq!(svg.matches("<polyline").count(), 3);
         assert_eq!(
@@ -311,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_chart_gives_the_same_bytes() {
+    fn chart_is_deterministic() {
         assert_eq!(chart(groups()).svg(), chart(groups()).svg());
     }
 
     #[test]
     #[should_panic(expected = "does not fit")]
-    fn a_series_must_fit_the_axis() {
+    fn series_must_fit_axis() {
         chart(Across::Groups(vec!["one".to_string()])).svg();
     }
 }

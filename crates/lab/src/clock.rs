@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_and_its_children_see_the_wrong_time_and_see_it_set() {
+    fn children_see_wrong_clock() {
         let clock = WrongClock::new(-3_600_000);
         let directory = crate::scratch::Scratch::new().unwrap();
         let flag = directory.path().join("flag");

@@ -11,22 +11,22 @@
 //! Contenders take turns within each round, in an order that changes. Figures are compared within
 //! a round; medians and quartiles over the rounds are shown.
 
-mod bed;
 mod bench;
-mod contender;
 mod counts;
 mod ends;
 mod figures;
 mod idle;
 mod integrity;
-mod judge;
 mod load;
 mod report;
 mod scaling;
 mod site;
 mod sizes;
 mod start;
+mod subject;
 mod syn_watch;
+mod targets;
+mod testbed;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,10 +36,10 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
-use self::bed::{Measured, Times};
 use self::bench::Bench;
-use self::contender::Contender;
 use self::load::Load;
+use self::subject::Subject;
+use self::testbed::{Measured, Times};
 use crate::echo;
 use crate::node::Binary;
 use crate::record::Record;
@@ -54,8 +54,8 @@ pub struct Args {
     loads: Vec<String>,
     /// Contenders, by name; all if none is named. The direct link is always among them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    contenders: Vec<String>,
-    /// How often every load is put through every contender
+    subjects: Vec<String>,
+    /// How often every load is put through every subject
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Seconds that a load is measured for
@@ -64,10 +64,10 @@ pub struct Args {
     /// Fewer rounds and shorter loads: for a first look
     #[arg(long)]
     quick: bool,
-    /// Say what the loads and contenders are, and do nothing
+    /// Say what the loads and subjects are, and do nothing
     #[arg(long)]
     list: bool,
-    /// Seed of the order of contenders
+    /// Seed of the order of subjects
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Where the record and the pictures go
@@ -89,7 +89,7 @@ impl Args {
     }
 }
 
-/// What every load found with every contender, a value for each round, by their names.
+/// What every load found with every subject, a value for each round, by their names.
 type Results = BTreeMap<(&'static str, &'static str), Vec<Measured>>;
 
 /// Runs the benchmark, prints its tables, writes record and pictures. Fails when a load was not
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
     let bench = Bench {
         args,
         loads: chosen_loads(args)?,
-        contenders: available(args, &mut record)?,
+        subjects: available(args, &mut record)?,
         cpus: cpus()?,
     };
     record.parameter("cpus", bench.cpus.clone());
@@ -147,33 +147,30 @@ fn chosen<T>(all: Vec<T>, names: &[String], name: impl Fn(&T) -> &'static str) -
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// The contenders asked for whose programs there are. The others are named.
-fn available(args: &Args, record: &mut Record) -> Result<Vec<Contender>> {
-    let mut names = args.contenders.clone();
+/// The subjects asked for whose programs there are. The others are named.
+fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
+    let mut names = args.subjects.clone();
     if !names.is_empty() {
         // Everything is measured against it.
         names.push("direct".to_owned());
     }
     let mut found = Vec::new();
-    for contender in chosen(contender::ALL.to_vec(), &names, |contender| contender.name)? {
-        match contender.version() {
+    for subject in chosen(subject::ALL.to_vec(), &names, |subject| subject.name)? {
+        match subject.version() {
             Ok(version) => {
                 if let Some(version) = version {
-                    record.parameter(&format!("version of {}", contender.name), version);
+                    record.parameter(&format!("version of {}", subject.name), version);
                 }
-                found.push(contender);
+                found.push(subject);
             }
             Err(_) => {
-                let what = format!(
-                    "Missing: {}. `make setup-bench` installs it.",
-                    contender.name
-                );
+                let what = format!("Missing: {}. `make setup-bench` installs it.", subject.name);
                 eprintln!("compare: {what}");
                 record.remarks.push(what);
             }
         }
     }
-    if found.iter().any(Contender::is_ours) {
+    if found.iter().any(Subject::is_ours) {
         record.parameter("node", args.binary.version()?);
     }
     Ok(found)

@@ -97,7 +97,7 @@ impl Controller {
             .arg(path("controller.toml"));
         let mut process = Process::spawn("the controller", command)?;
         process.wait_until("word that it is ready", PATIENCE, |process| {
-            process.stdout().contains("msg=ready")
+            process.stdout().contains("is ready\"")
         })?;
         Ok(Self {
             process,
@@ -164,14 +164,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_read_whatever_the_name() {
+    fn process_time_any_name() {
         let stat = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0";
         assert_eq!(processor_seconds(stat), Some(3.0));
         assert_eq!(processor_seconds("12 (a) S 1"), None);
     }
 
     #[test]
-    fn secrets_are_those_of_their_identities() {
+    fn identities_of_secrets() {
         let text = secret_text(7);
         let same = Identity::from_hex(text.trim()).unwrap();
         assert_eq!(same.public(), identity(7).public());

@@ -50,7 +50,7 @@ pub struct Args {
 
 /// A network with a web server, and a browser to use it. Dropped in the order of its fields.
 #[derive(Debug)]
-struct Site {
+struct Testbed {
     way: &'static str,
     node: Option<Node>,
     server: WebServer,
@@ -66,25 +66,25 @@ pub fn run(args: &Args) -> Result<()> {
     let programs = Programs::find()?;
     let node = args.binary.find()?;
     let mut sites = [
-        Site::new(args, &programs, "directly", None)?,
-        Site::new(args, &programs, "through a node", Some(&node))?,
+        Testbed::new(args, &programs, "directly", None)?,
+        Testbed::new(args, &programs, "through a node", Some(&node))?,
     ];
     for repeat in 1..=args.repeats {
         eprintln!("demo: round {repeat} of {}", args.repeats);
         for (index, size) in args.sizes.iter().enumerate() {
-            for site in &mut sites {
-                let fetched = site.fetch(args.family, *size)?;
-                site.fetched[index].push(fetched);
+            for testbed in &mut sites {
+                let fetched = testbed.fetch(args.family, *size)?;
+                testbed.fetched[index].push(fetched);
             }
         }
     }
-    for site in &sites {
-        site.check(args)?;
+    for testbed in &sites {
+        testbed.check(args)?;
     }
     report(args, &sites, &mut record)
 }
 
-impl Site {
+impl Testbed {
     fn new(
         args: &Args,
         programs: &Programs,
@@ -106,7 +106,7 @@ impl Site {
         let node = node.map(start).transpose().context("start the node")?;
         let browser = Browser::new(&programs.curl)?;
         let fetched = vec![Vec::new(); args.sizes.len()];
-        let site = Self {
+        let testbed = Self {
             way,
             node,
             server,
@@ -115,8 +115,8 @@ impl Site {
             fetched,
         };
         // The first fetch fills caches on its way and is not counted.
-        site.fetch(args.family, args.sizes[0])?;
-        Ok(site)
+        testbed.fetch(args.family, args.sizes[0])?;
+        Ok(testbed)
     }
 
     fn fetch(&self, family: Family, size: u64) -> Result<Fetched> {
@@ -174,31 +174,31 @@ fn node_config(congestion: &str) -> String {
         .concat()
 }
 
-fn report(args: &Args, sites: &[Site; 2], record: &mut Record) -> Result<()> {
+fn report(args: &Args, sites: &[Testbed; 2], record: &mut Record) -> Result<()> {
     record.parameter("rtt_ms", args.rtt);
     record.parameter("rate_mbit", args.rate);
     record.parameter("repeats", args.repeats);
     record.parameter("congestion", sites[0].network.congestion());
-    for site in sites {
+    for testbed in sites {
         for (index, size) in args.sizes.iter().enumerate() {
-            let labels = [("way", site.way), ("kb", &size.to_string())];
+            let labels = [("way", testbed.way), ("kb", &size.to_string())];
             record.sample(
                 "time to connect",
                 "ms",
                 &labels,
-                site.values(index, |f| f.connect_ms),
+                testbed.values(index, |f| f.connect_ms),
             );
             record.sample(
                 "time to first byte",
                 "ms",
                 &labels,
-                site.values(index, |f| f.first_byte_ms),
+                testbed.values(index, |f| f.first_byte_ms),
             );
             record.sample(
                 "time to completion",
                 "ms",
                 &labels,
-                site.values(index, |f| f.complete_ms),
+                testbed.values(index, |f| f.complete_ms),
             );
         }
     }
@@ -217,7 +217,7 @@ fn report(args: &Args, sites: &[Site; 2], record: &mut Record) -> Result<()> {
     record.save(&args.output, [("svg", chart(args, sites))])
 }
 
-fn table(args: &Args, sites: &[Site; 2]) -> Result<Table> {
+fn table(args: &Args, sites: &[Testbed; 2]) -> Result<Table> {
     let mut table = Table::new(
         "Times from the start of the connection, in ms",
         &[
@@ -231,12 +231,12 @@ fn table(args: &Args, sites: &[Site; 2]) -> Result<Table> {
         ],
     );
     for (index, size) in args.sizes.iter().enumerate() {
-        let median_of = |site: &Site, part: fn(&Fetched) -> f64| {
-            median(&site.values(index, part)).context("nothing was fetched")
+        let median_of = |testbed: &Testbed, part: fn(&Fetched) -> f64| {
+            median(&testbed.values(index, part)).context("nothing was fetched")
         };
         let [direct, node] = sites;
-        let first = [direct, node].map(|site| median_of(site, |f| f.first_byte_ms));
-        let complete = [direct, node].map(|site| median_of(site, |f| f.complete_ms));
+        let first = [direct, node].map(|testbed| median_of(testbed, |f| f.first_byte_ms));
+        let complete = [direct, node].map(|testbed| median_of(testbed, |f| f.complete_ms));
         let ([first, first_node], [complete, complete_node]) = (flat(first)?, flat(complete)?);
         table.push([
             size.to_string(),
@@ -260,7 +260,7 @@ fn flat([first, second]: [Result<f64>; 2]) -> Result<[f64; 2]> {
     Ok([first?, second?])
 }
 
-fn chart(args: &Args, sites: &[Site; 2]) -> Chart {
+fn chart(args: &Args, sites: &[Testbed; 2]) -> Chart {
     Chart {
         title: "Fetching web objects, with and without a node halfway".to_owned(),
         subtitle: format!(
@@ -273,7 +273,7 @@ fn chart(args: &Args, sites: &[Site; 2]) -> Chart {
         x_label: "size of the object, KB".to_owned(),
         y_label: "time from connecting to the last byte, ms".to_owned(),
         across: Across::Groups(args.sizes.iter().map(ToString::to_string).collect()),
-        series: sites.iter().map(Site::series).collect(),
+        series: sites.iter().map(Testbed::series).collect(),
         model_name: String::new(),
         note: format!(
             "Medians of {}; whiskers from the fastest to the slowest.",

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_of_calls_is_answered() {
+    fn burst_of_calls_answered() {
         let listener = listen(0).unwrap();
         let target = SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
         let stop = Arc::new(AtomicBool::new(false));

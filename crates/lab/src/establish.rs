@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::carrier::{Carrier, Course};
 use crate::chart::{Across, Chart, Series, Spacing};
 use crate::echo::{self, Echo};
+use crate::encapsulation::{Course, Encapsulation};
 use crate::link::Link;
 use crate::network::Family;
 use crate::node::Binary;
@@ -45,12 +45,12 @@ pub struct Args {
     /// Connections opened at once, one burst each
     #[arg(long, value_delimiter = ',', default_values_t = PAPER.map(|(count, _)| count))]
     connections: Vec<usize>,
-    /// Bursts per contender and number of connections
+    /// Bursts per subject and number of connections
     #[arg(long, default_value_t = 20)]
     repeats: usize,
     /// What to compare
-    #[arg(long, value_delimiter = ',', default_values_t = Carrier::ALL)]
-    contenders: Vec<Carrier>,
+    #[arg(long, value_delimiter = ',', default_values_t = Encapsulation::ALL)]
+    subjects: Vec<Encapsulation>,
     /// IP version
     #[arg(long, value_enum, default_value = "4")]
     family: Family,
@@ -62,10 +62,10 @@ pub struct Args {
     output: PathBuf,
 }
 
-/// The times of one contender with one number of connections, in milliseconds.
+/// The times of one subject with one number of connections, in milliseconds.
 #[derive(Debug)]
 struct Cell {
-    contender: Carrier,
+    subject: Encapsulation,
     connections: usize,
     connect: Vec<f64>,
     echo: Vec<f64>,
@@ -76,28 +76,28 @@ pub fn run(args: &Args) -> Result<()> {
     echo::raise_descriptor_limit()?;
     let mut record = Record::start("establish", args.seed);
     if args
-        .contenders
+        .subjects
         .iter()
-        .any(|&contender| contender != Carrier::Direct)
+        .any(|&subject| subject != Encapsulation::Direct)
     {
         record.parameter("node", args.binary.version()?);
     }
     let cells = measure(args)?;
     fill(&mut record, args, &cells);
     record.tables.push(table(args, &cells));
-    let chart = |picture: &Picture| (format!("{}.svg", picture.name), picture.chart(args, &cells));
-    record.publish(&args.output, PICTURES.iter().map(chart))
+    let chart = |chart: &Picture| (format!("{}.svg", chart.name), chart.chart(args, &cells));
+    record.publish(&args.output, CHARTS.iter().map(chart))
 }
 
 fn measure(args: &Args) -> Result<Vec<Cell>> {
     let mut courses = Vec::new();
-    for &contender in &args.contenders {
-        let course = contender.start([Link::Veth, Link::Veth], &args.binary, args.seed, "")?;
+    for &subject in &args.subjects {
+        let course = subject.start([Link::Veth, Link::Veth], &args.binary, args.seed, "")?;
         let server = Echo::start(course.network.server(), PORT)?;
-        courses.push((contender, course, server));
+        courses.push((subject, course, server));
     }
-    let cell = |&(contender, _, _): &(Carrier, Course, Echo), connections| Cell {
-        contender,
+    let cell = |&(subject, _, _): &(Encapsulation, Course, Echo), connections| Cell {
+        subject,
         connections,
         connect: Vec::new(),
         echo: Vec::new(),
@@ -114,9 +114,9 @@ fn measure(args: &Args) -> Result<Vec<Cell>> {
     for repeat in 0..args.repeats {
         eprintln!("establish: round {} of {}", repeat + 1, args.repeats);
         for (index, cell) in cells.iter_mut().enumerate() {
-            let (contender, course, _) = &courses[index % courses.len()];
+            let (subject, course, _) = &courses[index % courses.len()];
             let calls = burst(course, args.family, cell.connections);
-            let calls = calls.with_context(|| format!("{contender}, {}", cell.connections))?;
+            let calls = calls.with_context(|| format!("{subject}, {}", cell.connections))?;
             cell.connect
                 .extend(calls.iter().map(|(connect, _)| milliseconds(*connect)));
             cell.echo
@@ -150,7 +150,7 @@ fn fill(record: &mut Record, args: &Args, cells: &[Cell]) {
     for cell in cells {
         let connections = cell.connections.to_string();
         let labels = [
-            ("contender", cell.contender.name()),
+            ("subject", cell.subject.name()),
             ("connections", &connections),
         ];
         record.sample("connect", "ms", &labels, cell.connect.clone());
@@ -170,7 +170,7 @@ fn table(args: &Args, cells: &[Cell]) -> Table {
     );
     let columns = [
         "connections at once",
-        "contender",
+        "subject",
         "connect mean",
         "connect median",
         "connect p99",
@@ -181,7 +181,7 @@ fn table(args: &Args, cells: &[Cell]) -> Table {
     ];
     let mut table = Table::new(title, &columns);
     for cell in cells {
-        let mut row = vec![cell.connections.to_string(), cell.contender.to_string()];
+        let mut row = vec![cell.connections.to_string(), cell.subject.to_string()];
         for times in [&cell.connect, &cell.echo] {
             row.extend([mean(times), median(times), percentile(times, 99.0)].map(shown));
         }
@@ -195,7 +195,7 @@ fn shown(time: Option<f64>) -> String {
     time.map_or_else(|| "-".to_string(), |time| format!("{time:.2}"))
 }
 
-/// One picture: a time of every contender over the number of connections.
+/// One picture: a time of every subject over the number of connections.
 struct Picture {
     /// Part of the file's name.
     name: &'static str,
@@ -206,7 +206,7 @@ struct Picture {
     note: &'static str,
 }
 
-const PICTURES: [Picture; 2] = [
+const CHARTS: [Picture; 2] = [
     Picture {
         name: "connect",
         title: "Time until connected, many connections at once",
@@ -227,9 +227,9 @@ const PICTURES: [Picture; 2] = [
 impl Picture {
     fn chart(&self, args: &Args, cells: &[Cell]) -> Chart {
         let mut series: Vec<Series> = args
-            .contenders
+            .subjects
             .iter()
-            .map(|&contender| self.series(args, cells, contender))
+            .map(|&subject| self.series(args, cells, subject))
             .collect();
         series.extend(self.has_paper.then(|| Series {
             name: "Miniproxy paper".to_string(),
@@ -253,13 +253,13 @@ impl Picture {
         }
     }
 
-    fn series(&self, args: &Args, cells: &[Cell], contender: Carrier) -> Series {
+    fn series(&self, args: &Args, cells: &[Cell], subject: Encapsulation) -> Series {
         let value = |&count: &usize| {
-            let mut mine = cells.iter().filter(|cell| cell.contender == contender);
+            let mut mine = cells.iter().filter(|cell| cell.subject == subject);
             mean((self.times)(mine.find(|cell| cell.connections == count)?))
         };
         Series {
-            name: contender.to_string(),
+            name: subject.to_string(),
             values: args.connections.iter().map(value).collect(),
             ..Series::default()
         }

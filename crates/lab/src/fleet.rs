@@ -10,10 +10,10 @@
 //! In order: all nodes come at once; links change all the time, some of them, as measured ones do; then
 //! links die, one after the other, and nodes: each time that which most ways lead over.
 
-mod crowd;
+mod clients;
 mod report;
 mod stream;
-mod world;
+mod topology;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -21,19 +21,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use posthaste_control::message::{ChainNumber, DIRECT, LinkState, NodeNumber, Stamp};
-use posthaste_control::rows::Held;
+use posthaste_control::message::{ChainNumber, DIRECT, LinkState, NodeNumber, PlanVersion};
+use posthaste_control::route_table::RouteTable;
 use serde_json::Value;
 
-use crate::chance::Random;
 use crate::controller::{self, Controller};
 use crate::echo::raise_descriptor_limit;
 use crate::netns::Namespace;
 use crate::node::Binary;
 use crate::record::Record;
-use crowd::{Crowd, Player, number, place};
+use crate::rng::Rng;
+use clients::{Clients, Player, number, place};
 use report::{Death, Interval, Outcome};
-use world::World;
+use topology::Topology;
 
 /// How long anything may take: a controller that is slow is measured, one that hangs is not waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -122,17 +122,17 @@ struct Mark {
 struct Experiment<'a> {
     args: &'a Args,
     controller: &'a Controller,
-    crowd: Crowd,
+    clients: Clients,
 }
 
 fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
-    let world = World::new(args.nodes.into(), args.seed);
+    let topology = Topology::new(args.nodes.into(), args.seed);
     let address = (Ipv4Addr::LOCALHOST, controller::PORT).into();
-    let crowd = Crowd::new(world, controller.key(), address, args.seed)?;
+    let clients = Clients::new(topology, controller.key(), address, args.seed)?;
     let mut experiment = Experiment {
         args,
         controller,
-        crowd,
+        clients,
     };
     let mut outcome = experiment.arrival()?;
     eprintln!("fleet: all nodes are there; links change");
@@ -146,7 +146,7 @@ fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
         outcome.nodes.push(experiment.node_death()?);
     }
     outcome.memory = controller.used()?.memory;
-    let losses = experiment.crowd.living().flat_map(Player::losses);
+    let losses = experiment.clients.living().flat_map(Player::losses);
     outcome.losses = losses.cloned().collect();
     Ok(outcome)
 }
@@ -156,9 +156,9 @@ impl Experiment<'_> {
         Ok(Mark {
             at: Instant::now(),
             processor: self.controller.used()?.seconds,
-            sent: self.crowd.bytes.sent,
-            received: self.crowd.bytes.received,
-            plans: stamp(&controller::ask("/v1/plan")?)?.version,
+            sent: self.clients.bytes.sent,
+            received: self.clients.bytes.received,
+            plans: plan_version(&controller::ask("/v1/plan")?)?.version,
         })
     }
 
@@ -175,20 +175,20 @@ impl Experiment<'_> {
 
     /// All nodes come, and go by a plan of all links in the end.
     fn arrival(&mut self) -> Result<Outcome> {
-        let nodes = self.crowd.living().count();
+        let nodes = self.clients.living().count();
         let before = self.mark()?;
-        self.crowd
+        self.clients
             .run_until("let in", PATIENCE, |player| player.joined().is_some())?;
         eprintln!("fleet: {nodes} nodes are let in");
         let whole = self.until_whole(nodes)?;
         let arrival = self.since(&before)?;
         let times = |when: &dyn Fn(&Player) -> Option<Instant>| {
-            let times = self.crowd.living().filter_map(when);
+            let times = self.clients.living().filter_map(when);
             times.map(|at| (at - before.at).as_secs_f64()).collect()
         };
         Ok(Outcome {
             joined: times(&Player::joined),
-            first_rows: times(&|player| player.followed(Stamp::default())),
+            first_update: times(&|player| player.followed(PlanVersion::default())),
             whole: times(&|player| player.followed(whole)),
             memory_at_first: self.controller.used()?.memory,
             row_bytes: arrival.received / nodes as f64,
@@ -198,16 +198,16 @@ impl Experiment<'_> {
     }
 
     /// Waits until all nodes go by a plan of all nodes and links. Returns which.
-    fn until_whole(&mut self, nodes: usize) -> Result<Stamp> {
+    fn until_whole(&mut self, nodes: usize) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
         let mut found = None;
         loop {
             let plan = controller::ask("/v1/plan")?;
             let links = plan["links"].as_u64().context("links of the plan")?;
             if links == (nodes * (nodes - 1)) as u64 {
-                let whole = *found.get_or_insert(stamp(&plan)?);
+                let whole = *found.get_or_insert(plan_version(&plan)?);
                 if self
-                    .crowd
+                    .clients
                     .living()
                     .all(|player| player.holds() >= Some(whole))
                 {
@@ -215,34 +215,34 @@ impl Experiment<'_> {
                 }
             }
             ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
-            self.crowd.run_for(ASK_AGAIN)?;
+            self.clients.run_for(ASK_AGAIN)?;
         }
     }
 
     /// Links change, some of them.
     fn changes(&mut self) -> Result<Interval> {
-        let nodes = self.crowd.world.nodes();
+        let nodes = self.clients.topology.nodes();
         let links = (nodes * (nodes - 1) / 2) as f64;
         let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
-        let mut chance = Random::new(self.args.seed ^ 0xf1ee7);
+        let mut rng = Rng::new(self.args.seed ^ 0xf1ee7);
         let (mut owed, mut next) = (0.0, before.at);
         while Instant::now() < end {
-            self.crowd
+            self.clients
                 .run_for(next.saturating_duration_since(Instant::now()))?;
             next += BEAT;
             owed += each_beat;
             while owed >= 1.0 {
                 owed -= 1.0;
-                let random = chance.next();
+                let random = rng.next();
                 let (one, other) = pair(random, nodes);
                 let factor = if random >> 63 == 0 {
                     CHANGE
                 } else {
                     CHANGE.recip()
                 };
-                self.crowd.stretch(one, other, factor)?;
+                self.clients.stretch(one, other, factor)?;
             }
         }
         self.since(&before)
@@ -250,14 +250,14 @@ impl Experiment<'_> {
 
     /// Nothing is under way any more: the controller has planned with all that it heard, and all nodes
     /// hold it.
-    fn settle(&mut self) -> Result<Stamp> {
+    fn settle(&mut self) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
-        let mut before = stamp(&controller::ask("/v1/plan")?)?;
+        let mut before = plan_version(&controller::ask("/v1/plan")?)?;
         loop {
-            self.crowd.run_for(REST)?;
-            let plan = stamp(&controller::ask("/v1/plan")?)?;
+            self.clients.run_for(REST)?;
+            let plan = plan_version(&controller::ask("/v1/plan")?)?;
             let all = self
-                .crowd
+                .clients
                 .living()
                 .all(|player| player.holds() == Some(plan));
             if all && before == plan {
@@ -271,53 +271,57 @@ impl Experiment<'_> {
     /// A link dies that more ways go over than any other.
     fn link_death(&mut self) -> Result<Death> {
         let plan = self.settle()?;
-        let ((one, other), ways) = self.most_used();
+        let ((one, other), routes) = self.most_used();
         let before = self.mark()?;
-        self.crowd.change(one, other, LinkState::Dead)?;
+        self.clients.change(one, other, LinkState::Dead)?;
         let ends = (number(one), number(other));
         let is_dead = |pair| pair == ends || pair == (ends.1, ends.0);
-        self.aftermath(plan, &before, ways, is_dead)
+        self.aftermath(plan, &before, routes, is_dead)
     }
 
     /// A node dies that more ways pass than any other.
     fn node_death(&mut self) -> Result<Death> {
         let plan = self.settle()?;
-        let (dead, ways) = self.most_passed();
+        let (dead, routes) = self.most_passed();
         let before = self.mark()?;
-        self.crowd.kill(dead)?;
+        self.clients.kill(dead)?;
         let dead = number(dead);
         let is_dead = |(one, other)| one == dead || other == dead;
-        self.aftermath(plan, &before, ways, is_dead)
+        self.aftermath(plan, &before, routes, is_dead)
     }
 
     /// Waits until all nodes have a plan without what is dead.
     fn aftermath(
         &mut self,
-        plan: Stamp,
+        plan: PlanVersion,
         before: &Mark,
-        ways: usize,
+        routes: usize,
         is_dead: impl Fn((NodeNumber, NodeNumber)) -> bool,
     ) -> Result<Death> {
         let mut newer = plan;
         // A plan that was being made when it died does not know of it.
-        while self.crowd.living().any(|player| goes_by(player, &is_dead)) {
+        while self
+            .clients
+            .living()
+            .any(|player| goes_by(player, &is_dead))
+        {
             ensure!(
                 before.at.elapsed() < PATIENCE,
                 "nodes go on over what is dead"
             );
             newer.version += 1;
             let what = "going by a plan without what is dead";
-            self.crowd
+            self.clients
                 .run_until(what, PATIENCE, |player| player.holds() >= Some(newer))?;
         }
         let cost = self.since(before)?;
         let times = self
-            .crowd
+            .clients
             .living()
             .filter_map(|player| player.followed(newer));
         Ok(Death {
             seconds: times.map(|at| (at - before.at).as_secs_f64()).collect(),
-            ways,
+            routes,
             cost,
         })
     }
@@ -346,21 +350,21 @@ impl Experiment<'_> {
             }
         });
         let most = used.into_iter().max_by_key(|(node, count)| (*count, *node));
-        let first = self.crowd.living().next();
+        let first = self.clients.living().next();
         let any = first
             .and_then(|player| player.follower().plan())
-            .map_or(1, Held::node);
+            .map_or(1, RouteTable::node);
         let (node, count) = most.unwrap_or((any, 0));
         (place(node), count)
     }
 
     /// Looks at every chain that a node has a way over, for the largest transfers.
     fn each_chain(&self, mut look: impl FnMut(&[NodeNumber])) {
-        for player in self.crowd.living() {
+        for player in self.clients.living() {
             let Some(held) = player.follower().plan() else {
                 continue;
             };
-            for chain in ways(player, held) {
+            for chain in routes(player, held) {
                 held.chain(chain).into_iter().for_each(&mut look);
             }
         }
@@ -368,10 +372,10 @@ impl Experiment<'_> {
 }
 
 /// The chains that a node has ways over, for the largest transfers, without the hops to egresses.
-fn ways<'a>(player: &'a Player, held: &'a Held) -> impl Iterator<Item = ChainNumber> + 'a {
+fn routes<'a>(player: &'a Player, held: &'a RouteTable) -> impl Iterator<Item = ChainNumber> + 'a {
     let class = held.class(u64::MAX, 0).unwrap_or(0);
     let members = player.follower().members();
-    let chains = members.flat_map(move |(member, _)| held.ways(member.number, class));
+    let chains = members.flat_map(move |(member, _)| held.routes(member.number, class));
     chains.copied().filter(|chain| *chain != DIRECT)
 }
 
@@ -382,17 +386,21 @@ fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool)
     };
     let me = held.node();
     let class = held.class(u64::MAX, 0).unwrap_or(0);
-    let is_direct = |egress| held.ways(egress, class).contains(&DIRECT) && is_such((me, egress));
+    let is_direct = |egress| held.routes(egress, class).contains(&DIRECT) && is_such((me, egress));
     let mut members = player.follower().members();
     let over = |chain| held.chain(chain).unwrap_or(&[]).windows(2);
     members.any(|(member, _)| is_direct(member.number))
-        || ways(player, held).any(|chain| over(chain).any(|pair| is_such((pair[0], pair[1]))))
+        || routes(player, held).any(|chain| over(chain).any(|pair| is_such((pair[0], pair[1]))))
 }
 
-/// The stamp of a plan as the API shows it.
-fn stamp(plan: &Value) -> Result<Stamp> {
-    let number = |name: &str| plan["stamp"][name].as_u64().context("the stamp of a plan");
-    Ok(Stamp {
+/// The version of a plan as the API shows it.
+fn plan_version(plan: &Value) -> Result<PlanVersion> {
+    let number = |name: &str| {
+        plan["plan_version"][name]
+            .as_u64()
+            .context("the version of a plan")
+    };
+    Ok(PlanVersion {
         epoch: number("epoch")?,
         version: number("version")?,
     })
@@ -409,10 +417,10 @@ fn pair(random: u64, nodes: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chance::scramble;
+    use crate::rng::scramble;
 
     #[test]
-    fn pairs_are_of_two_nodes_there_are() {
+    fn pairs_of_existing_nodes() {
         for random in (0..1000).map(scramble) {
             let (one, other) = pair(random, 3);
             assert!(one != other && one < 3 && other < 3);

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::chance::Random;
+use crate::rng::Rng;
 
 /// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ fn send_all(socket: &Socket, plan: Plan, stop: &AtomicBool) -> io::Result<u64> {
 #[derive(Debug)]
 struct Sources {
     prefix: Prefix,
-    random: Random,
+    random: Rng,
     used: HashSet<SocketAddr>,
 }
 
@@ -220,7 +220,7 @@ impl Sources {
     fn new(plan: Plan) -> Self {
         Self {
             prefix: plan.sources,
-            random: Random::new(plan.seed),
+            random: Rng::new(plan.seed),
             used: HashSet::new(),
         }
     }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_fresh_inside_the_prefix_and_repeatable() {
+    fn fresh_repeatable_sources() {
         let draw = |seed| {
             let mut sources = Sources::new(plan(seed));
             (0..5000).map(|_| sources.next()).collect::<Vec<_>>()

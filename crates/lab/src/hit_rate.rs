@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use clap::Args as Arguments;
 
-use crate::chance::Random;
 use crate::chart::Chart;
 use crate::record::Record;
+use crate::rng::Rng;
 use crate::table::Table;
 
 /// Seconds of a working day.
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 #[derive(Clone, Copy, Debug)]
 struct Profile {
     learned: u64,
-    proved: bool,
+    validated: bool,
 }
 
 /// The profiles, of which those go first that were not used for longest.
@@ -145,7 +145,7 @@ impl Profiles {
 
 /// A day of all clients.
 fn day(args: &Args, clients: usize, width: Width) -> Shares {
-    let mut random = Random::new(args.seed);
+    let mut random = Rng::new(args.seed);
     let popularity = popularity();
     let mut profiles = Profiles::default();
     let mut shares = Shares::default();
@@ -171,13 +171,13 @@ fn day(args: &Args, clients: usize, width: Width) -> Shares {
                     &mut shares.forwarded,
                     Profile {
                         learned: now,
-                        proved: false,
+                        validated: false,
                     },
                 ),
-                Some(profile) if !profile.proved => (
+                Some(profile) if !profile.validated => (
                     &mut shares.trials,
                     Profile {
-                        proved: true,
+                        validated: true,
                         ..profile
                     },
                 ),

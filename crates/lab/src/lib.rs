@@ -11,15 +11,14 @@
 //! Most of it needs root.
 
 pub mod boot;
-pub mod carrier;
 mod chain;
-pub mod chance;
 pub mod chart;
 pub mod clock;
 pub mod compare;
 mod controller;
 pub mod demo;
 pub mod echo;
+pub mod encapsulation;
 pub mod establish;
 pub mod fleet;
 pub mod flood;
@@ -35,11 +34,12 @@ pub mod nginx;
 pub mod node;
 pub mod off_path;
 pub mod overlay;
-mod places;
 pub mod planning;
 pub mod process;
 pub mod record;
+mod regions;
 mod repeats;
+pub mod rng;
 pub mod router_churn;
 pub mod scratch;
 pub mod stats;

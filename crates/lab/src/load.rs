@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Load generator and server: what `compare` puts through a contender, from processes of its own.
+//! Load generator and server: what `compare` puts through a subject, from processes of its own.
 //!
 //! Both are single-threaded epoll loops. What they are told ([`Order`]) and what they found out
 //! ([`Served`], [`Outcome`]) is JSON. A client says first, in [`Request`], what it wants. Every

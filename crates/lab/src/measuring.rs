@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_have_addresses_of_their_own() {
+    fn peers_have_own_addresses() {
         let all: std::collections::HashSet<_> = (0..PEERS_MAX).map(address).collect();
         assert_eq!(all.len(), usize::from(PEERS_MAX));
         assert_eq!(
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_used_some_time_and_memory() {
+    fn process_time_and_memory() {
         let pid = std::process::id();
         let (all, thread) = processor_seconds(pid).unwrap();
         assert!(all > 0.0 && thread == 0.0);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_hosts_have_addresses_and_routes_of_their_own() {
+    fn regions_addresses_and_routes() {
         assert_eq!(address(11, 0, Family::V4).to_string(), "10.12.0.1");
         assert_eq!(address(11, 3, Family::V4).to_string(), "10.12.3.2");
         assert_eq!(address(11, 0, Family::V6).to_string(), "fd00:c::1");

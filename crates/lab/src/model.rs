@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_times_to_first_byte() {
+    fn published_first_byte_times() {
         let times: Vec<f64> = (0..4)
             .map(|nodes| ms(path(nodes).first_byte(Mode::Early)))
             .collect();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_node_the_modes_agree() {
+    fn modes_agree_without_node() {
         for mode in Mode::ALL {
             assert_eq!(path(0).connect(mode), 100 * MS);
             assert_eq!(path(0).first_byte(mode), 200 * MS);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_and_late_give_up_the_gain_in_the_handshake_only() {
+    fn strict_and_late_lose_handshake() {
         for mode in [Mode::Strict, Mode::Late] {
             assert_eq!(path(1).first_byte(mode), 200 * MS);
             assert_eq!(path(1).complete(mode, 25_000), 250 * MS);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_hop_counts_where_it_matters() {
+    fn longest_hop_counts() {
         let uneven = Path {
             hops: vec![12 * MS, 13 * MS, 25 * MS],
             ..path(0)
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_beside_the_path_pays_from_two_rounds_on() {
+    fn off_path_node_two_rounds() {
         // The published case: two hops of up to 37.5 ms instead of one of 50 ms.
         let aside = Path::new(
             vec![Duration::ZERO, 75 * MS / 2, 75 * MS / 2],
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_many_wait_for_half_of_the_bytes() {
+    fn half_wait_for_half() {
         let warm = Path {
             hops: vec![2 * MS, 46 * MS, 2 * MS],
             warm: true,

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_at_any_depth() {
+    fn numbers_at_any_depth() {
         let status = serde_json::json!({"name": "x", "workers": [{"syns": 3}], "syns": "none"});
         assert_eq!(find_number(&status, "syns"), Some(3));
         assert_eq!(find_number(&status, "name"), None);

@@ -17,8 +17,8 @@
 //! the paper, whose clients' SYNs were sent through the node. Every distance has a network of its
 //! own, and the transfers of a repeat are shuffled.
 
+mod charts;
 mod crossing;
-mod pictures;
 mod report;
 
 use std::collections::BTreeMap;
@@ -235,12 +235,12 @@ const ROUTER: usize = 1;
 fn start_nodes(args: &Args, network: &Network) -> Result<Vec<Node>> {
     let access = Member {
         asked_at: network.node_address(ACCESS, args.family),
-        calls_from: network.calling_address(ACCESS, args.family),
+        source_addresses: network.calling_address(ACCESS, args.family),
     };
     let aside = network.aside_address(0, args.family);
     let aside = Member {
         asked_at: aside,
-        calls_from: aside,
+        source_addresses: aside,
     };
     let chain = Chain {
         nodes: vec![access, aside],
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_the_papers_figure() {
+    fn default_is_published_figure() {
         let args = args(&[]);
         args.check().unwrap();
         assert_eq!(args.configurations().len(), 7 * 6);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_cannot_be_nearer_than_the_path_or_repeat_itself() {
+    fn impossible_distances_refused() {
         assert!(args(&["--hops", "24"]).check().is_err());
         assert!(args(&["--hops", "30,30"]).check().is_err());
         assert!(args(&["--rtt", "96", "--hops", "24"]).check().is_ok());

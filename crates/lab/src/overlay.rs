@@ -12,12 +12,12 @@
 //! both warm. All transfers of a repeat are shuffled. Then a link of a chain gets worse, and another is
 //! cut, while new connections are opened all the time and one long transfer goes on.
 
+mod charts;
 mod moves;
-mod pictures;
 mod report;
-mod site;
+mod testbed;
+mod topology;
 mod web;
-mod world;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ use crate::node::Binary;
 use crate::record::Record;
 use crate::repeats::Repeats;
 use moves::Move;
-use site::{Hops, Site, Way};
+use testbed::{Hops, Testbed, Way};
+use topology::{Pair, Topology};
 use web::Fetched;
-use world::{Pair, World};
 
 /// Bytes in a KB.
 const KB: u64 = 1000;
@@ -96,18 +96,18 @@ pub struct Args {
 
 /// Who carries a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Contender {
+enum Subject {
     Direct,
     Chain(Hops),
-    Front,
+    ReverseProxy,
 }
 
-impl Contender {
+impl Subject {
     const ALL: [Self; 4] = [
         Self::Direct,
         Self::Chain(Hops::Cold),
         Self::Chain(Hops::Warm),
-        Self::Front,
+        Self::ReverseProxy,
     ];
 
     fn name(self) -> &'static str {
@@ -115,7 +115,7 @@ impl Contender {
             Self::Direct => "direct",
             Self::Chain(Hops::Cold) => "chain, cold",
             Self::Chain(Hops::Warm) => "chain, warm",
-            Self::Front => "front",
+            Self::ReverseProxy => "front",
         }
     }
 
@@ -123,7 +123,7 @@ impl Contender {
         match self {
             Self::Direct => Way::Around,
             Self::Chain(_) => Way::Through,
-            Self::Front => Way::Front,
+            Self::ReverseProxy => Way::ReverseProxy,
         }
     }
 
@@ -131,7 +131,7 @@ impl Contender {
     fn hops(self) -> Hops {
         match self {
             Self::Chain(hops) => hops,
-            Self::Direct | Self::Front => Hops::Warm,
+            Self::Direct | Self::ReverseProxy => Hops::Warm,
         }
     }
 }
@@ -141,7 +141,7 @@ impl Contender {
 struct Configuration {
     pair: Pair,
     size: u64,
-    contender: Contender,
+    subject: Subject,
 }
 
 /// Everything that was measured.
@@ -176,14 +176,14 @@ impl Args {
         Ok(())
     }
 
-    fn configurations(&self, world: &World) -> Vec<Configuration> {
+    fn configurations(&self, topology: &Topology) -> Vec<Configuration> {
         let mut all = Vec::new();
-        for &pair in &world.pairs {
+        for &pair in &topology.pairs {
             for &size in &self.sizes {
-                all.extend(Contender::ALL.map(|contender| Configuration {
+                all.extend(Subject::ALL.map(|subject| Configuration {
                     pair,
                     size,
-                    contender,
+                    subject,
                 }));
             }
         }
@@ -196,66 +196,67 @@ pub fn run(args: &Args) -> Result<()> {
     args.check()?;
     let mut record = Record::start("overlay", args.seed);
     let nginx = find("nginx", "nginx-light")?;
-    let world = World::read(args)?;
+    let topology = Topology::read(args)?;
     let make = |hops| {
-        let site = Site::new(args, &world, hops, &nginx);
+        let testbed = Testbed::new(args, &topology, hops, &nginx);
         Ok((
             hops,
-            site.with_context(|| format!("set the {hops:?} overlay up"))?,
+            testbed.with_context(|| format!("set the {hops:?} overlay up"))?,
         ))
     };
     let sites = [Hops::Cold, Hops::Warm].map(make);
-    let sites: BTreeMap<Hops, Site> = sites.into_iter().collect::<Result<_>>()?;
+    let sites: BTreeMap<Hops, Testbed> = sites.into_iter().collect::<Result<_>>()?;
     let mut outcome = Outcome::default();
-    measure(args, &world, &sites, &mut outcome)?;
+    measure(args, &topology, &sites, &mut outcome)?;
     for number in 0..args.moves {
         eprintln!(
             "overlay: link {} of {} gets worse, and is cut",
             number + 1,
             args.moves
         );
-        if let Err(error) = moves::observe(args, &world, &sites[&Hops::Warm], &mut outcome.moves) {
+        if let Err(error) = moves::observe(args, &topology, &sites[&Hops::Warm], &mut outcome.moves)
+        {
             outcome.failures.push(format!("{error:#}"));
         }
     }
-    for (hops, site) in &sites {
-        outcome.remarks.push(report::carried(*hops, site)?);
+    for (hops, testbed) in &sites {
+        outcome.remarks.push(report::carried(*hops, testbed)?);
     }
-    report::write(args, &world, &outcome, &mut record)
+    report::write(args, &topology, &outcome, &mut record)
 }
 
 /// Runs all transfers, `repeats` times, each time in another order.
 fn measure(
     args: &Args,
-    world: &World,
-    sites: &BTreeMap<Hops, Site>,
+    topology: &Topology,
+    sites: &BTreeMap<Hops, Testbed>,
     outcome: &mut Outcome,
 ) -> Result<()> {
-    let configurations = args.configurations(world);
+    let configurations = args.configurations(topology);
     let fetch = |one: &Configuration| {
         let Configuration {
             pair,
             size,
-            contender,
+            subject,
         } = *one;
-        let site = &sites[&contender.hops()];
-        let target = site::target(args, pair, size, contender.way());
-        web::fetch(site.client(pair)?, target, size, PATIENCE)
+        let testbed = &sites[&subject.hops()];
+        let target = testbed::target(args, pair, size, subject.way());
+        web::fetch(testbed.client(pair)?, target, size, PATIENCE)
     };
     eprintln!("overlay: everything is up; hops and connections grow");
     for _ in 0..PRIMERS {
         // Without nodes and fronts nothing grows.
-        let growing = |one: &&Configuration| one.contender != Contender::Direct;
+        let growing = |one: &&Configuration| one.subject != Subject::Direct;
         for one in configurations.iter().filter(growing) {
-            fetch(one).with_context(|| format!("first transfer, {}", one.contender.name()))?;
-            if one.contender == Contender::Chain(Hops::Warm) {
+            fetch(one).with_context(|| format!("first transfer, {}", one.subject.name()))?;
+            if one.subject == Subject::Chain(Hops::Warm) {
                 std::thread::sleep(PRIMER_PAUSE);
             }
         }
     }
     let before = hops_taken(sites)?;
     for one in &configurations {
-        if let Contender::Chain(hops) = one.contender {
+        if let Subject::Chain(hops) = one.subject {
             let chain = sites[&hops].chain(one.pair, one.size * KB)?;
             outcome.chains.insert(*one, chain);
         }
@@ -267,7 +268,7 @@ fn measure(
     };
     let (timings, failures) = (&mut outcome.timings, &mut outcome.failures);
     repeats.run(&configurations, failures, |one| {
-        let fetched = fetch(&one).with_context(|| one.contender.name())?;
+        let fetched = fetch(&one).with_context(|| one.subject.name())?;
         timings.entry(one).or_default().push(fetched);
         Ok(())
     })?;
@@ -284,9 +285,9 @@ fn measure(
     Ok(())
 }
 
-fn hops_taken(sites: &BTreeMap<Hops, Site>) -> Result<BTreeMap<Hops, (u64, u64)>> {
+fn hops_taken(sites: &BTreeMap<Hops, Testbed>) -> Result<BTreeMap<Hops, (u64, u64)>> {
     let each = sites
         .iter()
-        .map(|(hops, site)| Ok((*hops, site.hops_taken()?)));
+        .map(|(hops, testbed)| Ok((*hops, testbed.hops_taken()?)));
     each.collect()
 }

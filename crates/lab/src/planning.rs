@@ -8,8 +8,8 @@
 //!
 //! The matrices are not part of the project: `--data` names where they are.
 
+mod charts;
 pub(crate) mod data;
-mod pictures;
 mod quality;
 mod report;
 mod runtime;

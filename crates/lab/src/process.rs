@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn output_and_exit_status_are_kept() {
+    fn output_and_exit_status() {
         let mut process = shell("echo out; echo err >&2; exit 3");
         assert_eq!(process.wait(SOON).unwrap().code(), Some(3));
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_is_told_with_the_output() {
+    fn early_end_shows_output() {
         let mut process = shell("echo no such luck");
         let error = process
             .wait_until("luck", SOON, |_| false)

@@ -40,7 +40,7 @@ pub struct Record {
     pub seed: u64,
     /// The machine it ran on.
     pub machine: Machine,
-    /// What was set: delays, rates, repeats, versions of the contenders.
+    /// What was set: delays, rates, repeats, versions of the subjects.
     pub parameters: BTreeMap<String, Value>,
     /// Every raw sample.
     pub samples: Vec<Samples>,
@@ -68,7 +68,7 @@ pub struct Samples {
     pub quantity: String,
     /// Unit of the values, for example `ms`.
     pub unit: String,
-    /// The configuration, for example `contender = early`.
+    /// The configuration, for example `subject = early`.
     pub labels: BTreeMap<String, String>,
     /// The values in the order they were taken.
     pub values: Vec<f64>,
@@ -136,7 +136,7 @@ impl Record {
     pub(crate) fn publish<N: Display>(
         &self,
         directory: &Path,
-        pictures: impl IntoIterator<Item = (N, Chart)>,
+        charts: impl IntoIterator<Item = (N, Chart)>,
     ) -> anyhow::Result<()> {
         for table in &self.tables {
             println!("{table}");
@@ -144,7 +144,7 @@ impl Record {
         for remark in &self.remarks {
             println!("{remark}");
         }
-        self.save(directory, pictures)
+        self.save(directory, charts)
     }
 
     /// Writes pictures, by the extensions of their files' names, and the record below `directory`,
@@ -152,9 +152,9 @@ impl Record {
     pub(crate) fn save<N: Display>(
         &self,
         directory: &Path,
-        pictures: impl IntoIterator<Item = (N, Chart)>,
+        charts: impl IntoIterator<Item = (N, Chart)>,
     ) -> anyhow::Result<()> {
-        for (extension, chart) in pictures {
+        for (extension, chart) in charts {
             let path = self.path(directory, &extension.to_string());
             write_file(&path, &chart.svg())?;
             println!("Picture: {}", path.display());
@@ -350,10 +350,10 @@ mod tests {
         record.sample(
             "time to first byte",
             "ms",
-            &[("contender", "early")],
+            &[("subject", "early")],
             vec![150.5, 151.0],
         );
-        let mut table = Table::new("Time to first byte, ms", &["contender", "median"]);
+        let mut table = Table::new("Time to first byte, ms", &["subject", "median"]);
         table.push(["early", "150.8"]);
         record.tables.push(table);
         record.remarks.push("One node.".to_string());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_writing_and_reading() {
+    fn record_round_trip() {
         let directory =
             std::env::temp_dir().join(format!("posthaste-record-{}", std::process::id()));
         let record = example();
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn markdown_names_conditions() {
         let text = example().markdown();
-        assert!(text.contains("| early     |  150.8 |"), "{text}");
+        assert!(text.contains("| early   |  150.8 |"), "{text}");
         assert!(text.contains("* One node.\n"));
         assert!(text.contains("seed 7. Repeat with `"));
     }

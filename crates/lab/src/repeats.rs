@@ -4,7 +4,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::chance::shuffled;
+use crate::rng::shuffled;
 
 /// Failures after which an experiment is given up.
 const FAILURES_MAX: usize = 5;
@@ -65,7 +65,7 @@ mod tests {
     };
 
     #[test]
-    fn each_runs_as_often_as_asked_and_failures_are_told() {
+    fn repeats_and_failures() {
         let (mut ran, mut failures) = ([0; 4], Vec::new());
         let all = TWICE.run(&[0, 1, 2, 3], &mut failures, |one: usize| {
             ran[one] += 1;

@@ -8,13 +8,13 @@
 //! connection ends otherwise with the node than without it, and neither a cut link nor the documented reset at
 //! the node's death explains it, or when one passes that is forbidden.
 
-mod crowd;
+mod clients;
 mod ends;
 mod judge;
 mod keeper;
 mod plan;
 mod report;
-mod site;
+mod testbed;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use self::crowd::Crowd;
+use self::clients::Clients;
 use self::judge::{Pair, Span};
 use self::keeper::Keeper;
 use self::plan::{Event, Plan};
-use self::site::Site;
+use self::testbed::Testbed;
 use crate::chart::Chart;
 use crate::node::Binary;
 use crate::process::wait_until;
@@ -95,9 +95,9 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Both networks, the second with a node, and their crowds. Dropped in the order of its fields.
 struct Both {
-    crowds: [Crowd; 2],
+    clients: [Clients; 2],
     keeper: Keeper,
-    sites: [Site; 2],
+    sites: [Testbed; 2],
     start: Instant,
 }
 
@@ -105,13 +105,13 @@ fn play(args: &Args) -> Result<Run> {
     // Each connection takes two descriptors in each network.
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise RLIMIT_NOFILE")?;
-    let sites = [Site::new(args.seed)?, Site::new(args.seed)?];
+    let sites = [Testbed::new(args.seed)?, Testbed::new(args.seed)?];
     let keeper = Keeper::start(sites[1].router(), args.binary.find()?)?;
     let start = Instant::now();
-    let crowd = |site| Crowd::start(site, args.seed, args.connections, start);
-    let crowds = [crowd(&sites[0])?, crowd(&sites[1])?];
+    let clients = |testbed| Clients::start(testbed, args.seed, args.connections, start);
+    let clients = [clients(&sites[0])?, clients(&sites[1])?];
     let mut both = Both {
-        crowds,
+        clients,
         keeper,
         sites,
         start,
@@ -122,11 +122,11 @@ fn play(args: &Args) -> Result<Run> {
 impl Both {
     fn play(&mut self, args: &Args) -> Result<Run> {
         let (faults, inbox) = mpsc::channel();
-        let (crowds, start) = (&self.crowds, self.start);
+        let (clients, start) = (&self.clients, self.start);
         let (keeper, sites) = (&mut self.keeper, &self.sites);
         let (dialled, done) = thread::scope(|scope| {
             let thread = scope.spawn(move || carry_out(&inbox, keeper, sites, start));
-            let dialled = dial_all(args, crowds, start, |event| {
+            let dialled = dial_all(args, clients, start, |event| {
                 // The thread takes them until the sender is gone.
                 let _ = faults.send(event);
             });
@@ -135,14 +135,16 @@ impl Both {
         });
         let (spans, mut troubles) = done.map_err(|_| anyhow!("the faults' thread panicked"))?;
         // Those that are played still after that count as hung.
-        let _ = wait_until("end of the last connections", LAST, || playing(crowds) == 0);
+        let _ = wait_until("end of the last connections", LAST, || {
+            playing(clients) == 0
+        });
         if dialled < args.connections {
             troubles.push(format!(
                 "only {dialled} connections began in {} s: give a lower --rate or more --seconds",
                 args.seconds
             ));
         }
-        let [direct, node] = [0, 1].map(|index: usize| crowds[index].lives());
+        let [direct, node] = [0, 1].map(|index: usize| clients[index].lives());
         let pairs = (0..dialled).zip(direct.into_iter().zip(node));
         let pairs = pairs.map(|(number, (direct, node))| {
             judge::pair(Plan::new(args.seed, number), direct, node, &spans)
@@ -158,17 +160,17 @@ impl Both {
     }
 }
 
-fn playing(crowds: &[Crowd; 2]) -> usize {
-    crowds.iter().map(Crowd::playing).max().unwrap_or(0)
+fn playing(clients: &[Clients; 2]) -> usize {
+    clients.iter().map(Clients::playing).max().unwrap_or(0)
 }
 
 /// Has all connections begin, each in both networks, and faults at their places among them. How many began.
-fn dial_all(args: &Args, crowds: &[Crowd; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
+fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
     let events = plan::events(args.seed, args.connections, args.rate);
     let mut events = events.into_iter().peekable();
     let mut told = Instant::now();
     for number in 0..args.connections {
-        while playing(crowds) >= PLAYING_MAX && start.elapsed().as_secs() < args.seconds {
+        while playing(clients) >= PLAYING_MAX && start.elapsed().as_secs() < args.seconds {
             thread::sleep(LOOK);
         }
         if start.elapsed().as_secs() >= args.seconds {
@@ -179,10 +181,10 @@ fn dial_all(args: &Args, crowds: &[Crowd; 2], start: Instant, begin: impl Fn(Eve
         while let Some(event) = events.next_if(|event| event.before <= number) {
             begin(event);
         }
-        crowds.iter().for_each(|crowd| crowd.dial(number));
+        clients.iter().for_each(|clients| clients.dial(number));
         if told.elapsed() >= PROGRESS {
             told = Instant::now();
-            let (seconds, busy) = (start.elapsed().as_secs(), playing(crowds));
+            let (seconds, busy) = (start.elapsed().as_secs(), playing(clients));
             eprintln!("router-churn: {seconds} s, {number} connections, {busy} open");
         }
     }
@@ -193,18 +195,18 @@ fn dial_all(args: &Args, crowds: &[Crowd; 2], start: Instant, begin: impl Fn(Eve
 fn carry_out(
     inbox: &Receiver<Event>,
     keeper: &mut Keeper,
-    sites: &[Site; 2],
+    sites: &[Testbed; 2],
     start: Instant,
 ) -> (Vec<Span>, Vec<String>) {
     let (mut spans, mut troubles) = (Vec::new(), Vec::new());
     for Event { fault, lasts, .. } in inbox {
         let from = start.elapsed();
-        let begun = at_once(sites, |site| site.begin(fault));
+        let begun = at_once(sites, |testbed| testbed.begin(fault));
         let begun = begun.and_then(|()| keeper.begin(sites[1].router(), fault));
         let applied = start.elapsed();
         thread::sleep(lasts);
         let lifting = start.elapsed();
-        let ended = at_once(sites, |site| site.end(fault));
+        let ended = at_once(sites, |testbed| testbed.end(fault));
         let ended = ended.and_then(|()| keeper.end(sites[1].router(), fault));
         for error in [begun, ended].into_iter().filter_map(Result::err) {
             troubles.push(format!("{} at {from:.1?}: {error:#}", fault.name()));
@@ -223,7 +225,7 @@ fn carry_out(
 }
 
 /// The same in both networks, at the same time as nearly as can be.
-fn at_once(sites: &[Site; 2], work: impl Fn(&Site) -> Result<()> + Sync) -> Result<()> {
+fn at_once(sites: &[Testbed; 2], work: impl Fn(&Testbed) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let other = scope.spawn(|| work(&sites[1]));
         let done = work(&sites[0]);

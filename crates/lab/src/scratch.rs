@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_recognised_only_in_full() {
+    fn full_names_only() {
         assert_eq!(owner(Path::new("/run/netns/ph-12-3")), Some(12));
         for other in [
             "ph-12",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_directory_goes_with_its_contents() {
+    fn scratch_directory_removed() {
         let scratch = Scratch::new().unwrap();
         let path = scratch.path().to_path_buf();
         fs::write(path.join("file"), "text").unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_removed() {
+    fn dead_process_rest_removed() {
         // Process ids end far below this one.
         let left = std::env::temp_dir().join("ph-999999999-0");
         fs::create_dir_all(&left).unwrap();

@@ -2,7 +2,7 @@
 //! `synflood`: spoofed SYNs against a server behind a node.
 //!
 //! Two promises are checked: no handshake is completed with the server on behalf of a client
-//! that has not proved itself, and half-open upstream connections stay within their budget.
+//! that is not validated, and half-open upstream connections stay within their budget.
 //! The experiment fails when one is broken. What the gate that keeps the first promise costs
 //! legitimate flows is measured beside plain forwarding and the model, before and during the
 //! flood, with the client nearer to the node than the server and the other way round.
@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use self::trial::{Case, Outcome, Strength};
-use crate::carrier::Carrier;
+use crate::encapsulation::Encapsulation;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::Record;
@@ -50,8 +50,8 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
     families: Vec<Family>,
     /// What to compare
-    #[arg(long, value_delimiter = ',', default_values_t = [Carrier::Direct, Carrier::Early])]
-    contenders: Vec<Carrier>,
+    #[arg(long, value_delimiter = ',', default_values_t = [Encapsulation::Direct, Encapsulation::Early])]
+    subjects: Vec<Encapsulation>,
     /// Seed of spoofed addresses and the network's random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -99,11 +99,11 @@ impl Delays {
     /// and answer. A late node splits both, which changes neither sum. A strict one answers
     /// when the server has. An early one lets both handshakes run at once, so the longer one
     /// counts, and the request then goes on at once.
-    fn model(self, contender: Carrier) -> f64 {
+    fn model(self, subject: Encapsulation) -> f64 {
         let path = self.client + self.server;
-        let total = match contender {
-            Carrier::Direct | Carrier::Strict | Carrier::Late => 4 * path,
-            Carrier::Early => 2 * path + 2 * self.client.max(self.server),
+        let total = match subject {
+            Encapsulation::Direct | Encapsulation::Strict | Encapsulation::Late => 4 * path,
+            Encapsulation::Early => 2 * path + 2 * self.client.max(self.server),
         };
         total as f64
     }
@@ -121,19 +121,19 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let mut record = Record::start("synflood", args.seed);
     if args
-        .contenders
+        .subjects
         .iter()
-        .any(|&contender| contender != Carrier::Direct)
+        .any(|&subject| subject != Encapsulation::Direct)
     {
         record.parameter("node", args.binary.version()?);
     }
     let mut trials = Vec::new();
     for case in cases(args) {
-        eprintln!("synflood: {}, {}", case.group(), case.contender);
+        eprintln!("synflood: {}, {}", case.group(), case.subject);
         let outcome = trial::run(case, strength, &args.binary);
         trials.push((
             case,
-            outcome.with_context(|| format!("{}, {}", case.group(), case.contender))?,
+            outcome.with_context(|| format!("{}, {}", case.group(), case.subject))?,
         ));
     }
     let broken = broken(&trials, args.budget);
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Case {
-    /// What contenders have in common that are compared with each other.
+    /// What subjects have in common that are compared with each other.
     fn group(&self) -> String {
         format!(
             "{} ms, {}, cookies {}",
@@ -156,19 +156,19 @@ impl Case {
     }
 }
 
-/// Every combination; contenders of a group one after the other.
+/// Every combination; subjects of a group one after the other.
 fn cases(args: &Args) -> Vec<Case> {
     let mut cases = Vec::new();
     for &delays in &args.delays {
         for &family in &args.families {
             for &cookies in &args.cookies {
-                let of = |&contender: &Carrier| Case {
-                    contender,
+                let of = |&subject: &Encapsulation| Case {
+                    subject,
                     family,
                     cookies,
                     delays,
                 };
-                cases.extend(args.contenders.iter().map(of));
+                cases.extend(args.subjects.iter().map(of));
             }
         }
     }
@@ -179,7 +179,7 @@ type Trials = [(Case, Outcome)];
 
 fn broken(trials: &Trials, budget: u64) -> Vec<String> {
     let of = |(case, outcome): &(Case, Outcome)| {
-        let name = format!("{}, {}", case.group(), case.contender);
+        let name = format!("{}, {}", case.group(), case.subject);
         outcome
             .broken(budget)
             .into_iter()
@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn an_early_node_saves_the_shorter_handshake() {
+    fn early_saves_shorter_handshake() {
         let delays = Delays {
             client: 40,
             server: 10,
         };
         assert_eq!(
-            Carrier::ALL.map(|contender| delays.model(contender)),
+            Encapsulation::ALL.map(|subject| delays.model(subject)),
             [200.0, 180.0, 200.0, 200.0]
         );
     }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn times() -> Table {
-        let mut table = Table::new("Times, ms", &["contender", "connect"]);
+        let mut table = Table::new("Times, ms", &["subject", "connect"]);
         table.push(["direct", "100.25"]);
         table.push(["1 | node", "-"]);
         table
@@ -139,17 +139,17 @@ mod tests {
     #[test]
     fn text_is_aligned() {
         let expected = "Times, ms\n\n\
-                        contender  connect\n\
-                        ---------  -------\n\
-                        direct      100.25\n\
-                        1 | node         -\n";
+                        subject   connect\n\
+                        --------  -------\n\
+                        direct     100.25\n\
+                        1 | node        -\n";
         assert_eq!(times().to_string(), expected);
     }
 
     #[test]
-    fn markdown_escapes_bars_and_aligns_numbers() {
+    fn markdown_escapes_and_aligns() {
         let expected = "**Times, ms**\n\n\
-                        | contender | connect |\n\
+                        | subject   | connect |\n\
                         | --------- | ------: |\n\
                         | direct    |  100.25 |\n\
                         | 1 \\| node |       - |\n";
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_may_have_a_sign_and_a_unit() {
+    fn signed_numbers_with_units() {
         for number in ["1", "-0.5", "+1.2 %", "3 ms", "-"] {
             assert!(is_number(number), "{number}");
         }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::chance::scramble;
 use crate::netns::Namespace;
+use crate::rng::scramble;
 
 /// Bytes written or read at a time.
 const CHUNK: usize = 64 * 1024;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn verification_finds_a_shift_and_a_flipped_bit() {
+    fn shift_and_bit_flip_found() {
         let mut part = content(1000, CHUNK).to_vec();
         verify(1000, &part).unwrap();
         for shift in [1, 251, 256, 1448, CHUNK as u64] {

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_the_papers_figure() {
+    fn default_is_published_figure() {
         // Six sizes for no node and for three modes with one, two and three nodes.
         assert_eq!(args(&[]).configurations().len(), 6 + 3 * 3 * 6);
         assert_eq!(
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_share_what_they_do_not_change() {
+    fn chains_share_networks() {
         // No node, one node, and two and three of each kind.
         let all = [
             "--sizes",

@@ -68,7 +68,7 @@ impl Message {
         self.attribute(kind | NESTED, &value)
     }
 
-    fn seal(&mut self, sequence: u32, flags: u16) {
+    fn finish(&mut self, sequence: u32, flags: u16) {
         let length = u32::try_from(self.0.len()).expect("messages here are small");
         self.0[0..4].copy_from_slice(&length.to_ne_bytes());
         let flags = u16_at(&self.0, 6).unwrap_or(0) | flags;
@@ -205,7 +205,7 @@ impl Netlink {
         for (index, mut message) in messages.into_iter().enumerate() {
             self.sequence += 1;
             let last = index + 1 == count;
-            message.seal(self.sequence, if last { flags | last_flags } else { flags });
+            message.finish(self.sequence, if last { flags | last_flags } else { flags });
             datagram.extend_from_slice(&message.0);
             datagram.resize(aligned(datagram.len()), 0);
         }
@@ -296,11 +296,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_and_attributes_are_padded_and_read_back() {
+    fn padded_messages_round_trip() {
         let mut message = Message::new(7, 0, &[1, 2, 3, 4])
             .attribute(5, b"abc\0")
             .attribute(6, &[9]);
-        message.seal(3, ACK);
+        message.finish(3, ACK);
         let (kind, sequence, body) = messages_in(&message.0).next().unwrap();
         assert_eq!((kind, sequence, &body[..4]), (7, 3, &[1, 2, 3, 4][..]));
         let read: Vec<_> = attributes(&body[4..]).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use posthaste_plan::fronts::{Limits, Precision};
-use posthaste_plan::matrix::RATE_ASSUMED;
+use posthaste_plan::matrix::INITIAL_BANDWIDTH;
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Link, Matrix, Model, Planner};
@@ -224,7 +224,7 @@ fn controller(_: &mut Criterion) {
     ];
     for (name, make) in kinds {
         let mut matrix = make(1000);
-        matrix.assume(Some(RATE_ASSUMED));
+        matrix.assume(Some(INITIAL_BANDWIDTH));
         let all = [Precision::Exact, Precision::Near].map(|precision| {
             let planner = Planner::new(&matrix, model, limits(precision));
             let mut fronts = None;

@@ -152,8 +152,9 @@ fn agree(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> us
     points
 }
 
+// promise: G1
 #[test]
-fn no_chain_is_missed_and_none_is_beaten() {
+fn all_chains_none_beaten() {
     let mut rng = Rng(1);
     let mut points = 0;
     for _ in 0..GRAPHS {
@@ -164,8 +165,9 @@ fn no_chain_is_missed_and_none_is_beaten() {
     assert!(points > 20_000, "only {points} points were compared");
 }
 
+// promise: G2
 #[test]
-fn bounded_chains_are_the_best_of_their_bound() {
+fn bounded_chains_are_best() {
     let mut rng = Rng(2);
     for _ in 0..GRAPHS {
         let matrix = random_matrix(&mut rng, false);
@@ -174,8 +176,9 @@ fn bounded_chains_are_the_best_of_their_bound() {
     }
 }
 
+// promise: G2
 #[test]
-fn loss_and_rate_are_planned_for_as_exactly() {
+fn loss_and_rate_exact() {
     let mut rng = Rng(3);
     for _ in 0..GRAPHS {
         let matrix = random_matrix(&mut rng, true);
@@ -237,7 +240,7 @@ fn fronts_from(matrix: &Matrix, from: usize, hops_max: usize) -> Vec<Vec<Cost>> 
 }
 
 #[test]
-fn many_nodes_are_planned_for_as_exactly() {
+fn many_nodes_exact() {
     let mut rng = Rng(8);
     for round in 0..12 {
         let matrix = large_matrix(&mut rng, round % 2 == 0);
@@ -270,7 +273,7 @@ fn many_nodes_are_planned_for_as_exactly() {
 
 /// What is told of near chains is right, and they are few, and nearly as fast as any.
 #[test]
-fn near_chains_are_nearly_as_fast() {
+fn near_chains_nearly_fast() {
     let mut rng = Rng(9);
     let (mut near_points, mut all_points) = (0, 0);
     for round in 0..10 {
@@ -331,8 +334,9 @@ fn threads_change_nothing() {
     }
 }
 
+// promise: G4
 #[test]
-fn the_order_in_which_links_are_told_changes_nothing() {
+fn link_order_irrelevant() {
     let mut rng = Rng(4);
     for _ in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, true);
@@ -353,8 +357,9 @@ fn the_order_in_which_links_are_told_changes_nothing() {
     }
 }
 
+// promise: G4
 #[test]
-fn other_numbers_for_the_same_nodes_give_the_same_fronts() {
+fn node_numbers_irrelevant() {
     let mut rng = Rng(5);
     for _ in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, false);
@@ -392,8 +397,9 @@ fn other_numbers_for_the_same_nodes_give_the_same_fronts() {
 
 /// For every pair and class the table's first chain is as fast as the fastest of all chains, its
 /// others are chains as well, and all differ.
+// promise: G3
 #[test]
-fn tables_give_the_fastest_of_all_chains() {
+fn tables_name_fastest_chain() {
     let mut rng = Rng(6);
     for round in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, round % 2 == 0);
@@ -428,8 +434,9 @@ fn tables_give_the_fastest_of_all_chains() {
 }
 
 /// Every pair has as many chains to fall back on as its front has points.
+// promise: G3
 #[test]
-fn fall_backs_are_kept_where_there_are_any() {
+fn fallbacks_are_kept() {
     let mut rng = Rng(7);
     for _ in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, false);

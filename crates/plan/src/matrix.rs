@@ -15,7 +15,7 @@ pub const TIME_MAX_US: u32 = 60_000_000;
 
 /// What nodes take a way between two of them to bear while no flow has shown more, in bytes per
 /// second: 100 Mbit/s.
-pub const RATE_ASSUMED: NonZeroU32 = NonZeroU32::new(12_500_000).expect("it is not zero");
+pub const INITIAL_BANDWIDTH: NonZeroU32 = NonZeroU32::new(12_500_000).expect("it is not zero");
 
 /// A directed link: what a TCP connection from one node to another would meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,10 +44,10 @@ impl Link {
     }
 
     /// A link between two nodes of ours, of which no more is known: flows on it begin with
-    /// [`RATE_ASSUMED`].
+    /// [`INITIAL_BANDWIDTH`].
     pub fn of_nodes(rtt_us: u32) -> Self {
         Self {
-            assumed: Some(RATE_ASSUMED),
+            assumed: Some(INITIAL_BANDWIDTH),
             ..Self::of_rtt(rtt_us)
         }
     }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_is_absent() {
+    fn unmeasured_is_absent() {
         let mut matrix = Matrix::new(3).unwrap();
         matrix.set(0, 2, Some(Link::of_rtt(0))).unwrap();
         assert_eq!(matrix.link(0, 2), Some(&Link::of_rtt(0)));
@@ -224,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_assumed_is_assumed_of_all_links_that_there_are() {
+    fn assumptions_for_all_links() {
         let mut matrix = Matrix::new(3).unwrap();
         matrix.set_both(0, 1, Some(Link::of_rtt(7))).unwrap();
-        matrix.assume(Some(RATE_ASSUMED));
+        matrix.assume(Some(INITIAL_BANDWIDTH));
         assert_eq!(matrix.link(1, 0), Some(&Link::of_nodes(7)));
         assert_eq!(matrix.links().count(), 2);
         matrix.assume(None);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_compared_without_their_delays() {
+    fn links_compared_without_delay() {
         let mut matrix = Matrix::new(2).unwrap();
         assert_eq!(matrix.common(), Some(Link::default()));
         matrix.set_both(0, 1, Some(Link::of_rtt(7))).unwrap();

@@ -220,14 +220,16 @@ mod tests {
         model.transfer_us(hops.iter(), 0, bytes) as f64 / 1e3
     }
 
+    // promise: G5
     #[test]
-    fn the_published_times_to_first_byte() {
+    fn published_first_byte_times() {
         let model = Model::default();
         let times = [hops(&[100]), hops(&[50, 50]), hops(&[25, 25, 25, 25])]
             .map(|hops| ms(&model, &hops, 0));
         assert_eq!(times, [200.0, 150.0, 125.0]);
     }
 
+    // promise: G5
     #[test]
     fn the_published_rounds() {
         let model = Model::default();
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_and_late_gain_in_slow_start_only() {
+    fn strict_and_late_slow_start() {
         for mode in [Mode::Strict, Mode::Late] {
             let model = Model {
                 mode,
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_hops_are_waited_for_only_beyond_their_window() {
+    fn warm_hop_window() {
         let model = Model::default();
         let warm = Link {
             window: NonZeroU32::new(100),
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_round_trip_never_saves_time() {
+    fn longer_rtt_never_faster() {
         for congestion in Congestion::ALL {
             for (loss_ppm, rate) in [
                 (0, None),
@@ -308,11 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn without_loss_and_rate_times_follow_a_curve() {
+    fn lossless_unlimited_curve() {
         let model = Model::default();
         for bytes in [0, 1, 100_000, 10_000_000] {
             for window in [None, NonZeroU32::new(50)] {
-                for assumed in [None, Some(crate::matrix::RATE_ASSUMED)] {
+                for assumed in [None, Some(crate::matrix::INITIAL_BANDWIDTH)] {
                     let common = Link {
                         window,
                         assumed,

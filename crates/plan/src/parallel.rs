@@ -39,7 +39,7 @@ mod tests {
     use super::map;
 
     #[test]
-    fn everything_is_done_once_and_in_order() {
+    fn each_done_once_in_order() {
         for threads in [0, 1, 2, 7, 200] {
             for count in [0, 1, 2, 100] {
                 let squares: Vec<usize> = (0..count).map(|number| number * number).collect();
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the last is wrong")]
-    fn what_goes_wrong_on_a_thread_is_not_kept_there() {
+    fn panic_on_thread_propagates() {
         map(100, 4, |number| assert!(number < 99, "the last is wrong"));
     }
 }

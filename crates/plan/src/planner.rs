@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn access_links_bound_what_nodes_can_do() {
+    fn access_links_bound_nodes() {
         let matrix = line(5, 100);
         let planner = Planner::new(&matrix, Model::default(), Limits::default());
         let transfer = |access_us| Transfer {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lossy_link_is_gone_around_by_large_transfers() {
+    fn large_avoid_lossy_link() {
         let mut matrix = Matrix::new(3).unwrap();
         let lossy = Link {
             loss_ppm: 10_000,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_link_is_gone_around_by_large_transfers() {
+    fn large_avoid_slow_link() {
         let mut matrix = line(3, 0);
         let slow = Link {
             rate: NonZeroU64::new(1_000_000),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn without_links_there_is_no_chain() {
+    fn no_links_no_chain() {
         let matrix = Matrix::new(2).unwrap();
         let planner = Planner::new(&matrix, Model::default(), Limits::default());
         let fronts = planner.fronts(1);

@@ -10,7 +10,7 @@
 //! egress, however many classes use it, and so is every distinct assignment of choices to classes.
 
 mod build;
-mod numbered;
+mod interner;
 
 pub(crate) use build::build_all;
 
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_an_egress_is_what_is_looked_up() {
+    fn egress_lookup_matches() {
         let mut matrix = crate::Matrix::new(5).unwrap();
         for (from, to) in (0..5).flat_map(|from| (0..from).map(move |to| (from, to))) {
             let rtt_us = u32::try_from((from - to) * 10_000).unwrap();

@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use posthaste_relay::chain::{
-    Carrier, Chain, Chains, Peer, Planned, PoolLimits, Prefixes, Toward, Way,
+    Chain, Chains, Encapsulation, NextHop, Peer, Planned, PoolLimits, Prefixes, Toward,
 };
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{Prefix, SideOptions};
 use posthaste_relay::rng::Rng;
+use posthaste_wire::auth::Key;
 use posthaste_wire::header::{Label, NodeId};
-use posthaste_wire::seal::Key;
 
 const NODES: usize = 1000;
 /// Prefixes of which it is known whose they are, a /16 and /24 in it each.
@@ -27,8 +27,8 @@ fn peer(number: u64) -> Peer {
         address: SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 4480),
         key: Some(Key::new([7; 32])),
         key_id: 1,
-        carrier: Carrier::Convert,
-        calls_from: Vec::new(),
+        encapsulation: Encapsulation::Stream,
+        source_addresses: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions::default(),
     }
@@ -62,10 +62,11 @@ fn chains(rng: &mut Rng) -> Chains {
 }
 
 fn toward(chains: &Chains, egress: usize) -> Toward {
-    let ways = (0..CHAINS_OF_EGRESS).map(|place| &chains.chains[egress * CHAINS_OF_EGRESS + place]);
-    let ways: Vec<Way> = ways.filter_map(|chain| chains.hop(chain, 0)).collect();
+    let next_hops =
+        (0..CHAINS_OF_EGRESS).map(|place| &chains.chains[egress * CHAINS_OF_EGRESS + place]);
+    let next_hops: Vec<NextHop> = next_hops.filter_map(|chain| chains.hop(chain, 0)).collect();
     let choices =
-        (0..CHAINS_OF_EGRESS - 1).map(|first| ways[first..].iter().copied().take(3).collect());
+        (0..CHAINS_OF_EGRESS - 1).map(|first| next_hops[first..].iter().copied().take(3).collect());
     Toward {
         classes: (0..SIZES)
             .map(|size| u8::try_from(size % 3).expect("few"))
@@ -80,9 +81,9 @@ fn planned(chains: &Chains, rng: &mut Rng) -> Planned {
     let nested = addresses
         .iter()
         .flat_map(|at| [prefix(*at, 16), prefix(*at, 24)]);
-    let numbered = nested.zip((0..u32::try_from(NODES - 1).expect("few")).cycle());
+    let index_by_id = nested.zip((0..u32::try_from(NODES - 1).expect("few")).cycle());
     Planned {
-        egresses: Prefixes::new(numbered),
+        egresses: Prefixes::new(index_by_id),
         toward: (0..NODES - 1)
             .map(|egress| toward(chains, egress))
             .collect(),
@@ -104,11 +105,11 @@ fn bench(criterion: &mut Criterion) {
         .collect();
     let mut next = flows.iter().cycle();
     criterion.bench_function("ways of a flow, looked up", |bencher| {
-        bencher.iter(|| black_box(planned.ways(next.next().expect("endless"), None)));
+        bencher.iter(|| black_box(planned.next_hops(next.next().expect("endless"), None)));
     });
     chains.planned = Some(planned);
     criterion.bench_function("ways of a flow, as a list", |bencher| {
-        bencher.iter(|| black_box(chains.ways(next.next().expect("endless"), None)));
+        bencher.iter(|| black_box(chains.next_hops(next.next().expect("endless"), None)));
     });
     let labels: Vec<Label> = (0..4096)
         .filter_map(|_| Label::new(1 + u32::try_from(rng.below(3996)).expect("few"), 1))

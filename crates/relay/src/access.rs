@@ -26,7 +26,7 @@ pub struct Access {
     /// They have to send this text as their cookie, which they were told by other means.
     pub cookie: Option<Cookie>,
     /// Peers that may have the way of a flow looked up here.
-    pub look_up: Vec<NodeId>,
+    pub resolve: Vec<NodeId>,
 }
 
 /// A text that clients without a key know.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_internet_are_not_special() {
+    fn internet_addresses_not_special() {
         for ip in [
             "198.50.100.7",
             "1.1.1.1",
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_translated_address_is_what_it_stands_for() {
+    fn translated_address_resolved() {
         for ip in ["64:ff9b::a00:1", "2002:a00:1::1"] {
             assert_eq!(special(ip), Some(Special::Private), "{ip}");
         }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_allowed_and_no_more() {
+    fn allowed_and_no_more() {
         let access = Access {
             destinations: vec![prefix("10.1.0.0/16"), prefix("fd00:1::/32")],
             ..Access::default()
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn where_secrets_are_told_is_allowed_by_its_own_address_only() {
+    fn metadata_needs_own_address() {
         let allowing = |text: &str| Access {
             destinations: vec![prefix(text)],
             ..Access::default()
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_host_is_allowed_by_itself_only() {
+    fn host_address_needs_itself() {
         let allowing = |text: &str| Access {
             destinations: vec![prefix(text)],
             ..Access::default()
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_a_text_that_comes_in_whole_words() {
+    fn cookie_in_whole_words() {
         let cookie = Cookie::new("open sesame");
         assert_eq!(cookie, None, "a space");
         assert!(Cookie::new("").is_none() && Cookie::new(&"x".repeat(65)).is_none());

@@ -68,7 +68,7 @@ impl BlackHoles {
     }
 
     /// Whether it matters that a server is silent without a chain.
-    pub(crate) fn is_suspected(&self, server: IpAddr) -> bool {
+    pub(crate) fn is_checked(&self, server: IpAddr) -> bool {
         let mut records = self.chains.values();
         records.any(|record| record.servers.contains(&server))
     }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_brings_nothing_back_is_left_alone_for_longer_each_time() {
+    fn black_hole_avoided_longer() {
         let mut black_holes = BlackHoles::default();
         assert_eq!(silence(&mut black_holes, at(0)), 3);
         assert!(black_holes.is_silent(7, at(9)) && !black_holes.is_silent(8, at(9)));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_are_answered_speak_for_a_chain_and_too_few_do_not_help() {
+    fn answers_clear_a_chain() {
         let mut black_holes = BlackHoles::default();
         // One of three may be silent for ever,
         for _ in 0..1000 {
@@ -202,16 +202,17 @@ mod tests {
         assert_eq!(silence(&mut black_holes, at(10)), 3);
     }
 
+    // promise: S16
     #[test]
-    fn servers_that_are_silent_or_slow_speak_against_no_chain() {
+    fn silent_servers_blame_nothing() {
         let mut black_holes = BlackHoles::default();
         for _ in 0..3 {
             assert!(!black_holes.is_silent(7, at(0)));
             black_holes.on_silence(7, server(1), at(0));
         }
-        assert!(black_holes.is_silent(7, at(0)) && black_holes.is_suspected(server(1)));
+        assert!(black_holes.is_silent(7, at(0)) && black_holes.is_checked(server(1)));
         black_holes.on_mute(server(1), at(1));
-        assert!(!black_holes.is_silent(7, at(1)) && !black_holes.is_suspected(server(1)));
+        assert!(!black_holes.is_silent(7, at(1)) && !black_holes.is_checked(server(1)));
         for _ in 0..100 {
             assert!(!black_holes.on_silence(7, server(1), at(500)));
         }
@@ -238,24 +239,25 @@ mod tests {
     }
 
     /// Flows that come each second take the best of three chains or go without: the best swallows.
+    // promise: S16
     #[test]
-    fn a_node_that_swallows_gets_ever_fewer_flows_and_the_others_keep_theirs() {
+    fn swallowing_node_loses_flows() {
         for seed in 0..20 {
             let (mut black_holes, mut rng) = (BlackHoles::default(), Rng::new(seed));
             let mut carried = [0_u32; 4];
             for second in 0..3600 {
                 let now = at(second);
                 let up = (0..3).find(|chain| !black_holes.is_silent(*chain, now));
-                let way = up.unwrap_or(3);
-                carried[way as usize] += 1;
+                let next_hop = up.unwrap_or(3);
+                carried[next_hop as usize] += 1;
                 let server = server(u8::try_from(rng.below(50)).unwrap());
                 // A tenth of the servers never say anything.
                 let is_mute = server < self::server(5);
-                match (way, is_mute) {
+                match (next_hop, is_mute) {
                     (3, true) => black_holes.on_mute(server, now),
                     (3, false) => {}
-                    (0, _) | (_, true) => drop(black_holes.on_silence(way, server, now)),
-                    (_, false) => black_holes.on_answer(way, false),
+                    (0, _) | (_, true) => drop(black_holes.on_silence(next_hop, server, now)),
+                    (_, false) => black_holes.on_answer(next_hop, false),
                 }
             }
             assert!(carried[0] < 30, "{carried:?}");

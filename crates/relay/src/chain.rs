@@ -8,43 +8,43 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_wire::header::{LOOK_UP, Label, NodeId};
-use posthaste_wire::seal::Key;
+use posthaste_wire::auth::Key;
+use posthaste_wire::header::{Label, NodeId, RESOLVE};
 
 use crate::flow::Flow;
-use crate::intercept::Start;
+use crate::intercept::PathSettings;
 use crate::policy::{Match, SideOptions};
 
-mod numbered;
+mod index_by_id;
 mod planned;
 mod prefixes;
 
-pub use numbered::{Numbered, Numbering};
+pub use index_by_id::{IndexById, Numbering};
 pub use planned::{Planned, Toward};
 pub use prefixes::Prefixes;
 
-pub use crate::warm::path::RATE_ASSUMED;
+pub use crate::warm::path::INITIAL_BANDWIDTH;
 
 /// Numbers of chains from here on are in no label.
 const UNLABELLED: u32 = 1 << 31;
 
 /// What carries the chain header over a cold hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Carrier {
+pub enum Encapsulation {
     /// The first bytes of the stream (RFC 8803), in the SYN where that is taken.
     #[default]
-    Convert,
-    /// An option of the SYN heralds what the first bytes ask for, where both ends
+    Stream,
+    /// An option of the SYN announces what the first bytes ask for, where both ends
     /// and the destination are IPv4.
-    Option,
+    SynOption,
 }
 
-impl Carrier {
+impl Encapsulation {
     /// Its name in the configuration and in logs.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Convert => "convert",
-            Self::Option => "option",
+            Self::Stream => "stream",
+            Self::SynOption => "syn-option",
         }
     }
 }
@@ -65,9 +65,9 @@ pub struct Peer {
     pub key_id: u32,
     /// What carries the chain header over cold hops to it and, if that is the
     /// option, may carry it over those from it.
-    pub carrier: Carrier,
+    pub encapsulation: Encapsulation,
     /// Addresses that its connections come from.
-    pub calls_from: Vec<IpAddr>,
+    pub source_addresses: Vec<IpAddr>,
     /// How many warm hops to it a worker keeps open.
     pub pool: PoolLimits,
     /// Settings of the sockets of hops to it.
@@ -76,14 +76,14 @@ pub struct Peer {
 
 impl Peer {
     /// How connections with it start while nothing is known of the way.
-    pub fn start(&self) -> Start {
-        self.start_at(self.rate_assumed(), None)
+    pub fn start(&self) -> PathSettings {
+        self.settings_at(self.initial_bandwidth(), None)
     }
 
     /// How they start on a way that bears so many bytes per second and has such a round
     /// trip, as far as is known: with no less than the operator says, or RFC 6928.
-    pub(crate) fn start_at(&self, rate: u32, round: Option<Duration>) -> Start {
-        Start {
+    pub(crate) fn settings_at(&self, rate: u32, round: Option<Duration>) -> PathSettings {
+        PathSettings {
             segments: self.socket.initial_window.unwrap_or(10),
             rate,
             round,
@@ -93,9 +93,9 @@ impl Peer {
     /// What the way to it is taken to bear, in bytes per second, while nobody knows: 0,
     /// nothing, for nodes that are not our own, and where the operator says how
     /// connections are to start.
-    pub(crate) fn rate_assumed(&self) -> u32 {
+    pub(crate) fn initial_bandwidth(&self) -> u32 {
         let is_ours = self.key.is_some() && self.socket.initial_window.is_none();
-        if is_ours { RATE_ASSUMED } else { 0 }
+        if is_ours { INITIAL_BANDWIDTH } else { 0 }
     }
 }
 
@@ -106,7 +106,7 @@ impl fmt::Debug for Peer {
             .field("name", &self.name)
             .field("id", &self.id)
             .field("address", &self.address)
-            .field("carrier", &self.carrier)
+            .field("header_in", &self.encapsulation)
             .field("pool", &self.pool)
             .finish_non_exhaustive()
     }
@@ -147,10 +147,10 @@ impl Chain {
     }
 
     /// The chain by a peer that looks up the rest of the way.
-    pub fn by_look_up(peer: &Peer, index: usize) -> Self {
+    pub fn by_resolve(peer: &Peer, index: usize) -> Self {
         Self {
             name: format!("looked up by {}", peer.name).into(),
-            number: LOOK_UP,
+            number: RESOLVE,
             nodes: vec![Some(index), None],
         }
     }
@@ -191,20 +191,20 @@ pub struct Chains {
     /// Flows begin at the first node that they come to: here are only their clients.
     pub is_client: bool,
     /// Every peer.
-    pub peers: Numbered<Peer>,
+    pub peers: IndexById<Peer>,
     /// Every chain.
-    pub chains: Numbered<Chain>,
+    pub chains: IndexById<Chain>,
     /// In the order of the configuration.
     pub routes: Vec<Route>,
     /// For flows that no route is for.
     pub planned: Option<Planned>,
-    /// Which chain is for flows that none of these has a way for: one of [`Chain::by_look_up`].
-    pub look_up: Option<usize>,
+    /// Which chain is for flows that none of these has a way for: one of [`Chain::by_resolve`].
+    pub resolve: Option<usize>,
 }
 
 /// Where a flow goes from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum NextHop {
     /// To its destination.
     Direct,
     /// To a node.
@@ -221,7 +221,7 @@ pub enum Way {
 
 /// Why a label leads nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoWay {
+pub enum NoNextHop {
     /// There is no chain of this number here.
     #[error("no chain has the number {0}")]
     UnknownChain(u32),
@@ -243,20 +243,22 @@ impl Chains {
     /// narrowest ports, then the first. Without a route the plan is asked, for
     /// transfers of so many `bytes` if the configuration says how many, and then
     /// the node that looks ways up.
-    pub fn ways(&self, flow: &Flow, bytes: Option<u32>) -> Vec<Way> {
+    pub fn next_hops(&self, flow: &Flow, bytes: Option<u32>) -> Vec<NextHop> {
         let route = self.route(flow);
         let said = route.and_then(|route| route.transfer_bytes);
         let Some(route) = route.filter(|_| said.is_none()) else {
             let planned = self.planned.as_ref();
-            let ways = planned.map_or(&[][..], |planned| planned.ways(flow, said.or(bytes)));
-            let looked_up = self.look_up.and_then(|chain| self.chains.get(chain));
+            let next_hops =
+                planned.map_or(&[][..], |planned| planned.next_hops(flow, said.or(bytes)));
+            let looked_up = self.resolve.and_then(|chain| self.chains.get(chain));
             let looked_up = looked_up.and_then(|chain| self.hop(chain, 0));
-            let ways = ways.iter().copied().chain(looked_up);
-            return ways.chain([Way::Direct]).collect();
+            let next_hops = next_hops.iter().copied().chain(looked_up);
+            return next_hops.chain([NextHop::Direct]).collect();
         };
         let chains = route.chains.iter();
         let hops = chains.filter_map(|chain| self.hop(self.chains.get(*chain)?, 0));
-        hops.chain(route.direct.then_some(Way::Direct)).collect()
+        hops.chain(route.direct.then_some(NextHop::Direct))
+            .collect()
     }
 
     /// The route for a flow, if there is one.
@@ -269,24 +271,24 @@ impl Chains {
     ///
     /// # Errors
     /// The label leads nowhere.
-    pub fn onward(&self, label: Option<Label>) -> Result<Way, NoWay> {
+    pub fn onward(&self, label: Option<Label>) -> Result<NextHop, NoNextHop> {
         let Some(label) = label else {
-            return Ok(Way::Direct);
+            return Ok(NextHop::Direct);
         };
         let (number, position) = (label.chain(), label.position());
-        let chain = self.chain(number).ok_or(NoWay::UnknownChain(number))?;
+        let chain = self.chain(number).ok_or(NoNextHop::UnknownChain(number))?;
         let here = usize::from(position).checked_sub(1);
         if here.is_some_and(|here| matches!(chain.nodes.get(here), Some(Some(_)))) {
-            return Err(NoWay::NotHere(number, position));
+            return Err(NoNextHop::NotHere(number, position));
         }
         if usize::from(position) == chain.nodes.len() {
-            return Ok(Way::Direct);
+            return Ok(NextHop::Direct);
         }
         if chain.nodes.get(usize::from(position)).is_none() {
-            return Err(NoWay::UnknownPosition(number, position));
+            return Err(NoNextHop::UnknownPosition(number, position));
         }
         self.hop(chain, position)
-            .ok_or(NoWay::UnknownPeer(number, position))
+            .ok_or(NoNextHop::UnknownPeer(number, position))
     }
 
     /// The place of the peer of this number.
@@ -297,16 +299,16 @@ impl Chains {
     /// Whether connections of a peer come from an address.
     pub fn is_peer(&self, ip: IpAddr) -> bool {
         let mut peers = self.peers.iter();
-        peers.any(|peer| peer.address.ip() == ip || peer.calls_from.contains(&ip))
+        peers.any(|peer| peer.address.ip() == ip || peer.source_addresses.contains(&ip))
     }
 
-    /// The peer whose heralds may come from an address.
-    pub fn heralding_from(&self, ip: IpAddr) -> Option<&Peer> {
-        let mut heralding = self
+    /// The peer whose SYN options may come from an address.
+    pub fn syn_option_peer(&self, ip: IpAddr) -> Option<&Peer> {
+        let mut syn_option_peers = self
             .peers
             .iter()
-            .filter(|peer| peer.carrier == Carrier::Option);
-        heralding.find(|peer| peer.calls_from.contains(&ip))
+            .filter(|peer| peer.encapsulation == Encapsulation::SynOption);
+        syn_option_peers.find(|peer| peer.source_addresses.contains(&ip))
     }
 
     /// The chain of this number.
@@ -315,7 +317,7 @@ impl Chains {
     }
 
     /// The hop of a chain that leaves from `position`; nothing where there is none to a peer.
-    pub fn hop(&self, chain: &Chain, position: u8) -> Option<Way> {
+    pub fn hop(&self, chain: &Chain, position: u8) -> Option<NextHop> {
         let peer = (*chain.nodes.get(usize::from(position))?)?;
         let last = usize::from(position) + 1 == chain.nodes.len();
         let label = if last {
@@ -323,7 +325,7 @@ impl Chains {
         } else {
             Some(Label::new(chain.number, position)?.next()?)
         };
-        Some(Way::Hop {
+        Some(NextHop::Hop {
             peer: self.peers.get(peer)?.id,
             chain: chain.number,
             label,

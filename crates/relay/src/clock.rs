@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What time it is among nodes: the one place that knows how far this host's own clock is off.
 //!
-//! Seals of requests and probes say when they were made, and count for 30 s. Who follows a controller
+//! Authentication tags of requests and probes say when they were made, and count for 30 s. Who follows a controller
 //! goes by the controller's time. Once that was told it is counted on by a clock that nobody can
 //! set, so whoever sets the host's own clock disturbs nothing. Before, and without a controller, it
 //! is the host's own.
@@ -48,13 +48,13 @@ impl Clock {
         }
     }
 
-    /// The same in milliseconds, as seals have it.
+    /// The same in milliseconds, as authentication tags have it.
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// It is what `now` says, whatever the host's own clock shows.
-    pub fn tell(&self, now: impl Fn() -> Duration) {
+    pub fn set_offset(&self, now: impl Fn() -> Duration) {
         let mut time = (now(), sys::since_start());
         for _ in 0..READINGS_MAX {
             let before = sys::since_start();
@@ -108,29 +108,30 @@ mod tests {
     }
 
     #[test]
-    fn until_another_time_is_told_it_is_the_hosts_own() {
+    fn own_clock_by_default() {
         let clock = Clock::default();
         assert!(near(clock.now(), own()));
         assert_eq!(clock.own_ahead_us(), None);
         assert_eq!(clock.corrected(SLOW), SLOW);
     }
 
+    // promise: S12
     #[test]
-    fn what_is_told_holds_for_all_copies_and_goes_on() {
+    fn offset_shared_by_copies() {
         const HOUR: Duration = Duration::from_secs(3_600);
         let clock = Clock::default();
         let copy = clock.clone();
         let told = own() + HOUR;
-        clock.tell(|| told);
+        clock.set_offset(|| told);
         let now = copy.now();
         assert!(now >= told - Duration::from_micros(1) && near(now, told));
         assert!(u128::from(copy.now_ms()) >= now.as_millis());
         let ahead = copy.own_ahead_us().unwrap();
         assert!(ahead < 0 && near(Duration::from_micros(ahead.unsigned_abs()), HOUR));
         assert!(near(copy.corrected(own()), told));
-        clock.tell(|| own() - HOUR);
+        clock.set_offset(|| own() - HOUR);
         assert!(near(copy.corrected(own()), own() - HOUR));
-        clock.tell(|| Duration::ZERO);
+        clock.set_offset(|| Duration::ZERO);
         assert!(near(copy.now(), Duration::ZERO), "no time is before 1970");
     }
 }

@@ -13,8 +13,8 @@ use posthaste_wire::header::NodeId;
 
 use posthaste_wire::hop::Reply;
 
-use crate::chain::Carrier;
 use crate::chain::Chains;
+use crate::chain::Encapsulation;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::policy::{AcceptMode, Policy};
@@ -203,7 +203,7 @@ pub struct PeerState {
     pub totals: HopTotals,
     /// Why the last dial that failed did, or why the peer refuses requests.
     pub failure: Option<String>,
-    /// For how much longer its hops have no option in their SYN, since it did not heed
+    /// For how much longer its hops have no option in their SYN, since it did not accept
     /// those that had; `None` while they have, if they are to.
     pub option_paused_for: Option<Duration>,
     /// For how much longer no flow is sent to it, since it failed; `None` while
@@ -307,9 +307,9 @@ pub struct Saved {
 #[repr(u8)]
 pub enum Denial {
     /// It has no key, and its address is not listed.
-    Stranger,
-    /// The seal is none of a peer's.
-    Seal,
+    Unauthorized,
+    /// The authentication tag is none of a peer's.
+    AuthTag,
     /// The request counts no more: it is a repetition.
     Replay,
     /// The request is too old, or from the future: it is a repetition of long ago, or the clocks
@@ -336,8 +336,8 @@ pub enum Denial {
 impl Denial {
     /// Every reason, in the order of its discriminant.
     pub const ALL: [Self; 12] = [
-        Self::Stranger,
-        Self::Seal,
+        Self::Unauthorized,
+        Self::AuthTag,
         Self::Replay,
         Self::Clock,
         Self::Cookie,
@@ -353,8 +353,8 @@ impl Denial {
     /// The metric label, `snake_case`.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Stranger => "stranger",
-            Self::Seal => "seal",
+            Self::Unauthorized => "unauthorized",
+            Self::AuthTag => "auth",
             Self::Replay => "replay",
             Self::Clock => "clock",
             Self::Cookie => "cookie",
@@ -388,7 +388,7 @@ pub struct Denied {
     /// What it asked for, if that was read.
     pub flow: Option<Flow>,
     /// By what it asked.
-    pub carrier: Option<Carrier>,
+    pub encapsulation: Option<Encapsulation>,
     /// Why not.
     pub denial: Denial,
     /// How far its clock is ahead of this node's, in milliseconds, if it is for the time and what

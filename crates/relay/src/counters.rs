@@ -84,7 +84,7 @@ counters! {
     passed: total,
     #[doc = "SYNs answered with a reset by a reject rule."]
     rejected: total,
-    #[doc = "Server SYN-ACKs held until the client proved itself."]
+    #[doc = "Server SYN-ACKs held until the client was validated."]
     held: total,
     #[doc = "Upstream connections that could not keep the client's port."]
     port_fallbacks: total,
@@ -117,15 +117,15 @@ counters! {
     #[doc = "Times that a chain was left alone for a while, as its flows brought nothing back."]
     chains_silent: total,
     #[doc = "Flows that left for another node with a chain header in their SYN."]
-    heralds_sent: total,
+    syn_options_sent: total,
     #[doc = "Chain headers in SYNs by which the next node opened the flow."]
-    heralds_heeded: total,
-    #[doc = "Chain headers in SYNs that the next node did not get or did not heed."]
-    heralds_unheeded: total,
+    syn_options_accepted: total,
+    #[doc = "Chain headers in SYNs that the next node did not get or did not accept."]
+    syn_options_ignored: total,
     #[doc = "SYNs of peers with a chain header."]
-    heralds_received: total,
+    syn_options_received: total,
     #[doc = "Flows opened by the chain header in a peer's SYN."]
-    heralds_opened: total,
+    syn_options_opened: total,
     #[doc = "Log records dropped because the log could not keep up."]
     log_drops: total,
 }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_thread_counts_another_reads() {
+    fn counters_across_threads() {
         const COUNT: u64 = 10_000;
         let counters = Counters::default();
         thread::scope(|scope| {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_has_its_own_counter() {
+    fn outcomes_have_own_counters() {
         let counters = Counters::default();
         for (count, outcome) in (1..).zip(Outcome::ALL) {
             counters.ended[outcome as usize].add(count);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_do_not_share_cache_lines() {
+    fn workers_on_own_cache_lines() {
         let counters = [Counters::default(), Counters::default()];
         for one in &counters {
             assert_eq!((&raw const *one).addr() % 128, 0);

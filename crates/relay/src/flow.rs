@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_survive_the_round_trip() {
+    fn address_round_trip() {
         for (client, server) in [
             ("10.0.0.1:40000", "192.0.2.7:443"),
             ("[2001:db8::1]:40000", "[2001:db8::2]:80"),

@@ -321,12 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn the_mss_is_found_behind_other_options() {
+    fn mss_behind_other_options() {
         assert_eq!(syn(&CLIENT_V4, &SERVER_V4).mss(), Some(1400));
     }
 
     #[test]
-    fn the_hop_limit_is_found_in_both_families() {
+    fn hop_limit_both_families() {
         for mut frame in [syn(&CLIENT_V4, &SERVER_V4), syn(&[2; 16], &[3; 16])] {
             assert_eq!(frame.hop_limit(), Some(HOP_LIMIT));
             let at = if frame.bytes[14] >> 4 == 4 { 22 } else { 21 };
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_cut_from_a_completed_syn() {
+    fn payload_cut_from_syn() {
         let mut with_data = syn(&CLIENT_V4, &SERVER_V4);
         let bare = with_data.completed().unwrap();
         with_data.bytes.extend_from_slice(b"data");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_syn_is_acknowledged_and_goes_back() {
+    fn reset_for_refused_syn() {
         let reset = syn(&CLIENT_V4, &SERVER_V4).reset().unwrap();
         assert_sums(&reset);
         let bytes = reset.as_bytes();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_syn_ack_gets_the_number_it_expects() {
+    fn reset_for_aborted_syn_ack() {
         let mut syn_ack = syn(&[4; 16], &[5; 16]);
         syn_ack.bytes[54 + 13] = FLAG_SYN | FLAG_ACK;
         syn_ack.bytes[54 + 8..54 + 12].copy_from_slice(&[9, 9, 9, 9]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn icmp_errors_quote_the_syn_and_come_from_the_offender() {
+    fn icmp_quotes_syn() {
         let v4 = IcmpError {
             offender: "10.0.5.1".parse().unwrap(),
             kind: 3,

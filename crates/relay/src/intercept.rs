@@ -19,8 +19,8 @@ pub struct Event {
     pub flow: Flow,
     /// The frame that caused it.
     pub frame: Frame,
-    /// How to name the gate of the flow to the redirection.
-    pub gate: Gate,
+    /// How to name the half-open entry of the flow to the redirection.
+    pub half_open: HalfOpen,
     /// Index of the rule in the policy of `generation`.
     pub rule: usize,
     /// The generation of the policy in force.
@@ -78,17 +78,17 @@ pub enum EventKind {
     SynAck,
     /// A SYN to be answered with a reset.
     Reject,
-    /// A peer's SYN for this node itself heralds a flow. It went to the worker's
-    /// listener, and has a gate; its flow is that of the hop.
-    Herald,
+    /// A peer's SYN for this node itself announces a flow. It went to the worker's
+    /// listener, and has a half-open entry; its flow is that of the hop.
+    SynOption,
     /// The same from somebody who may not; it went its way.
-    Stranger,
+    Unauthorized,
 }
 
-/// Names a gate to the redirection. While a flow's gate stands, its server's
+/// Names a half-open entry to the redirection. While a flow's half-open entry stands, its server's
 /// SYN-ACK comes as an event instead of reaching the upstream socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
+pub struct HalfOpen {
     /// Initial sequence number of the client's SYN.
     pub isn: u32,
     /// It counts against the reserve.
@@ -97,7 +97,7 @@ pub struct Gate {
 
 /// With which window a connection starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct PathSettings {
     /// No less than so many segments.
     pub segments: u32,
     /// As much as the way bears in a round trip at so many bytes per second, as far as
@@ -110,7 +110,7 @@ pub struct Start {
 
 /// Which way a frame is put on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heading {
+pub enum Direction {
     /// As if it had just arrived there.
     In,
     /// Out of it.
@@ -139,47 +139,47 @@ pub trait Intercept {
     ///
     /// # Errors
     /// The redirection cannot be told.
-    fn offer(&mut self, listening: bool) -> io::Result<()>;
+    fn set_accepting(&mut self, listening: bool) -> io::Result<()>;
     /// Whom a client that was accepted has addressed, where its socket does not
     /// tell. It is asked once for each.
     fn original(&mut self, client: SocketAddr) -> Option<SocketAddr>;
     /// How long handshakes may take to complete that began before the worker
     /// took its listeners back.
     fn lag(&self) -> Duration;
-    /// Removes a gate whose client has proved itself.
-    fn open_gate(&mut self, flow: &Flow, gate: Gate);
-    /// Removes a gate, unless another SYN of the flow has made it anew.
-    fn drop_gate(&mut self, flow: &Flow, gate: Gate);
-    /// Makes a gate for a flow whose SYN was not seen.
+    /// Removes a half-open entry whose client is validated.
+    fn release_half_open(&mut self, flow: &Flow, half_open: HalfOpen);
+    /// Removes a half-open entry, unless another SYN of the flow has made it anew.
+    fn release_if_unchanged(&mut self, flow: &Flow, half_open: HalfOpen);
+    /// Makes a half-open entry for a flow whose SYN was not seen.
     ///
     /// # Errors
     /// The half-open budget is used up.
-    fn close_gate(&mut self, flow: &Flow) -> io::Result<Gate>;
-    /// Has the repetition of a held SYN go to the listener; the gate stays.
+    fn reserve_half_open(&mut self, flow: &Flow) -> io::Result<HalfOpen>;
+    /// Has the repetition of a held SYN go to the listener; the half-open entry stays.
     ///
     /// # Errors
-    /// The gate cannot be changed.
-    fn admit(&mut self, flow: &Flow, gate: Gate) -> io::Result<()>;
-    /// Has repetitions of a held SYN forwarded; the gate stays.
+    /// The half-open entry cannot be changed.
+    fn admit(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
+    /// Has repetitions of a held SYN forwarded; the half-open entry stays.
     ///
     /// # Errors
-    /// The gate cannot be changed.
-    fn pass(&mut self, flow: &Flow, gate: Gate) -> io::Result<()>;
+    /// The half-open entry cannot be changed.
+    fn pass(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
     /// Puts a frame on the device it names.
     ///
     /// # Errors
     /// The device is gone or does not take it.
-    fn inject(&mut self, frame: &Frame, heading: Heading) -> io::Result<()>;
+    fn inject(&mut self, frame: &Frame, direction: Direction) -> io::Result<()>;
     /// Has a socket that is yet to connect say `option` in its first SYN.
     ///
     /// # Errors
     /// It cannot be done here.
-    fn herald(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()>;
+    fn syn_option(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()>;
     /// Remembers that a client from this prefix completed a handshake.
-    fn know(&mut self, flow: &Flow);
+    fn validate_prefix(&mut self, flow: &Flow);
     /// Says how connections with a peer at this address start that are opened from now
     /// on; with `None`, as all others do.
-    fn widen(&mut self, peer: IpAddr, start: Option<Start>);
+    fn set_initial_cwnd(&mut self, peer: IpAddr, start: Option<PathSettings>);
     /// What was observed of this flow's client and service, if anything was.
     fn observed(&mut self, flow: &Flow) -> Option<Observed>;
     /// Which source the server of an observed flow is to see. With `now`, by the host as it is
@@ -187,14 +187,14 @@ pub trait Intercept {
     fn source(&mut self, flow: &Flow, now: bool) -> Source;
     /// Has flows between this client and service forwarded, and finds out whether those get
     /// the answer that a relay did not get.
-    fn doubt(&mut self, flow: &Flow);
+    fn record_no_answer(&mut self, flow: &Flow);
     /// Has all flows forwarded that have to be observed first: this host stands in the way of
     /// relays, until its firewall or routes change, or for a while.
     fn block(&mut self);
     /// Has flows to this destination opened strictly for a while.
-    fn suspect(&mut self, flow: &Flow, period: Duration);
+    fn record_failure(&mut self, flow: &Flow, period: Duration);
     /// Takes that back.
-    fn acquit(&mut self, flow: &Flow);
+    fn clear_failure(&mut self, flow: &Flow);
     /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
     fn forget(&mut self, closed: &[Closed]);
 }

@@ -3,19 +3,19 @@
 //!
 //! # Theory of operation
 //!
-//! Two things happen in any order: the client proves itself (its handshake
+//! Two things happen in any order: the client is validated (its handshake
 //! with this node completes, seen as `accept()`), and the server answers.
 //!
 //! ```text
-//! client: Held --admitted--> Unproven --accept--> Proven
+//! client: Held --admitted--> Unvalidated --accept--> Validated
 //! server: Connecting --SYN-ACK--> Answered --let in--> Connected | Failed
 //! ```
 //!
-//! The server's SYN-ACK is let in only when the client is proven, so a spoofed
+//! The server's SYN-ACK is let in only when the client is validated, so a spoofed
 //! SYN never completes a handshake at the server. In strict mode the client
 //! starts as `Held`: its SYN has reached no listener, and the server's SYN-ACK
-//! is what admits it. In early mode it starts as `Unproven`, in late mode as
-//! `Proven`, before the server was asked.
+//! is what admits it. In early mode it starts as `Unvalidated`, in late mode as
+//! `Validated`, before the server was asked.
 //!
 //! A SYN can also stay in this host, because a neighbour (the server itself or
 //! the next router) does not answer ARP or neighbour discovery. The kernel then
@@ -39,8 +39,8 @@ const UNSENT_MAX: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     Held,
-    Unproven,
-    Proven,
+    Unvalidated,
+    Validated,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub enum OnSynAck {
     Keep,
     /// It is kept; let the client's SYN in.
     Admit,
-    /// Let it in: the client is proven.
+    /// Let it in: the client is validated.
     LetIn(Frame),
 }
 
@@ -90,8 +90,8 @@ pub enum OnFailure {
     PassOn,
 }
 
-/// What to do when the request for a heralded flow comes from a node whose client
-/// is not proven.
+/// What to do when the request for a announced in the SYN flow comes from a node whose client
+/// is not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnAsked {
     /// Nothing yet: the server has not answered.
@@ -114,7 +114,7 @@ pub struct Opening {
 impl Opening {
     /// A flow whose SYN went to the listener.
     pub fn early() -> Self {
-        Self::new(Client::Unproven)
+        Self::new(Client::Unvalidated)
     }
 
     /// A flow whose SYN is held.
@@ -122,15 +122,15 @@ impl Opening {
         Self::new(Client::Held)
     }
 
-    /// A flow that an option heralded. Who sent that waits for nothing until its
+    /// A flow that an option announced in the SYN. Who sent that waits for nothing until its
     /// request comes.
-    pub fn heralded() -> Self {
-        Self::new(Client::Unproven)
+    pub fn requested_in_syn() -> Self {
+        Self::new(Client::Unvalidated)
     }
 
-    /// A flow whose client is proven.
+    /// A flow whose client is validated.
     pub fn late() -> Self {
-        Self::new(Client::Proven)
+        Self::new(Client::Validated)
     }
 
     fn new(client: Client) -> Self {
@@ -144,13 +144,13 @@ impl Opening {
     /// The server's SYN-ACK arrived and was held.
     pub fn on_syn_ack(&mut self, frame: Frame) -> OnSynAck {
         match (self.client, &self.server) {
-            (Client::Proven, _) => OnSynAck::LetIn(frame),
+            (Client::Validated, _) => OnSynAck::LetIn(frame),
             (_, Server::Connected | Server::Failed(_)) => OnSynAck::Keep,
             (client, server) => {
                 let first = matches!(server, Server::Connecting);
                 self.server = Server::Answered(frame);
                 if client == Client::Held && first {
-                    self.client = Client::Unproven;
+                    self.client = Client::Unvalidated;
                     return OnSynAck::Admit;
                 }
                 OnSynAck::Keep
@@ -160,7 +160,7 @@ impl Opening {
 
     /// The client's handshake is complete.
     pub fn on_accept(&mut self) -> OnMeeting {
-        self.client = Client::Proven;
+        self.client = Client::Validated;
         match std::mem::replace(&mut self.server, Server::Connecting) {
             Server::Connecting => OnMeeting::Wait(None),
             Server::Answered(frame) => OnMeeting::Wait(Some(frame)),
@@ -169,7 +169,7 @@ impl Opening {
         }
     }
 
-    /// The request has come for a heralded flow whose client is not proven. What the
+    /// The request has come for a announced in the SYN flow whose client is not validated. What the
     /// server answers from now on is passed on at once.
     pub fn on_asked(&mut self) -> OnAsked {
         match self.server {
@@ -184,13 +184,13 @@ impl Opening {
 
     /// The upstream handshake is complete.
     pub fn on_connected(&mut self) -> OnMeeting {
-        if self.client == Client::Proven {
+        if self.client == Client::Validated {
             return OnMeeting::Join;
         }
-        // Its SYN-ACK met no gate: it came in at a device that is not watched.
+        // Its SYN-ACK met no half-open entry: it came in at a device that is not watched.
         self.server = Server::Connected;
         if self.client == Client::Held {
-            self.client = Client::Unproven;
+            self.client = Client::Unvalidated;
             return OnMeeting::Admit;
         }
         OnMeeting::WaitForClient
@@ -211,9 +211,9 @@ impl Opening {
         self.unsent >= most
     }
 
-    /// The upstream connection was given up because the client is not proved. Returns
-    /// the SYN-ACK to answer with a reset; the server is asked again at the proof.
-    pub fn on_withdrawn(&mut self) -> Option<Frame> {
+    /// The upstream connection was given up because the client is not validated. Returns
+    /// the SYN-ACK to answer with a reset; the server is asked again at the validation.
+    pub fn on_unvalidated_close(&mut self) -> Option<Frame> {
         match std::mem::replace(&mut self.server, Server::Connecting) {
             Server::Answered(frame) => Some(frame),
             _ => None,
@@ -223,9 +223,9 @@ impl Opening {
     /// The upstream connection failed.
     pub fn on_failed(&mut self, outcome: Outcome) -> OnFailure {
         match self.client {
-            Client::Proven => OnFailure::Refuse,
+            Client::Validated => OnFailure::Refuse,
             Client::Held => OnFailure::PassOn,
-            Client::Unproven => {
+            Client::Unvalidated => {
                 self.server = Server::Failed(outcome);
                 OnFailure::Remember
             }
@@ -244,8 +244,8 @@ impl Opening {
     }
 
     /// Whether the client's handshake is complete.
-    pub fn proven(&self) -> bool {
-        self.client == Client::Proven
+    pub fn is_validated(&self) -> bool {
+        self.client == Client::Validated
     }
 
     /// Whether the client's SYN is held.
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn early_lets_the_answer_in_at_the_proof() {
+    fn early_releases_at_validation() {
         let mut opening = Opening::early();
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn early_with_a_near_client_never_holds() {
+    fn early_near_client() {
         let mut opening = Opening::early();
         assert_eq!(opening.on_accept(), OnMeeting::Wait(None));
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::LetIn(syn_ack()));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn early_refused_before_the_proof_resets_at_the_proof() {
+    fn early_refused_before_validation() {
         let mut opening = Opening::early();
         assert_eq!(
             opening.on_failed(Outcome::UpstreamRefused),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_admits_the_client_once_and_lets_the_answer_in_at_the_proof() {
+    fn strict_admits_once() {
         let mut opening = Opening::strict();
         assert!(opening.held());
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_admits_the_client_although_the_answer_came_another_way() {
+    fn strict_answer_elsewhere() {
         let mut opening = Opening::strict();
         assert_eq!(opening.on_connected(), OnMeeting::Admit);
         assert_eq!(opening.on_connected(), OnMeeting::WaitForClient, "repeated");
@@ -331,44 +331,45 @@ mod tests {
     }
 
     #[test]
-    fn a_heralded_flow_that_is_asked_for_before_the_server_answers_is_as_a_held_one() {
-        let mut opening = Opening::heralded();
+    fn requested_before_answer() {
+        let mut opening = Opening::requested_in_syn();
         assert_eq!(opening.on_asked(), OnAsked::Wait);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
-        let mut opening = Opening::heralded();
+        let mut opening = Opening::requested_in_syn();
         assert_eq!(opening.on_asked(), OnAsked::Wait);
         let refused = Outcome::UpstreamRefused;
         assert_eq!(opening.on_failed(refused), OnFailure::PassOn);
     }
 
     #[test]
-    fn what_became_of_a_heralded_flow_is_kept_until_it_is_asked_for() {
-        let mut opening = Opening::heralded();
+    fn failure_kept_for_request() {
+        let mut opening = Opening::requested_in_syn();
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
         assert_eq!(opening.on_asked(), OnAsked::Answer);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
-        let mut opening = Opening::heralded();
+        let mut opening = Opening::requested_in_syn();
         assert_eq!(opening.on_connected(), OnMeeting::WaitForClient);
         assert_eq!(opening.on_asked(), OnAsked::Answer);
         assert_eq!(opening.on_accept(), OnMeeting::Join);
-        let mut opening = Opening::heralded();
+        let mut opening = Opening::requested_in_syn();
         let refused = Outcome::UpstreamRefused;
         assert_eq!(opening.on_failed(refused), OnFailure::Remember);
         assert_eq!(opening.on_asked(), OnAsked::Refuse(refused));
     }
 
+    // promise: Q15
     #[test]
-    fn a_heralded_flow_that_nobody_asks_for_is_reset_at_the_server() {
-        let mut opening = Opening::heralded();
+    fn unrequested_flow_reset() {
+        let mut opening = Opening::requested_in_syn();
         opening.on_syn_ack(syn_ack());
         let absent = (Outcome::ClientAbsent, Some(syn_ack()));
         assert_eq!(opening.on_expiry(), absent);
     }
 
     #[test]
-    fn a_held_flow_is_given_up_sooner_than_one_that_will_be_reset() {
+    fn held_flow_expires_sooner() {
         let mut held = Opening::strict();
         assert_eq!([(); 2].map(|()| held.on_unsent()), [false, true]);
         for mut opening in [Opening::early(), Opening::late()] {
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_answered_is_not_given_up() {
+    fn answered_server_kept() {
         let mut opening = Opening::strict();
         assert!(!opening.on_unsent());
         opening.on_syn_ack(syn_ack());
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_client_leaves_the_server_a_reset() {
+    fn absent_client_resets_server() {
         let mut opening = Opening::early();
         opening.on_syn_ack(syn_ack());
         assert_eq!(
@@ -399,17 +400,22 @@ mod tests {
         );
     }
 
+    // promise: D10
     #[test]
-    fn a_server_that_was_left_alone_is_asked_at_the_proof() {
+    fn late_connect_at_validation() {
         let mut opening = Opening::early();
         opening.on_syn_ack(syn_ack());
-        assert_eq!(opening.on_withdrawn(), Some(syn_ack()));
-        assert_eq!(opening.on_withdrawn(), None, "nothing is answered twice");
+        assert_eq!(opening.on_unvalidated_close(), Some(syn_ack()));
+        assert_eq!(
+            opening.on_unvalidated_close(),
+            None,
+            "nothing is answered twice"
+        );
         assert_eq!(opening.on_accept(), OnMeeting::Wait(None));
         assert_eq!(opening.on_connected(), OnMeeting::Join);
         let mut absent = Opening::early();
         absent.on_syn_ack(syn_ack());
-        absent.on_withdrawn();
+        absent.on_unvalidated_close();
         assert_eq!(absent.on_expiry(), (Outcome::ClientAbsent, None));
     }
 

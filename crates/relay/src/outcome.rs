@@ -104,8 +104,9 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
+    // promise: I5
     #[test]
-    fn labels_and_codes_are_one_to_one() {
+    fn labels_and_codes_unique() {
         let labels: HashSet<_> = Outcome::ALL.iter().map(|o| o.label()).collect();
         let codes: HashSet<_> = Outcome::ALL.iter().map(|o| o.code()).collect();
         assert_eq!(labels.len(), Outcome::ALL.len());

@@ -260,7 +260,7 @@ pub struct Policy {
     /// Bounds on half-open upstream connections.
     pub half_open: HalfOpenLimits,
     /// How long a destination that failed in early mode is treated as strict.
-    pub suspect_for: Duration,
+    pub strict_after_failure: Duration,
     /// Relays per worker; beyond it, new flows are forwarded.
     pub relays_max: u32,
     /// Other nodes, and which flows go by way of them.

@@ -34,7 +34,7 @@
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use crate::moment::Moment;
+use crate::compact_instant::CompactInstant;
 use crate::outcome::Outcome;
 use crate::side::{Side, Sides};
 
@@ -79,7 +79,7 @@ pub trait Io {
     ///
     /// # Errors
     /// As for [`Io::read`].
-    fn write_kept(&mut self, side: Side, kept: &Self::Buffer, from: usize) -> io::Result<usize>;
+    fn write_held(&mut self, side: Side, kept: &Self::Buffer, from: usize) -> io::Result<usize>;
     /// Leases an empty pipe; `None` when the pool is used up.
     fn lease(&mut self) -> Option<Self::Pipe>;
     /// Gives an empty pipe back.
@@ -119,25 +119,25 @@ pub struct Ready {
     /// The peer has sent FIN: behind the bytes that wait there are no more.
     pub ending: bool,
     /// An event said all this, so that whatever is not so yet will be another event.
-    pub exact: bool,
+    pub edge_triggered: bool,
 }
 
 impl Ready {
     /// Whether a read that returns less than it could has found all there is.
     fn ends_with_a_short_read(self) -> bool {
-        self.exact && !(self.ending || self.failed || self.urgent)
+        self.edge_triggered && !(self.ending || self.failed || self.urgent)
     }
 
     /// Whether a read that returns less than it could has come to the end of the stream: the
     /// peer's FIN was there before.
     fn closes_with_a_short_read(self) -> bool {
-        self.exact && self.ending && !(self.failed || self.urgent)
+        self.edge_triggered && self.ending && !(self.failed || self.urgent)
     }
 }
 
 /// What the relay wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Progress {
     /// Nothing until the next event.
     Blocked,
     /// Another turn: it has used up this one.
@@ -215,7 +215,7 @@ pub struct Relay<P, B> {
     directions: Sides<Direction<P, B>>,
     ready: Sides<Ready>,
     /// When the last byte or FIN moved or a side failed, in the worker's time.
-    active: Moment,
+    active: CompactInstant,
     /// The side that failed first. In a box: most relays have none.
     failure: Option<Box<Failure>>,
     /// The side that was sent a FIN first.
@@ -254,11 +254,11 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.ready[side].failed |= ready.failed;
         self.ready[side].urgent |= ready.urgent;
         self.ready[side].ending |= ready.ending;
-        self.ready[side].exact |= ready.exact;
+        self.ready[side].edge_triggered |= ready.edge_triggered;
     }
 
     /// Moves what can be moved, within one turn.
-    pub fn advance(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>, now: Duration) -> Verdict {
+    pub fn advance(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>, now: Duration) -> Progress {
         let before = self.progress();
         let spent = self.pump_both(io);
         if self.progress() != before {
@@ -266,7 +266,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
         // What waits in the socket of a side that has just failed is for another turn.
         let fresh = self.failure.is_some() != before.1;
-        self.verdict(spent || fresh, io)
+        self.step(spent || fresh, io)
     }
 
     /// Gives both directions their share of a turn; whether one has used it up.
@@ -274,15 +274,15 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         let mut spent = false;
         for side in Side::BOTH {
             let pumped = self.pump(side, io);
-            spent |= self.heed(pumped);
+            spent |= self.record_reply(pumped);
             let probed = self.probe(side, io);
-            self.heed(probed);
+            self.record_reply(probed);
         }
         spent
     }
 
     /// Takes note of what stopped a direction; whether that is the end of its turn.
-    fn heed(&mut self, stopped: Result<(), Stop>) -> bool {
+    fn record_reply(&mut self, stopped: Result<(), Stop>) -> bool {
         if let Err(Stop::Failed(side, error)) = &stopped {
             self.fail(*side, error);
         }
@@ -290,26 +290,26 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     }
 
     /// What is to be done after a turn.
-    fn verdict(&self, spent: bool, io: &mut impl Io<Pipe = P, Buffer = B>) -> Verdict {
+    fn step(&self, spent: bool, io: &mut impl Io<Pipe = P, Buffer = B>) -> Progress {
         let Some(failure) = &self.failure else {
             let ended = Side::BOTH.iter().all(|side| self.ended(*side));
             return match (ended, spent) {
-                (true, _) => Verdict::Done(Outcome::Finished),
-                (false, true) => Verdict::Again,
-                (false, false) => Verdict::Blocked,
+                (true, _) => Progress::Done(Outcome::Finished),
+                (false, true) => Progress::Again,
+                (false, false) => Progress::Blocked,
             };
         };
         if !self.ended(failure.side) {
             return if spent {
-                Verdict::Again
+                Progress::Again
             } else {
-                Verdict::Blocked
+                Progress::Blocked
             };
         }
         if io.unacknowledged(!failure.side) {
-            return Verdict::Linger;
+            return Progress::Linger;
         }
-        Verdict::Done(failure.outcome)
+        Progress::Done(failure.outcome)
     }
 
     /// Notes that a side has failed. What it sent before may still be there.
@@ -447,7 +447,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
                 return Err(Stop::Blocked);
             }
             let written = match &mut **held {
-                Held::Copied { buffer, from } => io.write_kept(to, buffer, *from),
+                Held::Copied { buffer, from } => io.write_held(to, buffer, *from),
                 Held::Spliced { pipe, bytes } => io.empty(to, pipe, *bytes),
             };
             let written = self.wrote(to, written)?;

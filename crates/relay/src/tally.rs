@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_in_the_first_bucket_that_holds_it() {
+    fn value_in_first_bucket() {
         let histogram = Histogram::new(&SIZE_BOUNDS_BYTES);
         for bytes in [0, 1_000, 1_001, 10_000_000_000, 10_000_000_001] {
             histogram.add(bytes);
@@ -240,8 +240,9 @@ mod tests {
         assert!(SIZE_BOUNDS_BYTES.is_sorted_by(|a, b| a < b));
     }
 
+    // promise: W10
     #[test]
-    fn rules_beyond_the_bound_are_counted_together() {
+    fn excess_rules_share_counters() {
         let tallies = Tallies::default();
         let places: Vec<usize> = (0..RULES_MAX + 9)
             .map(|number| tallies.place_of(&format!("rule{number}")))
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_slower_is_no_negative_saving() {
+    fn slower_is_not_negative() {
         let tally = Tally::new("web");
         let saved = |first_byte_us, end_us| {
             Some(Saved {

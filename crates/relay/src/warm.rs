@@ -42,12 +42,12 @@ use posthaste_wire::hop::{self, Dialer};
 
 use crate::chain::Peer;
 use crate::rng::Rng;
-use crate::slots::Slots;
+use crate::slab::Slab;
 use crate::sys::{self, TcpInfo};
 
 use dial::{Dial, DialError, Dialed, Ready};
 use neighbour::Neighbour;
-use pool::{End, Order};
+use pool::{Action, End};
 use socket::Look;
 
 pub(crate) use neighbour::State;
@@ -78,7 +78,7 @@ pub(crate) struct WarmHops {
     rng: Rng,
     /// By the index of the peer.
     neighbours: Vec<Neighbour>,
-    hops: Slots<Hop>,
+    hops: Slab<Hop>,
     swept: Duration,
     /// Peers that are due at once, some twice: a turn need not look at all the others.
     woken: Vec<usize>,
@@ -131,7 +131,7 @@ impl WarmHops {
             common,
             rng,
             neighbours,
-            hops: Slots::new(),
+            hops: Slab::new(),
             swept: now,
             woken: Vec::new(),
             next_due: Some(now),
@@ -299,16 +299,16 @@ impl WarmHops {
     }
 
     /// When a peer last said something over a hop that waited.
-    pub(crate) fn heard(&self, peer: usize) -> Duration {
+    pub(crate) fn received(&self, peer: usize) -> Duration {
         let neighbour = self.neighbours.get(peer);
-        neighbour.map_or(Duration::ZERO, |one| one.pool.heard())
+        neighbour.map_or(Duration::ZERO, |one| one.pool.received())
     }
 
     /// A hop to a peer was reset without an answer: those that wait are asked whether
     /// they live, before they carry anything.
-    pub(crate) fn suspect(&mut self, peer: usize, now: Duration) {
+    pub(crate) fn record_failure(&mut self, peer: usize, now: Duration) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
-            neighbour.pool.suspect_all();
+            neighbour.pool.check_all();
             neighbour.due = Some(now);
             self.woken.push(peer);
         }
@@ -325,7 +325,7 @@ impl WarmHops {
 
     /// What the way to a peer is taken to bear, in bytes per second, 0 if there is no
     /// telling; and its round trip time, if it is known.
-    pub(crate) fn way(&self, peer: usize, now: Duration) -> (u32, Option<Duration>) {
+    pub(crate) fn next_hop(&self, peer: usize, now: Duration) -> (u32, Option<Duration>) {
         let neighbour = self.neighbours.get(peer);
         neighbour.map_or((0, None), |neighbour| {
             (neighbour.path.rate(now), neighbour.round)
@@ -395,14 +395,14 @@ impl WarmHops {
     fn look_after(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
         self.neighbours[peer].due = Some(now);
         for _ in 0..ORDERS_MAX {
-            match self.neighbours[peer].pool.next_order(now) {
-                Some(Order::Ping(key)) => self.ping(key, now),
-                Some(Order::Bury(key)) => {
+            match self.neighbours[peer].pool.poll_action(now) {
+                Some(Action::Ping(key)) => self.ping(key, now),
+                Some(Action::Bury(key)) => {
                     self.neighbours[peer].totals.lost += 1;
                     self.hops.remove(key);
                 }
-                Some(Order::Dismiss(key)) => self.dismiss(key),
-                Some(Order::Dial) => self.dial(peer, epoll, now),
+                Some(Action::Dismiss(key)) => self.dismiss(key),
+                Some(Action::Dial) => self.dial(peer, epoll, now),
                 None => {
                     let neighbour = &mut self.neighbours[peer];
                     neighbour.due = neighbour.pool.deadline();

@@ -11,31 +11,31 @@
 
 mod accept;
 mod admit;
-mod ask;
 mod black_holes;
-mod carry;
+mod connect_request;
 mod entry;
-mod faults;
-mod greeting;
-mod halves;
-mod herald;
+mod health;
 mod hop;
 mod inspect;
-mod kept;
 mod linger;
 mod listeners;
+mod next_hops;
 mod pace;
+mod pending_request;
 mod places;
-mod prologue;
+mod preface;
+mod relaying;
+mod replay;
 mod reroute;
 mod restrain;
 mod silence;
+mod socket_io;
+mod syn_option;
 mod tally;
 mod time_wait;
 mod trial;
 mod user_timeout;
 mod wait;
-mod ways;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -54,28 +54,28 @@ use crate::black_holes::BlackHoles;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
-use crate::heralds::Heralds;
-use crate::intercept::{Closed, Gate, Intercept};
+use crate::intercept::{Closed, HalfOpen, Intercept};
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::relay::Ready;
 use crate::side::Side;
-use crate::slots::{KEY_BITS, Slots};
+use crate::slab::{KEY_BITS, Slab};
+use crate::syn_options::SynOptions;
 use crate::sys::{self, Waker};
 use crate::warm::{self, WarmHops};
 
-pub use ask::Desk;
-use ask::TOKEN_GREETING;
+pub use connect_request::ReplayGuard;
+use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
-use faults::Fault;
-use greeting::Greeting;
-use halves::Workspace;
+use health::Failure;
 use inspect::Rules;
-use kept::Held;
 use linger::Lingering;
 use listeners::Listeners;
 use pace::Paces;
+use pending_request::PendingRequest;
 use places::Places;
+use replay::Held;
+use socket_io::Buffers;
 
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -113,7 +113,7 @@ pub struct Settings {
     /// Its listeners whose connections all go to one destination, which.
     pub fixed: Vec<(Socket, SocketAddr)>,
     /// What it shares with the node's other workers about them.
-    pub desk: Arc<Desk>,
+    pub replay_guard: Arc<ReplayGuard>,
     /// The policy to start with.
     pub policy: Arc<Policy>,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Worker<I> {
     index: u16,
     epoll: Epoll,
     listeners: Listeners,
-    desk: Arc<Desk>,
+    replay_guard: Arc<ReplayGuard>,
     socket_mark: u32,
     intercept: I,
     commands: Receiver<Command>,
@@ -131,7 +131,7 @@ pub(crate) struct Worker<I> {
     counters: Arc<Counters>,
     journal: Box<dyn Journal>,
     rules: Rules,
-    entries: Slots<Entry>,
+    entries: Slab<Entry>,
     /// Flows that wait for `accept()` or for a SYN-ACK, by either tuple.
     opening: HashMap<Flow, u64>,
     /// Half-open upstream connections by client prefix.
@@ -141,9 +141,9 @@ pub(crate) struct Worker<I> {
     /// Flows begun at accept whose SYN should have been reported before. Events
     /// wait in the ring behind one that another CPU still writes, so it may
     /// come yet.
-    unannounced: HashSet<Flow>,
+    missing_syn_event: HashSet<Flow>,
     /// Connections to explicit listeners that have not asked for a flow.
-    greetings: Slots<Greeting>,
+    pending_requests: Slab<PendingRequest>,
     /// Which of these are nobody's.
     places: Places,
     /// Open connections to peers that wait for flows; `None` without a number of
@@ -152,21 +152,21 @@ pub(crate) struct Worker<I> {
     /// With which window and pace hops start.
     paces: Paces,
     /// What became of options in SYNs to each peer.
-    heralds: Heralds,
+    syn_options: SynOptions,
     /// What has failed of late, and until when ways by it are tried last.
-    down: HashMap<Fault, Duration>,
+    down: HashMap<Failure, Duration>,
     /// Resets without an answer by chain, since the last answer, and the last of them.
-    doubts: HashMap<u32, (u32, Duration)>,
+    resets: HashMap<u32, (u32, Duration)>,
     /// Flows that wait for the replies of other nodes, or owe one to them, and when to look at them.
     looks: BinaryHeap<Reverse<(Duration, u64)>>,
     /// Bytes kept for flows that may have to go another way.
     held: Held,
     black_holes: BlackHoles,
     /// Gates of SYNs that were passed on, in the order of their expiry.
-    passed: VecDeque<(Duration, Flow, Gate)>,
-    workspace: Workspace,
+    passed: VecDeque<(Duration, Flow, HalfOpen)>,
+    buffers: Buffers,
     /// Flows that began in this turn, whose servers are not asked yet.
-    unasked: Vec<u64>,
+    to_connect: Vec<u64>,
     /// Trials in a row that failed.
     failed_trials: u32,
     /// When one has worked.
@@ -184,9 +184,9 @@ pub(crate) struct Worker<I> {
     events_wait: bool,
     now: Duration,
     /// The worker has withdrawn its listeners: full, starved or draining.
-    withdrawn: bool,
+    not_accepting: bool,
     /// Out of descriptors or memory: complete handshakes wait for better times.
-    starved: bool,
+    out_of_files: bool,
     swept: Duration,
     cursor: usize,
     /// How often all relays have been looked at.
@@ -287,7 +287,7 @@ impl<I: Intercept> Worker<I> {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             sys::apply(listener, rules.inherited())?;
         }
-        intercept.offer(true)?;
+        intercept.set_accepting(true)?;
         let now = sys::monotonic();
         let warm = settings.policy.chains.me.map(|me| {
             let common = warm::Common {
@@ -302,7 +302,7 @@ impl<I: Intercept> Worker<I> {
             index: settings.index,
             epoll,
             listeners,
-            desk: settings.desk,
+            replay_guard: settings.replay_guard,
             socket_mark: settings.socket_mark,
             intercept,
             commands,
@@ -310,24 +310,24 @@ impl<I: Intercept> Worker<I> {
             counters,
             journal,
             rules,
-            entries: Slots::new(),
+            entries: Slab::new(),
             opening: HashMap::new(),
             half_open: HashMap::new(),
             known: HashSet::new(),
-            unannounced: HashSet::new(),
-            greetings: Slots::new(),
+            missing_syn_event: HashSet::new(),
+            pending_requests: Slab::new(),
             places: Places::default(),
             warm,
             paces: Paces::default(),
-            heralds: Heralds::default(),
+            syn_options: SynOptions::default(),
             down: HashMap::new(),
-            doubts: HashMap::new(),
+            resets: HashMap::new(),
             looks: BinaryHeap::new(),
             held: Held::default(),
             black_holes: BlackHoles::default(),
             passed: VecDeque::new(),
-            workspace: Workspace::new(),
-            unasked: Vec::new(),
+            buffers: Buffers::new(),
+            to_connect: Vec::new(),
             failed_trials: 0,
             trial_worked: None,
             silent_trial: None,
@@ -337,8 +337,8 @@ impl<I: Intercept> Worker<I> {
             closed: Vec::new(),
             events_wait: false,
             now,
-            withdrawn: false,
-            starved: false,
+            not_accepting: false,
+            out_of_files: false,
             swept: Duration::ZERO,
             cursor: 0,
             sweeps: 0,
@@ -377,7 +377,7 @@ impl<I: Intercept> Worker<I> {
             (false, true) => self.intercept.lag(),
             (false, false) => Duration::ZERO,
         };
-        let asking = self.replaced && self.greetings.len() > 0 && self.now < until;
+        let asking = self.replaced && self.pending_requests.len() > 0 && self.now < until;
         self.entries.len() == 0 && !asking && self.now >= until.min(self.drain_from + grace)
     }
 
@@ -393,14 +393,16 @@ impl<I: Intercept> Worker<I> {
             let number = usize::try_from(event.data() & !TOKEN_LISTENER);
             self.accept(number.unwrap_or(usize::MAX));
         }
-        self.ask_servers();
+        self.connect_servers();
         for event in events {
             match event.data() {
                 TOKEN_EVENTS => {}
                 TOKEN_WAKER => self.obey(),
                 token if is_listener(token) => {}
                 token if token & TOKEN_WARM != 0 => self.on_warm(token & !TOKEN_WARM),
-                token if token & TOKEN_GREETING != 0 => self.on_greeting(token & !TOKEN_GREETING),
+                token if token & TOKEN_PENDING_REQUEST != 0 => {
+                    self.on_request_bytes(token & !TOKEN_PENDING_REQUEST)
+                }
                 token => self.on_socket(token, event.events()),
             }
         }
@@ -437,9 +439,9 @@ impl<I: Intercept> Worker<I> {
             return EpollTimeout::ZERO;
         }
         let waiting = self.entries.len() > 0
-            || self.greetings.len() > 0
+            || self.pending_requests.len() > 0
             || !self.passed.is_empty()
-            || self.withdrawn;
+            || self.not_accepting;
         let tick = waiting.then_some(self.swept + TICK);
         let warm = self.warm.as_ref().and_then(WarmHops::deadline);
         let paces = self.paces.deadline();
@@ -467,7 +469,7 @@ impl<I: Intercept> Worker<I> {
             failed,
             urgent: flags.contains(EpollFlags::EPOLLPRI),
             ending: flags.contains(EpollFlags::EPOLLRDHUP),
-            exact: true,
+            edge_triggered: true,
         };
         let (key, now) = (token >> 1, self.now);
         let Some(entry) = self.entries.get_mut(key) else {
@@ -479,7 +481,7 @@ impl<I: Intercept> Worker<I> {
             // It has reset the flow, which must not begin any more.
             self.end(key, Outcome::ClientAbsent);
         } else if side == Side::Downstream {
-            self.on_asker_ready(key);
+            self.on_requester_ready(key);
         } else if entry
             .pending()
             .is_some_and(|pending| pending.begun == now && pending.kept.is_some())
@@ -514,14 +516,16 @@ impl<I: Intercept> Worker<I> {
         for key in due {
             self.on_time(key);
         }
-        while let Some((_, flow, gate)) = self.passed.pop_front_if(|(due, ..)| *due <= self.now) {
-            self.intercept.drop_gate(&flow, gate);
+        while let Some((_, flow, half_open)) =
+            self.passed.pop_front_if(|(due, ..)| *due <= self.now)
+        {
+            self.intercept.release_if_unchanged(&flow, half_open);
         }
-        if self.starved {
+        if self.out_of_files {
             self.recover();
         }
-        self.sweep_greetings();
-        self.widen();
+        self.sweep_requests();
+        self.set_initial_cwnd();
         self.drain_or_return();
     }
 
@@ -542,7 +546,9 @@ impl<I: Intercept> Worker<I> {
                     self.end(key, Outcome::Drained);
                 }
             }
-            None if self.withdrawn && !self.starved && self.roomy() => self.set_withdrawn(false),
+            None if self.not_accepting && !self.out_of_files && self.roomy() => {
+                self.set_draining(false)
+            }
             _ => {}
         }
     }
@@ -560,17 +566,19 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Stops (or starts again) taking new flows: they are forwarded instead.
-    fn set_withdrawn(&mut self, withdrawn: bool) {
-        if self.withdrawn != withdrawn && self.intercept.offer(!withdrawn).is_ok() {
-            self.withdrawn = withdrawn;
+    fn set_draining(&mut self, not_accepting: bool) {
+        if self.not_accepting != not_accepting
+            && self.intercept.set_accepting(!not_accepting).is_ok()
+        {
+            self.not_accepting = not_accepting;
         }
     }
 
     /// Out of descriptors or memory: new flows are forwarded, and handshakes
     /// that are complete stay in the listeners' queues.
     fn starve(&mut self) {
-        self.set_withdrawn(true);
-        self.starved = true;
+        self.set_draining(true);
+        self.out_of_files = true;
         self.listen_for(EpollFlags::empty());
     }
 
@@ -579,7 +587,7 @@ impl<I: Intercept> Worker<I> {
         let probe = || self.waker.as_fd().try_clone_to_owned();
         let spare: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS_SPARE).map(|_| probe()).collect();
         if spare.is_ok() {
-            self.starved = false;
+            self.out_of_files = false;
             self.listen_for(EpollFlags::EPOLLIN);
         }
     }

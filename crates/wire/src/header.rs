@@ -17,7 +17,7 @@ const TTL_PER_NODE: u8 = 2;
 const CHAINS: u32 = 1 << 24;
 
 /// The number that no chain has: whoever gets it in a label is to look up the way.
-pub const LOOK_UP: u32 = CHAINS - 1;
+pub const RESOLVE: u32 = CHAINS - 1;
 
 /// What a node tells the next: where to, from whom, and by which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,8 +166,8 @@ impl Label {
     }
 
     /// Whether the node that gets it is to look up the way, as if the flow began there.
-    pub fn is_look_up(self) -> bool {
-        self.chain() == LOOK_UP
+    pub fn is_resolve(self) -> bool {
+        self.chain() == RESOLVE
     }
 
     /// Where in the chain the node is that this label is sent to.
@@ -260,8 +260,9 @@ mod tests {
         Endpoint::new(text.parse().unwrap())
     }
 
+    // promise: B6
     #[test]
-    fn what_no_connection_can_end_at_is_refused() {
+    fn impossible_destinations_refused() {
         use EndpointError::{Broadcast, Loopback, Multicast, NoPort, Unspecified};
         for (text, error) in [
             ("224.0.0.1:80", Multicast),
@@ -290,8 +291,9 @@ mod tests {
         assert_eq!(scoped, endpoint("[fe80::1]:80").unwrap());
     }
 
+    // promise: B9
     #[test]
-    fn a_label_is_a_chain_and_a_position() {
+    fn label_round_trip() {
         let label = Label::new(0x12_3456, 7).unwrap();
         assert_eq!(label.to_bits(), 0x1234_5607);
         assert_eq!(Label::from_bits(0x1234_5607), Some(label));
@@ -301,10 +303,11 @@ mod tests {
         assert_eq!(Label::new(0, 1), None);
         assert_eq!(Label::new(CHAINS, 0), None);
         assert_eq!(Label::from_bits(0xff), None);
-        assert!(!label.is_look_up());
-        assert!(Label::new(LOOK_UP, 1).unwrap().is_look_up());
+        assert!(!label.is_resolve());
+        assert!(Label::new(RESOLVE, 1).unwrap().is_resolve());
     }
 
+    // promise: B9
     #[test]
     fn a_loop_ends() {
         let (origin, other) = (NodeId::new(1).unwrap(), NodeId::new(2).unwrap());
@@ -318,8 +321,9 @@ mod tests {
         assert_eq!(nodes, HOP_LIMIT_INITIAL);
     }
 
+    // promise: K17
     #[test]
-    fn a_loop_over_plain_connections_ends() {
+    fn plain_loop_ends() {
         let origin = NodeId::new(1).unwrap();
         assert_eq!(LoopGuard::new(origin).ttl(), 64, "as of any connection");
         for ttl in 0..=u8::MAX {

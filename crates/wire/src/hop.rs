@@ -20,7 +20,7 @@
 //!
 //! Both ends prove that they know the key they share; the key itself is never
 //! sent, and each code is for this connection alone. What follows is neither
-//! encrypted nor sealed, but for the chain header: whoever can write into the
+//! encrypted nor authenticated, but for the chain header: whoever can write into the
 //! connection can write into the flow, as with the TCP connection it carries.
 //!
 //! A connection carries **one** flow and is closed with it, so the end of the
@@ -37,8 +37,8 @@ mod handshake;
 mod reply;
 mod turn;
 
+use crate::auth::Key;
 use crate::header::NodeId;
-use crate::seal::Key;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use checks::check;
@@ -50,8 +50,8 @@ pub use handshake::{
 };
 pub use reply::{Icmp, Reply};
 pub use turn::{
-    Acceptor, Dialer, FromAcceptor, FromDialer, HEEDED, HopError, OpenError, PROVED, ProofReader,
-    ReplyReader, WORKING, ping, pong,
+    ACCEPTED, Acceptor, Dialer, FromAcceptor, FromDialer, HopError, OpenError, ReplyReader,
+    VALIDATED, ValidationReader, WORKING, ping, pong,
 };
 
 /// What a handshake leaves behind: who the other end is, and a key for this

@@ -156,10 +156,10 @@ fn in_pieces<T, E>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::{AuthTag, Key, Nonce};
     use crate::convert::Request;
     use crate::header::NodeId;
     use crate::rng::{Rng, simulate};
-    use crate::seal::{Key, Nonce, Seal};
 
     const CHECKS: [fn(&[u8]); 5] = [
         check_syn_option,
@@ -169,6 +169,7 @@ mod tests {
         check_stamp,
     ];
 
+    // promise: B2
     #[test]
     fn they_hold_for_noise() {
         simulate(10_000, |mut rng| {
@@ -180,7 +181,7 @@ mod tests {
 
     /// Packets of STAMP have no beginning of their own, but a length.
     #[test]
-    fn they_hold_for_noise_of_the_length_of_packets() {
+    fn noise_of_packet_length() {
         simulate(10_000, |mut rng| {
             let length = rng.pick(&[44, 112]);
             check_stamp(&rng.bytes(length));
@@ -188,8 +189,9 @@ mod tests {
     }
 
     /// Noise with the beginning of a message, so that it gets further.
+    // promise: B2
     #[test]
-    fn they_hold_for_what_begins_like_a_message() {
+    fn random_message_prefixes() {
         simulate(8_000, |mut rng| {
             let length = rng.below(120);
             let mut bytes = rng.bytes(length + 8);
@@ -205,8 +207,9 @@ mod tests {
         });
     }
 
+    // promise: B2
     #[test]
-    fn they_hold_for_every_truncation_and_every_changed_byte() {
+    fn truncations_and_bit_changes() {
         simulate(2, |mut rng| {
             for message in messages(&mut rng) {
                 for length in 0..message.len() {
@@ -225,7 +228,7 @@ mod tests {
 
     fn messages(rng: &mut Rng) -> Vec<Vec<u8>> {
         let key = Key::new(rng.array());
-        let seal = Seal {
+        let auth = AuthTag {
             key: &key,
             key_id: 1,
             receiver: NodeId::new(7).unwrap(),
@@ -245,7 +248,7 @@ mod tests {
         let mut messages = vec![
             option,
             request.encode(None).unwrap(),
-            request.encode(Some(&seal)).unwrap(),
+            request.encode(Some(&auth)).unwrap(),
             answer.encode().unwrap(),
         ];
         messages.extend(hop::samples(rng));

@@ -12,13 +12,14 @@
 //! | [`header`] | the chain header, whatever carries it |
 //! | [`syn_option`] | carried by an option of the SYN (IPv4) |
 //! | [`convert`] | carried by the first bytes of a stream (RFC 8803) |
-//! | [`seal`], [`replay`] | that a header comes from a peer, now, once |
+//! | [`auth`], [`replay`] | that a header comes from a peer, now, once |
 //! | [`hop`] | an open connection between two nodes that waits for a flow |
 //! | [`proxy_v2`] | telling a server who the client is |
 //! | [`stamp`] | measuring the way to another node (RFC 8762) |
 
 #![forbid(unsafe_code)]
 
+pub mod auth;
 mod bytes;
 pub mod convert;
 mod gather;
@@ -30,7 +31,6 @@ pub mod proxy_v2;
 pub mod replay;
 #[cfg(test)]
 mod rng;
-pub mod seal;
 pub mod stamp;
 pub mod syn_option;
 pub mod tcp_option;

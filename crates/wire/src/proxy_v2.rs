@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_different_families_are_both_ipv6() {
+    fn mixed_families_as_ipv6() {
         let bytes = encoded("[2001:db8::1]:1", "192.0.2.1:2");
         assert_eq!(bytes[12..16], [0x21, 0x21, 0, 36]);
         assert_eq!(bytes[32..48], mapped("192.0.2.1".parse().unwrap()));

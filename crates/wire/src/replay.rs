@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::seal::{Authentic, Nonce};
+use crate::auth::{Authentic, Nonce};
 
 /// Remembers the messages of the recent past.
 ///
@@ -121,8 +121,9 @@ mod tests {
         assert_eq!(window.admit(5_001, message(5_001, 1)), Ok(()));
     }
 
+    // promise: B8
     #[test]
-    fn a_message_counts_while_it_is_fresh() {
+    fn fresh_message_counts() {
         let mut window = ReplayWindow::new(FRESH_MS, 8);
         assert_eq!(window.admit(5_000, message(4_000, 1)), Ok(()));
         let old = window.admit(5_000, message(3_999, 2));
@@ -140,8 +141,9 @@ mod tests {
         );
     }
 
+    // promise: B8
     #[test]
-    fn what_was_forgotten_does_not_come_in_again() {
+    fn forgotten_stays_refused() {
         let mut window = ReplayWindow::new(FRESH_MS, 8);
         assert_eq!(window.admit(5_000, message(5_000, 1)), Ok(()));
         assert_eq!(window.admit(9_000, message(9_000, 2)), Ok(()));
@@ -152,8 +154,9 @@ mod tests {
         assert_eq!(window.admit(5_000, message(5_001, 1)), Ok(()));
     }
 
+    // promise: B8
     #[test]
-    fn memory_is_bounded_and_the_oldest_give_way() {
+    fn memory_bounded_oldest_first() {
         let mut window = ReplayWindow::new(FRESH_MS, 2);
         for nonce in 0..100 {
             assert_eq!(
@@ -168,8 +171,9 @@ mod tests {
         assert_eq!(again, Err(ReplayError::Repeated));
     }
 
+    // promise: B8
     #[test]
-    fn nothing_counts_twice_whatever_the_clock_does() {
+    fn clock_changes_count_once() {
         simulate(500, |mut rng| {
             let mut window = ReplayWindow::new(50, 1 + rng.below(20));
             let mut taken = HashSet::new();

@@ -13,26 +13,26 @@
 //! The round trip is `(T4 - T1) - (T3 - T2)`: each difference is of one clock.
 //! A reflection is as long as its probe. The reflector remembers nothing.
 //!
-//! Packets are *sealed* (112 bytes, what the RFC calls authenticated) or *open*
-//! (44 bytes). Which peer sealed one, the session's number tells (RFC 8972 §3).
+//! Packets are *authenticated* (112 bytes, what the RFC calls authenticated) or *open*
+//! (44 bytes). Which peer authenticated one, the session's number tells (RFC 8972 §3).
 
 mod clock;
 
+use crate::auth::{Key, MAC_BYTES};
 use crate::bytes::Bytes;
 use crate::header::NodeId;
-use crate::seal::{Key, MAC_BYTES};
 
 pub use clock::{ErrorEstimate, Format, Timestamp};
 
 /// The port of reflectors (RFC 8762 §4.1).
 pub const PORT: u16 = 862;
-/// Bytes of a packet without a seal (RFC 8762 §4.2.1, §4.3.1).
+/// Bytes of a packet without an authentication tag (RFC 8762 §4.2.1, §4.3.1).
 pub const OPEN_BYTES: usize = 44;
 /// Bytes of a packet with one (RFC 8762 §4.2.2, §4.3.2).
-pub const SEALED_BYTES: usize = 112;
+pub const AUTHENTICATED_BYTES: usize = 112;
 
-/// What of a sealed packet is sealed: its first six blocks (RFC 8762 §4.4).
-const COVERED_BYTES: usize = SEALED_BYTES - MAC_BYTES;
+/// What of an authenticated packet is authenticated: its first six blocks (RFC 8762 §4.4).
+const COVERED_BYTES: usize = AUTHENTICATED_BYTES - MAC_BYTES;
 /// Keeps codes over STAMP's packets, whose form others decide on, from being
 /// codes over ours.
 const PURPOSE: &[u8] = b"posthaste stamp 1";
@@ -85,20 +85,20 @@ pub struct Reflection {
 pub struct Received<'a, T> {
     /// What it says.
     pub packet: T,
-    /// What its seal covers, and its code, if it has a seal.
-    sealed: Option<(&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES])>,
+    /// What its authentication tag covers, and its code, if it has an authentication tag.
+    authenticated: Option<(&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES])>,
 }
 
 impl<T> Received<'_, T> {
-    /// Whether the packet has a seal, right or wrong.
-    pub fn is_sealed(&self) -> bool {
-        self.sealed.is_some()
+    /// Whether the packet has an authentication tag, right or wrong.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated.is_some()
     }
 
-    /// Whether the seal is of this key, which [`key`] made. Takes the same time
+    /// Whether the authentication tag is of this key, which [`key`] made. Takes the same time
     /// wherever it differs.
     pub fn is_of(&self, key: &Key) -> bool {
-        self.sealed
+        self.authenticated
             .is_some_and(|(covered, code)| key.matches(&[covered], code))
     }
 }
@@ -116,7 +116,7 @@ pub enum StampError {
 }
 
 impl Probe {
-    /// The packet, without a seal.
+    /// The packet, without an authentication tag.
     pub fn encode(&self) -> [u8; OPEN_BYTES] {
         let mut bytes = [0; OPEN_BYTES];
         put(&mut bytes, 0, &self.sequence.to_be_bytes());
@@ -126,9 +126,9 @@ impl Probe {
         bytes
     }
 
-    /// The packet, sealed with a key that [`key`] made.
-    pub fn seal(&self, key: &Key) -> [u8; SEALED_BYTES] {
-        let mut bytes = [0; SEALED_BYTES];
+    /// The packet, authenticated with a key that [`key`] made.
+    pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
+        let mut bytes = [0; AUTHENTICATED_BYTES];
         put(&mut bytes, 0, &self.sequence.to_be_bytes());
         put(&mut bytes, 16, &self.sent.0.to_be_bytes());
         put(&mut bytes, 24, &self.error.to_bits().to_be_bytes());
@@ -143,16 +143,19 @@ impl Probe {
     /// # Errors
     /// It is no probe.
     pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
-        let sealed = cover(bytes)?;
+        let authenticated = cover(bytes)?;
         let mut rest = Bytes::new(bytes);
-        let packet = read_probe(&mut rest, sealed.is_some());
+        let packet = read_probe(&mut rest, authenticated.is_some());
         let packet = packet.ok_or(StampError::Estimate)?;
-        Ok(Received { packet, sealed })
+        Ok(Received {
+            packet,
+            authenticated,
+        })
     }
 }
 
 impl Reflection {
-    /// The packet, without a seal.
+    /// The packet, without an authentication tag.
     pub fn encode(&self) -> [u8; OPEN_BYTES] {
         let mut bytes = [0; OPEN_BYTES];
         put(&mut bytes, 0, &self.sequence.to_be_bytes());
@@ -167,9 +170,9 @@ impl Reflection {
         bytes
     }
 
-    /// The packet, sealed with a key that [`key`] made.
-    pub fn seal(&self, key: &Key) -> [u8; SEALED_BYTES] {
-        let mut bytes = [0; SEALED_BYTES];
+    /// The packet, authenticated with a key that [`key`] made.
+    pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
+        let mut bytes = [0; AUTHENTICATED_BYTES];
         put(&mut bytes, 0, &self.sequence.to_be_bytes());
         put(&mut bytes, 16, &self.sent.0.to_be_bytes());
         put(&mut bytes, 24, &self.error.to_bits().to_be_bytes());
@@ -188,21 +191,24 @@ impl Reflection {
     /// # Errors
     /// It is no reflection.
     pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
-        let sealed = cover(bytes)?;
-        let packet = if sealed.is_some() {
-            read_sealed(bytes)
+        let authenticated = cover(bytes)?;
+        let packet = if authenticated.is_some() {
+            read_authenticated(bytes)
         } else {
             read_open(bytes)
         };
         let packet = packet.ok_or(StampError::Estimate)?;
-        Ok(Received { packet, sealed })
+        Ok(Received {
+            packet,
+            authenticated,
+        })
     }
 }
 
 /// What both packets begin with.
-fn read_probe(rest: &mut Bytes<'_>, sealed: bool) -> Option<Probe> {
+fn read_probe(rest: &mut Bytes<'_>, authenticated: bool) -> Option<Probe> {
     let sequence = rest.u32()?;
-    if sealed {
+    if authenticated {
         rest.array::<12>()?;
     }
     Some(Probe {
@@ -227,7 +233,7 @@ fn read_open(bytes: &[u8]) -> Option<Reflection> {
     Some(of_parts(own, received, probe, rest.array::<1>()?[0]))
 }
 
-fn read_sealed(bytes: &[u8]) -> Option<Reflection> {
+fn read_authenticated(bytes: &[u8]) -> Option<Reflection> {
     let mut rest = Bytes::new(bytes);
     let own = read_probe(&mut rest, true)?;
     rest.u32()?;
@@ -258,16 +264,16 @@ fn of_parts(own: Probe, received: Timestamp, probe: Probe, ttl: u8) -> Reflectio
 
 type Cover<'a> = (&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES]);
 
-/// What the seal covers, and the code, of a packet that has one.
+/// What the authentication tag covers, and the code, of a packet that has one.
 fn cover(bytes: &[u8]) -> Result<Option<Cover<'_>>, StampError> {
     match bytes.len() {
         OPEN_BYTES => Ok(None),
-        SEALED_BYTES => Ok(bytes.first_chunk().zip(bytes.last_chunk())),
+        AUTHENTICATED_BYTES => Ok(bytes.first_chunk().zip(bytes.last_chunk())),
         length => Err(StampError::Length(length)),
     }
 }
 
-fn add_code(bytes: &mut [u8; SEALED_BYTES], key: &Key) {
+fn add_code(bytes: &mut [u8; AUTHENTICATED_BYTES], key: &Key) {
     let code = key.mac(&[&bytes[..COVERED_BYTES]]);
     bytes[COVERED_BYTES..].copy_from_slice(&code);
 }

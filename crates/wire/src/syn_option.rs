@@ -4,7 +4,7 @@
 //!
 //! 16 bytes without a label, 20 with one, beside the usual options in the 40
 //! that a TCP header has. It has no room for a [`LoopGuard`] and none for a
-//! seal: who may send it is known by its address.
+//! authentication tag: who may send it is known by its address.
 //!
 //! [`LoopGuard`]: crate::header::LoopGuard
 
@@ -191,8 +191,9 @@ mod tests {
         bytes
     }
 
+    // promise: B3
     #[test]
-    fn what_is_sent_is_read_whatever_is_beside_it() {
+    fn option_beside_others() {
         simulate(2_000, |mut rng| {
             let header = header(&mut rng);
             let usual = [
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_does_not_fit() {
+    fn ipv6_does_not_fit() {
         let v6 = Endpoint::new("[2001:db8::1]:80".parse().unwrap()).unwrap();
         let v4 = Endpoint::new("192.0.2.1:80".parse().unwrap()).unwrap();
         let mut options = Vec::new();
@@ -228,8 +229,9 @@ mod tests {
         assert!(options.is_empty());
     }
 
+    // promise: B3
     #[test]
-    fn experiments_of_others_are_passed_over() {
+    fn foreign_experiments_ignored() {
         for option in [
             &[253, 4, 0xf9, 0x89][..],
             &[254, 2],
@@ -240,8 +242,9 @@ mod tests {
         }
     }
 
+    // promise: B3
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn invalid_option_has_place() {
         let good = encoded(&ChainHeader {
             label: Label::new(1, 1),
             ..ChainHeader::to(Endpoint::new("192.0.2.1:80".parse().unwrap()).unwrap())

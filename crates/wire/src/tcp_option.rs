@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_found_between_fillers_and_up_to_the_end() {
+    fn options_between_fillers() {
         let block = [1, 1, 2, 4, 5, 0xb4, 1, 4, 2, 0, 3, 3, 7];
         assert_eq!(kinds(&block), [Ok(2), Ok(4)]);
         assert_eq!(kinds(&[]), []);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_option_is_named_with_its_place_and_ends_the_list() {
+    fn broken_option_ends_list() {
         use BrokenOption::{NoLength, TooLong, TooShort};
         assert_eq!(kinds(&[1, 8]), [Err(NoLength { at: 1 })]);
         let short = TooShort { at: 0, length: 1 };

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Progress;
+use crate::auth::{AuthTag, Key, Nonce};
 use crate::convert::{Answer, Connect, ConvertError, Head, Request, TcpRequest};
 use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 use crate::hop::{self, Acceptor, Dialer, FromAcceptor, FromDialer, Icmp, Reply, Session};
-use crate::seal::{Key, Nonce, Seal};
 use crate::stamp::{self, ErrorEstimate, Probe, Reflection, Timestamp};
 use crate::{proxy_v2, syn_option};
 
@@ -106,9 +106,9 @@ fn request(example: &[u8], request: &Request) -> Example {
     }
 }
 
-fn sealed(example: &[u8]) -> Example {
+fn authenticated(example: &[u8]) -> Example {
     let request = Request::connect(ipv4());
-    let seal = Seal {
+    let auth = AuthTag {
         key: &key(),
         key_id: KEY_ID,
         receiver: node(2),
@@ -117,7 +117,7 @@ fn sealed(example: &[u8]) -> Example {
     };
     let read = done(Head::parse(example), example).filter(|head| head.request == request);
     Example {
-        written: request.encode(Some(&seal)).unwrap(),
+        written: request.encode(Some(&auth)).unwrap(),
         is_read: read.is_some_and(|head| head.verify(&key(), node(2)).is_ok()),
     }
 }
@@ -133,7 +133,7 @@ fn failure(example: &[u8], error: ConvertError) -> Example {
     answer(example, &Answer::failure(error))
 }
 
-/// The requests that have no seal.
+/// The requests that have no authentication tag.
 fn requests(name: &str) -> Option<Request> {
     let mut options = Connect::new(ChainHeader::to(endpoint("198.51.100.7:443")));
     options.options = vec![
@@ -183,7 +183,7 @@ fn convert(name: &str, example: &[u8]) -> Option<Example> {
     }
     let mut answered = Answer::default();
     match name {
-        "convert-sealed" => return Some(sealed(example)),
+        "convert-authenticated" => return Some(authenticated(example)),
         "convert-connected" => {}
         "convert-extensions" => answered.extensions = Some(vec![4, 30, 34]),
         "convert-tcp-header" => answered.tcp_header = Some(vec![2, 4, 5, 0xb4, 4, 2, 1, 1]),
@@ -210,7 +210,7 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
     let ([hello, challenge, response], dialer, acceptor) = handshake();
     let (mut dialer, mut acceptor) = (Dialer::new(dialer), Acceptor::new(acceptor));
     let mut connect = Connect::new(ipv4());
-    connect.proved = false;
+    connect.validated = false;
     let open = dialer.open(&connect, NOW_MS, nonce(0x40)).unwrap();
     let unreachable = Reply::Unreachable(Icmp {
         kind: 3,
@@ -237,14 +237,14 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
         "hop-proved" => {
             says(&open);
             (
-                hop::PROVED.to_vec(),
-                says(example) == Some(FromDialer::Proved),
+                hop::VALIDATED.to_vec(),
+                says(example) == Some(FromDialer::Validated),
             )
         }
-        "hop-heeded" => {
+        "hop-accepted" => {
             let mut reader = hop::ReplyReader::default();
             let waits = matches!(reader.feed(example), Ok(Progress::NeedMore(_)));
-            (hop::HEEDED.to_vec(), waits && reader.heeded())
+            (hop::ACCEPTED.to_vec(), waits && reader.accepted())
         }
         "hop-working" => {
             let mut reader = hop::ReplyReader::default();
@@ -306,25 +306,33 @@ fn measurement() -> (Probe, Reflection) {
 fn measuring(name: &str, example: &[u8]) -> Option<Example> {
     let (probe, reflection) = measurement();
     let key = stamp::key(&key());
-    let is_sealed = name.ends_with("sealed");
+    let is_authenticated = name.ends_with("authenticated");
     let (written, is_read) = match name {
-        "stamp-probe" | "stamp-probe-sealed" => {
+        "stamp-probe" | "stamp-probe-authenticated" => {
             let read = Probe::parse(example).ok()?;
             let open = probe.encode().to_vec();
-            let sealed = probe.seal(&key).to_vec();
-            let written = if is_sealed { sealed } else { open };
+            let authenticated = probe.auth(&key).to_vec();
+            let written = if is_authenticated {
+                authenticated
+            } else {
+                open
+            };
             (
                 written,
-                read.packet == probe && read.is_of(&key) == is_sealed,
+                read.packet == probe && read.is_of(&key) == is_authenticated,
             )
         }
-        "stamp-reflection" | "stamp-reflection-sealed" => {
+        "stamp-reflection" | "stamp-reflection-authenticated" => {
             let read = Reflection::parse(example).ok()?;
             let open = reflection.encode().to_vec();
-            let sealed = reflection.seal(&key).to_vec();
-            let written = if is_sealed { sealed } else { open };
+            let authenticated = reflection.auth(&key).to_vec();
+            let written = if is_authenticated {
+                authenticated
+            } else {
+                open
+            };
             let is_same = read.packet == reflection;
-            (written, is_same && read.is_of(&key) == is_sealed)
+            (written, is_same && read.is_of(&key) == is_authenticated)
         }
         _ => return None,
     };
@@ -342,8 +350,9 @@ fn example(name: &str, bytes: &[u8]) -> Option<Example> {
     }
 }
 
+// promise: B1
 #[test]
-fn every_example_is_what_we_write_and_read() {
+fn documented_examples() {
     let examples = documented();
     assert_eq!(examples.len(), 37, "of the examples of the document");
     for (name, bytes) in examples {

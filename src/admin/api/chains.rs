@@ -27,8 +27,8 @@ pub(crate) struct Peer {
     pub(crate) pool_min: u16,
     pub(crate) pool_max: u16,
     /// What carries chain headers over cold hops to it: `convert` or `option`.
-    pub(crate) carrier: String,
-    /// Until the last worker sends it options again that it did not heed.
+    pub(crate) header_in: String,
+    /// Until the last worker sends it options again that it did not accept.
     pub(crate) option_paused_ms: u64,
     /// Warm hops that wait, of all workers.
     pub(crate) waiting: u64,
@@ -82,12 +82,12 @@ pub(crate) struct Route {
     pub(crate) destinations: Vec<String>,
     pub(crate) sources: Vec<String>,
     pub(crate) ports: Vec<String>,
-    pub(crate) ways: Ways,
+    pub(crate) next_hops: NextHops,
 }
 
 /// The ways that a flow can take, the best first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ways {
+pub(crate) struct NextHops {
     pub(crate) candidates: Vec<Candidate>,
     /// Which of them a flow would take now, from 0; none when there are none,
     /// and it is refused.
@@ -108,7 +108,7 @@ pub(crate) struct Candidate {
     /// Warm hops to the peer that wait.
     pub(crate) waiting: u64,
     /// What carries the chain header when none does: `convert` or `option`.
-    pub(crate) carrier: Option<String>,
+    pub(crate) header_in: Option<String>,
     /// Why that is not the option, though the peer takes it.
     pub(crate) no_option: Option<String>,
 }
@@ -127,7 +127,7 @@ pub(crate) struct Explanation {
     pub(crate) size: Option<Size>,
     /// What the controller's plan says of it; none without a controller.
     pub(crate) plan: Option<AppliedPlan>,
-    pub(crate) ways: Ways,
+    pub(crate) next_hops: NextHops,
     pub(crate) access: Access,
     /// Whether workers were asked; otherwise nothing is known of how peers and
     /// chains are.
@@ -169,7 +169,7 @@ pub(crate) struct Size {
     pub(crate) bytes: u64,
     /// Who says so: `asked`, `route N`, `rule "NAME"`, `learned` or `default`.
     pub(crate) source: String,
-    /// On how many transfers of late what was learned rests, and of which destinations.
+    /// On how many recent transfers what was learned rests, and of which destinations.
     pub(crate) transfers: Option<u32>,
     pub(crate) prefix: Option<String>,
     /// The size class of the plan, from 0, and the largest transfer in it.

@@ -13,7 +13,7 @@ pub(crate) struct Links {
     pub(crate) links: Vec<Link>,
     /// Probes of others that were answered.
     pub(crate) reflected: u64,
-    /// Packets that were not heeded, by reason.
+    /// Packets that were not accepted, by reason.
     pub(crate) refused: BTreeMap<String, u64>,
 }
 
@@ -33,14 +33,14 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     /// `up`, `dead` or `unmeasured`.
     pub(crate) state: String,
-    /// The shortest round trip of late; absent unless the link is up.
+    /// The shortest recent round trip; absent unless the link is up.
     pub(crate) rtt_us: Option<u32>,
     /// Who measured it: `hops`, `stamp` or `handshake`.
     pub(crate) source: Option<String>,
     /// Mean and mean deviation of the round trips.
     pub(crate) smoothed_us: Option<u32>,
     pub(crate) jitter_us: Option<u32>,
-    /// Probes of a million that were lost of late, there or back; absent where
+    /// Probes of a million that were lost recently, there or back; absent where
     /// too few were sent.
     pub(crate) loss_ppm: Option<u32>,
     /// Since it was measured.

@@ -55,7 +55,7 @@ impl Destination {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let state = match profile.trust {
             Trust::Learned => "observed",
-            Trust::Proved => "relayed",
+            Trust::Validated => "relayed",
             Trust::Doubted => "doubted",
             Trust::Bypassed => "bypassed",
         };

@@ -2,7 +2,7 @@
 //! `[[chain]]` and `[[route]]`: which nodes carry a flow, and which flows.
 
 use posthaste_relay::chain::{Chain, Chains, Peer, Route};
-use posthaste_wire::header::{HOP_LIMIT_INITIAL, LOOK_UP};
+use posthaste_wire::header::{HOP_LIMIT_INITIAL, RESOLVE};
 use toml::Spanned;
 
 use super::super::{Spelling, file, value};
@@ -15,7 +15,7 @@ const ROUTES_MAX: usize = 1024;
 /// Nodes of a chain after the first: their positions have 8 bits.
 const NODES_MAX: usize = 254;
 /// The numbers of chains have 24 bits, and the last is no chain's.
-const NUMBER_MAX: u32 = LOOK_UP - 1;
+const NUMBER_MAX: u32 = RESOLVE - 1;
 
 impl Reader {
     /// All that is said of other nodes.
@@ -31,14 +31,14 @@ impl Reader {
         let (mut chains, nodes): (Vec<Chain>, _) = chains.unzip();
         let mut spelling = Spelling { key_files, nodes };
         let routes = self.routes(&file.route, &chains, &spelling);
-        let look_up = self.looked_up_by(file, &peers).map(|peer| {
-            chains.push(Chain::by_look_up(&peers[peer], peer));
+        let resolve = self.looked_up_by(file, &peers).map(|peer| {
+            chains.push(Chain::by_resolve(&peers[peer], peer));
             spelling.nodes.push(vec![peers[peer].name.to_string()]);
             chains.len() - 1
         });
         let chains = Chains {
             is_client: false,
-            look_up,
+            resolve,
             me,
             peers: peers.into(),
             chains: chains.into(),

@@ -90,7 +90,7 @@ impl Reader {
             identity_file,
             identity,
             store: self.get("server.store", &section.store, store, value::key_path),
-            alive: self.get("server.alive", &section.alive, SECOND * 10, |v| {
+            keepalive: self.get("server.keepalive", &section.keepalive, SECOND * 10, |v| {
                 value::duration(v, SECOND..=SECOND * 300)
             }),
         })
@@ -181,19 +181,27 @@ impl Reader {
             value::number(v, 1..=16)
         });
         Plan {
-            life: self.get("plan.life", &section.life, SECOND * 900, |v| {
+            ttl: self.get("plan.ttl", &section.ttl, SECOND * 900, |v| {
                 value::duration(v, SECOND * 2..=MONTH)
             }),
             warm: self.get("plan.hops", &section.hops, false, value::is_warm),
             hops_max: u8::try_from(hops_max).unwrap_or(u8::MAX),
             margin_percent: self.get("plan.margin_percent", &section.margin_percent, 10, percent),
-            better_percent: self.get("plan.better_percent", &section.better_percent, 5, percent),
+            switch_gain_percent: self.get(
+                "plan.switch_gain_percent",
+                &section.switch_gain_percent,
+                5,
+                percent,
+            ),
             better_by: self.get("plan.better_by", &section.better_by, MILLISECOND * 2, |v| {
                 value::duration(v, Duration::ZERO..=SECOND * 10)
             }),
-            worse_percent: self.get("plan.worse_percent", &section.worse_percent, 10, |v| {
-                value::number(v, 0..=1000)
-            }),
+            switch_loss_percent: self.get(
+                "plan.switch_loss_percent",
+                &section.switch_loss_percent,
+                10,
+                |v| value::number(v, 0..=1000),
+            ),
             classes: self.classes(section),
         }
     }

@@ -162,7 +162,7 @@ impl Reader {
             destinations: self.list("access.destinations", &section.destinations, value::prefix),
             cookies: self.get("access.cookies", &section.cookies, false, value::switch),
             cookie: self.cookie(&section.cookie),
-            look_up: Vec::new(),
+            resolve: Vec::new(),
         }
     }
 
@@ -181,11 +181,11 @@ impl Reader {
     }
 
     /// The peers that may have ways looked up here.
-    pub(super) fn look_up(&mut self, section: &file::Access, peers: &[Peer]) -> Vec<NodeId> {
-        let key = "access.look_up";
-        self.named_once(key, &section.look_up);
+    pub(super) fn resolve(&mut self, section: &file::Access, peers: &[Peer]) -> Vec<NodeId> {
+        let key = "access.allow_lookup";
+        self.named_once(key, &section.allow_lookup);
         let mut found = Vec::new();
-        for item in section.look_up.iter().flatten() {
+        for item in section.allow_lookup.iter().flatten() {
             let name = match value::name(item.get_ref()) {
                 Ok(name) => name,
                 Err(form) => {

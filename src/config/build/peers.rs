@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use posthaste_relay::chain::{Carrier, Peer, PoolLimits};
+use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
+use posthaste_wire::auth::{KEY_BYTES, Key};
 use posthaste_wire::header::NodeId;
-use posthaste_wire::seal::{KEY_BYTES, Key};
 use toml::Spanned;
 
 use super::super::value::{self, HIDDEN};
@@ -97,8 +97,8 @@ impl Reader {
             key_id: self.get(&key("key_id"), &section.key_id, 1, |v| {
                 value::number(v, 0..=u32::MAX)
             }),
-            carrier: self.carrier(&path, section, address),
-            calls_from: self.callers(&path, section, address),
+            encapsulation: self.encapsulation(&path, section, address),
+            source_addresses: self.callers(&path, section, address),
             pool: self.pool(&path, section),
             socket: self.side(&key("socket"), &section.socket, socket),
         };
@@ -212,29 +212,39 @@ impl Reader {
         (bytes, Some(file))
     }
 
-    fn carrier(&mut self, path: &str, section: &file::Peer, address: SocketAddr) -> Carrier {
-        let key = format!("{path}: carrier");
-        let carrier = self.get(&key, &section.carrier, Carrier::Convert, value::carrier);
-        if carrier == Carrier::Option && address.is_ipv6() {
+    fn encapsulation(
+        &mut self,
+        path: &str,
+        section: &file::Peer,
+        address: SocketAddr,
+    ) -> Encapsulation {
+        let key = format!("{path}: header_in");
+        let encapsulation = self.get(
+            &key,
+            &section.header_in,
+            Encapsulation::Stream,
+            value::encapsulation,
+        );
+        if encapsulation == Encapsulation::SynOption && address.is_ipv6() {
             self.warnings.push(format!(
-                "{key} = \"option\": its address is IPv6: hops to it are opened by Convert, since the option carries IPv4 only"
+                "{key} = \"syn-option\": its address is IPv6: hops to it are opened by Convert, since the option carries IPv4 only"
             ));
         }
-        carrier
+        encapsulation
     }
 
     /// Where its connections come from: its own address unless it says otherwise.
     fn callers(&mut self, path: &str, section: &file::Peer, address: SocketAddr) -> Vec<IpAddr> {
-        let key = format!("{path}: calls_from");
-        self.named_once(&key, &section.calls_from);
-        if let Some(field) = section.calls_from.iter().flatten().nth(CALLERS_MAX) {
+        let key = format!("{path}: source_addresses");
+        self.named_once(&key, &section.source_addresses);
+        if let Some(field) = section.source_addresses.iter().flatten().nth(CALLERS_MAX) {
             let form = format!("expected at most {CALLERS_MAX} addresses");
             self.reject(&key, field, &form);
         }
-        if section.calls_from.is_none() {
+        if section.source_addresses.is_none() {
             return vec![address.ip().to_canonical()];
         }
-        self.list(&key, &section.calls_from, value::caller)
+        self.list(&key, &section.source_addresses, value::caller)
     }
 
     fn pool(&mut self, path: &str, section: &file::Peer) -> PoolLimits {

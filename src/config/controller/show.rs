@@ -25,7 +25,7 @@ struct Server {
     listen: Vec<String>,
     identity_file: String,
     store: String,
-    alive: String,
+    keepalive: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -39,13 +39,13 @@ struct Api {
 
 #[derive(Debug, Serialize)]
 struct Plan {
-    life: String,
+    ttl: String,
     hops: &'static str,
     hops_max: u8,
     margin_percent: u32,
-    better_percent: u32,
+    switch_gain_percent: u32,
     better_by: String,
-    worse_percent: u32,
+    switch_loss_percent: u32,
     sizes: Vec<u64>,
     access: Vec<String>,
 }
@@ -79,7 +79,7 @@ impl Effective {
                 listen: server.listen.iter().map(ToString::to_string).collect(),
                 identity_file: server.identity_file.display().to_string(),
                 store: server.store.display().to_string(),
-                alive: show_duration(server.alive),
+                keepalive: show_duration(server.keepalive),
             },
             api: api(config),
             plan: plan(config),
@@ -116,13 +116,13 @@ fn plan(config: &Controller) -> Plan {
     let plan = &config.plan;
     let access = plan.classes.access_us().iter();
     Plan {
-        life: show_duration(plan.life),
+        ttl: show_duration(plan.ttl),
         hops: if plan.warm { "warm" } else { "cold" },
         hops_max: plan.hops_max,
         margin_percent: plan.margin_percent,
-        better_percent: plan.better_percent,
+        switch_gain_percent: plan.switch_gain_percent,
         better_by: show_duration(plan.better_by),
-        worse_percent: plan.worse_percent,
+        switch_loss_percent: plan.switch_loss_percent,
         sizes: plan.classes.sizes().to_vec(),
         access: access.map(|us| format!("{}ms", us / 1000)).collect(),
     }

@@ -26,7 +26,7 @@ pub(in super::super) struct Server {
     pub(in super::super) listen: List,
     pub(in super::super) identity_file: Scalar,
     pub(in super::super) store: Scalar,
-    pub(in super::super) alive: Scalar,
+    pub(in super::super) keepalive: Scalar,
 }
 
 /// `[api]`
@@ -42,13 +42,13 @@ pub(in super::super) struct Api {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in super::super) struct Plan {
-    pub(in super::super) life: Scalar,
+    pub(in super::super) ttl: Scalar,
     pub(in super::super) hops: Scalar,
     pub(in super::super) hops_max: Scalar,
     pub(in super::super) margin_percent: Scalar,
-    pub(in super::super) better_percent: Scalar,
+    pub(in super::super) switch_gain_percent: Scalar,
     pub(in super::super) better_by: Scalar,
-    pub(in super::super) worse_percent: Scalar,
+    pub(in super::super) switch_loss_percent: Scalar,
     pub(in super::super) sizes: List,
     pub(in super::super) access: List,
 }

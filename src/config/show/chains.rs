@@ -3,7 +3,7 @@
 //! not shown.
 
 use posthaste_relay::chain;
-use posthaste_wire::header::LOOK_UP;
+use posthaste_wire::header::RESOLVE;
 use serde::Serialize;
 
 use super::super::value::{HIDDEN, show_duration, show_size};
@@ -17,7 +17,7 @@ pub(super) struct Access {
     cookies: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     cookie: Option<&'static str>,
-    look_up: Vec<String>,
+    allow_lookup: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,8 +48,8 @@ pub(super) struct Peer {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<String>,
     key_id: u32,
-    carrier: &'static str,
-    calls_from: Vec<String>,
+    header_in: &'static str,
+    source_addresses: Vec<String>,
     pool_min: u16,
     pool_max: u16,
     reflector: String,
@@ -74,7 +74,7 @@ pub(super) enum Controller {
 
 impl Controller {
     pub(super) fn of(config: &Config) -> Option<Self> {
-        if let Some(chain) = config.policy.chains.look_up {
+        if let Some(chain) = config.policy.chains.resolve {
             let lookup = config.spelling.nodes.get(chain)?.concat();
             return Some(Self::Asked { lookup });
         }
@@ -114,7 +114,7 @@ impl Access {
         let peers = &config.policy.chains.peers;
         let named = peers
             .iter()
-            .filter(|peer| access.look_up.contains(&peer.id));
+            .filter(|peer| access.resolve.contains(&peer.id));
         Self {
             clients: access.clients.iter().map(ToString::to_string).collect(),
             destinations: access
@@ -124,7 +124,7 @@ impl Access {
                 .collect(),
             cookies: access.cookies,
             cookie: access.cookie.as_ref().map(|_| HIDDEN),
-            look_up: named.map(|peer| peer.name.to_string()).collect(),
+            allow_lookup: named.map(|peer| peer.name.to_string()).collect(),
         }
     }
 }
@@ -169,8 +169,12 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
         key: key_file.is_none().then_some(HIDDEN),
         key_file: key_file.as_ref().map(|path| path.display().to_string()),
         key_id: peer.key_id,
-        carrier: peer.carrier.name(),
-        calls_from: peer.calls_from.iter().map(ToString::to_string).collect(),
+        header_in: peer.encapsulation.name(),
+        source_addresses: peer
+            .source_addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         pool_min: peer.pool.min,
         pool_max: peer.pool.max,
         reflector: reflector.map_or_else(|| "off".into(), |address| address.to_string()),
@@ -183,7 +187,7 @@ pub(super) fn chains(config: &Config) -> Vec<Chain> {
     let chains = config.policy.chains.chains.iter();
     let shown = chains
         .zip(&config.spelling.nodes)
-        .filter(|(chain, _)| chain.number != LOOK_UP)
+        .filter(|(chain, _)| chain.number != RESOLVE)
         .map(|(chain, nodes)| Chain {
             name: chain.name.to_string(),
             number: chain.number,

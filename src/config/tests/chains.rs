@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Peers, chains, routes, listeners and access.
 
-use posthaste_relay::chain::{Carrier, PoolLimits};
-use posthaste_wire::header::{LOOK_UP, NodeId};
-use posthaste_wire::seal::Key;
+use posthaste_relay::chain::{Encapsulation, PoolLimits};
+use posthaste_wire::auth::Key;
+use posthaste_wire::header::{NodeId, RESOLVE};
 
 use super::super::Fixed;
 use super::*;
 
 #[test]
-fn what_is_said_of_other_nodes_is_read() {
+fn peers_chains_and_routes() {
     let config = parse(FULL).unwrap();
     let chains = &config.policy.chains;
     assert!(!config.transparent.enabled && config.transparent.wants("c0"));
@@ -36,15 +36,15 @@ fn what_is_said_of_other_nodes_is_read() {
     assert_eq!(paris.key_id, 3);
     let callers = ["192.0.2.8", "198.51.100.8"].map(|text| text.parse().unwrap());
     assert_eq!(
-        (paris.carrier, &paris.calls_from[..]),
-        (Carrier::Option, &callers[..])
+        (paris.encapsulation, &paris.source_addresses[..]),
+        (Encapsulation::SynOption, &callers[..])
     );
     assert_eq!(paris.pool, PoolLimits { min: 4, max: 8 });
     assert_eq!(paris.socket.congestion.as_deref(), Some("cubic"));
     assert_eq!(rome.key, Some(Key::new([0x5a; 32])));
     assert_eq!(rome.key_id, 1);
-    assert_eq!(rome.carrier, Carrier::Convert);
-    assert_eq!(rome.calls_from, [rome.address.ip()]);
+    assert_eq!(rome.encapsulation, Encapsulation::Stream);
+    assert_eq!(rome.source_addresses, [rome.address.ip()]);
     assert_eq!(rome.pool, PoolLimits { min: 0, max: 0 });
     assert_eq!(rome.socket.congestion.as_deref(), Some("bbr"));
     assert_eq!(chains.chains[0].nodes, [Some(0), Some(1), None]);
@@ -67,27 +67,27 @@ fn what_is_said_of_other_nodes_is_read() {
 }
 
 #[test]
-fn a_peer_may_look_ways_up_and_have_them_looked_up() {
+fn lookup_permission() {
     let text = format!(
-        "version = 1\n{NODE}{PEER}[controller]\nlookup = \"a\"\n[access]\nlook_up = [\"a\"]\n"
+        "version = 1\n{NODE}{PEER}[controller]\nlookup = \"a\"\n[access]\nallow_lookup = [\"a\"]\n"
     );
     let config = parse(&text).unwrap();
     let chains = &config.policy.chains;
-    let chain = &chains.chains[chains.look_up.unwrap()];
+    let chain = &chains.chains[chains.resolve.unwrap()];
     assert_eq!(
         (chain.number, &chain.nodes[..]),
-        (LOOK_UP, &[Some(0), None][..])
+        (RESOLVE, &[Some(0), None][..])
     );
-    assert_eq!(config.policy.access.look_up, [chains.peers[0].id]);
+    assert_eq!(config.policy.access.resolve, [chains.peers[0].id]);
     assert_eq!(config.follow, None);
     let shown = config.to_string();
     assert!(shown.contains("[controller]\nlookup = \"a\"\n"), "{shown}");
-    assert!(shown.contains("look_up = [\"a\"]"), "{shown}");
+    assert!(shown.contains("allow_lookup = [\"a\"]"), "{shown}");
     assert!(!shown.contains("[[chain]]"), "{shown}");
 }
 
 #[test]
-fn a_route_names_chains_or_says_a_size_for_the_plan() {
+fn route_chains_or_size() {
     let route = "version = 1\n[[route]]\ntransfer_size = ";
     for (rest, said) in [
         (
@@ -110,7 +110,7 @@ fn a_route_names_chains_or_says_a_size_for_the_plan() {
 }
 
 #[test]
-fn a_host_without_bbr_has_hops_without_it() {
+fn hops_without_bbr() {
     let poor = Capacity {
         congestion: || vec!["cubic".into()],
         ..HOST
@@ -134,28 +134,37 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         &["peer \"a\": key_id = -1", "from 0 to 4294967295"],
     ),
     (
-        "carrier = \"tcp\"",
-        ":9:11",
-        &["peer \"a\": carrier = \"tcp\"", "\"convert\" or \"option\""],
+        "header_in = \"tcp\"",
+        ":9:13",
+        &[
+            "peer \"a\": header_in = \"tcp\"",
+            "\"stream\" or \"syn-option\"",
+        ],
     ),
     (
-        "calls_from = [\"192.0.2.1\", \"0.0.0.0\", \"192.0.2.0/24\"]",
-        ":9:28",
+        "source_addresses = [\"192.0.2.1\", \"0.0.0.0\", \"192.0.2.0/24\"]",
+        ":9:34",
         &[
-            "peer \"a\": calls_from = \"0.0.0.0\"",
-            "calls_from = \"192.0.2.0/24\"",
+            "peer \"a\": source_addresses = \"0.0.0.0\"",
+            "source_addresses = \"192.0.2.0/24\"",
             "an address such as",
         ],
     ),
     (
-        "calls_from = [\"192.0.2.1\", \"192.0.2.1\"]",
-        ":9:28",
-        &["peer \"a\": calls_from = \"192.0.2.1\"", "named twice"],
+        "source_addresses = [\"192.0.2.1\", \"192.0.2.1\"]",
+        ":9:34",
+        &[
+            "peer \"a\": source_addresses = \"192.0.2.1\"",
+            "named twice",
+        ],
     ),
     (
-        "calls_from = [\"::1\", \"::2\", \"::3\", \"::4\", \"::5\"]",
-        ":9:43",
-        &["peer \"a\": calls_from = \"::5\"", "at most 4 addresses"],
+        "source_addresses = [\"::1\", \"::2\", \"::3\", \"::4\", \"::5\"]",
+        ":9:49",
+        &[
+            "peer \"a\": source_addresses = \"::5\"",
+            "at most 4 addresses",
+        ],
     ),
     (
         "key_file = \"/x\"",
@@ -357,9 +366,9 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
-        "[access]\nlook_up = [\"nobody\"]",
-        ":10:12",
-        &["access.look_up = \"nobody\": expected names of [[peer]] sections"],
+        "[access]\nallow_lookup = [\"nobody\"]",
+        ":10:17",
+        &["access.allow_lookup = \"nobody\": expected names of [[peer]] sections"],
     ),
     (
         "[controller]\nlookup = \"nobody\"\nkey = \"x\"",
@@ -377,13 +386,15 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
     ("[[peers]]", ":9:3", &["peers", "did you mean \"peer\"?"]),
 ];
 
+// promise: C1, Q18
 #[test]
-fn every_mistake_about_other_nodes_is_named() {
+fn peer_mistakes_named() {
     assert_mistakes(&format!("{NODE}{PEER}"), INVALID_CHAINS);
 }
 
+// promise: C1
 #[test]
-fn a_node_with_peers_or_listeners_needs_a_number() {
+fn peers_need_node_id() {
     let error = error_of(PEER);
     assert!(
         error.starts_with("node.toml:2:1: node.id is missing: a node with peers"),
@@ -402,7 +413,7 @@ fn a_node_with_peers_or_listeners_needs_a_number() {
 }
 
 #[test]
-fn what_is_doubtful_about_other_nodes_is_warned_about() {
+fn doubtful_peers_warned() {
     let nodes = (0..18)
         .map(|node| format!("\"n{node}\""))
         .collect::<Vec<_>>()
@@ -426,8 +437,9 @@ fn what_is_doubtful_about_other_nodes_is_warned_about() {
     );
 }
 
+// promise: C4
 #[test]
-fn a_running_node_adopts_peers_chains_and_routes() {
+fn peers_reload() {
     let now = parse(FULL).unwrap();
     let changed = FULL.replace("pool_min = 4", "pool_min = 5");
     let changed = changed.replace("chains = [\"east\"]", "chains = [\"south\"]");

@@ -5,8 +5,9 @@ use super::super::host::KeyFile;
 use super::*;
 
 /// Whatever is wrong with a key, what is said of it does not give it away.
+// promise: C2
 #[test]
-fn no_message_has_a_key_in_it() {
+fn no_key_in_messages() {
     let digits = "c0ffee".repeat(10);
     let key = format!("{digits}dead");
     let (short, other) = (&key[..63], format!("{key}x"));
@@ -37,7 +38,7 @@ fn no_message_has_a_key_in_it() {
 }
 
 #[test]
-fn no_message_has_a_cookie_in_it() {
+fn no_cookie_in_messages() {
     for line in ["cookie = \"open sesame\"", "cookie = [\"sesame\"]"] {
         let error = error_of(&format!("[access]\n{line}\n"));
         assert!(
@@ -62,7 +63,7 @@ fn no_message_has_a_cookie_in_it() {
 }
 
 #[test]
-fn a_file_with_a_key_may_be_wrong() {
+fn wrong_key_files() {
     type Read = fn(&Path) -> std::io::Result<KeyFile>;
     let files: [(Read, &str); 2] = [
         (

@@ -19,7 +19,7 @@ fn listeners(addresses: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_said_of_measuring_is_read() {
+fn measure_keys() {
     let measure = parse(FULL).unwrap().measure;
     let addresses = ["192.0.2.7:862", "[2001:db8::7]:8620"];
     assert_eq!(
@@ -38,7 +38,7 @@ fn what_is_said_of_measuring_is_read() {
 }
 
 #[test]
-fn reflectors_are_beside_the_listeners_unless_said_otherwise() {
+fn default_reflectors() {
     let given = listeners(&["10.0.0.1:4480", "10.0.0.1:4481", "[fd00::1]:4480"]);
     let measure = measure_of(&format!("{given}{PEER}"));
     let beside = ["10.0.0.1:862", "[fd00::1]:862"].map(|text| text.parse().unwrap());
@@ -55,7 +55,7 @@ fn reflectors_are_beside_the_listeners_unless_said_otherwise() {
 }
 
 #[test]
-fn a_short_interval_is_that_of_links_in_use_as_well() {
+fn short_interval_covers_use() {
     let measure = parse("version = 1\n[measure]\ninterval = \"200ms\"")
         .unwrap()
         .measure;

@@ -4,9 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use posthaste_relay::chain::Carrier;
+use posthaste_relay::chain::Encapsulation;
+use posthaste_wire::auth::KEY_BYTES;
 use posthaste_wire::header::NodeId;
-use posthaste_wire::seal::KEY_BYTES;
 use toml::Value;
 
 use super::Reading;
@@ -62,12 +62,12 @@ pub(super) fn has_name(text: &str) -> bool {
 }
 
 /// What carries the chain header over cold hops.
-pub(in super::super) fn carrier(value: &Value) -> Reading<Carrier> {
-    let known = [Carrier::Convert, Carrier::Option];
+pub(in super::super) fn encapsulation(value: &Value) -> Reading<Encapsulation> {
+    let known = [Encapsulation::Stream, Encapsulation::SynOption];
     let found = known
         .into_iter()
-        .find(|carrier| value.as_str() == Some(carrier.name()));
-    found.ok_or_else(|| "expected \"convert\" or \"option\"".into())
+        .find(|encapsulation| value.as_str() == Some(encapsulation.name()));
+    found.ok_or_else(|| "expected \"stream\" or \"syn-option\"".into())
 }
 
 /// An address that connections come from.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stamp {
+pub(crate) struct PlanVersion {
     pub(crate) epoch: u64,
     pub(crate) version: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Status {
 /// `GET /v1/plan`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    pub(crate) stamp: Stamp,
+    pub(crate) plan_version: PlanVersion,
     /// Since the last plan was made; nothing before the first since the start.
     pub(crate) age_seconds: Option<f64>,
     pub(crate) took_seconds: Option<f64>,
@@ -61,7 +61,7 @@ pub(crate) struct Node {
     pub(crate) listeners: Vec<String>,
     pub(crate) reflectors: Vec<String>,
     /// The plan that it follows.
-    pub(crate) holds: Option<Stamp>,
+    pub(crate) holds: Option<PlanVersion>,
     /// How far its host's clock is ahead of the controller's, as it says; nothing until it does.
     pub(crate) clock_offset_seconds: Option<f64>,
 }
@@ -91,15 +91,15 @@ pub(crate) struct Link {
 
 /// `GET /v1/plan/NODE`
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Ways {
+pub(crate) struct Routes {
     pub(crate) from: String,
-    pub(crate) stamp: Stamp,
-    pub(crate) ways: Vec<Way>,
+    pub(crate) plan_version: PlanVersion,
+    pub(crate) routes: Vec<Route>,
 }
 
 /// The ways to one node, for the largest transfers over the shortest access links.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     pub(crate) to: String,
     /// Each the names of its nodes, the best first.
     pub(crate) chains: Vec<Vec<String>>,
@@ -112,12 +112,12 @@ pub(crate) struct Explanation {
     pub(crate) to: String,
     pub(crate) bytes: u64,
     pub(crate) access_us: u32,
-    pub(crate) stamp: Stamp,
+    pub(crate) plan_version: PlanVersion,
     /// The largest transfer and access link of the class that this is in.
     pub(crate) class_bytes: u64,
     pub(crate) class_access_us: u32,
     /// What nodes are told, the best first.
-    pub(crate) ways: Vec<Choice>,
+    pub(crate) routes: Vec<Choice>,
     /// The hop without nodes between, if there is a link.
     pub(crate) direct_us: Option<u64>,
     /// In words.

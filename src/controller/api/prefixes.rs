@@ -9,17 +9,17 @@ use posthaste_control::message::{NodeNumber, Prefix};
 
 use super::documents::{PrefixEntry, PrefixTable, Prefixes};
 use crate::config::prefix_text;
-use crate::controller::hub::{Hub, Inner};
+use crate::controller::server::{Inner, Server};
 
 /// Prefixes that the API may set.
 const PREFIXES_MAX: usize = 10_000;
 
 /// All there are.
-pub(super) fn list(hub: &Hub) -> Prefixes {
-    let inner = hub.lock();
+pub(super) fn list(server: &Server) -> Prefixes {
+    let inner = server.lock();
     let configured = inner.config.prefixes.iter();
-    let set = inner.desk.egresses.table().iter();
-    let in_force = inner.desk.list().iter();
+    let set = inner.state.egresses.table().iter();
+    let in_force = inner.state.list().iter();
     Prefixes {
         configured: configured
             .map(|(prefix, node)| PrefixEntry {
@@ -40,14 +40,14 @@ pub(super) fn list(hub: &Hub) -> Prefixes {
 ///
 /// # Errors
 /// One of them cannot be understood, names no node or comes twice; or it cannot be kept. Nothing is changed.
-pub(super) fn put(hub: &Hub, table: &PrefixTable) -> anyhow::Result<usize> {
+pub(super) fn put(server: &Server, table: &PrefixTable) -> anyhow::Result<usize> {
     let count = table.prefixes.len();
     ensure!(
         count <= PREFIXES_MAX,
         "{count} prefixes: expected at most {PREFIXES_MAX}"
     );
     let numbers: BTreeMap<String, NodeNumber> = {
-        let inner = hub.lock();
+        let inner = server.lock();
         let nodes = inner.config.nodes.iter();
         nodes.map(|node| (node.name.clone(), node.id)).collect()
     };
@@ -64,7 +64,7 @@ pub(super) fn put(hub: &Hub, table: &PrefixTable) -> anyhow::Result<usize> {
             bail!("\"{prefix}\" is named twice");
         }
     }
-    hub.set_prefixes(all)?;
+    server.set_prefixes(all)?;
     Ok(count)
 }
 

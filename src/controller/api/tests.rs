@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::controller::hub::fixture;
 use crate::controller::planner;
+use crate::controller::server::fixture;
 
 /// The word in the file of the operate token.
 fn token() -> String {
@@ -17,30 +17,30 @@ fn token() -> String {
 }
 
 /// A hub with two nodes and a plan.
-fn hub(name: &str) -> Arc<Hub> {
-    let hub = fixture::hub(name);
+fn server(name: &str) -> Arc<Server> {
+    let server = fixture::server(name);
     for number in [1, 2] {
-        fixture::come(&hub, number);
+        fixture::come(&server, number);
     }
-    let work = || hub.lock().desk.work(hub.now());
+    let work = || server.lock().state.work(server.now());
     let mut works = 0;
     while let Some(work) = work() {
-        planner::make(&hub, work);
+        planner::make(&server, work);
         works += 1;
     }
-    assert_eq!(works, 2, "all have told their links: tables, and the book");
-    hub
+    assert_eq!(works, 2, "all have told their links: tables, and the RIB");
+    server
 }
 
 /// Code and body of an answer.
-fn ask(hub: &Arc<Hub>, method: &str, target: &str, body: &str) -> (u16, String) {
+fn ask(server: &Arc<Server>, method: &str, target: &str, body: &str) -> (u16, String) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(serve(listener, Arc::clone(hub)));
+        let server = tokio::spawn(serve(listener, Arc::clone(server)));
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let (token, length) = (token(), body.len());
         let request = format!(
@@ -107,9 +107,10 @@ fn assert_fits(value: &Value, schema: &Value, place: &str) {
     }
 }
 
+// promise: O12
 #[test]
-fn the_description_is_true_of_every_route() {
-    let hub = hub("openapi");
+fn openapi_matches_routes() {
+    let server = server("openapi");
     let table = "{\"prefixes\": [{\"prefix\": \"192.0.2.0/24\", \"node\": \"paris\"}]}";
     for (path, methods) in described()["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -119,7 +120,7 @@ fn the_description_is_true_of_every_route() {
                 path => path,
             };
             let body = if method == "put" { table } else { "" };
-            let (code, body) = ask(&hub, &method.to_uppercase(), target, body);
+            let (code, body) = ask(&server, &method.to_uppercase(), target, body);
             assert_eq!(code, 200, "{method} {path}: {body}");
             let content = &operation["responses"]["200"]["content"];
             let schema = &content["application/json"]["schema"];
@@ -131,6 +132,7 @@ fn the_description_is_true_of_every_route() {
     }
 }
 
+// promise: O12
 #[test]
 fn every_route_is_described() {
     // The router does not tell its routes, so they are read from where they are made.
@@ -144,8 +146,8 @@ fn every_route_is_described() {
 }
 
 #[test]
-fn what_is_not_known_is_refused() {
-    let hub = hub("refused");
+fn unknown_requests_refused() {
+    let server = server("refused");
     for (target, code) in [
         ("/v1/plan/oslo", 404),
         ("/v1/explain?from=paris&to=oslo", 404),
@@ -155,17 +157,22 @@ fn what_is_not_known_is_refused() {
         ("/v1/links?limit=x", 400),
         ("/nonsense", 404),
     ] {
-        assert_eq!(ask(&hub, "GET", target, "").0, code, "{target}");
+        assert_eq!(ask(&server, "GET", target, "").0, code, "{target}");
     }
-    assert_eq!(ask(&hub, "DELETE", "/v1/nodes", "").0, 405);
-    let (code, body) = ask(&hub, "PUT", "/v1/prefixes", "{\"prefixes\": [], \"x\": 1}");
+    assert_eq!(ask(&server, "DELETE", "/v1/nodes", "").0, 405);
+    let (code, body) = ask(
+        &server,
+        "PUT",
+        "/v1/prefixes",
+        "{\"prefixes\": [], \"x\": 1}",
+    );
     assert_eq!(code, 422, "{body}");
 }
 
 #[test]
-fn metrics_are_well_formed_and_none_comes_twice() {
-    let hub = hub("metrics");
-    let (_, page) = ask(&hub, "GET", "/metrics", "");
+fn metrics_well_formed_and_unique() {
+    let server = server("metrics");
+    let (_, page) = ask(&server, "GET", "/metrics", "");
     let mut families = BTreeSet::new();
     let mut family = "";
     for line in page.lines() {
@@ -183,7 +190,7 @@ fn metrics_are_well_formed_and_none_comes_twice() {
         "posthaste_controller_plan_version 1",
         "posthaste_controller_plan_links 2",
         "posthaste_controller_registrations_total 2",
-        "posthaste_controller_strangers_total{reason=\"key\"} 0",
+        "posthaste_controller_unauthorized_total{reason=\"key\"} 0",
     ] {
         assert!(
             page.lines().any(|given| given == line),

@@ -5,51 +5,51 @@ use std::time::Duration;
 
 use posthaste_control::message::{self, LinkState, NodeNumber};
 
-use super::documents::{Link, Links, Node, Nodes, Plan, Stamp, Status};
-use crate::controller::hub::{Hub, Inner};
+use super::documents::{Link, Links, Node, Nodes, Plan, PlanVersion, Status};
+use crate::controller::server::{Inner, Server};
 
 /// The whole in a few numbers.
-pub(in super::super) fn status(hub: &Hub) -> Status {
-    let now = hub.now();
-    let inner = hub.lock();
+pub(in super::super) fn status(server: &Server) -> Status {
+    let now = server.now();
+    let inner = server.lock();
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
         uptime_seconds: now.as_secs_f64(),
         key: inner.config.server.identity.public().to_string(),
         nodes: inner.config.nodes.len(),
-        connected: inner.seats.len(),
+        connected: inner.sessions.len(),
         plan: plan_of(&inner, now),
     }
 }
 
 /// The newest plan in numbers.
-pub(in super::super) fn plan(hub: &Hub) -> Plan {
-    let now = hub.now();
-    plan_of(&hub.lock(), now)
+pub(in super::super) fn plan(server: &Server) -> Plan {
+    let now = server.now();
+    plan_of(&server.lock(), now)
 }
 
 fn plan_of(inner: &Inner, now: Duration) -> Plan {
     let made = inner.made;
     let numbers = made.unwrap_or_default();
-    let stamp = inner.desk.stamp();
-    let seated = inner.seats.keys();
-    let follows = |node: &&NodeNumber| inner.desk.holds(**node) == Some(Some(stamp));
+    let plan_version = inner.state.plan_version();
+    let connected = inner.sessions.keys();
+    let follows = |node: &&NodeNumber| inner.state.holds(**node) == Some(Some(plan_version));
     Plan {
-        stamp: of(stamp),
+        plan_version: of(plan_version),
         age_seconds: made.map(|made| now.saturating_sub(made.at).as_secs_f64()),
         took_seconds: made.map(|made| made.took.as_secs_f64()),
         nodes: numbers.nodes,
         links: numbers.links,
         chains: numbers.chains,
         unnumbered: numbers.unnumbered,
-        followed_by: seated.filter(follows).count(),
+        followed_by: connected.filter(follows).count(),
     }
 }
 
 /// Every node of the configuration.
-pub(super) fn nodes(hub: &Hub) -> Nodes {
-    let now = hub.now();
-    let inner = hub.lock();
+pub(super) fn nodes(server: &Server) -> Nodes {
+    let now = server.now();
+    let inner = server.lock();
     let nodes = inner.config.nodes.iter();
     Nodes {
         nodes: nodes.map(|node| node_of(&inner, node, now)).collect(),
@@ -57,9 +57,9 @@ pub(super) fn nodes(hub: &Hub) -> Nodes {
 }
 
 fn node_of(inner: &Inner, node: &crate::config::controller::Node, now: Duration) -> Node {
-    let seat = inner.seats.get(&node.id);
-    let known = inner.desk.registry.nodes().get(&node.id);
-    let state = match (seat, known) {
+    let session = inner.sessions.get(&node.id);
+    let known = inner.state.registry.nodes().get(&node.id);
+    let state = match (session, known) {
         (Some(_), _) => "connected",
         (None, Some(_)) => "away",
         (None, None) => "absent",
@@ -74,14 +74,14 @@ fn node_of(inner: &Inner, node: &crate::config::controller::Node, now: Duration)
         id: node.id,
         key: node.key.to_string(),
         state: state.into(),
-        connected_seconds: seat.map(|seat| now.saturating_sub(seat.since).as_secs_f64()),
-        from: seat.map(|seat| seat.from.to_string()),
+        connected_seconds: session.map(|session| now.saturating_sub(session.since).as_secs_f64()),
+        from: session.map(|session| session.from.to_string()),
         software: hello.map(|hello| hello.software.clone()),
         listeners: addresses(|hello| &hello.listeners),
         reflectors: addresses(|hello| &hello.reflectors),
-        holds: inner.desk.holds(node.id).flatten().map(of),
+        holds: inner.state.holds(node.id).flatten().map(of),
         clock_offset_seconds: inner
-            .desk
+            .state
             .clock_ahead_us(node.id)
             .map(|ahead_us| ahead_us as f64 / 1e6),
     }
@@ -91,10 +91,10 @@ fn node_of(inner: &Inner, node: &crate::config::controller::Node, now: Duration)
 ///
 /// # Errors
 /// There is no such node.
-pub(super) fn links(hub: &Hub, node: Option<&str>, limit: usize) -> Result<Links, String> {
-    let inner = hub.lock();
+pub(super) fn links(server: &Server, node: Option<&str>, limit: usize) -> Result<Links, String> {
+    let inner = server.lock();
     let only = node.map(|name| inner.number(name)).transpose()?;
-    let numbers: Vec<NodeNumber> = inner.desk.registry.nodes().keys().copied().collect();
+    let numbers: Vec<NodeNumber> = inner.state.registry.nodes().keys().copied().collect();
     let pairs = numbers.iter().enumerate();
     let pairs = pairs.flat_map(|(place, one)| {
         let others = numbers[place + 1..].iter();
@@ -114,7 +114,7 @@ pub(super) fn links(hub: &Hub, node: Option<&str>, limit: usize) -> Result<Links
 }
 
 fn link_of(inner: &Inner, one: NodeNumber, other: NodeNumber) -> Link {
-    let registry = &inner.desk.registry;
+    let registry = &inner.state.registry;
     let agreed = registry.agreed(one, other);
     Link {
         from: inner.name(one),
@@ -137,9 +137,9 @@ fn word(state: LinkState) -> String {
 }
 
 /// A stamp as it is shown.
-pub(in super::super) fn of(stamp: message::Stamp) -> Stamp {
-    Stamp {
-        epoch: stamp.epoch,
-        version: stamp.version,
+pub(in super::super) fn of(plan_version: message::PlanVersion) -> PlanVersion {
+    PlanVersion {
+        epoch: plan_version.epoch,
+        version: plan_version.version,
     }
 }

@@ -35,19 +35,19 @@ fn sound() -> (Host, Config) {
     (host, config)
 }
 
-/// What a host with this ailment is told, and what it is to do.
-fn told(ailment: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
+/// What a host with this problem is told, and what it is to do.
+fn told(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
     let (mut host, mut config) = sound();
-    ailment(&mut host, &mut config);
+    problem(&mut host, &mut config);
     let findings = ALL.iter().flat_map(|check| check(&host, &config));
     let bad = findings.filter(|finding| finding.level != Level::Ok);
-    bad.map(|finding| (finding.what, finding.remedy)).collect()
+    bad.map(|finding| (finding.what, finding.fix)).collect()
 }
 
 /// Something that is not as it should be, and parts of what is said and advised.
-type Ailment = (fn(&mut Host, &mut Config), &'static str, &'static str);
+type Problem = (fn(&mut Host, &mut Config), &'static str, &'static str);
 
-const AILMENTS: [Ailment; 11] = [
+const PROBLEMS: [Problem; 11] = [
     (
         |h, _| h.topology.cards[0] = card("c0", 0, [0, 0, 2, 0]),
         "c0: packets arrive on CPUs 0,2: 2 of 4 workers get flows",
@@ -128,7 +128,7 @@ const AILMENTS: [Ailment; 11] = [
 ];
 
 #[test]
-fn a_host_whose_packets_arrive_where_the_workers_are_is_sound() {
+fn sound_host_passes() {
     assert_eq!(told(|_, _| ()), []);
     let (host, config) = sound();
     let said: Vec<_> = ALL
@@ -138,16 +138,17 @@ fn a_host_whose_packets_arrive_where_the_workers_are_is_sound() {
     assert_eq!(said, [1; ALL.len()], "one finding each");
 }
 
+// promise: H8
 #[test]
-fn every_ailment_is_found_and_mended() {
-    for (ailment, said, advised) in AILMENTS {
-        let told = told(ailment);
+fn problems_and_their_fixes() {
+    for (problem, said, advised) in PROBLEMS {
+        let told = told(problem);
         // Ways of packets and of NUMA nodes may be wrong at once.
-        let [(what, remedy), ..] = told.as_slice() else {
+        let [(what, fix), ..] = told.as_slice() else {
             panic!("{said}: nothing is told")
         };
         assert!(
-            what.contains(said) && remedy.contains(advised),
+            what.contains(said) && fix.contains(advised),
             "{said}: {told:?}"
         );
         assert!(told.len() <= 2, "{told:?}");
@@ -155,7 +156,7 @@ fn every_ailment_is_found_and_mended() {
 }
 
 #[test]
-fn packets_at_another_numa_node_are_found() {
+fn other_numa_node_found() {
     let told = told(|h, _| h.topology.cards[0] = card("c0", 0, 4..8));
     let said: Vec<&str> = told.iter().map(|(what, _)| what.as_str()).collect();
     assert_eq!(
@@ -168,8 +169,9 @@ fn packets_at_another_numa_node_are_found() {
     assert!(told[1].1.starts_with("echo 0 > /proc/irq/40"), "{told:?}");
 }
 
+// promise: H8
 #[test]
-fn small_machines_and_other_interfaces_are_told_nothing() {
+fn small_machines_pass() {
     let nothing: [fn(&mut Host, &mut Config); 6] = [
         // CPUs numbered in turns, all of them the node's, and packets on those of one NUMA node.
         |h, c| {

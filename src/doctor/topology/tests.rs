@@ -57,7 +57,7 @@ impl Trees {
 const CARD: &str = "sys/devices/pci0/0000:18:00.0";
 
 #[test]
-fn a_card_of_a_large_machine_is_read() {
+fn large_card_topology() {
     let trees = Trees::new();
     trees.put(&format!("{CARD}/numa_node"), "1");
     trees.interrupt(CARD, 60, "ice-eth7:misc", "5");
@@ -85,7 +85,7 @@ fn a_card_of_a_large_machine_is_read() {
 }
 
 #[test]
-fn a_virtio_card_is_found_behind_its_pci_device() {
+fn virtio_behind_pci() {
     let trees = Trees::new();
     trees.put(&format!("{CARD}/numa_node"), "-1");
     trees.put(&format!("{CARD}/virtio2/features"), "1");
@@ -101,7 +101,7 @@ fn a_virtio_card_is_found_behind_its_pci_device() {
 }
 
 #[test]
-fn steering_of_all_queues_decides_alone_and_cables_are_no_cards() {
+fn rps_and_veth_excluded() {
     let trees = Trees::new();
     trees.interrupt(CARD, 38, "virtio2-input.0", "7");
     trees.interface("eth0", CARD, &["3"]);
@@ -112,7 +112,7 @@ fn steering_of_all_queues_decides_alone_and_cables_are_no_cards() {
 }
 
 #[test]
-fn without_effective_cpus_the_allowed_ones_count() {
+fn allowed_cpus_count() {
     let trees = Trees::new();
     trees.interrupt(CARD, 38, "virtio2-input.0", "");
     trees.interface("eth0", CARD, &["0"]);
@@ -120,7 +120,7 @@ fn without_effective_cpus_the_allowed_ones_count() {
 }
 
 #[test]
-fn lists_and_masks_are_read_as_they_are_written() {
+fn cpu_lists_and_masks() {
     let cpus: Cpus = [0, 1, 2, 8, 32, 33, 63].into();
     assert_eq!(as_list(&cpus), "0-2,8,32-33,63");
     assert_eq!(list(&as_list(&cpus)), cpus);

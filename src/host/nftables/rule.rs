@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_compared_through_their_masks() {
+    fn masked_mark_comparison() {
         let of = |mask, value, inverted| MarkMatch {
             mask,
             value,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rules_for_everything_refuse_all() {
+    fn unconditional_rules_refuse_all() {
         let of = |accepts, is_narrower| Rule {
             accepts,
             is_narrower,

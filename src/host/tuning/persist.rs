@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_nothing_else() {
+    fn written_file_is_own() {
         let changes = [
             change(
                 "net/ipv4/tcp_rmem",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_of_two_changes_counts() {
+    fn newer_change_counts() {
         let older = vec![change("a", "1", "2"), change("b", "1", "2")];
         let newer = [change("b", "5", "6")];
         assert_eq!(

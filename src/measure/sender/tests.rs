@@ -2,7 +2,7 @@
 //! A sender and a reflector on this host's loopback address, and what a third
 //! party can do to them.
 
-use posthaste_wire::seal::Key;
+use posthaste_wire::auth::Key;
 
 use super::*;
 use crate::config::Config;
@@ -79,7 +79,7 @@ impl Pair {
     }
 }
 
-fn stranger() -> (Udp, SocketAddr) {
+fn unauthorized() -> (Udp, SocketAddr) {
     let socket = Udp::bind("127.0.0.1:0".parse().unwrap(), 0, false).unwrap();
     let address = socket.address();
     (socket, address)
@@ -89,8 +89,8 @@ fn peer() -> NodeId {
     NodeId::new(2).unwrap()
 }
 
-fn now_sealed(sequence: u32, key: &Key) -> [u8; stamp::SEALED_BYTES] {
-    probe_at(sequence, clock::own()).seal(key)
+fn now_authenticated(sequence: u32, key: &Key) -> [u8; stamp::AUTHENTICATED_BYTES] {
+    probe_at(sequence, clock::own()).auth(key)
 }
 
 fn probe_at(sequence: u32, at: Duration) -> Probe {
@@ -102,6 +102,7 @@ fn probe_at(sequence: u32, at: Duration) -> Probe {
     }
 }
 
+// promise: L1
 #[test]
 fn probes_are_answered_and_timed() {
     for local in ["127.0.0.1:0", "[::1]:0"] {
@@ -121,17 +122,18 @@ fn probes_are_answered_and_timed() {
 }
 
 #[test]
-fn nobody_there_is_told_at_once() {
+fn unreachable_reported_at_once() {
     let mut pair = Pair::new("127.0.0.1:0", "");
     pair.reflector = Reflector::new(Vec::new(), Clock::default());
     pair.send((2, 9));
     assert_eq!(pair.collect(1), [Event::Refused(peer(), (2, 9))]);
 }
 
+// promise: L10
 #[test]
-fn a_reflector_answers_nobody_but_peers() {
+fn reflector_answers_peers_only() {
     let mut pair = Pair::new("127.0.0.1:0", "");
-    let (socket, _) = stranger();
+    let (socket, _) = unauthorized();
     let key = pair.mine.targets[0].key.clone().unwrap();
     let other = stamp::key(&Key::new([9; 32]));
     let old = clock::own() - Duration::from_secs(31);
@@ -140,32 +142,34 @@ fn a_reflector_answers_nobody_but_peers() {
         session: 77,
         ..probe_at(0, clock::own())
     };
-    let mut changed = now_sealed(0, &key);
+    let mut changed = now_authenticated(0, &key);
     changed[50] ^= 1;
     let packets: [(&[u8], Refusal); 9] = [
         (b"noise", Refusal::Malformed),
         (&[0; 44], Refusal::Malformed),
         (&[0xff; 500], Refusal::Malformed),
-        (&probe_at(0, clock::own()).encode(), Refusal::Stranger),
-        (&now_sealed(0, &other), Refusal::Seal),
-        (&unknown.seal(&key), Refusal::Seal),
-        (&changed, Refusal::Seal),
-        (&probe_at(0, old).seal(&key), Refusal::Stale),
-        (&probe_at(0, new).seal(&key), Refusal::Stale),
+        (&probe_at(0, clock::own()).encode(), Refusal::Unauthorized),
+        (&now_authenticated(0, &other), Refusal::AuthTag),
+        (&unknown.auth(&key), Refusal::AuthTag),
+        (&changed, Refusal::AuthTag),
+        (&probe_at(0, old).auth(&key), Refusal::Stale),
+        (&probe_at(0, new).auth(&key), Refusal::Stale),
     ];
     for (packet, refusal) in packets {
         socket.send(packet, pair.at, None).unwrap();
         assert_eq!(pair.reflect(1), [Some(refusal)]);
     }
     assert_eq!(socket.receive().unwrap_err(), Errno::EAGAIN, "no answer");
-    socket.send(&now_sealed(0, &key), pair.at, None).unwrap();
+    socket
+        .send(&now_authenticated(0, &key), pair.at, None)
+        .unwrap();
     assert_eq!(pair.reflect(1), [None], "of a peer from elsewhere");
 }
 
 #[test]
-fn sources_that_are_named_need_no_seal() {
+fn named_sources_need_no_tag() {
     let mut pair = Pair::new("127.0.0.1:0", "open_to = [\"127.0.0.0/8\"]");
-    let (socket, _) = stranger();
+    let (socket, _) = unauthorized();
     let probe = probe_at(5, Duration::ZERO);
     socket.send(&probe.encode(), pair.at, None).unwrap();
     assert_eq!(pair.reflect(1), [None]);
@@ -185,14 +189,15 @@ fn sources_that_are_named_need_no_seal() {
     );
 }
 
+// promise: L11
 #[test]
-fn a_flood_from_one_source_is_not_answered() {
+fn flood_not_answered() {
     let mut pair = Pair::new("127.0.0.1:0", "");
-    let (socket, _) = stranger();
+    let (socket, _) = unauthorized();
     let key = pair.mine.targets[0].key.clone().unwrap();
     let mut answered = 0;
     for sequence in 0..500 {
-        let packet = now_sealed(sequence, &key);
+        let packet = now_authenticated(sequence, &key);
         socket.send(&packet, pair.at, None).unwrap();
         answered += usize::from(pair.reflect(1) == [None]);
     }
@@ -200,8 +205,9 @@ fn a_flood_from_one_source_is_not_answered() {
 }
 
 /// Two reflectors that answer each other would never stop.
+// promise: L11
 #[test]
-fn what_comes_from_a_reflectors_port_is_not_answered() {
+fn reflector_port_not_answered() {
     let mut pair = Pair::new("127.0.0.1:0", "open_to = [\"127.0.0.0/8\"]");
     let mut again = pair.at;
     again.set_ip("127.0.0.2".parse().unwrap());
@@ -212,8 +218,9 @@ fn what_comes_from_a_reflectors_port_is_not_answered() {
     assert_eq!(pair.reflect(1), [Some(Refusal::Port)]);
 }
 
+// promise: L10
 #[test]
-fn a_sender_believes_nobody_but_the_reflector_and_once() {
+fn sender_accepts_answer_once() {
     let mut pair = Pair::new("127.0.0.1:0", "");
     let key = pair.mine.targets[0].key.clone().unwrap();
     pair.send((1, 4));
@@ -246,15 +253,15 @@ fn a_sender_believes_nobody_but_the_reflector_and_once() {
     let session = of(|one| one.probe.session = 9);
     let packets: [(&[u8], SocketAddr, Refusal); 7] = [
         (b"noise", to, Refusal::Malformed),
-        (&reflection.encode(), to, Refusal::Seal),
-        (&reflection.seal(&wrong), to, Refusal::Seal),
-        (&next.seal(&key), to, Refusal::Unexpected),
-        (&unsent.seal(&key), to, Refusal::Unexpected),
-        (&session.seal(&key), to, Refusal::Unexpected),
-        (&reflection.seal(&key), other_port, Refusal::Unexpected),
+        (&reflection.encode(), to, Refusal::AuthTag),
+        (&reflection.auth(&wrong), to, Refusal::AuthTag),
+        (&next.auth(&key), to, Refusal::Unexpected),
+        (&unsent.auth(&key), to, Refusal::Unexpected),
+        (&session.auth(&key), to, Refusal::Unexpected),
+        (&reflection.auth(&key), other_port, Refusal::Unexpected),
     ];
-    let (socket, from) = stranger();
-    socket.send(&reflection.seal(&key), to, None).unwrap();
+    let (socket, from) = unauthorized();
+    socket.send(&reflection.auth(&key), to, None).unwrap();
     assert_eq!(pair.collect(1), [Event::Bad(from, Refusal::Unexpected)]);
     let at = pair.at;
     for (packet, to, refusal) in packets {
@@ -270,25 +277,25 @@ fn a_sender_believes_nobody_but_the_reflector_and_once() {
         let socket = pair.reflector.sockets().next().unwrap();
         socket.send(packet, to, None).unwrap();
     };
-    say(&pair, &reflection.seal(&key));
+    say(&pair, &reflection.auth(&key));
     let events = pair.collect(1);
     assert!(
         matches!(events[..], [Event::Answer(_, (1, 4), _)]),
         "{events:?}"
     );
-    say(&pair, &reflection.seal(&key));
+    say(&pair, &reflection.auth(&key));
     assert_eq!(pair.collect(1), [Event::Bad(at, Refusal::Unexpected)]);
     // The peer itself may lie, too.
     pair.send((1, 4));
     let waiting = *pair.sender.sent.keys().next().unwrap();
     let mut lie = backwards;
     lie.probe.sent = waiting;
-    say(&pair, &lie.seal(&key));
+    say(&pair, &lie.auth(&key));
     assert_eq!(pair.collect(1), [Event::Bad(at, Refusal::Implausible)]);
 }
 
 #[test]
-fn a_round_trip_is_what_is_left_of_the_whole() {
+fn round_trip_without_processing() {
     let ms = Duration::from_millis;
     let sent = Sent {
         peer: peer(),

@@ -26,6 +26,7 @@ pub(crate) fn check(text: &str) {
 mod tests {
     use super::*;
 
+    // promise: G7
     #[test]
     fn they_hold_for_odd_texts() {
         let texts = [

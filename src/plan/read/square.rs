@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_with_and_without_their_number() {
+    fn rows_with_optional_number() {
         for text in [
             "3\n0 1.5 -\n1 0 2\n4 5 0\n",
             "0\t1.5\t-\n1\t0\t2\n4\t5\t0\n",

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shortest_ways_along_the_lines_are_the_links() {
+    fn shortest_paths_are_links() {
         let text = "a b 2\nb a 2\nb c 3\na c 9\n";
         let network = read_rocketfuel(text).unwrap();
         assert_eq!(network.names, ["a", "b", "c"]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn places_on_earth_are_as_far_as_light_in_fibre() {
+    fn distances_at_fibre_speed() {
         let text = "NODES 3\nlabel x y\nA 0 0\nB 90 0\nC 0 90\n\n\
                     EDGES 4\nlabel src dest weight bw delay\n\
                     e0 0 1 1 1 7\ne1 1 0 1 1 7\ne2 1 2 1 1 7\ne3 2 1 1 1 7\n";

@@ -97,7 +97,7 @@ pub(crate) fn unreachable_targets(
 }
 
 /// Plain cables, and links that take a moment. Over plain cables an ICMP error can be back before
-/// `connect()` has let go of its socket; the kernel then ignores it, and heeds the next.
+/// `connect()` has let go of its socket; the kernel then ignores it, and accepts the next.
 fn with_and_without_delay() -> [Network; 2] {
     let short = Link::delay(MS);
     [
@@ -129,8 +129,9 @@ pub(crate) fn attempt_all(client: &Namespace, cases: &[(String, SocketAddr)]) ->
     })
 }
 
+// promise: A4
 #[test]
-fn strict_refuses_as_the_network_itself_would() {
+fn strict_refuses_like_network() {
     for network in with_and_without_delay() {
         talkative(network.nodes());
         let cases: Vec<_> = Family::ALL
@@ -159,8 +160,9 @@ fn strict_refuses_as_the_network_itself_would() {
     }
 }
 
+// promise: A4, D8
 #[test]
-fn strict_is_as_silent_as_the_server() {
+fn strict_stays_silent() {
     let network = network(vec![Link::Veth; 3]);
     impatient(network.client());
     let silence = [("forward", "tcp dport 3000 drop")];
@@ -192,10 +194,11 @@ fn strict_is_as_silent_as_the_server() {
     assert_eq!(counter(&node, "half_open"), 0);
 }
 
+// promise: A6
 #[test]
-fn early_resets_a_client_whose_server_refuses_and_is_strict_for_a_while() {
+fn refused_early_becomes_strict() {
     let network = line();
-    let node = start(&network, "[defaults]\nsuspect_for = \"1s\"\n");
+    let node = start(&network, "[defaults]\nstrict_after_failure = \"1s\"\n");
     for family in Family::ALL {
         let to = SocketAddr::new(network.server_address(family), PORT);
         let (begin, early) = (Instant::now(), counter(&node, "early"));
@@ -222,10 +225,11 @@ fn early_resets_a_client_whose_server_refuses_and_is_strict_for_a_while() {
     assert_eq!(counter(&node, "half_open"), 0);
 }
 
+// promise: A6
 #[test]
-fn a_destination_that_answers_again_is_early_again() {
+fn answering_destination_early_again() {
     let network = line();
-    let node = start(&network, "[defaults]\nsuspect_for = \"1h\"\n");
+    let node = start(&network, "[defaults]\nstrict_after_failure = \"1h\"\n");
     // A port for each, since a listener that was just closed may linger.
     for ((count, family), port) in (1..).zip(Family::ALL).zip([81, 82]) {
         let to = SocketAddr::new(network.server_address(family), port);
@@ -245,8 +249,9 @@ fn a_destination_that_answers_again_is_early_again() {
     }
 }
 
+// promise: A2
 #[test]
-fn early_and_late_reset_a_client_whose_server_cannot_be_reached() {
+fn unreachable_early_and_late() {
     let short = Link::delay(MS);
     let network = network([short.clone(), short, Link::Veth]);
     talkative(network.nodes());

@@ -8,8 +8,9 @@ use std::path::Path;
 use super::Files;
 use crate::verbs::{assert_says, posthaste, printed, said};
 
+// promise: C5
 #[test]
-fn a_key_is_made_once_and_for_its_owner() {
+fn key_made_once() {
     let key = printed(&posthaste(["keys", "generate"]));
     let digits = key.trim_end();
     assert!(
@@ -178,8 +179,9 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
+// promise: C1
 #[test]
-fn every_mistake_about_other_nodes_is_named_with_its_place() {
+fn peer_mistakes_have_places() {
     let files = Files::new();
     let digits = fs::read_to_string(&files.key).unwrap();
     let key = format!("key = \"{}\"", digits.trim_end());
@@ -219,8 +221,9 @@ fn every_mistake_about_other_nodes_is_named_with_its_place() {
     }
 }
 
+// promise: C2
 #[test]
-fn check_shows_other_nodes_and_no_key() {
+fn check_hides_keys() {
     let files = Files::new();
     let digits = fs::read_to_string(&files.key).unwrap();
     let file = files.config(&files.tables());
@@ -251,8 +254,9 @@ fn check_shows_other_nodes_and_no_key() {
     }
 }
 
+// promise: C3
 #[test]
-fn keys_that_others_can_read_are_warned_of() {
+fn readable_keys_warned() {
     let files = Files::new();
     let warnings = |file: &str| {
         let output = posthaste(["check", file]);

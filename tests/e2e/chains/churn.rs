@@ -23,8 +23,9 @@ const POOL_MAX: usize = 4;
 /// How many at a time.
 const THREADS: u64 = 64;
 
+// promise: K9
 #[test]
-fn connections_over_lossy_hops_end_as_they_should() {
+fn lossy_hops() {
     let count = std::env::var(COUNT_FROM).map_or(CONNECTIONS, |text| {
         text.parse().expect("a number of connections")
     });

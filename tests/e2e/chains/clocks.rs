@@ -64,8 +64,9 @@ fn until_said(node: &Node, message: &str, reason: &str, ahead_ms: i64) {
 }
 
 /// Requests count for 30 s, and clocks may differ by as much.
+// promise: K14
 #[test]
-fn strict_flows_of_a_node_with_a_wrong_clock_go_directly() {
+fn wrong_clock_strict_direct() {
     let network = far_apart();
     for (ahead_ms, hops) in [(90_000, Family::V4), (-3_600_000, Family::V6)] {
         let plan = Plan {
@@ -102,8 +103,9 @@ fn strict_flows_of_a_node_with_a_wrong_clock_go_directly() {
 
 /// The client of the first flow was answered before the next node refused it: it is reset, or gets
 /// what it should, and nothing else. The next ones go directly.
+// promise: K14
 #[test]
-fn early_flows_of_a_node_with_a_wrong_clock_are_whole_or_reset() {
+fn wrong_clock_early_whole() {
     let network = far_apart();
     for (ahead_ms, hops) in [(-3_600_000, Family::V4), (90_000, Family::V6)] {
         let plan = Plan {
@@ -168,8 +170,9 @@ fn check_refused(first: &Node) {
 }
 
 /// The ends of a hop that waits challenge each other, and ask no clock.
+// promise: K14
 #[test]
-fn hops_that_wait_carry_flows_of_a_node_with_a_wrong_clock() {
+fn wrong_clock_warm_hops() {
     let network = far_apart();
     for (ahead_ms, hops) in [(90_000, Family::V4), (-3_600_000, Family::V6)] {
         let plan = Plan {
@@ -197,8 +200,9 @@ fn hops_that_wait_carry_flows_of_a_node_with_a_wrong_clock() {
 }
 
 /// The first flow finds no hop that waits, and is refused. One is opened for those that follow.
+// promise: K14
 #[test]
-fn after_a_refusal_hops_that_wait_are_still_taken() {
+fn warm_hops_after_refusal() {
     let network = far_apart();
     let plan = Plan {
         accept: "strict",

@@ -15,8 +15,8 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::asking::{ALLOWED, ASK_PORT, KEY};
 use crate::payload::uninterrupted;
+use crate::requests::{ALLOWED, ASK_PORT, KEY};
 use crate::support::{
     PORT, counter, dial, firewall, listen, remove_firewall, start_in, target, until,
 };
@@ -31,7 +31,7 @@ const AT_MOST: Duration = Duration::from_secs(5);
 
 /// A node on the path, and nodes beside it, each on a link of its own: three that are one chain, and
 /// one that is the other.
-pub(super) struct Scene {
+pub(super) struct Fixture {
     pub(super) network: Network,
     pub(super) first: Node,
     beside: Vec<Node>,
@@ -60,15 +60,15 @@ impl Setup {
         format!(
             "[[peer]]\nname = \"beside-{other}\"\nid = {id}\naddress = \"{address}\"\n\
              key = \"{KEY}\"\n{pool}{}",
-            self.carrier(address.ip()),
+            self.encapsulation(address.ip()),
             id = other + 2,
         )
     }
 
     /// What carries chain headers from a peer that calls from there, and to it.
-    fn carrier(self, ip: IpAddr) -> String {
+    fn encapsulation(self, ip: IpAddr) -> String {
         if self.option {
-            format!("carrier = \"option\"\ncalls_from = [\"{ip}\"]\n")
+            format!("header_in = \"syn-option\"\nsource_addresses = [\"{ip}\"]\n")
         } else {
             String::new()
         }
@@ -104,11 +104,11 @@ impl Setup {
             others
                 .map(|other| self.peer(network, other))
                 .collect::<String>(),
-            self.carrier(across(network, node)),
+            self.encapsulation(across(network, node)),
         )
     }
 
-    pub(super) fn start(self) -> Scene {
+    pub(super) fn start(self) -> Fixture {
         let links = [Link::Veth, Link::Veth];
         let mut network = Network::line(links);
         for _ in 0..4 {
@@ -121,19 +121,19 @@ impl Setup {
         let mut beside: Vec<Node> = beside.collect();
         beside.reverse();
         let first = start_in(network.node(0), &self.first(&network));
-        let scene = Scene {
+        let fixture = Fixture {
             network,
             first,
             beside,
         };
         if self.warm {
-            for (node, peer) in [(&scene.first, "beside-0"), (&scene.first, "beside-3")] {
+            for (node, peer) in [(&fixture.first, "beside-0"), (&fixture.first, "beside-3")] {
                 until("hops wait", || waiting(node, peer) >= 8);
             }
-            until("hops wait", || waiting(&scene.beside[0], "beside-1") >= 8);
-            until("hops wait", || waiting(&scene.beside[1], "beside-2") >= 8);
+            until("hops wait", || waiting(&fixture.beside[0], "beside-1") >= 8);
+            until("hops wait", || waiting(&fixture.beside[1], "beside-2") >= 8);
         }
-        scene
+        fixture
     }
 }
 
@@ -268,17 +268,17 @@ fn judge(what: &str, flows: &[Flow], times: &[u32]) {
 /// Cuts the node that is so far along the chain, and asserts that every flow that begins after that
 /// takes the other way.
 fn every_flow_takes_the_other_way(setup: Setup, node: usize) {
-    let scene = setup.start();
-    let listener = listen(scene.network.server(), PORT);
-    let before = counter(&scene.beside[3], "relays_opened");
-    cut(scene.network.aside(node));
-    let (flows, times) = flows(&scene.network, &listener, Family::V4);
+    let fixture = setup.start();
+    let listener = listen(fixture.network.server(), PORT);
+    let before = counter(&fixture.beside[3], "relays_opened");
+    cut(fixture.network.aside(node));
+    let (flows, times) = flows(&fixture.network, &listener, Family::V4);
     judge(&format!("{setup:?}, node {node} cut"), &flows, &times);
     if !setup.direct {
-        let after = counter(&scene.beside[3], "relays_opened");
+        let after = counter(&fixture.beside[3], "relays_opened");
         assert!(after >= before + u64::from(FLOWS), "by the other chain");
     }
-    remove_firewall(scene.network.aside(node), "cut");
+    remove_firewall(fixture.network.aside(node), "cut");
 }
 
 const EARLY: Setup = Setup {
@@ -294,8 +294,9 @@ pub(super) const EARLY_OR_DIRECT: Setup = Setup {
     ..EARLY
 };
 
+// promise: K15
 #[test]
-fn flows_that_begin_after_the_first_hop_is_cut_take_the_other_way() {
+fn first_hop_cut() {
     for hops in Family::ALL {
         every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 0);
     }
@@ -304,31 +305,35 @@ fn flows_that_begin_after_the_first_hop_is_cut_take_the_other_way() {
     every_flow_takes_the_other_way(EARLY_OR_DIRECT, 0);
 }
 
+// promise: K15
 #[test]
-fn flows_that_begin_after_a_node_in_the_middle_is_cut_take_the_other_way() {
+fn middle_node_cut() {
     for accept in ["early", "strict"] {
         every_flow_takes_the_other_way(Setup { accept, ..EARLY }, 1);
     }
 }
 
+// promise: K15
 #[test]
-fn flows_that_begin_after_the_last_node_is_cut_take_the_other_way() {
+fn last_node_cut() {
     for hops in Family::ALL {
         every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 2);
     }
     every_flow_takes_the_other_way(EARLY_OR_DIRECT, 2);
 }
 
+// promise: K15
 #[test]
-fn flows_over_cold_hops_that_begin_after_a_cut_take_the_other_way() {
+fn cold_hops_cut() {
     let warm = false;
     for node in 0..3 {
         every_flow_takes_the_other_way(Setup { warm, ..EARLY }, node);
     }
 }
 
+// promise: K15
 #[test]
-fn flows_that_are_heralded_after_a_cut_take_the_other_way() {
+fn syn_option_hops_cut() {
     let (warm, option) = (false, true);
     for node in 0..3 {
         let setup = Setup {
@@ -343,14 +348,15 @@ fn flows_that_are_heralded_after_a_cut_take_the_other_way() {
 /// A node that is stopped still accepts and acknowledges, as its kernel does that. What it has
 /// acknowledged it may deliver yet, so that a flow is reset and not begun anew; those that come when
 /// this is known take the other way.
+// promise: K16, K15
 #[test]
-fn a_node_that_accepts_and_says_nothing_holds_no_flow() {
+fn silent_acceptor() {
     for warm in [true, false] {
-        let scene = Setup { warm, ..EARLY }.start();
-        let listener = listen(scene.network.server(), PORT);
-        let stopped = scene.beside[0].process();
+        let fixture = Setup { warm, ..EARLY }.start();
+        let listener = listen(fixture.network.server(), PORT);
+        let stopped = fixture.beside[0].process();
         stopped.signal(Signal::SIGSTOP).expect("it is there");
-        let (flows, times) = flows(&scene.network, &listener, Family::V4);
+        let (flows, times) = flows(&fixture.network, &listener, Family::V4);
         stopped.signal(Signal::SIGCONT).expect("it is there");
         let most = flows.iter().map(|flow| flow.took).max().expect("some");
         let answered = flows.iter().filter(|flow| flow.answered).count();

@@ -11,7 +11,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use serde_json::Value;
 
-use crate::asking::start_all;
+use crate::requests::start_all;
 use crate::support::{
     PORT, Pair, SOON, counter, dial, errno, expect_accepted_and_reset, expect_reset, firewall,
     listen, remove_firewall, target, until, until_counter, until_ended,
@@ -51,8 +51,9 @@ fn open_and_check_with(
     opened.collect()
 }
 
+// promise: K3
 #[test]
-fn a_node_that_dies_resets_its_relays_and_new_ones_take_another_chain() {
+fn dead_node_resets_relays() {
     for (accept, warm) in [("early", false), ("strict", true), ("late", true)] {
         let network = line_of(4);
         let mut nodes = two_ways(accept, warm).start(&network);
@@ -76,8 +77,9 @@ fn a_node_that_dies_resets_its_relays_and_new_ones_take_another_chain() {
 }
 
 /// A busy machine makes some deaths known later, none sooner: the best of some counts.
+// promise: B15
 #[test]
-fn a_node_that_falls_silent_with_warm_hops_is_avoided_within_two_seconds() {
+fn silent_node_with_warm_hops() {
     for family in Family::ALL {
         let network = line_of(3);
         let plan = Plan {
@@ -93,7 +95,7 @@ fn a_node_that_falls_silent_with_warm_hops_is_avoided_within_two_seconds() {
         let nodes = start_all(&network, configs);
         let listener = listen(network.server(), PORT);
         let elsewhere = listen(network.server(), PORT + 1);
-        let ask = crate::asking::ASK_PORT;
+        let ask = crate::requests::ASK_PORT;
         let input = format!("tcp dport {ask} drop");
         let output = format!("tcp sport {ask} drop");
         let soon = (0..10).any(|_| {
@@ -149,8 +151,9 @@ fn known_peer(node: &Node, name: &str) -> Value {
 
 /// The first node has given its client's bytes away by then in early mode, so one flow of each of its
 /// workers may be reset before it knows.
+// promise: K3
 #[test]
-fn a_node_that_dies_farther_on_is_avoided_too() {
+fn dead_later_node_avoided() {
     for accept in ["early", "strict"] {
         let network = line_of(4);
         let plan = Plan {
@@ -208,12 +211,13 @@ fn is_answered(mut client: TcpStream) -> bool {
     false
 }
 
+// promise: K4
 #[test]
-fn a_node_that_is_silent_is_passed_by_soon() {
+fn silent_node_skipped() {
     for accept in ["early", "strict"] {
         for family in Family::ALL {
             let network = line_of(4);
-            let deaf = format!("tcp dport {} drop", crate::asking::ASK_PORT);
+            let deaf = format!("tcp dport {} drop", crate::requests::ASK_PORT);
             firewall(network.node(1), "deaf", &[("input", &deaf)]);
             let plan = two_ways(accept, false);
             let listener = listen(network.server(), PORT);
@@ -243,8 +247,9 @@ fn a_node_that_is_silent_is_passed_by_soon() {
     }
 }
 
+// promise: K5
 #[test]
-fn without_a_chain_a_flow_goes_directly_if_the_route_says_so() {
+fn no_chain_goes_direct() {
     for (accept, warm) in [("early", true), ("strict", false)] {
         let network = line_of(4);
         let plan = Plan {
@@ -266,8 +271,9 @@ fn without_a_chain_a_flow_goes_directly_if_the_route_says_so() {
     }
 }
 
+// promise: K5
 #[test]
-fn without_a_chain_a_flow_is_refused_if_the_route_says_so() {
+fn no_chain_is_refused() {
     for (accept, warm) in [("early", false), ("late", true), ("strict", true)] {
         let network = line_of(4);
         let mut nodes = two_ways(accept, warm).start(&network);
@@ -287,8 +293,9 @@ fn without_a_chain_a_flow_is_refused_if_the_route_says_so() {
 }
 
 /// What a node may not do for one flow says nothing of others.
+// promise: K6
 #[test]
-fn a_node_that_may_not_connect_is_passed_by_and_not_held_to_be_down() {
+fn forbidden_destination_keeps_chain() {
     for (accept, warm) in [("strict", false), ("strict", true)] {
         let network = line_of(3);
         let plan = Plan {
@@ -300,7 +307,7 @@ fn a_node_that_may_not_connect_is_passed_by_and_not_held_to_be_down() {
         let configs = (0..3).map(|node| {
             let config = plan.config(&network, node);
             if node == 1 {
-                config.replace(crate::asking::ALLOWED, "")
+                config.replace(crate::requests::ALLOWED, "")
             } else {
                 config
             }

@@ -4,7 +4,7 @@
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::asking::{ALLOWED, explicit, heralding, peer, start_all};
+use crate::requests::{ALLOWED, explicit, peer, start_all, syn_option_peers};
 use crate::support::{MODES, PORT, Pair, counter, listen, until_ended};
 
 use super::line_of;
@@ -39,7 +39,7 @@ impl Manner {
     fn peer(&self, network: &Network, node: usize) -> String {
         let mut text = peer(network, node, self.hops);
         if self.option {
-            text += &heralding(network, node);
+            text += &syn_option_peers(network, node);
         }
         if !self.warm {
             text += "pool_max = 0\n";
@@ -50,7 +50,7 @@ impl Manner {
     /// The first asks the second, which sends flows on by a third.
     fn configs(&self, network: &Network) -> [String; 3] {
         let access = match self.allowed {
-            true => "look_up = [\"node-0\"]\n",
+            true => "allow_lookup = [\"node-0\"]\n",
             false => "",
         };
         let first = self.node(0, "") + &self.peer(network, 1);
@@ -82,8 +82,9 @@ fn opened(nodes: &[Node]) -> Vec<u64> {
     opened.collect()
 }
 
+// promise: K13
 #[test]
-fn a_node_without_a_plan_has_ways_looked_up() {
+fn lookup_by_peer() {
     let network = line_of(3);
     let modes = MODES.map(Manner::new);
     let others = [
@@ -109,14 +110,15 @@ fn a_node_without_a_plan_has_ways_looked_up() {
                     assert_eq!(counter(node, "relays_opened"), count, "{}", manner.accept);
                 }
             }
-            let heralded = u64::from(manner.option);
-            assert_eq!(counter(&nodes[1], "heralds_opened"), heralded);
+            let requested_in_syn = u64::from(manner.option);
+            assert_eq!(counter(&nodes[1], "syn_options_opened"), requested_in_syn);
         }
     }
 }
 
+// promise: K13
 #[test]
-fn what_a_node_may_not_have_looked_up_goes_directly() {
+fn forbidden_lookup_goes_direct() {
     let network = line_of(3);
     for hops in Family::ALL {
         let refusing = Manner {
@@ -135,8 +137,9 @@ fn what_a_node_may_not_have_looked_up_goes_directly() {
     }
 }
 
+// promise: K13
 #[test]
-fn without_the_node_that_looks_ways_up_flows_go_directly() {
+fn failed_lookup_goes_direct() {
     let network = line_of(3);
     for accept in MODES {
         for hops in Family::ALL {
@@ -157,14 +160,15 @@ fn without_the_node_that_looks_ways_up_flows_go_directly() {
     }
 }
 
+// promise: K13
 #[test]
-fn nodes_that_ask_each_other_send_nothing_round_and_round() {
+fn mutual_lookup_ends() {
     let network = line_of(2);
     let manner = Manner::new("early");
     let config = |node: usize| {
         let other = 1 - node;
         let asking = format!("[controller]\nlookup = \"node-{other}\"\n");
-        let access = format!("look_up = [\"node-{other}\"]\n");
+        let access = format!("allow_lookup = [\"node-{other}\"]\n");
         manner.node(node, &access) + &manner.peer(&network, other) + &asking
     };
     let configs = [config(0), config(1) + &explicit(&network, 1)];

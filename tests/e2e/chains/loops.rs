@@ -12,26 +12,26 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network, TO_CLIENT};
 use posthaste_lab::node::Node;
 
-use crate::asking::{ALLOWED, ASK_PORT, KEY};
 use crate::payload;
+use crate::requests::{ALLOWED, ASK_PORT, KEY};
 use crate::support::{MODES, PORT, Pair, counter, listen, start_in, until_ended};
 
 const BYTES: u64 = 300_000;
 
-fn scene() -> Network {
+fn fixture() -> Network {
     let line = Network::line([Link::Veth, Link::Veth]).beside(0, Link::Veth);
     line.build().expect("root can build a network")
 }
 
 /// Both nodes; the first has every flow carried by the other.
-fn nodes(network: &Network, accept: &str, carrier: &str) -> [Node; 2] {
+fn nodes(network: &Network, accept: &str, encapsulation: &str) -> [Node; 2] {
     let second = network.aside_address(0, Family::V4);
     let first = second.to_string().replace(".2.2", ".2.1");
     let config = |id: u8, accept: &str, (peer, name, address): (u8, &str, &str)| {
         format!(
             "[node]\nid = {id}\n{ALLOWED}[defaults]\naccept = \"{accept}\"\n\
              [[peer]]\nname = \"{name}\"\nid = {peer}\naddress = \"{address}:{ASK_PORT}\"\n\
-             key = \"{KEY}\"\ncarrier = \"{carrier}\"\ncalls_from = [\"{address}\"]\n\
+             key = \"{KEY}\"\nheader_in = \"{encapsulation}\"\nsource_addresses = [\"{address}\"]\n\
              pool_max = 0\n"
         )
     };
@@ -63,17 +63,18 @@ fn transfer(network: &Network, family: Family, nodes: &[Node; 2]) -> [u64; 2] {
     [opened[0] - before[0], opened[1] - before[1]]
 }
 
+// promise: K17
 #[test]
-fn a_peers_plain_connection_takes_no_chain() {
-    let network = scene();
-    for carrier in ["convert", "option"] {
+fn plain_peer_connection_no_chain() {
+    let network = fixture();
+    for encapsulation in ["stream", "syn-option"] {
         for mode in MODES {
-            let nodes = nodes(&network, mode, carrier);
+            let nodes = nodes(&network, mode, encapsulation);
             for family in Family::ALL {
                 let relays = transfer(&network, family, &nodes);
                 // IPv6 is another address of the peer's than the one that is known.
                 let known = family == Family::V4;
-                let what = format!("{carrier} {mode} {family}: {relays:?}");
+                let what = format!("{encapsulation} {mode} {family}: {relays:?}");
                 println!("{what}");
                 assert!(!known || relays == [2, 1], "{what}");
                 assert!(relays[0] <= 17 && relays[1] <= 16, "{what}");
@@ -84,9 +85,10 @@ fn a_peers_plain_connection_takes_no_chain() {
 
 /// It comes from an address that the first node does not know: the TTL of the flow, which the
 /// second has from the first, ends it.
+// promise: K17
 #[test]
-fn a_loop_over_addresses_that_nobody_knows_ends() {
-    let network = scene();
+fn unknown_address_loop_ends() {
+    let network = fixture();
     let known = network.aside_address(0, Family::V4).to_string();
     let (other, gateway) = (known.replace(".2.2", ".2.7"), known.replace(".2.2", ".2.1"));
     for line in [
@@ -95,12 +97,12 @@ fn a_loop_over_addresses_that_nobody_knows_ends() {
     ] {
         network.aside(0).ip(&line).expect("it can be set up");
     }
-    for carrier in ["convert", "option"] {
+    for encapsulation in ["stream", "syn-option"] {
         for mode in MODES {
-            let nodes = nodes(&network, mode, carrier);
+            let nodes = nodes(&network, mode, encapsulation);
             for family in Family::ALL {
                 let relays = transfer(&network, family, &nodes);
-                assert_eq!(relays, [17, 16], "{carrier} {mode} {family}");
+                assert_eq!(relays, [17, 16], "{encapsulation} {mode} {family}");
             }
         }
     }

@@ -7,7 +7,7 @@ use std::thread;
 use posthaste_lab::network::Family;
 
 use crate::accept_modes::refusals::{attempt_all, client_of, impatient, unreachable_targets};
-use crate::asking::start_all;
+use crate::requests::start_all;
 use crate::support::{
     PORT, add_address, counter, dial, ended, errno, expect_accepted_and_reset, firewall, talkative,
     until_counter,
@@ -17,12 +17,13 @@ use super::{Plan, line_of};
 
 /// Three nodes and a router behind them: a refusal, every ICMP error and what the last node's own
 /// routes refuse reach the client as if there were no node.
+// promise: K2, K10
 #[test]
-fn strict_refuses_as_the_network_itself_would() {
-    for (hops, warm, carrier) in [
-        (Family::V4, false, "convert"),
-        (Family::V6, true, "convert"),
-        (Family::V4, false, "option"),
+fn strict_refuses_like_network() {
+    for (hops, warm, encapsulation) in [
+        (Family::V4, false, "stream"),
+        (Family::V6, true, "stream"),
+        (Family::V4, false, "syn-option"),
     ] {
         let network = line_of(4);
         talkative(network.nodes());
@@ -42,7 +43,7 @@ fn strict_refuses_as_the_network_itself_would() {
             accept: "strict",
             hops,
             warm,
-            carrier,
+            encapsulation,
             ..Plan::of(3)
         };
         let nodes = plan.start(&network);
@@ -55,30 +56,38 @@ fn strict_refuses_as_the_network_itself_would() {
             until_counter(node, "relays", 0);
             assert_eq!(counter(node, "half_open"), 0);
         }
-        let heralded = cases.iter().filter(|(_, to)| to.is_ipv4()).count();
-        let heralded = if carrier == "option" { heralded } else { 0 };
-        assert_eq!(counter(&nodes[2], "heralds_opened"), heralded as u64);
+        let requested_in_syn = cases.iter().filter(|(_, to)| to.is_ipv4()).count();
+        let requested_in_syn = if encapsulation == "syn-option" {
+            requested_in_syn
+        } else {
+            0
+        };
+        assert_eq!(
+            counter(&nodes[2], "syn_options_opened"),
+            requested_in_syn as u64
+        );
         assert_eq!(counter(&nodes[0], "strict"), cases.len() as u64);
         assert_eq!(counter(&nodes[2], "relays_opened"), cases.len() as u64);
     }
 }
 
+// promise: K2, K10
 #[test]
-fn strict_is_as_silent_as_the_server() {
+fn strict_stays_silent() {
     let network = line_of(4);
     impatient(network.client());
     let silence = format!("tcp dport {PORT} drop");
     firewall(network.node(3), "silence", &[("forward", &silence)]);
     // The last node gives up first, and the first one.
-    for (patience, carrier) in [
-        (["30s", "300ms"], "convert"),
-        (["500ms", "30s"], "convert"),
-        (["30s", "300ms"], "option"),
-        (["500ms", "30s"], "option"),
+    for (patience, encapsulation) in [
+        (["30s", "300ms"], "stream"),
+        (["500ms", "30s"], "stream"),
+        (["30s", "300ms"], "syn-option"),
+        (["500ms", "30s"], "syn-option"),
     ] {
         let plan = Plan {
             accept: "strict",
-            carrier,
+            encapsulation,
             ..Plan::of(3)
         };
         let configs = (0..3).map(|node| {
@@ -105,14 +114,15 @@ fn strict_is_as_silent_as_the_server() {
     }
 }
 
+// promise: K2, K10
 #[test]
-fn early_resets_a_client_whose_server_refuses() {
-    for (warm, carrier) in [(false, "convert"), (true, "convert"), (false, "option")] {
+fn early_resets_refused_client() {
+    for (warm, encapsulation) in [(false, "stream"), (true, "stream"), (false, "syn-option")] {
         let network = line_of(3);
         let plan = Plan {
             warm,
-            carrier,
-            extra: "suspect_for = \"0s\"\n",
+            encapsulation,
+            extra: "strict_after_failure = \"0s\"\n",
             ..Plan::of(3)
         };
         let nodes = plan.start(&network);
@@ -127,7 +137,7 @@ fn early_resets_a_client_whose_server_refuses() {
             assert_eq!(
                 ended(node, "upstream_refused"),
                 6,
-                "{carrier}, warm: {warm}"
+                "{encapsulation}, warm: {warm}"
             );
         }
         // The nodes are not to blame.

@@ -7,16 +7,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use posthaste_lab::network::Family;
 
-use crate::asking::hear;
 use crate::capture::Capture;
 use crate::loops::set_hop_limit;
 use crate::payload::uninterrupted;
+use crate::requests::hear;
 use crate::support::{
     PORT, Pair, SOON, counter, dial, dial_with, firewall, listen, relay_of, remove_firewall, reset,
     target, until, until_counter,
 };
 
-use super::cuts::{EARLY_OR_DIRECT, Scene, cut};
+use super::cuts::{EARLY_OR_DIRECT, Fixture, cut};
 
 /// What the client of a flow sets.
 const TTL: u8 = 40;
@@ -24,18 +24,19 @@ const TTL: u8 = 40;
 const ATTEMPTS: usize = 5;
 
 /// A scene whose first hop is cut, of which the node on the path does not know yet.
-fn cut_scene() -> Scene {
-    let scene = EARLY_OR_DIRECT.start();
-    cut(scene.network.aside(0));
-    scene
+fn cut_fixture() -> Fixture {
+    let fixture = EARLY_OR_DIRECT.start();
+    cut(fixture.network.aside(0));
+    fixture
 }
 
-fn rerouted(scene: &Scene) -> u64 {
-    counter(&scene.first, "hops_rerouted")
+fn rerouted(fixture: &Fixture) -> u64 {
+    counter(&fixture.first, "hops_rerouted")
 }
 
+// promise: K15
 #[test]
-fn a_flow_that_leaves_a_silent_hop_keeps_its_ttl() {
+fn reroute_keeps_ttl() {
     for family in Family::ALL {
         let seen = (0..ATTEMPTS).find_map(|_| ttls_at_the_server(family));
         let seen = seen.expect("a flow leaves its hop");
@@ -46,18 +47,18 @@ fn a_flow_that_leaves_a_silent_hop_keeps_its_ttl() {
 
 /// What the SYNs of a flow have that left its hop; none if the node chose no hop for it.
 fn ttls_at_the_server(family: Family) -> Option<Vec<u8>> {
-    let scene = cut_scene();
-    let listener = listen(scene.network.server(), PORT);
-    let capture = Capture::start(scene.network.server());
-    let to = target(&scene.network, family, &listener);
-    let dialled = dial_with(scene.network.client(), to, |socket| {
+    let fixture = cut_fixture();
+    let listener = listen(fixture.network.server(), PORT);
+    let capture = Capture::start(fixture.network.server());
+    let to = target(&fixture.network, family, &listener);
+    let dialled = dial_with(fixture.network.client(), to, |socket| {
         set_hop_limit(socket, to.ip(), TTL.into())
     });
     let mut pair = Pair::of(dialled, &listener);
     pair.check();
     pair.close_client_first();
     let syns = capture.syns_to(PORT).into_iter();
-    (rerouted(&scene) == 1).then(|| syns.map(|syn| syn.ttl).collect())
+    (rerouted(&fixture) == 1).then(|| syns.map(|syn| syn.ttl).collect())
 }
 
 /// What a client says that resets its connection, and what one that stays.
@@ -65,12 +66,12 @@ const RESETS: u8 = b'r';
 const STAYS: u8 = b's';
 
 /// Connects, says a byte, and waits until the node has it.
-fn begin(scene: &Scene, to: SocketAddr, says: u8) -> TcpStream {
-    let mut client = dial(scene.network.client(), to).expect("the node accepts at once");
+fn begin(fixture: &Fixture, to: SocketAddr, says: u8) -> TcpStream {
+    let mut client = dial(fixture.network.client(), to).expect("the node accepts at once");
     client.write_all(&[says]).expect("the node takes it");
     let address = client.local_addr().expect("a connected socket");
     until("the byte at the node", || {
-        relay_of(&scene.first, address).is_none_or(|relay| relay["bytes_up"] == 1)
+        relay_of(&fixture.first, address).is_none_or(|relay| relay["bytes_up"] == 1)
     });
     client
 }
@@ -93,16 +94,17 @@ fn accept_those_who_stay(listener: &TcpListener) -> Vec<TcpStream> {
     staying
 }
 
+// promise: K15
 #[test]
-fn a_client_that_resets_before_its_flow_leaves_a_silent_hop_takes_no_other_way() {
+fn reset_before_reroute() {
     for family in Family::ALL {
-        let scene = cut_scene();
-        let listener = listen(scene.network.server(), PORT);
+        let fixture = cut_fixture();
+        let listener = listen(fixture.network.server(), PORT);
         listener.set_nonblocking(true).expect("a socket");
-        let to = target(&scene.network, family, &listener);
-        let resets = begin(&scene, to, RESETS);
+        let to = target(&fixture.network, family, &listener);
+        let resets = begin(&fixture, to, RESETS);
         // Its hop is left when the other's would have been.
-        let mut stays = begin(&scene, to, STAYS);
+        let mut stays = begin(&fixture, to, STAYS);
         reset(resets);
         let mut served = Vec::new();
         until("the one that stays", || {
@@ -113,31 +115,36 @@ fn a_client_that_resets_before_its_flow_leaves_a_silent_hop_takes_no_other_way()
         stays.read_exact(&mut [0]).expect("an answer");
         drop((served, stays));
         // What waits for the hop to acknowledge it ends sooner.
-        remove_firewall(scene.network.aside(0), "cut");
+        remove_firewall(fixture.network.aside(0), "cut");
         until("the end of all", || {
             assert!(accept_those_who_stay(&listener).is_empty());
-            counter(&scene.first, "relays") == 0
+            counter(&fixture.first, "relays") == 0
         });
         assert!(accept_those_who_stay(&listener).is_empty());
     }
 }
 
+// promise: K15
 #[test]
-fn a_client_that_resets_while_its_flow_takes_another_way_ends_it() {
+fn reset_during_reroute() {
     for family in Family::ALL {
         let ended = (0..ATTEMPTS).any(|_| {
-            let scene = cut_scene();
-            let listener = listen(scene.network.server(), PORT);
+            let fixture = cut_fixture();
+            let listener = listen(fixture.network.server(), PORT);
             listener.set_nonblocking(true).expect("a socket");
             let deaf = format!("tcp dport {PORT} drop");
-            firewall(scene.network.server(), "deaf", &[("input", &deaf)]);
-            let client = begin(&scene, target(&scene.network, family, &listener), RESETS);
-            let opening = || counter(&scene.first, "relays_opened") == 1;
-            until("another way", || rerouted(&scene) == 1 || !opening());
-            let is_rerouted = rerouted(&scene) == 1;
+            firewall(fixture.network.server(), "deaf", &[("input", &deaf)]);
+            let client = begin(
+                &fixture,
+                target(&fixture.network, family, &listener),
+                RESETS,
+            );
+            let opening = || counter(&fixture.first, "relays_opened") == 1;
+            until("another way", || rerouted(&fixture) == 1 || !opening());
+            let is_rerouted = rerouted(&fixture) == 1;
             reset(client);
-            remove_firewall(scene.network.server(), "deaf");
-            until_counter(&scene.first, "relays", 0);
+            remove_firewall(fixture.network.server(), "deaf");
+            until_counter(&fixture.first, "relays", 0);
             assert!(accept_those_who_stay(&listener).is_empty());
             is_rerouted
         });

@@ -41,6 +41,7 @@ fn all_ended(nodes: &[Node], outcome: &str, count: u64) {
     }
 }
 
+// promise: K7
 #[test]
 fn a_server_may_speak_first() {
     in_every_mode(|network, listener, nodes| {
@@ -54,8 +55,9 @@ fn a_server_may_speak_first() {
     });
 }
 
+// promise: K7
 #[test]
-fn a_direction_that_has_ended_leaves_the_other_open() {
+fn half_close_through_chain() {
     in_every_mode(|network, listener, nodes| {
         for family in Family::ALL {
             let Pair {
@@ -87,8 +89,9 @@ fn a_direction_that_has_ended_leaves_the_other_open() {
 }
 
 /// A client may close before the server has answered, and yet mean what it has said.
+// promise: K7
 #[test]
-fn what_a_client_says_before_it_closes_arrives() {
+fn bytes_before_close_arrive() {
     in_every_mode(|network, listener, nodes| {
         for family in Family::ALL {
             let to = crate::support::target(network, family, listener);
@@ -96,7 +99,7 @@ fn what_a_client_says_before_it_closes_arrives() {
             std::io::Write::write_all(&mut client, b"all I have to say").expect("it is open");
             client.shutdown(Shutdown::Write).expect("it is open");
             let (mut server, _) = crate::support::accept(listener);
-            assert_eq!(crate::asking::read(&mut server, 17), b"all I have to say");
+            assert_eq!(crate::requests::read(&mut server, 17), b"all I have to say");
             expect_end(&mut server);
             close(server, client);
         }
@@ -104,8 +107,9 @@ fn what_a_client_says_before_it_closes_arrives() {
     });
 }
 
+// promise: K7
 #[test]
-fn a_reset_travels_on_in_both_directions() {
+fn reset_in_both_directions() {
     in_every_mode(|network, listener, nodes| {
         for family in Family::ALL {
             let mut pair = Pair::open(network, family, listener);
@@ -123,8 +127,9 @@ fn a_reset_travels_on_in_both_directions() {
     });
 }
 
+// promise: K8
 #[test]
-fn the_server_sees_whose_address_the_last_node_is_told() {
+fn source_address_at_server() {
     let network = line_of(3);
     let listener = listen(network.server(), PORT);
     for (source, hops) in [
@@ -146,7 +151,7 @@ fn the_server_sees_whose_address_the_last_node_is_told() {
                 _ => config,
             }
         });
-        let nodes = crate::asking::start_all(&network, configs);
+        let nodes = crate::requests::start_all(&network, configs);
         for family in Family::ALL {
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();

@@ -13,6 +13,7 @@ use super::{program, run, settle};
 use crate::support::{PORT, SOON, counter, line, network, start, until};
 use crate::watch::{Accounts, sockets};
 
+// promise: T8
 #[test]
 fn iperf3_moves_gigabytes_both_ways() {
     let network = line();
@@ -74,8 +75,9 @@ fn run_client(network: &Network, family: Family, options: &[&str]) -> Value {
 /// What the client fetches over the lossy link.
 const GIGABYTE: u64 = 1_000_000_000;
 
+// promise: I1
 #[test]
-fn a_gigabyte_arrives_over_a_lossy_link() {
+fn gigabyte_over_lossy_link() {
     let lossy = Link::delay(Duration::from_millis(5))
         .rate(300_000_000)
         .loss(0.01);

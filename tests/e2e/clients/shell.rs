@@ -21,8 +21,9 @@ const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 /// Bytes sent each way.
 const BYTES: u64 = 3_000_000;
 
+// promise: T7, T8
 #[test]
-fn ssh_logs_in_and_copies_both_ways() {
+fn ssh_login_and_copy() {
     let network = line();
     let files = Scratch::new().unwrap();
     let _sshd = start_sshd(&network, files.path());
@@ -48,8 +49,9 @@ fn ssh_logs_in_and_copies_both_ways() {
     }
 }
 
+// promise: P1
 #[test]
-fn an_ssh_that_is_run_through_a_node_works_as_by_itself() {
+fn ssh_through_run() {
     let network = line();
     let files = Scratch::new().unwrap();
     let _sshd = start_sshd(&network, files.path());

@@ -77,6 +77,7 @@ fn in_url(address: IpAddr) -> String {
     }
 }
 
+// promise: T8
 #[test]
 fn curl_fetches_from_nginx() {
     let network = line();
@@ -106,7 +107,7 @@ fn curl_fetches_from_nginx() {
 }
 
 /// Fetches every object and compares it; the HTTP versions that were used.
-fn fetch_all(network: &Network, server: &Nginx, site: &str, options: &[&str]) -> Vec<String> {
+fn fetch_all(network: &Network, server: &Nginx, testbed: &str, options: &[&str]) -> Vec<String> {
     let fetched = Scratch::new().unwrap();
     let root = server.files();
     let mut curl = network.client().command(program("curl")).unwrap();
@@ -118,14 +119,14 @@ fn fetch_all(network: &Network, server: &Nginx, site: &str, options: &[&str]) ->
     for (name, _) in OBJECTS {
         curl.arg("--output")
             .arg(fetched.path().join(name))
-            .arg(format!("{site}/{name}"));
+            .arg(format!("{testbed}/{name}"));
     }
     let versions = run(&mut curl);
     for (name, _) in OBJECTS {
         let [there, here] = [root, fetched.path()].map(|at| fs::read(at.join(name)).unwrap());
         assert!(
             there == here,
-            "{site}/{name} with {options:?} is not what the server has"
+            "{testbed}/{name} with {options:?} is not what the server has"
         );
     }
     versions.lines().map(str::to_owned).collect()
@@ -134,19 +135,20 @@ fn fetch_all(network: &Network, server: &Nginx, site: &str, options: &[&str]) ->
 /// Connections that wrk keeps open.
 const CONNECTIONS: u64 = 200;
 
+// promise: T8
 #[test]
-fn wrk_sees_no_error_on_two_hundred_connections() {
+fn wrk_two_hundred_connections() {
     let network = line();
     let server = start_server(&network);
     let node = start(&network, "");
     let accounts = Accounts::of(&node);
     for family in Family::ALL {
-        let site = format!("http://{}/small", in_url(network.server_address(family)));
+        let testbed = format!("http://{}/small", in_url(network.server_address(family)));
         let (before, visits) = (
             counter(&node, "relays_opened"),
             server.visitors().unwrap().len(),
         );
-        let requests = wrk(&network, &site, &[]);
+        let requests = wrk(&network, &testbed, &[]);
         let relays = counter(&node, "relays_opened") - before;
         assert!(
             (CONNECTIONS..=2 * CONNECTIONS).contains(&relays),
@@ -157,7 +159,7 @@ fn wrk_sees_no_error_on_two_hundred_connections() {
 
         // A connection for every request; some are under way when wrk ends.
         let before = counter(&node, "relays_opened");
-        let requests = wrk(&network, &site, &["--header", "Connection: close"]);
+        let requests = wrk(&network, &testbed, &["--header", "Connection: close"]);
         until_counter(&node, "relays", 0);
         let relays = counter(&node, "relays_opened") - before;
         let expected = requests..=requests + 2 * CONNECTIONS;
@@ -170,12 +172,12 @@ fn wrk_sees_no_error_on_two_hundred_connections() {
 }
 
 /// Loads a site for a while; how many requests were answered.
-fn wrk(network: &Network, site: &str, options: &[&str]) -> u64 {
+fn wrk(network: &Network, testbed: &str, options: &[&str]) -> u64 {
     let mut wrk = network.client().command(program("wrk")).unwrap();
     wrk.args(["--threads", "2", "--duration", "3s", "--timeout", "60s"])
         .arg("--connections")
         .arg(CONNECTIONS.to_string());
-    let said = run(wrk.args(options).arg(site));
+    let said = run(wrk.args(options).arg(testbed));
     assert!(!said.contains("Socket errors"), "{said}");
     assert!(!said.contains("Non-2xx"), "{said}");
     let line = said
@@ -188,8 +190,9 @@ fn wrk(network: &Network, site: &str, options: &[&str]) -> u64 {
 /// Pictures on a page, over as many connections as a browser makes.
 const PICTURES: usize = 40;
 
+// promise: P1
 #[test]
-fn a_browser_that_is_run_through_a_node_loads_a_page() {
+fn browser_through_run() {
     let names = ["chromium", "chromium-headless-shell"];
     let Some(browser) = names.into_iter().find_map(super::program_if_any) else {
         eprintln!("there is no chromium on this host: no page was loaded by one");

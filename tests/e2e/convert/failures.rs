@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use posthaste_lab::network::Family;
 
-use crate::asking::{Asked, Heard, hear, listener, say_to, scene};
+use crate::requests::{Asked, Heard, fixture, hear, listener, say_to};
 use crate::support::{PORT, ended, firewall, talkative};
 
 use super::{connect, converter, message, server};
@@ -17,9 +17,10 @@ fn error(code: u8, value: u8) -> Heard {
     Heard::and_closed(&message(&[&[30, 1, code, value]]))
 }
 
+// promise: Q4
 #[test]
 fn a_refusal_is_error_96() {
-    let network = scene();
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for family in Family::ALL {
         let mut request = message(&[&connect(server(&network, family), &[])]);
@@ -32,9 +33,10 @@ fn a_refusal_is_error_96() {
     assert_eq!(ended(&asked.node, "upstream_refused"), 2);
 }
 
+// promise: Q4
 #[test]
-fn an_icmp_error_is_error_97_with_its_code() {
-    let network = scene();
+fn icmp_error_is_error_97() {
+    let network = fixture();
     talkative(network.nodes());
     let asked = Asked::start(&network, &converter(&network));
     let cases: [(Family, &[(&str, u8)]); 2] = [
@@ -73,9 +75,10 @@ fn an_icmp_error_is_error_97_with_its_code() {
 }
 
 /// What the node's own kernel says to it is as good as what a router says.
+// promise: Q4
 #[test]
-fn a_route_that_refuses_is_error_97_with_its_code() {
-    let network = scene();
+fn route_error_is_error_97() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for (family, kind, to, code) in [
         (Family::V4, "unreachable", "10.200.0.1", 1),
@@ -97,9 +100,10 @@ fn a_route_that_refuses_is_error_97_with_its_code() {
     assert_eq!(ended(&asked.node, "upstream_unreachable"), 6);
 }
 
+// promise: Q4
 #[test]
-fn silence_is_error_65_when_the_rule_has_waited_long_enough() {
-    let network = scene();
+fn silence_is_error_65() {
+    let network = fixture();
     let config = converter(&network) + "[defaults.timeouts]\nconnect = \"300ms\"\n";
     let asked = Asked::start(&network, &config);
     let silence = format!("tcp dport {PORT} drop");
@@ -114,9 +118,10 @@ fn silence_is_error_65_when_the_rule_has_waited_long_enough() {
 }
 
 /// Nobody hears what becomes of the server, and nothing is left of the relay.
+// promise: Q4
 #[test]
-fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
-    let network = scene();
+fn client_gone_before_answer() {
+    let network = fixture();
     let config = converter(&network) + "[defaults.timeouts]\nconnect = \"1s\"\n";
     let asked = Asked::start(&network, &config);
     let silence = format!("tcp dport {PORT} drop");
@@ -134,11 +139,12 @@ fn a_client_that_goes_before_the_server_has_answered_leaves_nothing() {
 }
 
 /// Whoever does not stop is not listened to for ever.
+// promise: Q12
 #[test]
-fn a_client_that_goes_on_after_an_error_is_reset() {
+fn client_continues_after_error() {
     /// Far more than all buffers on the way hold.
     const BYTES: usize = 256 << 20;
-    let network = scene();
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for family in Family::ALL {
         let request = message(&[&connect(server(&network, family), &[])]);

@@ -8,7 +8,7 @@ use std::thread;
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::asking::{ASK_PORT, Asked, scene};
+use crate::requests::{ASK_PORT, Asked, fixture};
 use crate::support::{PORT, accept, ended, listen, until_ended};
 
 use super::converter;
@@ -38,7 +38,7 @@ fn curl(network: &Network, library: &str, family: Family, port: u16) -> Output {
 #[ignore = "runs only with POSTHASTE_LIBCONVERT=/path/to/libconvert_client.so"]
 fn libconvert_is_connected_and_refused() {
     let library = std::env::var(LIBRARY).unwrap_or_else(|_| panic!("{LIBRARY} is not set"));
-    let network = scene();
+    let network = fixture();
     for host in [network.client(), network.node(0)] {
         host.sysctl("net.ipv4.tcp_fastopen", "7").unwrap();
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::asking::{Asked, Heard, explicit, hear, listener, read, say_to, scene};
+use crate::requests::{Asked, Heard, explicit, fixture, hear, listener, read, say_to};
 use crate::support::{PORT, accept, add_address, listen};
 
 use super::{connect, message, server};
@@ -45,9 +45,10 @@ fn own_addresses(network: &Network, family: Family) -> [IpAddr; 3] {
     ]
 }
 
+// promise: Q7
 #[test]
-fn what_listens_at_the_nodes_own_addresses_is_reached_by_nobody() {
-    let network = scene();
+fn own_addresses_refused() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network, ALL, ""));
     let _service = listen(network.node(0), PORT);
     let mut count = 0;
@@ -63,9 +64,10 @@ fn what_listens_at_the_nodes_own_addresses_is_reached_by_nobody() {
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q7
 #[test]
-fn an_address_of_the_node_is_reached_if_it_is_allowed_by_itself() {
-    let network = scene();
+fn own_address_allowed_by_name() {
+    let network = fixture();
     let own = Family::ALL.map(|family| network.node_address(0, family));
     let allowed = format!("{ALL}, \"{}/32\", \"{}/128\"", own[0], own[1]);
     let _asked = Asked::start(&network, &config(&network, &allowed, ""));
@@ -76,9 +78,10 @@ fn an_address_of_the_node_is_reached_if_it_is_allowed_by_itself() {
     }
 }
 
+// promise: Q6
 #[test]
-fn the_text_of_the_configuration_is_the_cookie_that_clients_send() {
-    let network = scene();
+fn configured_cookie_text() {
+    let network = fixture();
     let text = "open-sesame";
     let extra = format!("cookie = \"{text}\"\n");
     let asked = Asked::start(&network, &config(&network, ALL, &extra));

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::asking::{Asked, Heard, explicit, hear, listener, read, say_to, scene};
+use crate::requests::{Asked, Heard, explicit, fixture, hear, listener, read, say_to};
 use crate::support::{
     PORT, Pair, accept, add_address, dial_from, listen, until, until_counter, until_ended,
 };
@@ -19,7 +19,7 @@ use super::{CONNECTED, connect, converter, message, server};
 
 /// Says something to a node over each family, and asserts what it answers and how it counts that.
 fn expect(request: impl Fn(&Network, Family) -> Vec<u8>, answer: &Heard, reason: &str) {
-    let network = scene();
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     expect_of(&network, &asked, request, answer, reason);
 }
@@ -64,6 +64,7 @@ fn good(network: &Network, family: Family) -> Vec<u8> {
     message(&[&connect(server(network, family), &[])])
 }
 
+// promise: Q5
 #[test]
 fn another_version_is_error_0() {
     let request = |network: &Network, family| {
@@ -74,8 +75,9 @@ fn another_version_is_error_0() {
     expect(request, &error(&[0, 1]), "malformed");
 }
 
+// promise: Q5
 #[test]
-fn a_tlv_that_cannot_be_read_is_error_1_and_echoed() {
+fn unreadable_tlv_is_error_1() {
     // A Connect TLV with a port and nothing else; one that runs over the end; one without a length.
     for broken in [[10, 1, 0, 80], [10, 9, 0, 80], [10, 0, 0, 80]] {
         let request = |_: &Network, _| message(&[&broken]);
@@ -84,21 +86,24 @@ fn a_tlv_that_cannot_be_read_is_error_1_and_echoed() {
     }
 }
 
+// promise: Q5
 #[test]
-fn a_tlv_that_comes_twice_is_error_1() {
+fn duplicate_tlv_is_error_1() {
     let info = [1, 1, 0, 0];
     let request = |_: &Network, _| message(&[&info, &info]);
     let answer = error(&[&[1, 0][..], &info].concat());
     expect(request, &answer, "malformed");
 }
 
+// promise: Q5
 #[test]
-fn a_request_for_nothing_is_error_1() {
+fn empty_request_is_error_1() {
     expect(|_, _| message(&[]), &error(&[1, 0]), "malformed");
 }
 
+// promise: Q5
 #[test]
-fn a_tlv_of_another_type_is_error_2_and_echoed() {
+fn unknown_tlv_is_error_2() {
     // Reserved, unknown, and one that converters send.
     for unsupported in [[0, 1, 0, 0], [99, 1, 0, 0], [20, 1, 0, 0]] {
         let request = |network: &Network, family| {
@@ -109,9 +114,10 @@ fn a_tlv_of_another_type_is_error_2_and_echoed() {
     }
 }
 
+// promise: Q5
 #[test]
-fn a_tcp_option_that_cannot_be_sent_is_error_33() {
-    let network = scene();
+fn forbidden_option_is_error_33() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for family in Family::ALL {
         // Fast Open, SACK, which is supported, and Multipath TCP.
@@ -123,34 +129,38 @@ fn a_tcp_option_that_cannot_be_sent_is_error_33() {
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q5
 #[test]
-fn the_authentication_option_is_error_33() {
+fn authentication_option_is_error_33() {
     let request =
         |network: &Network, family| message(&[&connect(server(network, family), &[29, 4, 1, 2])]);
     expect(request, &error(&[33, 29]), "malformed");
 }
 
+// promise: Q6
 #[test]
-fn a_client_that_is_not_listed_is_error_32() {
-    let network = scene();
+fn unlisted_client_is_error_32() {
+    let network = fixture();
     let config = "[node]\nid = 1\n[access]\nclients = [\"192.0.2.0/24\"]\n\
                   destinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
     let asked = Asked::start(&network, &format!("{config}{}", explicit(&network, 0)));
-    expect_of(&network, &asked, good, &error(&[32, 0]), "stranger");
+    expect_of(&network, &asked, good, &error(&[32, 0]), "unauthorized");
 }
 
+// promise: Q6
 #[test]
-fn a_flow_that_a_rule_rejects_is_error_32() {
-    let network = scene();
+fn rejected_flow_is_error_32() {
+    let network = fixture();
     let config =
         converter(&network) + "[[rule]]\nname = \"no\"\naction = \"reject\"\nports = [80]\n";
     let asked = Asked::start(&network, &config);
     expect_of(&network, &asked, good, &error(&[32, 0]), "rule");
 }
 
+// promise: Q7
 #[test]
-fn what_no_connection_can_end_at_is_error_1() {
-    let network = scene();
+fn impossible_destination_is_error_1() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for (count, ip) in (1..).zip([
         "127.0.0.1",
@@ -174,9 +184,10 @@ fn what_no_connection_can_end_at_is_error_1() {
 }
 
 /// The server's addresses are private, and allowed by name: others like it are not.
+// promise: Q7
 #[test]
-fn a_destination_that_is_not_for_the_public_is_error_32() {
-    let network = scene();
+fn denied_destination_is_error_32() {
+    let network = fixture();
     let allowed = Family::ALL.map(|family| format!("\"{}\"", network.server_address(family)));
     let config = format!(
         "[node]\nid = 1\n[access]\nclients = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
@@ -222,8 +233,9 @@ fn a_destination_that_is_not_for_the_public_is_error_32() {
 }
 
 /// An address that the node's own sockets listen on, allowed or not, is no way to its listeners.
+// promise: Q5
 #[test]
-fn what_is_not_convert_is_reset_without_a_word() {
+fn non_convert_reset() {
     let http = |_: &Network, _| b"GET / HTTP/1.1\r\nHost: node\r\n\r\n".to_vec();
     let wrong_magic = |network: &Network, family| {
         let mut request = good(network, family);
@@ -236,9 +248,10 @@ fn what_is_not_convert_is_reset_without_a_word() {
     expect(no_length, &Heard::only_a_reset(), "malformed");
 }
 
+// promise: Q12
 #[test]
-fn a_client_that_ends_within_its_request_is_let_go() {
-    let network = scene();
+fn client_ends_within_request() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     for family in Family::ALL {
         let request = good(&network, family);
@@ -256,9 +269,10 @@ fn a_client_that_ends_within_its_request_is_let_go() {
 }
 
 /// Five seconds for all of it, not for each byte.
+// promise: Q12
 #[test]
-fn a_client_that_is_slow_is_reset() {
-    let network = scene();
+fn slow_client_reset() {
+    let network = fixture();
     let asked = Asked::start(&network, &converter(&network));
     let begin = Instant::now();
     thread::scope(|scope| {
@@ -287,9 +301,10 @@ fn a_client_that_is_slow_is_reset() {
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q6
 #[test]
-fn a_cookie_is_asked_for_where_clients_must_prove_their_address() {
-    let network = scene();
+fn cookie_required() {
+    let network = fixture();
     let all = "[\"10.0.0.0/8\", \"fd00::/8\"]";
     let config = format!(
         "[node]\nid = 1\n[access]\nclients = {all}\ndestinations = {all}\ncookies = true\n{}",
@@ -297,8 +312,8 @@ fn a_cookie_is_asked_for_where_clients_must_prove_their_address() {
     );
     let asked = Asked::start(&network, &config);
     let servers = listen(network.server(), PORT);
-    let strangers = ["10.100.0.9", "fd00:100::9"];
-    for (count, (family, stranger)) in (1..).zip(Family::ALL.into_iter().zip(strangers)) {
+    let unauthorized = ["10.100.0.9", "fd00:100::9"];
+    for (count, (family, unauthorized)) in (1..).zip(Family::ALL.into_iter().zip(unauthorized)) {
         let node = listener(&network, 0, family);
         let mut client = say_to(&network, node, &good(&network, family));
         let heard = hear(&mut client);
@@ -320,9 +335,9 @@ fn a_cookie_is_asked_for_where_clients_must_prove_their_address() {
         let mut client = say_to(&network, node, &with(&wrong));
         assert_eq!(hear(&mut client), error(&[32, 0]), "a wrong cookie");
         // Another address has another cookie.
-        let stranger: std::net::IpAddr = stranger.parse().unwrap();
-        add_address(network.client(), stranger);
-        let from = SocketAddr::new(stranger, 0);
+        let unauthorized: std::net::IpAddr = unauthorized.parse().unwrap();
+        add_address(network.client(), unauthorized);
+        let from = SocketAddr::new(unauthorized, 0);
         let mut client = dial_from(network.client(), from, node).unwrap();
         client.write_all(&with(cookie)).unwrap();
         assert_eq!(hear(&mut client), error(&[32, 0]), "another's cookie");

@@ -7,8 +7,8 @@ use std::thread;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 
-use crate::asking::{Asked, listener, read, scene};
 use crate::capture::Capture;
+use crate::requests::{Asked, fixture, listener, read};
 use crate::support::{
     PORT, Pair, SOON, accept, counter, firewall, kernel_counter, listen, remove_firewall,
     tcp_socket, until, until_ended,
@@ -35,10 +35,11 @@ fn fast_open(host: &Namespace, bits: u8) {
 }
 
 /// With bit 2 on at the node its kernel takes what the SYN carries, else the client sends it again.
+// promise: Q1
 #[test]
-fn a_request_in_the_syn_is_granted() {
+fn request_in_syn() {
     for (bits, taken) in [(3, 1), (1, 0)] {
-        let network = scene();
+        let network = fixture();
         // The client wants no cookie.
         fast_open(network.client(), 5);
         fast_open(network.node(0), bits);
@@ -67,9 +68,10 @@ fn a_request_in_the_syn_is_granted() {
 }
 
 /// A SYN proves nothing: its sender may be anybody.
+// promise: Q2
 #[test]
-fn a_request_in_the_syn_waits_for_the_handshake() {
-    let network = scene();
+fn request_in_syn_waits() {
+    let network = fixture();
     fast_open(network.client(), 5);
     fast_open(network.node(0), 3);
     let asked = Asked::start(&network, &converter(&network));

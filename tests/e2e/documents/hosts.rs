@@ -211,7 +211,7 @@ impl<'a> Hosts<'a> {
         let mut process = Process::spawn(&format!("{service} on {host}"), command).unwrap();
         process
             .wait_until("word that it is ready", SOON, |process| {
-                process.stdout().contains("msg=ready")
+                process.stdout().contains("is ready\"")
             })
             .unwrap();
         self.services.push(process);

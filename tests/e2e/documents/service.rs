@@ -73,8 +73,9 @@ fn is_held(name: &str) -> bool {
     caps::has_cap(None, CapSet::Permitted, capability).unwrap()
 }
 
+// promise: W7
 #[test]
-fn the_units_name_programs_that_are_there_and_systemd_takes_them() {
+fn units_are_valid() {
     let root = Scratch::new().unwrap();
     let prefix = root.path().display().to_string();
     let made = Command::new("make")

@@ -8,8 +8,8 @@ use posthaste_lab::network::Family;
 use posthaste_lab::process::wait_until;
 use serde_json::Value;
 
+use super::fixture::{CHAIN, Fixture, NUMBERS, Settings};
 use super::opened;
-use super::scene::{CHAIN, NUMBERS, Scene, Settings};
 use super::visitors::Visitors;
 use crate::support::{Pair, SOON, counter, until};
 
@@ -30,18 +30,18 @@ fn settings(hops: Family, clocks: &[(NodeNumber, &WrongClock)]) -> Settings {
 }
 
 /// Waits until a node has measured its clock to be off by so much. The machine may be slow.
-fn until_off(scene: &Scene, number: NodeNumber, ahead_ms: i64) {
+fn until_off(fixture: &Fixture, number: NodeNumber, ahead_ms: i64) {
     let wanted = ahead_ms as f64 / 1e3;
     let mut last = None;
     let reached = wait_until("an offset", SOON, || {
-        last = scene.metric(number, OFFSET);
+        last = fixture.metric(number, OFFSET);
         last.is_some_and(|offset| (offset - wanted).abs() < 5.0)
     });
     assert!(reached.is_ok(), "node {number}: {last:?}, not {wanted}");
 }
 
 /// No request and no probe was refused for the time it was made.
-fn check_nothing_refused(scene: &Scene) {
+fn check_nothing_refused(fixture: &Fixture) {
     for number in NUMBERS {
         for name in [
             "posthaste_requests_denied_total{reason=\"clock\"}",
@@ -49,7 +49,7 @@ fn check_nothing_refused(scene: &Scene) {
             "posthaste_hops_refused_for_clock_total",
         ] {
             assert_eq!(
-                scene.metric(number, name),
+                fixture.metric(number, name),
                 Some(0.0),
                 "node {number} {name}"
             );
@@ -58,9 +58,9 @@ fn check_nothing_refused(scene: &Scene) {
 }
 
 /// Waits until all whom a node measures have answered its probes.
-fn until_probed(scene: &Scene, number: NodeNumber) {
+fn until_probed(fixture: &Fixture, number: NodeNumber) {
     until("answers to probes", || {
-        let links = scene.node(number).admin_json("links").unwrap();
+        let links = fixture.node(number).admin_json("links").unwrap();
         let links = links["links"].as_array().unwrap();
         let is_fine = |link: &Value| link["state"] == "up" && link["answers"].as_u64() >= Some(3);
         links.len() == NUMBERS.len() - 1 && links.iter().all(is_fine)
@@ -68,58 +68,60 @@ fn until_probed(scene: &Scene, number: NodeNumber) {
 }
 
 /// Waits until flows of one have gone over hops that waited, and over some that were opened for them.
-fn until_cold_and_warm(scene: &Scene) {
+fn until_cold_and_warm(fixture: &Fixture) {
     until("cold and warm hops", || {
         Family::ALL
             .iter()
-            .for_each(|family| assert_eq!(scene.carry(*family), CHAIN));
-        let count = |name| counter(scene.node(1), name);
+            .for_each(|family| assert_eq!(fixture.carry(*family), CHAIN));
+        let count = |name| counter(fixture.node(1), name);
         count("hops_cold") > 0 && count("hops_warm") > 0
     });
 }
 
-fn lines(scene: &Scene, number: NodeNumber, words: &str) -> usize {
-    let log = scene.node(number).log();
+fn lines(fixture: &Fixture, number: NodeNumber, words: &str) -> usize {
+    let log = fixture.node(number).log();
     log.iter().filter(|line| line.contains(words)).count()
 }
 
 /// Of the first node in a chain and of one in its middle, ahead and behind.
+// promise: S12
 #[test]
-fn a_node_with_a_wrong_clock_carries_flows_as_others_do() {
+fn wrong_clock_carries_flows() {
     for (hops, ahead_ms) in [(Family::V4, 90_000), (Family::V6, -HOUR_MS)] {
         for number in [1, 2] {
             let clock = WrongClock::new(ahead_ms);
-            let scene = Scene::start(&settings(hops, &[(number, &clock)]));
-            until_cold_and_warm(&scene);
-            check_nothing_refused(&scene);
-            until_off(&scene, number, ahead_ms);
-            until_off(&scene, 3, 0);
-            until("it is told", || lines(&scene, number, WRONG) == 1);
-            assert_eq!(lines(&scene, 3, WRONG), 0);
-            let status = scene.node(number).admin("status").unwrap();
+            let fixture = Fixture::start(&settings(hops, &[(number, &clock)]));
+            until_cold_and_warm(&fixture);
+            check_nothing_refused(&fixture);
+            until_off(&fixture, number, ahead_ms);
+            until_off(&fixture, 3, 0);
+            until("it is told", || lines(&fixture, number, WRONG) == 1);
+            assert_eq!(lines(&fixture, 3, WRONG), 0);
+            let status = fixture.node(number).admin("status").unwrap();
             assert!(status.contains("the controller's: WRONG"), "{status}");
             let place = usize::try_from(number - 1).unwrap();
             until("the controller knows", || {
-                let nodes = scene.site.document("/v1/nodes");
+                let nodes = fixture.testbed.document("/v1/nodes");
                 let offset = &nodes["nodes"][place]["clock_offset_seconds"];
                 let off = offset.as_f64().map(|offset| offset - ahead_ms as f64 / 1e3);
                 off.is_some_and(|off| off.abs() < 5.0)
             });
             NUMBERS
                 .iter()
-                .for_each(|number| until_probed(&scene, *number));
+                .for_each(|number| until_probed(&fixture, *number));
         }
     }
 }
 
+// promise: S13
 #[test]
-fn a_clock_that_is_set_while_a_node_runs_breaks_no_flow() {
+fn clock_set_while_running() {
     for hops in Family::ALL {
         let clocks = [1, 2].map(|number| (number, WrongClock::new(0)));
         let refs = clocks.each_ref().map(|(number, clock)| (*number, clock));
-        let scene = Scene::start(&settings(hops, &refs));
-        let mut open = opened(&scene);
-        let visitors = Visitors::come(&scene.network);
+        let fixture = Fixture::start(&settings(hops, &refs));
+        let mut open = opened(&fixture);
+        let visitors = Visitors::come(&fixture.network);
         let right = "the clock of this host is the controller's again";
         for (ahead_ms, said, count) in [
             (HOUR_MS, WRONG, 1),
@@ -129,67 +131,69 @@ fn a_clock_that_is_set_while_a_node_runs_breaks_no_flow() {
             for (number, clock) in &clocks {
                 clock.set(ahead_ms);
                 visitors.until_more(5);
-                until_off(&scene, *number, ahead_ms);
-                until("it is told", || lines(&scene, *number, said) == count);
+                until_off(&fixture, *number, ahead_ms);
+                until("it is told", || lines(&fixture, *number, said) == count);
             }
             open.iter_mut().for_each(Pair::check);
         }
         visitors.go();
-        until_cold_and_warm(&scene);
+        until_cold_and_warm(&fixture);
         open.iter_mut().for_each(Pair::check);
-        check_nothing_refused(&scene);
+        check_nothing_refused(&fixture);
     }
 }
 
+// promise: S14
 #[test]
-fn the_time_is_kept_for_a_start_without_the_controller() {
+fn clock_kept_for_restart() {
     let clock = WrongClock::new(-HOUR_MS);
-    let mut scene = Scene::start(&settings(Family::V4, &[(1, &clock)]));
-    until_off(&scene, 1, -HOUR_MS);
-    scene.site.end(Signal::SIGKILL);
-    scene.stop_node(1);
+    let mut fixture = Fixture::start(&settings(Family::V4, &[(1, &clock)]));
+    until_off(&fixture, 1, -HOUR_MS);
+    fixture.testbed.end(Signal::SIGKILL);
+    fixture.stop_node(1);
     clock.set(2 * HOUR_MS);
-    scene.start_node(1);
-    until_cold_and_warm(&scene);
-    check_nothing_refused(&scene);
-    until_off(&scene, 1, 2 * HOUR_MS);
-    assert_eq!(scene.following(1)["joined"], false);
+    fixture.start_node(1);
+    until_cold_and_warm(&fixture);
+    check_nothing_refused(&fixture);
+    until_off(&fixture, 1, 2 * HOUR_MS);
+    assert_eq!(fixture.following(1)["connected"], false);
 }
 
 /// It is set back while it runs and while it does not, and on; nodes come again meanwhile.
+// promise: S15
 #[test]
-fn a_controller_whose_clock_is_set_disturbs_nobody() {
+fn controllers_clock_set() {
     let clock = WrongClock::new(HOUR_MS);
-    let mut scene = Scene::start(&settings(Family::V6, &[(0, &clock)]));
+    let mut fixture = Fixture::start(&settings(Family::V6, &[(0, &clock)]));
     NUMBERS
         .iter()
-        .for_each(|number| until_off(&scene, *number, -HOUR_MS));
+        .for_each(|number| until_off(&fixture, *number, -HOUR_MS));
     clock.set(0);
-    scene.stop_node(2);
-    scene.start_node(2);
-    scene.until_carried(&CHAIN);
-    let mut open = opened(&scene);
-    let visitors = Visitors::come(&scene.network);
-    scene.site.end(Signal::SIGTERM);
+    fixture.stop_node(2);
+    fixture.start_node(2);
+    fixture.until_carried(&CHAIN);
+    let mut open = opened(&fixture);
+    let visitors = Visitors::come(&fixture.network);
+    fixture.testbed.end(Signal::SIGTERM);
     clock.set(-24 * HOUR_MS);
-    scene.site.start();
+    fixture.testbed.start();
     until("all are there again", || {
         NUMBERS
             .iter()
-            .all(|number| scene.following(*number)["joined"] == true)
+            .all(|number| fixture.following(*number)["connected"] == true)
     });
     visitors.until_more(20);
-    scene.until_carried(&CHAIN);
+    fixture.until_carried(&CHAIN);
     clock.set(24 * HOUR_MS);
     visitors.until_more(20);
     NUMBERS
         .iter()
-        .for_each(|number| until_off(&scene, *number, -HOUR_MS));
-    until_cold_and_warm(&scene);
+        .for_each(|number| until_off(&fixture, *number, -HOUR_MS));
+    until_cold_and_warm(&fixture);
     visitors.go();
     open.iter_mut().for_each(Pair::check);
-    check_nothing_refused(&scene);
-    let page = scene.site.ask("GET /metrics", None, "").1;
+    check_nothing_refused(&fixture);
+    let page = fixture.testbed.ask("GET /metrics", None, "").1;
     let name = "posthaste_controller_time_offset_seconds ";
     let offset = page.lines().find_map(|line| line.strip_prefix(name));
     let offset: f64 = offset.unwrap().parse().unwrap();

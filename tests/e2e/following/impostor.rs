@@ -9,10 +9,10 @@ use std::time::Instant;
 use posthaste_control::frame::{self, LENGTH_BYTES};
 use posthaste_control::identity::Identity;
 use posthaste_control::message::{ToController, ToNode, VERSION, Welcome};
-use posthaste_control::tls::{self, Guests};
+use posthaste_control::tls::{self, AllowedKeys};
 use rustls::{ServerConnection, StreamOwned};
 
-use crate::controller::site::{STREAMS, Site, identity};
+use crate::controller::testbed::{STREAMS, Testbed, identity};
 use crate::support::{SOON, accept, listen_at};
 
 /// The stream of the node that came.
@@ -23,15 +23,15 @@ pub(super) struct Impostor {
 impl Impostor {
     /// Takes the place of a controller that does not run any more, and lets node 1 in. Returns what it
     /// said first, too.
-    pub(super) fn await_one(site: &Site) -> (Self, ToController) {
-        let listener = listen_at(&site.host, (Ipv6Addr::UNSPECIFIED, STREAMS).into());
-        let secret = std::fs::read_to_string(site.path("controller.key")).unwrap();
+    pub(super) fn await_one(testbed: &Testbed) -> (Self, ToController) {
+        let listener = listen_at(&testbed.host, (Ipv6Addr::UNSPECIFIED, STREAMS).into());
+        let secret = std::fs::read_to_string(testbed.path("controller.key")).unwrap();
         let me = Identity::from_hex(secret.trim()).unwrap();
         let deadline = Instant::now() + SOON;
         while Instant::now() < deadline {
-            let guests = Guests::default();
-            guests.set(vec![identity(1).public()]);
-            let config = Arc::new(tls::server(&me, guests));
+            let allowed_keys = AllowedKeys::default();
+            allowed_keys.set(vec![identity(1).public()]);
+            let config = Arc::new(tls::server(&me, allowed_keys));
             let (socket, _) = accept(&listener);
             let connection = ServerConnection::new(config).unwrap();
             let mut impostor = Self {
@@ -41,8 +41,8 @@ impl Impostor {
             if let Ok(hello) = impostor.receive() {
                 impostor.say(&ToNode::Welcome(Welcome {
                     version: VERSION,
-                    life_s: 900,
-                    alive_s: 60,
+                    ttl_s: 900,
+                    keepalive_s: 60,
                 }));
                 return (impostor, hello);
             }

@@ -3,22 +3,23 @@
 
 use posthaste_lab::network::Family;
 
+use super::fixture::{CHAIN, Fixture, HOP, NUMBERS, Settings};
 use super::opened;
-use super::scene::{CHAIN, HOP, NUMBERS, Scene, Settings};
 use super::visitors::Visitors;
 use crate::payload;
 use crate::support::{PORT, Pair, counter, listen, target, until};
 use crate::watch::outcomes;
 
+// promise: S1
 #[test]
-fn flows_take_the_chain_of_the_plan_and_both_ends_see_what_they_should() {
+fn flows_take_planned_chain() {
     for hops in Family::ALL {
-        let scene = Scene::start(&Settings::of(hops));
-        let network = &scene.network;
+        let fixture = Fixture::start(&Settings::of(hops));
+        let network = &fixture.network;
         let server = listen(network.server(), PORT);
         for family in Family::ALL {
-            let (mut pair, carriers) = scene.open(family, &server);
-            assert_eq!(carriers, CHAIN);
+            let (mut pair, encapsulations) = fixture.open(family, &server);
+            assert_eq!(encapsulations, CHAIN);
             let egress = network.calling_address(1, family);
             assert_eq!(pair.seen_by_server().ip(), egress);
             let seen = pair.client.peer_addr().unwrap();
@@ -32,20 +33,21 @@ fn flows_take_the_chain_of_the_plan_and_both_ends_see_what_they_should() {
     }
 }
 
+// promise: S2
 #[test]
-fn a_link_that_becomes_longer_moves_new_flows_and_no_others() {
+fn longer_link_moves_new_flows() {
     for hops in Family::ALL {
-        let scene = Scene::start(&Settings::of(hops));
-        let mut open = opened(&scene);
-        let visitors = Visitors::come(&scene.network);
-        scene.lengthen();
-        scene.until_carried(&HOP);
-        scene.shorten();
-        scene.until_carried(&CHAIN);
+        let fixture = Fixture::start(&Settings::of(hops));
+        let mut open = opened(&fixture);
+        let visitors = Visitors::come(&fixture.network);
+        fixture.lengthen();
+        fixture.until_carried(&HOP);
+        fixture.shorten();
+        fixture.until_carried(&CHAIN);
         visitors.go();
         open.iter_mut().for_each(Pair::check);
         for number in NUMBERS {
-            let node = scene.node(number);
+            let node = fixture.node(number);
             until("the end of the visits", || counter(node, "relays") == 2);
             let ended = outcomes(node);
             assert!(ended.keys().eq(["finished"]), "node {number}: {ended:?}");
@@ -55,19 +57,20 @@ fn a_link_that_becomes_longer_moves_new_flows_and_no_others() {
     }
 }
 
+// promise: S3
 #[test]
-fn a_link_that_ends_moves_new_flows_and_old_ones_go_on_when_it_is_back() {
+fn dead_link_moves_new_flows() {
     for hops in Family::ALL {
-        let scene = Scene::start(&Settings::of(hops));
-        let mut open = opened(&scene);
-        let three = Family::ALL.map(|family| scene.address(3, family));
-        scene.cut(2, &three);
-        scene.until_planned_without();
-        scene.until_carried(&HOP);
+        let fixture = Fixture::start(&Settings::of(hops));
+        let mut open = opened(&fixture);
+        let three = Family::ALL.map(|family| fixture.address(3, family));
+        fixture.cut(2, &three);
+        fixture.until_planned_without();
+        fixture.until_carried(&HOP);
         // Who only saw it lose would go on to count that.
-        scene.until_dead(2, 3);
-        scene.mend(2);
+        fixture.until_dead(2, 3);
+        fixture.mend(2);
         open.iter_mut().for_each(Pair::check);
-        scene.until_carried(&CHAIN);
+        fixture.until_carried(&CHAIN);
     }
 }

@@ -4,100 +4,104 @@
 use nix::sys::signal::Signal;
 use posthaste_lab::network::Family;
 
+use super::fixture::{CHAIN, Fixture, HOP, Settings};
 use super::opened;
-use super::scene::{CHAIN, HOP, Scene, Settings};
 use super::visitors::Visitors;
 use crate::support::{Pair, firewall, until};
 
+// promise: S6
 #[test]
-fn a_node_that_starts_without_its_controller_has_its_plan() {
-    let mut scene = Scene::start(&Settings::of(Family::V6));
-    scene.site.end(Signal::SIGKILL);
-    scene.stop_node(1);
-    scene.start_node(1);
+fn restart_without_controller() {
+    let mut fixture = Fixture::start(&Settings::of(Family::V6));
+    fixture.testbed.end(Signal::SIGKILL);
+    fixture.stop_node(1);
+    fixture.start_node(1);
     assert!(
         Family::ALL
             .iter()
-            .all(|family| scene.carry(*family) == CHAIN)
+            .all(|family| fixture.carry(*family) == CHAIN)
     );
     for number in [2, 3] {
-        scene.stop_node(number);
-        scene.start_node(number);
+        fixture.stop_node(number);
+        fixture.start_node(number);
     }
-    scene.until_carried(&CHAIN);
+    fixture.until_carried(&CHAIN);
 }
 
+// promise: S7
 #[test]
-fn a_node_that_is_cut_off_from_its_controller_goes_on_by_its_plan() {
-    let scene = Scene::start(&Settings::of(Family::V6));
-    let mut open = opened(&scene);
-    let visitors = Visitors::come(&scene.network);
-    scene.cut(1, &scene.controller());
-    until("it is missed", || state(&scene, 0) == "absent");
+fn cut_off_from_controller() {
+    let fixture = Fixture::start(&Settings::of(Family::V6));
+    let mut open = opened(&fixture);
+    let visitors = Visitors::come(&fixture.network);
+    fixture.cut(1, &fixture.controller());
+    until("it is missed", || state(&fixture, 0) == "absent");
     until("the others have planned without it", || {
-        scene.site.document("/v1/plan")["nodes"] == 2
+        fixture.testbed.document("/v1/plan")["nodes"] == 2
     });
     visitors.until_more(20);
     assert!(
         Family::ALL
             .iter()
-            .all(|family| scene.carry(*family) == CHAIN)
+            .all(|family| fixture.carry(*family) == CHAIN)
     );
-    scene.mend(1);
-    until("it is there again", || state(&scene, 0) == "connected");
-    scene.until_carried(&CHAIN);
+    fixture.mend(1);
+    until("it is there again", || state(&fixture, 0) == "connected");
+    fixture.until_carried(&CHAIN);
     visitors.go();
     open.iter_mut().for_each(Pair::check);
 }
 
+// promise: S7
 #[test]
-fn a_node_that_is_cut_off_from_all_is_done_without_until_it_is_back() {
-    let scene = Scene::start(&Settings::of(Family::V4));
-    let mut open = opened(&scene);
+fn cut_off_from_everything() {
+    let fixture = Fixture::start(&Settings::of(Family::V4));
+    let mut open = opened(&fixture);
     firewall(
-        scene.host(2),
+        fixture.host(2),
         "cut",
         &[("input", "drop"), ("output", "drop")],
     );
-    scene.until_planned_without();
-    scene.until_carried(&HOP);
-    scene.until_dead(2, 1);
-    scene.until_dead(2, 3);
-    scene.mend(2);
+    fixture.until_planned_without();
+    fixture.until_carried(&HOP);
+    fixture.until_dead(2, 1);
+    fixture.until_dead(2, 3);
+    fixture.mend(2);
     open.iter_mut().for_each(Pair::check);
-    scene.until_carried(&CHAIN);
+    fixture.until_carried(&CHAIN);
 }
 
+// promise: S8
 #[test]
-fn a_node_whose_key_is_taken_off_the_list_gets_no_new_flows_and_keeps_the_old_ones() {
-    let mut scene = Scene::start(&Settings::of(Family::V4));
-    let mut open = opened(&scene);
-    let visitors = Visitors::come(&scene.network);
-    scene.site.nodes = vec![1, 3];
-    scene.site.reload();
-    scene.until_carried(&HOP);
+fn removed_node_keeps_old_flows() {
+    let mut fixture = Fixture::start(&Settings::of(Family::V4));
+    let mut open = opened(&fixture);
+    let visitors = Visitors::come(&fixture.network);
+    fixture.testbed.nodes = vec![1, 3];
+    fixture.testbed.reload();
+    fixture.until_carried(&HOP);
     until("it is told", || {
-        let log = scene.node(2).log();
+        let log = fixture.node(2).log();
         log.iter()
-            .any(|line| line.contains("the controller says farewell"))
+            .any(|line| line.contains("controller closed the stream"))
     });
     open.iter_mut().for_each(Pair::check);
-    scene.site.nodes = vec![1, 2, 3];
-    scene.site.reload();
-    scene.until_carried(&CHAIN);
+    fixture.testbed.nodes = vec![1, 2, 3];
+    fixture.testbed.reload();
+    fixture.until_carried(&CHAIN);
     // The same while nobody is there to tell it.
-    scene.site.end(Signal::SIGKILL);
-    scene.site.nodes = vec![1, 3];
-    scene.site.write_config();
-    scene.site.start();
-    scene.until_carried(&HOP);
-    assert_eq!(scene.following(1)["members"], 1);
+    fixture.testbed.end(Signal::SIGKILL);
+    fixture.testbed.nodes = vec![1, 3];
+    fixture.testbed.write_config();
+    fixture.testbed.start();
+    fixture.until_carried(&HOP);
+    assert_eq!(fixture.following(1)["members"], 1);
     visitors.go();
     open.iter_mut().for_each(Pair::check);
 }
 
 /// How the controller sees a node, by its place.
-fn state(scene: &Scene, place: usize) -> String {
-    let nodes = scene.site.document("/v1/nodes");
+fn state(fixture: &Fixture, place: usize) -> String {
+    let nodes = fixture.testbed.document("/v1/nodes");
     nodes["nodes"][place]["state"].as_str().unwrap().to_owned()
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use posthaste_lab::network::Family;
 
-use super::scene::{CHAIN, Scene, Settings};
-use crate::asking::ASK_PORT;
+use super::fixture::{CHAIN, Fixture, Settings};
+use crate::requests::ASK_PORT;
 use crate::support::{PORT, Pair, SOON, firewall, listen};
 
 /// A client gives a flow up after so long.
@@ -17,17 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const LOST_MAX: u32 = 6;
 
 /// Has two say all that nodes say to each other, and none of the bytes of flows.
-fn swallow(scene: &Scene) {
+fn swallow(fixture: &Fixture) {
     let rule = format!("tcp sport {ASK_PORT} meta length > 300 drop\n");
-    firewall(scene.host(2), "cut", &[("output", &rule)]);
+    firewall(fixture.host(2), "cut", &[("output", &rule)]);
 }
 
 /// Asks the server for something, and waits for the answer.
-fn ask(scene: &Scene, family: Family, server: &TcpListener) -> io::Result<()> {
+fn ask(fixture: &Fixture, family: Family, server: &TcpListener) -> io::Result<()> {
     let Pair {
         mut client,
         server: mut serving,
-    } = Pair::open(&scene.network, family, server);
+    } = Pair::open(&fixture.network, family, server);
     client.write_all(&[1; 100])?;
     serving.set_read_timeout(Some(SOON))?;
     serving.read_exact(&mut [0; 100])?;
@@ -36,26 +36,29 @@ fn ask(scene: &Scene, family: Family, server: &TcpListener) -> io::Result<()> {
     client.read_exact(&mut [0; 5000])
 }
 
+// promise: S16
 #[test]
-fn flows_leave_a_node_that_swallows_bytes_though_its_links_are_fine() {
+fn swallowing_node_avoided() {
     for hops in Family::ALL {
-        let scene = Scene::start(&Settings::of(hops));
-        let server = listen(scene.network.server(), PORT + 1);
-        swallow(&scene);
+        let fixture = Fixture::start(&Settings::of(hops));
+        let server = listen(fixture.network.server(), PORT + 1);
+        swallow(&fixture);
         let (mut lost, begin) = (0, Instant::now());
-        while ask(&scene, Family::V4, &server).is_err() {
+        while ask(&fixture, Family::V4, &server).is_err() {
             lost += 1;
             assert!(lost <= LOST_MAX, "{lost} in {:?}", begin.elapsed());
         }
         // The chain is left alone for all, and not only where it was found out.
-        ask(&scene, Family::V6, &server).unwrap();
+        ask(&fixture, Family::V6, &server).unwrap();
         assert!(lost > 0, "two swallows");
-        let silent = scene.metric(1, "posthaste_chains_silent_total");
+        let silent = fixture.metric(1, "posthaste_chains_silent_total");
         assert!(silent >= Some(1.0), "{silent:?}");
         // Others would plan with it all the same, since nobody believes one node of another.
-        let explained = scene.site.document("/v1/explain?from=n1&to=n3&bytes=65536");
-        assert!(!explained["ways"][0]["chain"].is_null(), "{explained:#}");
-        scene.mend(2);
-        scene.until_carried(&CHAIN);
+        let explained = fixture
+            .testbed
+            .document("/v1/explain?from=n1&to=n3&bytes=65536");
+        assert!(!explained["routes"][0]["chain"].is_null(), "{explained:#}");
+        fixture.mend(2);
+        fixture.until_carried(&CHAIN);
     }
 }

@@ -105,13 +105,13 @@ fn ask(mut stream: TcpStream, seed: u64) -> io::Result<()> {
 }
 
 fn serve(listener: &TcpListener, closed: &AtomicBool) {
-    let mut guests = Vec::new();
-    while !closed.load(Ordering::Relaxed) || !guests.iter().all(JoinHandle::is_finished) {
+    let mut allowed_keys = Vec::new();
+    while !closed.load(Ordering::Relaxed) || !allowed_keys.iter().all(JoinHandle::is_finished) {
         match listener.accept() {
-            Ok((stream, _)) => guests.push(thread::spawn(move || answer(stream))),
+            Ok((stream, _)) => allowed_keys.push(thread::spawn(move || answer(stream))),
             Err(_) => thread::sleep(std::time::Duration::from_millis(1)),
         }
-        guests.retain(|guest| !guest.is_finished());
+        allowed_keys.retain(|allowed_key| !allowed_key.is_finished());
     }
 }
 

@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use posthaste_lab::network::{Family, Network};
 use socket2::{Domain, Socket, Type};
 
-use crate::asking::{Asked, hear, listener, read, scene};
+use crate::requests::{Asked, fixture, hear, listener, read};
 use crate::support::{PORT, accept, add_address, counter, dial, dial_from, listen, until};
 
 use super::{Draft, config};
@@ -99,7 +99,7 @@ fn is_served(network: &Network, family: Family, from: IpAddr) -> Duration {
 fn is_served_meanwhile(sources: impl Fn(Family, usize) -> IpAddr + Send + Sync, from: [IpAddr; 2]) {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let network = scene();
+    let network = fixture();
     own_whole_networks(&network);
     for from in from {
         add_address(network.client(), from);
@@ -131,21 +131,24 @@ fn is_served_meanwhile(sources: impl Fn(Family, usize) -> IpAddr + Send + Sync, 
     }
 }
 
+// promise: Q12
 #[test]
-fn a_flood_from_one_source_leaves_places_for_others() {
+fn flood_from_one_source() {
     let others = Family::ALL.map(|family| source(family, 7, 7));
     is_served_meanwhile(|family, number| source(family, 1, number), others);
 }
 
+// promise: Q12
 #[test]
-fn a_flood_from_many_sources_leaves_places_for_those_that_speak() {
+fn flood_from_many_sources() {
     let others = Family::ALL.map(|family| source(family, 7, 7));
     is_served_meanwhile(|family, number| source(family, number, number), others);
 }
 
+// promise: Q12
 #[test]
-fn silent_connections_of_one_source_are_bounded_and_time_out() {
-    let network = scene();
+fn silent_connections_bounded() {
+    let network = fixture();
     let config = config(&network).replace("workers = 2", "workers = 1");
     let asked = Asked::start(&network, &config);
     for (count, family) in (1..).zip(Family::ALL) {

@@ -6,10 +6,10 @@ use std::net::TcpStream;
 
 use posthaste_lab::network::{Family, Network};
 use posthaste_wire::Progress;
-use posthaste_wire::hop::{Dialer, Dialing, PROVED, ping, pong};
-use posthaste_wire::seal::Key;
+use posthaste_wire::auth::Key;
+use posthaste_wire::hop::{Dialer, Dialing, VALIDATED, ping, pong};
 
-use crate::asking::{Asked, Heard, hear, listener, read, say_to, scene};
+use crate::requests::{Asked, Heard, fixture, hear, listener, read, say_to};
 use crate::support::{PORT, Pair, accept, listen, until_ended};
 
 use super::{Draft, KEY_ID, ME, PEER, config, expect, id, key, nonce, unix_ms, until_logged};
@@ -28,30 +28,33 @@ fn dial_hop(network: &Network, family: Family) -> (TcpStream, Dialer, Vec<u8>) {
     let mut stream = say_to(network, listener(network, 0, family), dialing.hello());
     let hello = dialing.hello().to_vec();
     let Ok(Progress::Done { value, .. }) = dialing.feed(&read(&mut stream, CHALLENGE)) else {
-        panic!("the node proves itself");
+        panic!("the node is validated");
     };
     stream.write_all(&value.response).unwrap();
     let said = [hello, value.response.to_vec()].concat();
     (stream, Dialer::new(value.session), said)
 }
 
+// promise: Q10
 #[test]
-fn the_nodes_own_number_is_refused() {
-    let network = scene();
+fn own_node_id_refused() {
+    let network = fixture();
     let reset = Heard::only_a_reset();
     expect(&network, "malformed", &reset, |_| hello(ME, KEY_ID));
 }
 
+// promise: Q10
 #[test]
 fn an_unknown_number_is_refused() {
-    let network = scene();
+    let network = fixture();
     let reset = Heard::only_a_reset();
     expect(&network, "malformed", &reset, |_| hello(PEER + 5, KEY_ID));
 }
 
+// promise: Q10
 #[test]
 fn an_unknown_key_is_refused() {
-    let network = scene();
+    let network = fixture();
     let reset = Heard::only_a_reset();
     expect(&network, "malformed", &reset, |_| hello(PEER, KEY_ID + 1));
 }
@@ -65,9 +68,10 @@ fn refused_after_challenge(network: &Network, asked: &Asked, mut stream: TcpStre
     until_logged(asked, from, "malformed");
 }
 
+// promise: Q10
 #[test]
-fn who_does_not_know_the_key_is_refused() {
-    let network = scene();
+fn wrong_key_refused() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let mut stream = say_to(
@@ -82,9 +86,10 @@ fn who_does_not_know_the_key_is_refused() {
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q10
 #[test]
-fn an_overheard_handshake_is_worth_nothing() {
-    let network = scene();
+fn replayed_handshake_fails() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, _, overheard) = dial_hop(&network, family);
@@ -100,24 +105,26 @@ fn an_overheard_handshake_is_worth_nothing() {
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q10
 #[test]
-fn a_proof_without_a_flow_ends_the_hop() {
-    let network = scene();
+fn validation_without_flow() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, ..) = dial_hop(&network, family);
-        hop.write_all(&PROVED).unwrap();
+        hop.write_all(&VALIDATED).unwrap();
         refused_after_challenge(&network, &asked, hop, count);
     }
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q10
 #[test]
-fn a_flow_without_the_seal_of_the_hop_is_refused() {
-    let network = scene();
+fn flow_without_hop_tag() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
-        // The seal is the peer's, but of another hop.
+        // The authentication tag is the peer's, but of another hop.
         let (mut other, mut dialer, _) = dial_hop(&network, family);
         let connect = Draft::to_server(&network, family).connect;
         let open = dialer.open(&connect, unix_ms(), nonce()).unwrap();
@@ -130,15 +137,16 @@ fn a_flow_without_the_seal_of_the_hop_is_refused() {
     assert_eq!(asked.settle(), 0);
 }
 
+// promise: Q10
 #[test]
-fn a_ping_in_place_of_the_proof_ends_the_flow() {
-    let network = scene();
+fn ping_instead_of_validation() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     let _servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, mut dialer, _) = dial_hop(&network, family);
         let mut connect = Draft::to_server(&network, family).connect;
-        connect.proved = false;
+        connect.validated = false;
         let open = dialer.open(&connect, unix_ms(), nonce()).unwrap();
         hop.write_all(&open).unwrap();
         assert_eq!(read(&mut hop, 24)[..5], [4, 0, 0, 20, 0]);
@@ -150,21 +158,22 @@ fn a_ping_in_place_of_the_proof_ends_the_flow() {
 }
 
 /// After the flow is open its bytes are nobody's but the server's, whatever they look like.
+// promise: Q10
 #[test]
-fn what_looks_like_a_frame_within_a_flow_is_the_flows() {
-    let network = scene();
+fn frame_within_flow() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     let servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, mut dialer, _) = dial_hop(&network, family);
         let connect = Draft::to_server(&network, family).connect;
         let mut said = dialer.open(&connect, unix_ms(), nonce()).unwrap();
-        said.extend_from_slice(&PROVED);
+        said.extend_from_slice(&VALIDATED);
         said.extend_from_slice(&ping(1));
         hop.write_all(&said).unwrap();
         let (mut server, _) = accept(&servers);
         assert_eq!(read(&mut hop, 24)[..5], [4, 0, 0, 20, 0]);
-        assert_eq!(read(&mut server, 12), [&PROVED[..], &ping(1)].concat());
+        assert_eq!(read(&mut server, 12), [&VALIDATED[..], &ping(1)].concat());
         let mut pair = Pair {
             client: hop,
             server,
@@ -177,9 +186,10 @@ fn what_looks_like_a_frame_within_a_flow_is_the_flows() {
 }
 
 /// A key that both know, under which somebody else speaks.
+// promise: Q10
 #[test]
-fn another_key_does_not_get_past_the_challenge() {
-    let network = scene();
+fn wrong_key_at_challenge() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let wrong = Key::new([0x55; 32]);

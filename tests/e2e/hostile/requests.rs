@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests with a seal that are worth nothing, or ask for what a peer may not have either.
+//! Requests with an authentication tag that are worth nothing, or ask for what a peer may not have either.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
 
+use posthaste_wire::auth::Key;
 use posthaste_wire::header::LoopGuard;
 use posthaste_wire::hop::{Acceptor, Reply};
-use posthaste_wire::seal::Key;
 
 use posthaste_lab::network::Family;
 
-use crate::asking::{Asked, Heard, hear, listener, read, say_to, scene};
+use crate::requests::{Asked, Heard, fixture, hear, listener, read, say_to};
 use crate::support::{PORT, Pair, accept, listen, until_counter, until_ended};
 
 use super::{CHAIN, Draft, ME, config, expect, id};
@@ -20,9 +20,10 @@ fn reply(reply: Reply) -> Heard {
     Heard::and_closed(&Acceptor::reply(reply))
 }
 
+// promise: Q8
 #[test]
-fn a_request_counts_once_at_all_workers() {
-    let network = scene();
+fn request_counts_once() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     let servers = listen(network.server(), PORT);
     for (round, family) in (0..).zip(Family::ALL) {
@@ -45,40 +46,44 @@ fn a_request_counts_once_at_all_workers() {
     assert_eq!(asked.settle(), 2);
 }
 
+// promise: Q8
 #[test]
 fn another_key_is_no_ones() {
-    let network = scene();
-    expect(&network, "seal", &reply(Reply::Denied), |family| {
+    let network = fixture();
+    expect(&network, "auth", &reply(Reply::Denied), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.key = Key::new([0x55; 32]);
         draft.encode()
     });
 }
 
+// promise: Q8
 #[test]
-fn a_key_under_another_number_is_not_tried() {
-    let network = scene();
-    expect(&network, "seal", &reply(Reply::Denied), |family| {
+fn key_under_wrong_id() {
+    let network = fixture();
+    expect(&network, "auth", &reply(Reply::Denied), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.key_id += 1;
         draft.encode()
     });
 }
 
+// promise: Q8
 #[test]
-fn a_request_for_another_node_is_not_taken() {
-    let network = scene();
-    expect(&network, "seal", &reply(Reply::Denied), |family| {
+fn request_for_another_node() {
+    let network = fixture();
+    expect(&network, "auth", &reply(Reply::Denied), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.receiver = ME + 4;
         draft.encode()
     });
 }
 
+// promise: Q8
 #[test]
-fn a_request_whose_destination_was_changed_is_not_taken() {
-    let network = scene();
-    expect(&network, "seal", &reply(Reply::Denied), |family| {
+fn changed_destination_refused() {
+    let network = fixture();
+    expect(&network, "auth", &reply(Reply::Denied), |family| {
         let mut request = Draft::to_server(&network, family).encode();
         // The port in the Connect TLV.
         request[7] ^= 1;
@@ -86,9 +91,10 @@ fn a_request_whose_destination_was_changed_is_not_taken() {
     });
 }
 
+// promise: Q8
 #[test]
-fn a_request_of_long_ago_counts_no_more() {
-    let network = scene();
+fn old_request_refused() {
+    let network = fixture();
     expect(&network, "clock", &reply(Reply::Clock), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.made_ms -= 40_000;
@@ -96,9 +102,10 @@ fn a_request_of_long_ago_counts_no_more() {
     });
 }
 
+// promise: Q8
 #[test]
-fn a_request_from_the_future_does_not_count() {
-    let network = scene();
+fn future_request_refused() {
+    let network = fixture();
     expect(&network, "clock", &reply(Reply::Clock), |family| {
         let mut draft = Draft::to_server(&network, family);
         draft.made_ms += 3_600_000;
@@ -106,9 +113,10 @@ fn a_request_from_the_future_does_not_count() {
     });
 }
 
+// promise: Q9
 #[test]
-fn a_flow_that_began_here_does_not_pass_again() {
-    let network = scene();
+fn own_flow_returning() {
+    let network = fixture();
     expect(&network, "loop", &reply(Reply::TooManyHops), |family| {
         let mut draft = Draft::to_server(&network, family).by(CHAIN, 1);
         draft.connect.header.guard = Some(LoopGuard::new(id(ME)));
@@ -116,9 +124,10 @@ fn a_flow_that_began_here_does_not_pass_again() {
     });
 }
 
+// promise: Q9
 #[test]
-fn a_flow_that_has_come_too_far_is_not_passed_on() {
-    let network = scene();
+fn hop_limit_of_chains() {
+    let network = fixture();
     expect(&network, "loop", &reply(Reply::TooManyHops), |family| {
         let mut draft = Draft::to_server(&network, family).by(CHAIN, 1);
         let guard = draft.connect.header.guard.as_mut().unwrap();
@@ -127,10 +136,11 @@ fn a_flow_that_has_come_too_far_is_not_passed_on() {
     });
 }
 
+// promise: Q9
 #[test]
-fn a_label_that_leads_nowhere_is_named() {
+fn unknown_label_named() {
     for (chain, position) in [(CHAIN + 1, 1), (CHAIN, 3), (CHAIN, 0), (CHAIN, 255)] {
-        let network = scene();
+        let network = fixture();
         expect(&network, "label", &reply(Reply::UnknownLabel), |family| {
             let draft = Draft::to_server(&network, family);
             draft.by(chain, position).encode()
@@ -138,9 +148,10 @@ fn a_label_that_leads_nowhere_is_named() {
     }
 }
 
+// promise: Q7
 #[test]
-fn a_peer_gets_no_denied_destination_either() {
-    let network = scene();
+fn denied_destination_for_peer() {
+    let network = fixture();
     for destinations in [
         ["169.254.169.254", "64:ff9b::a9fe:a9fe"],
         ["192.168.0.1", "fe80::1"],
@@ -155,9 +166,10 @@ fn a_peer_gets_no_denied_destination_either() {
     }
 }
 
+// promise: Q5
 #[test]
 fn garbage_is_reset() {
-    let network = scene();
+    let network = fixture();
     let noise = [0x9e, 0x37, 0x79, 0xb9, 0x7f, 0x4a, 0x7c, 0x15];
     let reset = Heard::only_a_reset();
     expect(&network, "malformed", &reset, |_| noise.repeat(200));
@@ -167,9 +179,10 @@ fn garbage_is_reset() {
     });
 }
 
+// promise: Q12
 #[test]
-fn half_a_request_and_an_end_is_let_go() {
-    let network = scene();
+fn truncated_request() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     for family in Family::ALL {
         let request = Draft::to_server(&network, family).encode();
@@ -181,19 +194,20 @@ fn half_a_request_and_an_end_is_let_go() {
         }
     }
     until_counter(&asked.node, "explicit_connections", 6);
-    asked.until_denied(&network, "seal", 0);
+    asked.until_denied(&network, "auth", 0);
     assert_eq!(asked.settle(), 0);
 }
 
-/// Where the client of a flow is not proved, whoever asked has to say so before any byte.
+/// Where the client of a flow is not validated, whoever asked has to say so before any byte.
+// promise: Q11
 #[test]
-fn bytes_in_place_of_the_proof_end_the_flow() {
-    let network = scene();
+fn bytes_instead_of_validation() {
+    let network = fixture();
     let asked = Asked::start(&network, &config(&network));
     let _servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let mut draft = Draft::to_server(&network, family);
-        draft.connect.proved = false;
+        draft.connect.validated = false;
         let mut stream = say_to(&network, listener(&network, 0, family), &draft.encode());
         assert_eq!(read(&mut stream, 24), Acceptor::reply(Reply::Connected));
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();

@@ -11,12 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
-use posthaste_wire::seal::Key;
 use posthaste_wire::stamp::{self, ErrorEstimate, Probe, Reflection, Timestamp};
 
 use super::{OFTEN, link, member, pair, until_link};
-use crate::asking::start_all;
+use crate::requests::start_all;
 use crate::support::{SOON, firewall, until};
 
 /// The key of the two nodes.
@@ -49,7 +49,7 @@ fn start(network: &Network, family: Family, measure: &str) -> Vec<Node> {
 }
 
 /// A socket of the client, and the reflector of the first node.
-fn stranger(network: &Network, family: Family) -> (UdpSocket, SocketAddr) {
+fn unauthorized(network: &Network, family: Family) -> (UdpSocket, SocketAddr) {
     let local = SocketAddr::new(network.client_address(family), 0);
     let bind = || UdpSocket::bind(local);
     let socket = network.client().run_in(bind).unwrap();
@@ -82,28 +82,33 @@ fn until_refused(node: &Node, counts: &[(&str, u64)]) {
 fn expect_first_answer(socket: &UdpSocket, sequence: u32) {
     let mut bytes = [0; 512];
     let (length, _) = socket.recv_from(&mut bytes).unwrap();
-    assert_eq!(length, stamp::SEALED_BYTES, "no longer than its probe");
+    assert_eq!(
+        length,
+        stamp::AUTHENTICATED_BYTES,
+        "no longer than its probe"
+    );
     let read = Reflection::parse(&bytes[..length]).unwrap();
     assert!(read.is_of(&key()));
     assert_eq!(read.packet.probe.sequence, sequence);
 }
 
+// promise: L10
 #[test]
-fn forged_probes_are_refused_counted_and_logged() {
+fn forged_probes_refused() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     for family in Family::ALL {
         let nodes = start(&network, family, OFTEN);
-        let (socket, reflector) = stranger(&network, family);
+        let (socket, reflector) = unauthorized(&network, family);
         let wrong = stamp::key(&Key::new([9; 32]));
-        let whole = probe(1, now()).seal(&key());
-        let old = probe(1, now() - Duration::from_secs(120)).seal(&key());
-        let skewed = probe(1, now() + Duration::from_secs(120)).seal(&key());
+        let whole = probe(1, now()).auth(&key());
+        let old = probe(1, now() - Duration::from_secs(120)).auth(&key());
+        let skewed = probe(1, now() + Duration::from_secs(120)).auth(&key());
         let packets: [&[u8]; 7] = [
             b"?",
             &whole[..111],
             &whole[..44],
             &probe(1, now()).encode(),
-            &probe(1, now()).seal(&wrong),
+            &probe(1, now()).auth(&wrong),
             &old,
             &skewed,
         ];
@@ -111,13 +116,18 @@ fn forged_probes_are_refused_counted_and_logged() {
             socket.send_to(packet, reflector).unwrap();
         }
         socket
-            .send_to(&probe(7, now()).seal(&key()), reflector)
+            .send_to(&probe(7, now()).auth(&key()), reflector)
             .unwrap();
         expect_first_answer(&socket, 7);
         until_refused(
             &nodes[0],
-            // The first 44 bytes of a sealed probe have an error estimate of zero.
-            &[("malformed", 3), ("seal", 1), ("stale", 2), ("stranger", 1)],
+            // The first 44 bytes of an authenticated probe have an error estimate of zero.
+            &[
+                ("malformed", 3),
+                ("auth", 1),
+                ("stale", 2),
+                ("unauthorized", 1),
+            ],
         );
         let from = socket.local_addr().unwrap();
         until("lines in the log", || {
@@ -126,23 +136,24 @@ fn forged_probes_are_refused_counted_and_logged() {
                 let line = format!("msg=\"measuring packet refused\" from={from} reason={reason}");
                 log.iter().any(|one| one.contains(&line))
             };
-            ["malformed", "seal", "stale", "stranger"]
+            ["malformed", "auth", "stale", "unauthorized"]
                 .into_iter()
                 .all(said)
         });
     }
 }
 
+// promise: L11
 #[test]
-fn a_flood_is_answered_within_bounds_and_links_stay_up() {
+fn flood_answered_within_bounds() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     let nodes = start(&network, Family::V4, OFTEN);
     until_link(&nodes[0], "a measured link", |link| link["state"] == "up");
-    let (socket, reflector) = stranger(&network, Family::V4);
+    let (socket, reflector) = unauthorized(&network, Family::V4);
     socket.set_nonblocking(true).unwrap();
     let mut answers: u64 = 0;
     for sequence in 0..5_000 {
-        let packet = probe(sequence, now()).seal(&key());
+        let packet = probe(sequence, now()).auth(&key());
         match socket.send_to(&packet, reflector) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
@@ -160,15 +171,16 @@ fn a_flood_is_answered_within_bounds_and_links_stay_up() {
 }
 
 /// The answers of the true reflector are cut off. What others send in its place changes nothing.
+// promise: L10
 #[test]
-fn forged_answers_keep_no_link_alive() {
+fn forged_answers_ignored() {
     let network = pair(Link::delay(Duration::from_millis(5)));
     let nodes = start(&network, Family::V4, OFTEN);
     until_link(&nodes[0], "a measured link", |link| link["state"] == "up");
     let ports = source_ports(&network);
     assert_eq!(ports.len(), 4, "{ports:?}");
     firewall(network.node(1), "cut", &[("input", "iifname \"c0\" drop")]);
-    let (socket, _) = stranger(&network, Family::V4);
+    let (socket, _) = unauthorized(&network, Family::V4);
     let node = network.calling_address(0, Family::V4);
     let forge = |sequence: u32| {
         let mut sent = probe(sequence, now());
@@ -181,7 +193,7 @@ fn forged_answers_keep_no_link_alive() {
             probe: sent,
             ttl: 64,
         };
-        reflection.seal(&key())
+        reflection.auth(&key())
     };
     until("a dead link", || {
         for port in &ports {
@@ -206,8 +218,9 @@ fn source_ports(network: &Network) -> Vec<u16> {
     ports.filter(|port| *port != stamp::PORT).collect()
 }
 
+// promise: L11
 #[test]
-fn sources_that_are_named_are_answered_without_a_seal() {
+fn named_sources_without_tag() {
     let network = pair(Link::Veth);
     for family in Family::ALL {
         let measure = format!(
@@ -215,7 +228,7 @@ fn sources_that_are_named_are_answered_without_a_seal() {
             network.client_address(family)
         );
         let nodes = start(&network, family, &measure);
-        let (socket, reflector) = stranger(&network, family);
+        let (socket, reflector) = unauthorized(&network, family);
         let sent = probe(3, Duration::ZERO);
         socket.send_to(&sent.encode(), reflector).unwrap();
         let mut bytes = [0; 512];

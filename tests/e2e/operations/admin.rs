@@ -15,8 +15,9 @@ use crate::support::{
 };
 use crate::watch::wait_for_line;
 
+// promise: W2
 #[test]
-fn relays_are_listed_shown_and_killed() {
+fn relays_list_show_kill() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, "");
@@ -86,8 +87,9 @@ fn shown(node: &Node, id: &str) {
     }
 }
 
+// promise: W1
 #[test]
-fn the_status_names_what_there_is() {
+fn status_names_everything() {
     let network = line();
     let node = start(&network, "[node]\nworkers = 1\n");
     let status = node.status().unwrap();
@@ -126,8 +128,9 @@ fn summary(node: &Node) -> String {
     text
 }
 
+// promise: W8
 #[test]
-fn the_status_is_a_few_sentences_in_every_state() {
+fn status_sentences_every_state() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -164,8 +167,9 @@ fn the_status_is_a_few_sentences_in_every_state() {
     drop(other);
 }
 
+// promise: W2
 #[test]
-fn a_list_is_as_long_as_asked_for() {
+fn list_limit() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, "");
@@ -196,6 +200,7 @@ fn a_list_is_as_long_as_asked_for() {
     }
 }
 
+// promise: W2
 #[test]
 fn top_shows_who_moves_bytes() {
     let network = line();
@@ -236,8 +241,9 @@ fn top_shows_who_moves_bytes() {
     assert!(text.starts_with("posthaste ready: 2 relays"), "{text}");
 }
 
+// promise: H4
 #[test]
-fn a_second_node_does_not_start() {
+fn second_node_refused() {
     let network = line();
     let node = start(&network, "");
     let mut command = network.node(0).command(binary()).unwrap();
@@ -262,8 +268,9 @@ fn a_second_node_does_not_start() {
     assert_eq!(node.status().unwrap()["state"], "ready");
 }
 
+// promise: W5
 #[test]
-fn verbs_say_when_there_is_no_node() {
+fn verbs_without_node() {
     for words in [
         "status",
         "top --count 1",

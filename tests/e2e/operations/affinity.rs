@@ -61,8 +61,9 @@ fn worker_of(node: &Node, client: SocketAddr) -> usize {
     usize::try_from(id >> WORKER_SHIFT).expect("a small number")
 }
 
+// promise: H10
 #[test]
-fn whoever_connects_to_the_node_meets_the_worker_of_the_packets() {
+fn client_meets_packets_worker() {
     let network = line();
     let cpus = cpus();
     let workers = cpus.len();
@@ -86,8 +87,9 @@ fn whoever_connects_to_the_node_meets_the_worker_of_the_packets() {
     }
 }
 
+// promise: H10
 #[test]
-fn one_worker_for_each_cpu_stays_where_its_packets_are() {
+fn workers_stay_on_cpus() {
     let network = line();
     let cpus = cpus();
     let workers = cpus.len();

@@ -31,8 +31,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The name of the process that cleans up after a dead node.
 const GUARD: &str = "posthaste-guard";
 
+// promise: I4
 #[test]
-fn both_ends_of_open_relays_see_a_reset() {
+fn both_ends_reset() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let mut node = start(&network, "");
@@ -74,8 +75,9 @@ fn read_to_reset(stream: &mut TcpStream) {
     }
 }
 
+// promise: F2
 #[test]
-fn nothing_remains_of_a_killed_node() {
+fn killed_node_leaves_nothing() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -107,8 +109,9 @@ fn restart(network: &Network, former: &Node) -> Process {
     next
 }
 
+// promise: F5
 #[test]
-fn a_node_started_at_once_after_a_kill_relays() {
+fn restart_after_kill() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let mut node = start(&network, "");
@@ -123,8 +126,9 @@ fn a_node_started_at_once_after_a_kill_relays() {
     assert_eq!(installed(network.node(0)).len(), 6);
 }
 
+// promise: F1
 #[test]
-fn connections_go_direct_at_once_after_a_kill() {
+fn direct_after_kill() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {
@@ -145,13 +149,15 @@ fn connections_go_direct_at_once_after_a_kill() {
 
 /// A finished relay would leave a socket in TIME_WAIT with the addresses of client and server on
 /// the node, which would swallow packets of the next connection between the same ports.
+// promise: F1
 #[test]
-fn ports_of_finished_relays_work_after_a_kill() {
+fn finished_ports_after_kill() {
     ports_work_after(|node, _| node.kill().unwrap());
 }
 
+// promise: F4
 #[test]
-fn ports_of_finished_relays_work_after_a_kill_of_node_and_guard() {
+fn finished_ports_without_guard() {
     ports_work_after(|node, host| {
         // A node that runs would start another guard.
         send(node.process().pid(), Signal::SIGSTOP);
@@ -229,8 +235,9 @@ fn use_port(
     took
 }
 
+// promise: F3
 #[test]
-fn the_guard_acts_within_a_second() {
+fn guard_within_a_second() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -252,8 +259,9 @@ fn the_guard_acts_within_a_second() {
     assert!(shortest < Duration::from_secs(1), "{shortest:?}");
 }
 
+// promise: F2
 #[test]
-fn the_guard_ignores_what_is_meant_for_the_node() {
+fn guard_ignores_signals() {
     let network = line();
     let mut node = start(&network, "");
     let guard = process_named(network.node(0), GUARD).unwrap();
@@ -273,8 +281,9 @@ fn kill_guard(host: &Namespace) {
     });
 }
 
+// promise: F4
 #[test]
-fn a_guard_that_dies_is_told_of_and_started_again() {
+fn dead_guard_restarted() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -303,7 +312,7 @@ fn a_guard_that_dies_is_told_of_and_started_again() {
         let count = |words: &str| log.iter().filter(|line| line.contains(words)).count();
         count("level=error msg=\"the guard died\"") == 2
             && count("how=\"killed by SIGKILL\"") == 2
-            && count("msg=\"the guard was started again\"") == 2
+            && count("msg=\"the guard was restarted\"") == 2
     });
     // The third does what the first would have.
     let _unread = Family::ALL.map(|family| end_unread(&network, family, &listener));
@@ -318,8 +327,9 @@ fn a_guard_that_dies_is_told_of_and_started_again() {
     assert_nothing_left(host);
 }
 
+// promise: F4
 #[test]
-fn a_guard_that_was_started_again_lets_the_node_end_in_order() {
+fn restarted_guard_orderly_end() {
     let network = line();
     let host = network.node(0);
     let mut node = start(&network, "");
@@ -332,8 +342,9 @@ fn a_guard_that_was_started_again_lets_the_node_end_in_order() {
 }
 
 /// A service manager runs a node as nobody in particular, with some capabilities.
+// promise: F4
 #[test]
-fn a_node_without_root_starts_its_guard_again_too() {
+fn unprivileged_guard_restarted() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -353,8 +364,9 @@ fn send(pid: u32, signal: Signal) {
 }
 
 /// Without its guard a dead node leaves its rules; they harm nobody, and `teardown` removes them.
+// promise: F4
 #[test]
-fn teardown_does_the_work_of_a_killed_guard() {
+fn teardown_replaces_guard() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);

@@ -12,8 +12,9 @@ use super::METRICS;
 use crate::support::{PORT, Pair, SOON, binary, counter, expect_reset, line, listen, start, until};
 use crate::watch::{assert_nothing_left, http_get, relay_lines, wait_for_line};
 
+// promise: F6, W3
 #[test]
-fn open_relays_finish_and_new_flows_are_forwarded() {
+fn drain_finishes_relays() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -51,8 +52,9 @@ fn codes(node: &Node) -> Vec<String> {
     lines.iter().map(|line| line["code"].clone()).collect()
 }
 
+// promise: F6
 #[test]
-fn what_is_open_at_the_deadline_is_reset() {
+fn drain_deadline_resets() {
     let network = line();
     let mut node = start(&network, "[node]\ndrain_timeout = \"100ms\"\n");
     let open = open(&network);
@@ -84,8 +86,9 @@ fn ends_drained(network: &Network, node: &Node, code: Option<i32>, open: [Pair; 
     assert_nothing_left(network.node(0));
 }
 
+// promise: F6
 #[test]
-fn the_verb_drains_with_a_deadline_of_its_own() {
+fn drain_verb_deadline() {
     let network = line();
     let mut node = start(&network, "");
     let open = open(&network);
@@ -95,19 +98,21 @@ fn the_verb_drains_with_a_deadline_of_its_own() {
     ends_drained(&network, &node, status.code(), open);
 }
 
+// promise: F6
 #[test]
-fn a_second_signal_cuts_the_drain_short() {
+fn second_signal_ends_drain() {
     let network = line();
     let mut node = start(&network, "[node]\ndrain_timeout = \"1h\"\n");
     let open = open(&network);
     node.process().signal(Signal::SIGTERM).unwrap();
-    wait_for_line(&node, &["msg=draining", "deadline_s=3600"]);
+    wait_for_line(&node, &["msg=\"the node drains\"", "deadline_s=3600"]);
     let status = node.stop(SOON).unwrap();
     ends_drained(&network, &node, status.code(), open);
 }
 
+// promise: F6
 #[test]
-fn an_idle_node_ends_at_once_on_either_signal() {
+fn idle_node_ends_at_once() {
     let network = line();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut node = start(&network, "[node]\ndrain_timeout = \"1h\"\n");

@@ -15,8 +15,9 @@ use crate::support::{
 use crate::watch::{assert_nothing_left, installed, wait_for_line};
 
 /// Somebody flushes the host's rules, as some network managers do when they start.
+// promise: F10
 #[test]
-fn rules_and_routes_that_somebody_removes_are_put_back() {
+fn removed_rules_restored() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -38,14 +39,18 @@ fn rules_and_routes_that_somebody_removes_are_put_back() {
         }
         assert_eq!(counter(&node, "relays_opened"), 2 + 2 * round);
     }
-    wait_for_line(&node, &["level=warn", "somebody removed our routing"]);
+    wait_for_line(
+        &node,
+        &["level=warn", "our routing rule or route was removed"],
+    );
     drop(open);
     assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
     assert_nothing_left(host);
 }
 
+// promise: H2
 #[test]
-fn no_setting_and_no_firewall_rule_is_changed() {
+fn no_sysctl_no_firewall_change() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);

@@ -36,7 +36,7 @@ fn start_as_root(network: &posthaste_lab::network::Network, service: &Service) -
     let mut command = network.node(0).command(binary()).unwrap();
     command.arg("node").arg("-c").arg(service.file());
     let mut node = Process::spawn("the node", command).unwrap();
-    let is_ready = |node: &Process| node.stdout().contains("msg=ready");
+    let is_ready = |node: &Process| node.stdout().contains("is ready\"");
     let ready = node.wait_until("word that it is ready", SOON, is_ready);
     assert!(ready.is_ok(), "{}", node.stderr());
     node
@@ -46,8 +46,9 @@ fn with_socket(service: &Service, words: &str) -> String {
     format!("{words} --socket {}", service.socket().display())
 }
 
+// promise: H12
 #[test]
-fn members_of_the_group_may_ask_the_node() {
+fn group_members_allowed() {
     let network = line();
     let service = Service::new(&format!("group = {GROUP}"));
     let _node = start_as_root(&network, &service);
@@ -71,8 +72,9 @@ fn members_of_the_group_may_ask_the_node() {
     assert_eq!(meaning["admin"]["group"], GROUP);
 }
 
+// promise: H12
 #[test]
-fn who_may_not_use_the_socket_is_told_that() {
+fn denied_users_told_why() {
     let network = line();
     let service = Service::new(&format!("group = {GROUP}"));
     let _node = start_as_root(&network, &service);
@@ -110,8 +112,9 @@ fn who_may_not_use_the_socket_is_told_that() {
     assert!(!what.contains("killed"), "{what}");
 }
 
+// promise: H12
 #[test]
-fn a_directory_that_is_closed_is_named() {
+fn closed_directory_named() {
     let network = line();
     let service = Service::new(&format!("group = {GROUP}"));
     let directory = service.socket().parent().unwrap().to_owned();
@@ -125,8 +128,9 @@ fn a_directory_that_is_closed_is_named() {
     assert_says(&said(&output, 1), &[&denied, "mode 0700"]);
 }
 
+// promise: H12
 #[test]
-fn a_node_without_root_gives_the_socket_to_groups_of_its_own() {
+fn socket_for_own_groups() {
     let network = line();
     let host = network.node(0);
     let service = Service::new(&format!("group = {GROUP}"));
@@ -146,8 +150,9 @@ fn a_node_without_root_gives_the_socket_to_groups_of_its_own() {
     assert_says(&printed(&status), &["ready"]);
 }
 
+// promise: H12
 #[test]
-fn a_socket_without_a_node_is_no_denial() {
+fn stale_socket_is_no_denial() {
     let service = Service::new("");
     let ask = || service.run_as(NOBODY, NO_MORE, &with_socket(&service, "status"));
     let none = said(&ask(), 1);
@@ -166,7 +171,7 @@ fn a_socket_without_a_node_is_no_denial() {
 }
 
 #[test]
-fn a_group_that_is_none_is_named() {
+fn unknown_group_named() {
     let service = Service::new("group = \"no-such-group\"");
     let words = format!("check {}", service.file().display());
     let message = said(&service.run_as(NOBODY, NO_MORE, &words), 2);

@@ -17,8 +17,9 @@ use crate::watch::{assert_nothing_left, installed, programs_at};
 const LATE_CLIENT: [&str; 2] = ["10.9.0.1/24", "fd00:9::1/64"];
 const LATE_NODE: [&str; 2] = ["10.9.0.2/24", "fd00:9::2/64"];
 
+// promise: F8
 #[test]
-fn a_client_on_a_new_interface_is_relayed() {
+fn new_interface_relays() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -80,8 +81,9 @@ fn attached(node: &Node, name: &str) -> bool {
     interface(node, name).is_some_and(|interface| interface["attached"] == true)
 }
 
+// promise: F9
 #[test]
-fn a_host_without_ipv6_relays_the_rest() {
+fn host_without_ipv6() {
     let network = line();
     let host = network.node(0);
     host.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
@@ -95,8 +97,9 @@ fn a_host_without_ipv6_relays_the_rest() {
     assert_nothing_left(host);
 }
 
+// promise: F8
 #[test]
-fn only_the_interfaces_named_are_intercepted() {
+fn only_named_interfaces() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -136,13 +139,14 @@ fn said_of_interfaces(host: &Namespace, node: &Node) -> [String; 3] {
     let findings = diagnosis["findings"].as_array().unwrap().iter();
     let found =
         findings.filter(|finding| finding["check"] == "interfaces" && finding["level"] != "ok");
-    let found = found.map(|finding| format!("{} {}", finding["what"], finding["remedy"]));
+    let found = found.map(|finding| format!("{} {}", finding["what"], finding["fix"]));
     let check = String::from_utf8_lossy(&check.stderr).into_owned();
     [log(), check, found.collect::<Vec<_>>().join("\n")]
 }
 
+// promise: H13
 #[test]
-fn one_interface_alone_is_said_to_be_for_flows_that_turn_around_there() {
+fn single_interface_warned() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -201,8 +205,9 @@ fn stick(switch: &Namespace, node: &Namespace) -> [Namespace; 2] {
     hosts
 }
 
+// promise: H13
 #[test]
-fn a_router_on_a_stick_relays_by_its_one_interface() {
+fn router_on_a_stick() {
     let network = line();
     let (node_host, switch) = (network.node(0), Namespace::new().unwrap());
     let [client, server] = stick(&switch, node_host);
@@ -216,8 +221,9 @@ fn a_router_on_a_stick_relays_by_its_one_interface() {
     }
 }
 
+// promise: H13
 #[test]
-fn a_port_of_a_bridge_is_said_to_relay_nothing() {
+fn bridge_port_warned() {
     let network = line();
     let host = network.node(0);
     for words in [
@@ -243,8 +249,9 @@ fn a_port_of_a_bridge_is_said_to_relay_nothing() {
     assert_eq!(programs_at(host, "p0"), 0);
 }
 
+// promise: H13
 #[test]
-fn an_interface_that_is_down_and_one_that_is_not_there_are_named() {
+fn missing_and_down_interfaces() {
     let network = line();
     let host = network.node(0);
     host.ip("link add down0 type veth peer name down1").unwrap();

@@ -19,8 +19,9 @@ use crate::support::{
 };
 use crate::watch::{Accounts, Descriptors, quiet, wait_for_line};
 
+// promise: D5
 #[test]
-fn a_full_relay_table_forwards_further_flows() {
+fn full_table_forwards() {
     for relays_max in [8, 100] {
         for mode in MODES {
             let network = line();
@@ -70,8 +71,9 @@ fn relays_again(network: &Network, node: &Node) {
 
 /// The table fills while handshakes are under way: those that the node has begun go on, the
 /// others are forwarded, and no client waits for a repetition of its SYN.
+// promise: D5
 #[test]
-fn flows_on_their_way_when_the_table_fills_go_on() {
+fn flows_survive_full_table() {
     let link = Link::delay(Duration::from_millis(10));
     let network = network([link.clone(), link]);
     let server = Server::start(network.server(), PORT, "cubic").unwrap();
@@ -102,8 +104,9 @@ fn flows_on_their_way_when_the_table_fills_go_on() {
 }
 
 /// A node told to relay more than its descriptors allow keeps some for itself.
+// promise: D5
 #[test]
-fn a_low_limit_of_descriptors_bounds_the_relays() {
+fn low_descriptor_limit() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let script = wrapper("prlimit --nofile=600:600");
@@ -134,8 +137,9 @@ fn move_much(pair: &mut Pair) {
 }
 
 /// The limit is lowered while the node runs, which stands for a host that has no more files.
+// promise: D6
 #[test]
-fn a_node_that_runs_out_of_descriptors_steps_aside_and_comes_back() {
+fn descriptors_exhausted_and_back() {
     for mode in MODES {
         let network = line();
         let listener = listen(network.server(), PORT);

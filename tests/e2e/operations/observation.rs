@@ -25,8 +25,9 @@ use crate::watch::{
     Accounts, Descriptors, assert_nothing_left, http_get, relay_lines, wait_for_line,
 };
 
+// promise: I5, W1
 #[test]
-fn status_metrics_and_log_tell_the_same() {
+fn status_metrics_log_agree() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
@@ -161,8 +162,9 @@ fn assert_log(node: &Node) {
     }
 }
 
+// promise: W1
 #[test]
-fn a_node_without_the_log_counts_all_the_same() {
+fn disabled_log_still_counts() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, "[node]\nlog_connections = false\n");
@@ -176,8 +178,9 @@ fn a_node_without_the_log_counts_all_the_same() {
     assert_eq!(relay_lines(&node).len(), 1);
 }
 
+// promise: W3
 #[test]
-fn health_is_told_to_whoever_asks() {
+fn health_endpoints() {
     let network = line();
     let host = network.node(0);
     let _node = Node::builder(host, binary())
@@ -200,7 +203,7 @@ fn health_is_told_to_whoever_asks() {
 }
 
 #[test]
-fn a_node_that_intercepts_nothing_is_ready_without_interfaces() {
+fn ready_without_interfaces() {
     let network = line();
     let host = network.node(0);
     let node = Node::builder(host, binary()).metrics(METRICS).config(
@@ -212,8 +215,9 @@ fn a_node_that_intercepts_nothing_is_ready_without_interfaces() {
     assert_eq!(http_get(host, METRICS, "/readyz"), (200, "ready\n".into()));
 }
 
+// promise: W6
 #[test]
-fn connections_that_say_nothing_keep_nobody_from_the_metrics() {
+fn silent_metrics_clients() {
     let network = line();
     let host = network.node(0);
     let node = Node::builder(host, binary())
@@ -233,8 +237,9 @@ fn connections_that_say_nothing_keep_nobody_from_the_metrics() {
     until("end of all", || Descriptors::of(&node).sockets <= before);
 }
 
+// promise: D9
 #[test]
-fn a_log_that_nobody_reads_holds_nothing_up() {
+fn blocked_log_reader() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let directory = Scratch::new().unwrap();
@@ -265,6 +270,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     assert_nothing_left(network.node(0));
 }
 
+// promise: W4
 #[test]
 fn systemd_hears_of_every_change() {
     let network = line();

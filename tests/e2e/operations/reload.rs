@@ -22,8 +22,9 @@ fn rule(name: &str) -> String {
     format!("[[rule]]\nname = {name:?}\n")
 }
 
+// promise: F7
 #[test]
-fn reloads_under_load_touch_no_open_relay() {
+fn reload_keeps_relays() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = start(&network, &rule("zero"));
@@ -102,6 +103,7 @@ fn reload(node: &Node, count: u64, by_signal: bool) {
     });
 }
 
+// promise: F7
 #[test]
 fn a_wrong_file_changes_nothing() {
     let network = line();
@@ -149,8 +151,9 @@ fn assert_rule(network: &Network, node: &Node, name: &str) {
     }
 }
 
+// promise: F7
 #[test]
-fn what_needs_a_restart_is_named() {
+fn restart_keys_named() {
     let network = line();
     let node = start(&network, "[node]\nworkers = 1\n");
     node.write_config("[node]\nworkers = 2\nrelays_max = 900\n")

@@ -15,7 +15,7 @@ use crate::support::{SOON, binary};
 /// What the unit grants, of which a node needs these.
 const CAPABILITIES: [&str; 4] = ["net_admin", "net_raw", "bpf", "perfmon"];
 
-/// The user that nodes and strangers are, and that user's group.
+/// The user that nodes and unauthorized senders are, and that user's group.
 pub(super) const NOBODY: u32 = 65534;
 
 /// The files of a node that an ordinary user runs.
@@ -91,7 +91,7 @@ impl Service {
     /// Starts the node and waits until it says that it is ready.
     pub(super) fn start(&self, host: &Namespace, groups: &[u32]) -> Process {
         let mut node = self.spawn(host, groups);
-        let is_ready = |node: &Process| node.stdout().contains("msg=ready");
+        let is_ready = |node: &Process| node.stdout().contains("is ready\"");
         let ready = node.wait_until("word that it is ready", SOON, is_ready);
         assert!(ready.is_ok(), "{}", node.stderr());
         node

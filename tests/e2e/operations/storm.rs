@@ -100,8 +100,9 @@ fn in_a_storm(network: &Network, storm: &Storm, events: impl FnOnce()) {
 /// To begin with, a node makes queueing disciplines; while the kernel puts them in place, and takes
 /// them away again, it drops what leaves by the interface. Whoever then misses the server's SYN-ACK
 /// is answered as the SYN is repeated, and the repetition looks like a new flow to the node.
+// promise: F12
 #[test]
-fn nobody_notices_a_node_that_reloads_and_ends() {
+fn storm_of_reloads_and_drains() {
     for mode in MODES {
         let network = line();
         let storm = Storm::default();
@@ -129,8 +130,9 @@ fn relay_for_a_while(storm: &Storm, node: &Node) {
     assert!(counter(node, "relays_opened") > before);
 }
 
+// promise: F12
 #[test]
-fn whoever_connects_after_a_kill_does_not_notice_it() {
+fn clients_after_kill() {
     for mode in MODES {
         let network = line();
         let storm = Storm::default();

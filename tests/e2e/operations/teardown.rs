@@ -16,8 +16,9 @@ pub(super) fn run(host: &Namespace, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+// promise: H3
 #[test]
-fn setup_and_teardown_do_nothing_the_second_time() {
+fn repeated_setup_and_teardown() {
     let network = line();
     let host = network.node(0);
     until_links_are_up(host);
@@ -57,8 +58,9 @@ fn state(host: &Namespace) -> Vec<String> {
     words.map(|words| host.ip_output(words).unwrap()).into()
 }
 
+// promise: H3
 #[test]
-fn both_tell_the_same_as_json() {
+fn setup_and_teardown_json() {
     let network = line();
     let host = network.node(0);
     let report = |words| serde_json::from_str::<Value>(&run(host, words)).unwrap();
@@ -72,6 +74,7 @@ fn both_tell_the_same_as_json() {
 }
 
 /// What others put there stays, even where it looks like ours.
+// promise: H1
 #[test]
 fn teardown_removes_nothing_of_others() {
     let network = line();
@@ -91,8 +94,9 @@ fn teardown_removes_nothing_of_others() {
     assert_eq!(state(host), before);
 }
 
+// promise: H3
 #[test]
-fn teardown_leaves_a_running_node_alone() {
+fn teardown_spares_running_node() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);

@@ -73,7 +73,7 @@ impl Host {
         SETTINGS.map(|(name, ..)| get(self.namespace(), name))
     }
 
-    /// What `doctor` finds amiss with them: its words and the remedy.
+    /// What `doctor` finds amiss with them: its words and the fix.
     fn complaints(&self) -> Vec<(String, String)> {
         let mut command = self.namespace().command(binary()).unwrap();
         let output = command
@@ -88,7 +88,7 @@ impl Host {
         findings
             .filter(|finding| topics.iter().any(|topic| finding["check"] == *topic))
             .filter(|finding| finding["level"] != "ok")
-            .map(|finding| (text(finding, "what"), text(finding, "remedy")))
+            .map(|finding| (text(finding, "what"), text(finding, "fix")))
             .collect()
     }
 }
@@ -106,8 +106,9 @@ fn get(host: &Namespace, name: &str) -> String {
 const FIRST: [&str; 4] = [SETTINGS[0].1, SETTINGS[1].1, SETTINGS[2].1, SETTINGS[3].1];
 const WISHED: [&str; 4] = [SETTINGS[0].2, SETTINGS[1].2, SETTINGS[2].2, SETTINGS[3].2];
 
+// promise: H2, H9
 #[test]
-fn settings_are_changed_when_asked_and_put_back() {
+fn tune_and_restore() {
     let host = Host::new();
     // By itself, neither the verb nor a node changes any.
     host.run("setup");
@@ -132,8 +133,9 @@ fn settings_are_changed_when_asked_and_put_back() {
     assert_eq!(host.settings(), FIRST);
 }
 
+// promise: H9
 #[test]
-fn a_service_that_ends_leaves_what_was_tuned() {
+fn stopped_service_keeps_tuning() {
     let host = Host::new();
     host.run("setup --tune");
     host.run("teardown --keep-tuning");
@@ -149,8 +151,9 @@ fn a_service_that_ends_leaves_what_was_tuned() {
     assert_eq!(host.settings(), FIRST);
 }
 
+// promise: H9
 #[test]
-fn what_somebody_else_changed_since_is_left() {
+fn foreign_changes_kept() {
     let host = Host::new();
     host.run("setup --tune");
     set(host.namespace(), "tcp_rmem", "4096 2000000 8000000");
@@ -171,8 +174,9 @@ fn what_somebody_else_changed_since_is_left() {
     assert_eq!(host.settings(), ["1", "4096 65536 8000000", "1", "0"]);
 }
 
+// promise: H8, H9
 #[test]
-fn doctor_names_them_and_both_remedies_work() {
+fn doctors_fixes_work() {
     let host = Host::new();
     let complaints = host.complaints();
     assert_eq!(complaints.len(), 4, "{complaints:?}");
@@ -185,8 +189,8 @@ fn doctor_names_them_and_both_remedies_work() {
     host.run("setup --tune");
     assert_eq!(host.complaints(), []);
     host.run("teardown");
-    for (_, remedy) in host.complaints() {
-        let (command, rest) = remedy.split_once(", or ").unwrap();
+    for (_, fix) in host.complaints() {
+        let (command, rest) = fix.split_once(", or ").unwrap();
         assert_eq!(
             rest,
             "posthaste setup --tune -c FILE (with --persist over a reboot too)"
@@ -250,8 +254,9 @@ impl Machine {
     }
 }
 
+// promise: H11
 #[test]
-fn settings_outlive_a_reboot_when_asked_and_are_put_back() {
+fn persistent_tuning() {
     let machine = Machine::new(Host::new());
     machine.run("setup --tune");
     assert!(!machine.boot_file().exists());
@@ -277,8 +282,9 @@ fn settings_outlive_a_reboot_when_asked_and_are_put_back() {
     assert_eq!(machine.host.settings(), FIRST);
 }
 
+// promise: H11
 #[test]
-fn a_file_of_somebody_else_is_left() {
+fn foreign_file_kept() {
     let machine = Machine::new(Host::new());
     machine.run("setup --tune --persist");
     let edited = fs::read_to_string(machine.boot_file()).unwrap() + "net.ipv4.tcp_sack = 1\n";
@@ -288,8 +294,9 @@ fn a_file_of_somebody_else_is_left() {
     assert_eq!(fs::read_to_string(machine.boot_file()).unwrap(), edited);
 }
 
+// promise: H11
 #[test]
-fn what_is_for_another_network_at_boot_is_not_written() {
+fn persist_in_other_namespace() {
     let host = Host::new();
     // Process 1 of a namespace of its own stays in the network of the test.
     let mut command = host.namespace().command("unshare").unwrap();
@@ -304,8 +311,9 @@ fn what_is_for_another_network_at_boot_is_not_written() {
     assert_eq!(host.settings(), FIRST);
 }
 
+// promise: H9
 #[test]
-fn listeners_of_every_kind_and_controllers_are_worth_tuning() {
+fn listeners_and_controllers_tuned() {
     let host = Host::new();
     let tune = |text: &str| {
         fs::write(&host.file, format!("version = 1\n{text}")).unwrap();
@@ -324,8 +332,9 @@ fn listeners_of_every_kind_and_controllers_are_worth_tuning() {
     assert_eq!(tune(&asked), [FIRST[0], WISHED[1], WISHED[2], FIRST[3]]);
 }
 
+// promise: H9
 #[test]
-fn a_node_that_only_intercepts_is_tuned_for_narrow_paths_alone() {
+fn transit_only_tuned_less() {
     let host = Host::new();
     fs::write(&host.file, "version = 1\n").unwrap();
     host.run("setup --tune");

@@ -3,7 +3,7 @@
 
 use super::probe::{answered, refused, silent};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 
 /// As Docker writes them: published ports, masquerade, no way between its networks.
 const RULES: &str = "table IP nat {
@@ -41,37 +41,38 @@ iifname br1 accept
 }";
 
 /// A container on a bridge of its own.
-fn container(site: &mut Site, name: &'static str, bridge: &str, net: &str) {
+fn container(testbed: &mut Testbed, name: &'static str, bridge: &str, net: &str) {
     let port = format!("to_{name}");
-    site.cable([name, "eth0"], [ROUTER, &port]);
-    let host = site.host(ROUTER);
+    testbed.cable([name, "eth0"], [ROUTER, &port]);
+    let host = testbed.host(ROUTER);
     let lines = [
         format!("link add {bridge} type bridge"),
         format!("link set {bridge} up"),
         format!("link set {port} master {bridge}"),
     ];
     host.ip_batch(&lines).expect("a host has bridges");
-    site.ip(ROUTER, &format!("address add {net}.1/LEN dev {bridge}"));
+    testbed.ip(ROUTER, &format!("address add {net}.1/LEN dev {bridge}"));
     let own = format!("address add {net}.2/LEN dev eth0\nroute add default via {net}.1");
-    site.ip(name, &own);
-    site.serve(name, &[80, 81]);
+    testbed.ip(name, &own);
+    testbed.serve(name, &[80, 81]);
 }
 
 /// A host with Docker: one container publishes a port, another is in a network of its own. Both call out.
+// promise: X6
 #[test]
 fn docker_host() {
     let build = || {
-        let mut site = Site::new(&["client", ROUTER, "web", "alone"]);
-        site.cable(["client", "eth0"], [ROUTER, "eth0"]);
+        let mut testbed = Testbed::new(&["client", ROUTER, "web", "alone"]);
+        testbed.cable(["client", "eth0"], [ROUTER, "eth0"]);
         let own = "address add WAN.2/LEN dev eth0\nroute add default via WAN.1";
-        site.ip("client", own);
-        site.serve("client", &[80]);
-        site.ip(ROUTER, "address add WAN.1/LEN dev eth0");
-        site.forward(ROUTER);
-        container(&mut site, "web", "docker0", "DMZ");
-        container(&mut site, "alone", "br1", "ONE");
-        site.nft(ROUTER, RULES);
-        site
+        testbed.ip("client", own);
+        testbed.serve("client", &[80]);
+        testbed.ip(ROUTER, "address add WAN.1/LEN dev eth0");
+        testbed.forward(ROUTER);
+        container(&mut testbed, "web", "docker0", "DMZ");
+        container(&mut testbed, "alone", "br1", "ONE");
+        testbed.nft(ROUTER, RULES);
+        testbed
     };
     let probes = [
         answered("client@WAN.2", ("WAN.1", 8080)),

@@ -5,40 +5,41 @@
 
 use super::probe::{answered, refused, silent};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 
 /// A provider's router with two customers in VRFs, who use the same addresses. One of them has a server on
 /// port 80, the other on port 81.
+// promise: X17
 #[test]
 #[ignore = "needs VRF: run by make kernel-test"]
 fn vrf() {
     let build = || {
-        let mut site = Site::new(&["client", "client2", ROUTER, "server", "server2"]);
-        site.forward(ROUTER);
+        let mut testbed = Testbed::new(&["client", "client2", ROUTER, "server", "server2"]);
+        testbed.forward(ROUTER);
         for (customer, client, server, port) in [
             ("red", "client", "server", 80),
             ("blue", "client2", "server2", 81),
         ] {
             let [lan, wan] = ["lan", "wan"].map(|side| format!("{side}-{customer}"));
-            site.cable([client, "eth0"], [ROUTER, &lan]);
-            site.cable([server, "eth0"], [ROUTER, &wan]);
+            testbed.cable([client, "eth0"], [ROUTER, &lan]);
+            testbed.cable([server, "eth0"], [ROUTER, &wan]);
             let lines = [
                 format!("link add {customer} type vrf table {port}"),
                 format!("link set {customer} up"),
                 format!("link set {lan} master {customer}"),
                 format!("link set {wan} master {customer}"),
             ];
-            let made = site.host(ROUTER).ip_batch(&lines);
+            let made = testbed.host(ROUTER).ip_batch(&lines);
             made.expect("a kernel with VRF (CONFIG_NET_VRF)");
             let own = format!("address add LAN.1/LEN dev {lan}\naddress add WAN.1/LEN dev {wan}");
-            site.ip(ROUTER, &own);
+            testbed.ip(ROUTER, &own);
             let own = "address add LAN.2/LEN dev eth0\nroute add default via LAN.1";
-            site.ip(client, own);
+            testbed.ip(client, own);
             let own = "address add WAN.2/LEN dev eth0\nroute add default via WAN.1";
-            site.ip(server, own);
-            site.serve(server, &[port]);
+            testbed.ip(server, own);
+            testbed.serve(server, &[port]);
         }
-        site
+        testbed
     };
     let probes = [
         answered("client@LAN.2", ("WAN.2", 80)),
@@ -50,11 +51,12 @@ fn vrf() {
 }
 
 /// A fast home router: connections that are known to conntrack go by a flowtable, past the forward chain.
+// promise: X17
 #[test]
 #[ignore = "needs flowtables of nftables: run by make kernel-test"]
 fn flowtable() {
     let build = || {
-        let site = Site::with_private_lan();
+        let testbed = Testbed::with_private_lan();
         let rules = "table IP fast {
             flowtable known { hook ingress priority 0; devices = { lan, wan }; }
             chain through { type filter hook forward priority 0; policy drop
@@ -67,8 +69,8 @@ fn flowtable() {
             oifname wan masquerade
             }
             }";
-        site.nft(ROUTER, rules);
-        site
+        testbed.nft(ROUTER, rules);
+        testbed
     };
     let probes = [
         answered("client@LAN.2", ("WAN.2", 80)),

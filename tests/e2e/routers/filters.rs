@@ -3,13 +3,13 @@
 
 use super::probe::{Probe, answered, refused, silent, unreachable};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 
 /// A router between routed networks, with rules.
-fn routed(rules: &str) -> Site {
-    let site = Site::with_routed_lan();
-    site.nft(ROUTER, rules);
-    site
+fn routed(rules: &str) -> Testbed {
+    let testbed = Testbed::with_routed_lan();
+    testbed.nft(ROUTER, rules);
+    testbed
 }
 
 /// What any client of an open router gets.
@@ -23,6 +23,7 @@ fn open() -> [Probe; 3] {
 
 /// A firewall between departments: all is forbidden but one service for one client. Beside it are a client
 /// of the same network, a server of the same network and a port of the same server.
+// promise: X4
 #[test]
 fn forward_policy_drop() {
     let build = || {
@@ -45,6 +46,7 @@ fn forward_policy_drop() {
 }
 
 /// A firewall that is polite to those within: what it forbids it refuses, by a reset or an ICMP error.
+// promise: X4
 #[test]
 fn forward_reject() {
     let build = || {
@@ -69,6 +71,7 @@ fn forward_reject() {
 }
 
 /// An operator closes a port while the router is in use.
+// promise: X3
 #[test]
 fn port_closed_later() {
     let build = || {
@@ -79,8 +82,8 @@ fn port_closed_later() {
             }",
         )
     };
-    let close = |site: &Site| {
-        site.nft(
+    let close = |testbed: &Testbed| {
+        testbed.nft(
             ROUTER,
             "insert rule IP guard through tcp dport 81 ct state new drop",
         );
@@ -98,6 +101,7 @@ fn port_closed_later() {
 }
 
 /// A daemon such as fail2ban adds clients to a set of those that are refused, and lets them go again.
+// promise: X3
 #[test]
 fn client_added_to_a_set() {
     let build = || {
@@ -110,8 +114,9 @@ fn client_added_to_a_set() {
             }",
         )
     };
-    let ban = |site: &Site| site.nft(ROUTER, "add element IP guard banned { LAN.3 }");
-    let pardon = |site: &Site| site.nft(ROUTER, "delete element IP guard banned { LAN.3 }");
+    let ban = |testbed: &Testbed| testbed.nft(ROUTER, "add element IP guard banned { LAN.3 }");
+    let pardon =
+        |testbed: &Testbed| testbed.nft(ROUTER, "delete element IP guard banned { LAN.3 }");
     let clients = [
         answered("client@LAN.2", ("WAN.2", 80)),
         answered("client@LAN.3", ("WAN.2", 80)),
@@ -125,6 +130,7 @@ fn client_added_to_a_set() {
 }
 
 /// A router that nobody may log in to: of what is for the router itself only answers are let in.
+// promise: X7
 #[test]
 fn input_policy_drop() {
     let build = || {
@@ -142,6 +148,7 @@ fn input_policy_drop() {
 }
 
 /// The same router, which may not call anybody either.
+// promise: X7
 #[test]
 fn input_and_output_policy_drop() {
     let build = || {
@@ -165,10 +172,11 @@ fn input_and_output_policy_drop() {
 
 /// A stateful firewall by the book: whatever conntrack has no connection for is dropped, on every hook, and
 /// conntrack looks at windows as strictly as it does by default.
+// promise: X9
 #[test]
 fn invalid_is_dropped() {
     let build = || {
-        let site = routed(
+        let testbed = routed(
             "table IP guard {
             chain before { type filter hook prerouting priority -140
             ct state invalid drop
@@ -185,14 +193,15 @@ fn invalid_is_dropped() {
             }
             }",
         );
-        site.sysctl(ROUTER, "net.netfilter.nf_conntrack_tcp_be_liberal", "0");
-        site.sysctl(ROUTER, "net.netfilter.nf_conntrack_tcp_loose", "0");
-        site
+        testbed.sysctl(ROUTER, "net.netfilter.nf_conntrack_tcp_be_liberal", "0");
+        testbed.sysctl(ROUTER, "net.netfilter.nf_conntrack_tcp_loose", "0");
+        testbed
     };
     Row::new(build, open()).relays().run();
 }
 
 /// A backbone router without state: nothing is tracked, and lists without state filter.
+// promise: X4
 #[test]
 fn stateless_lists() {
     let build = || {

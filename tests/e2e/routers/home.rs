@@ -3,7 +3,7 @@
 
 use super::probe::{answered, refused, silent};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 use crate::support::firewall_script;
 
 /// As OpenWrt has them by default: IPv4 is masqueraded, IPv6 is routed.
@@ -33,14 +33,15 @@ meta l4proto tcp tcp flags & (syn|rst) == syn oifname wan tcp option maxseg size
 
 /// A home router such as OpenWrt: masquerade, nothing in from outside, invalid packets dropped, segments
 /// clamped. A neighbour on the same uplink tries to reach the home.
+// promise: X5
 #[test]
 fn home_router() {
     let build = || {
-        let mut site = Site::with_routed_lan();
-        firewall_script(site.host(ROUTER), RULES);
-        site.serve("client", &[80]);
-        site.serve(ROUTER, &[22]);
-        site
+        let mut testbed = Testbed::with_routed_lan();
+        firewall_script(testbed.host(ROUTER), RULES);
+        testbed.serve("client", &[80]);
+        testbed.serve(ROUTER, &[22]);
+        testbed
     };
     let probes = [
         answered("client@LAN.2", ("WAN.2", 80)),

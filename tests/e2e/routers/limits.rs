@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routers that limit how many connections there are, or how fast they come.
 
-use super::probe::{answered, crowds};
+use super::probe::{answered, floods};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 
-fn limiting(rules: &str) -> Site {
-    let site = Site::with_routed_lan();
-    site.nft(ROUTER, rules);
-    site
+fn limiting(rules: &str) -> Testbed {
+    let testbed = Testbed::with_routed_lan();
+    testbed.nft(ROUTER, rules);
+    testbed
 }
 
 /// A server that is spared: no more than four connections at a time are forwarded to its port.
+// promise: X10
 #[test]
 fn connections_at_a_time() {
     let build = || {
@@ -23,11 +24,12 @@ fn connections_at_a_time() {
             }",
         )
     };
-    let probes = [crowds(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
+    let probes = [floods(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
     Row::new(build, probes).run();
 }
 
 /// A brake for guessers of passwords: three new connections, and then one an hour.
+// promise: X10
 #[test]
 fn connections_an_hour() {
     let build = || {
@@ -39,12 +41,13 @@ fn connections_an_hour() {
             }",
         )
     };
-    let probes = [crowds(&[3, 0], "client@LAN.2", ("WAN.2", 80))];
+    let probes = [floods(&[3, 0], "client@LAN.2", ("WAN.2", 80))];
     Row::new(build, probes).run();
 }
 
 /// A small router whose table of connections is full with four: it forwards no new connection and opens none
 /// of its own. The kernel's own bound is one for all namespaces; this does what it does, where it does it.
+// promise: X10
 #[test]
 fn table_of_connections_full() {
     let build = || {
@@ -59,7 +62,7 @@ fn table_of_connections_full() {
             }",
         )
     };
-    let probes = [crowds(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
+    let probes = [floods(&[4, 4], "client@LAN.2", ("WAN.2", 80))];
     Row::new(build, probes).run();
 }
 

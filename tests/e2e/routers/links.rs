@@ -3,44 +3,45 @@
 
 use super::probe::{Probe, answered, refused, silent, unreachable};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 
 /// Two hosts on the ports of a bridge of the router, whose filters see what is bridged too.
-fn bridged() -> Site {
-    let mut site = Site::new(&["client", "neighbour", ROUTER, "server"]);
-    site.cable(["client", "eth0"], [ROUTER, "port1"]);
-    site.cable(["neighbour", "eth0"], [ROUTER, "port2"]);
-    site.cable(["server", "eth0"], [ROUTER, "wan"]);
+fn bridged() -> Testbed {
+    let mut testbed = Testbed::new(&["client", "neighbour", ROUTER, "server"]);
+    testbed.cable(["client", "eth0"], [ROUTER, "port1"]);
+    testbed.cable(["neighbour", "eth0"], [ROUTER, "port2"]);
+    testbed.cable(["server", "eth0"], [ROUTER, "wan"]);
     let bridge = "link add br-lan type bridge\nlink set br-lan up\n\
         link set port1 master br-lan\nlink set port2 master br-lan";
     let lines: Vec<_> = bridge.lines().map(|line| line.trim().to_owned()).collect();
-    let made = site.host(ROUTER).ip_batch(&lines);
+    let made = testbed.host(ROUTER).ip_batch(&lines);
     made.expect("a router has bridges");
     for (key, value) in [("iptables", "1"), ("ip6tables", "1")] {
         let key = format!("net.bridge.bridge-nf-call-{key}");
-        site.sysctl(ROUTER, &key, value);
+        testbed.sysctl(ROUTER, &key, value);
     }
-    site.ip("client", "address add LAN.2/LEN dev eth0");
-    site.ip("neighbour", "address add LAN.3/LEN dev eth0");
-    site.serve("neighbour", &[80, 81]);
-    site
+    testbed.ip("client", "address add LAN.2/LEN dev eth0");
+    testbed.ip("neighbour", "address add LAN.3/LEN dev eth0");
+    testbed.serve("neighbour", &[80, 81]);
+    testbed
 }
 
 /// A router with a switch, as hosts of virtual machines have it too: `br_netfilter` shows the firewall what the
 /// bridge carries. It routes for the bridge's hosts, and neighbours may reach one port of each other.
+// promise: X14
 #[test]
 fn bridge_with_netfilter() {
     let build = || {
-        let mut site = bridged();
+        let mut testbed = bridged();
         let router = "address add LAN.1/LEN dev br-lan\naddress add WAN.1/LEN dev wan";
-        site.ip(ROUTER, router);
-        site.forward(ROUTER);
+        testbed.ip(ROUTER, router);
+        testbed.forward(ROUTER);
         for host in ["client", "neighbour"] {
-            site.ip(host, "route add default via LAN.1");
+            testbed.ip(host, "route add default via LAN.1");
         }
         let server = "address add WAN.2/LEN dev eth0\nroute add default via WAN.1";
-        site.ip("server", server);
-        site.serve("server", &[80, 81]);
+        testbed.ip("server", server);
+        testbed.serve("server", &[80, 81]);
         let rules = "table IP guard {
             chain through { type filter hook forward priority 0; policy drop
             ct state established,related accept
@@ -48,8 +49,8 @@ fn bridge_with_netfilter() {
             iifname br-lan tcp dport { 80, 82 } accept
             }
             }";
-        site.nft(ROUTER, rules);
-        site
+        testbed.nft(ROUTER, rules);
+        testbed
     };
     let probes = [
         answered("client@LAN.2", ("WAN.2", 80)),
@@ -63,6 +64,7 @@ fn bridge_with_netfilter() {
 }
 
 /// A box that is a bridge and no router: it has no address, and nothing is its business.
+// promise: X14
 #[test]
 fn bridge_without_routing() {
     let probes = [
@@ -74,12 +76,12 @@ fn bridge_without_routing() {
 }
 
 /// Beyond the router is a link of 1280 bytes, and nobody hears of packets that are too large for it.
-fn narrow() -> Site {
-    let mut site = Site::new(&["client", ROUTER, "near", "far", "server"]);
-    site.cable(["client", "eth0"], [ROUTER, "lan"]);
-    site.cable([ROUTER, "wan"], ["near", "west"]);
-    site.cable(["near", "east"], ["far", "west"]);
-    site.cable(["far", "east"], ["server", "eth0"]);
+fn narrow() -> Testbed {
+    let mut testbed = Testbed::new(&["client", ROUTER, "near", "far", "server"]);
+    testbed.cable(["client", "eth0"], [ROUTER, "lan"]);
+    testbed.cable([ROUTER, "wan"], ["near", "west"]);
+    testbed.cable(["near", "east"], ["far", "west"]);
+    testbed.cable(["far", "east"], ["server", "eth0"]);
     for (host, lines) in [
         (
             "client",
@@ -105,10 +107,10 @@ fn narrow() -> Site {
             "address add NET.2/LEN dev eth0\nroute add default via NET.1",
         ),
     ] {
-        site.ip(host, lines);
+        testbed.ip(host, lines);
     }
     for host in [ROUTER, "near", "far"] {
-        site.forward(host);
+        testbed.forward(host);
     }
     let rules = "table IP guard {
         chain from_us { type filter hook output priority 0
@@ -116,24 +118,25 @@ fn narrow() -> Site {
         }
         }";
     for host in ["near", "far"] {
-        site.nft(host, rules);
+        testbed.nft(host, rules);
     }
-    site.serve("server", &[80]);
-    site
+    testbed.serve("server", &[80]);
+    testbed
 }
 
 /// A subscriber's line (PPPoE, a tunnel) where somebody filters ICMP: the router clamps the segments.
+// promise: X15
 #[test]
 fn narrow_uplink_with_clamping() {
     let build = || {
-        let site = narrow();
+        let testbed = narrow();
         let rules = "table IP mangle {
             chain through { type filter hook forward priority -150
             meta l4proto tcp tcp flags & (syn|rst) == syn tcp option maxseg size set 1220
             }
             }";
-        site.nft(ROUTER, rules);
-        site
+        testbed.nft(ROUTER, rules);
+        testbed
     };
     let probes = [
         answered("client@LAN.2", ("NET.2", 80)),
@@ -144,14 +147,15 @@ fn narrow_uplink_with_clamping() {
 
 /// The same line without clamping: hosts find out themselves what fits (RFC 4821). The router's own connections do
 /// so because `posthaste doctor` advises it (`setup --tune`): a relay is one of them.
+// promise: X15
 #[test]
 fn narrow_uplink_with_probing_hosts() {
     let build = || {
-        let site = narrow();
+        let testbed = narrow();
         for host in ["client", ROUTER, "server"] {
-            site.sysctl(host, "net.ipv4.tcp_mtu_probing", "1");
+            testbed.sysctl(host, "net.ipv4.tcp_mtu_probing", "1");
         }
-        site
+        testbed
     };
     let probes = [
         answered("client@LAN.2", ("NET.2", 80)).briefly(),
@@ -170,51 +174,55 @@ fn open() -> [Probe; 3] {
 }
 
 /// An interface that is written wrongly in the node's configuration.
+// promise: X16
 #[test]
 fn misspelt_interface() {
     let config = "[transparent]\ninterfaces = [\"lan\", \"wam\"]\n";
-    let row = Row::new(Site::with_routed_lan, open()).config(config);
+    let row = Row::new(Testbed::with_routed_lan, open()).config(config);
     row.refuses("there is no interface wam").run();
 }
 
 /// One side of the path is missing in the node's configuration.
+// promise: X16
 #[test]
 fn only_one_interface_named() {
     let config = "[transparent]\ninterfaces = [\"lan\"]\n";
-    let row = Row::new(Site::with_routed_lan, open()).config(config);
+    let row = Row::new(Testbed::with_routed_lan, open()).config(config);
     row.relays_none().run();
 }
 
 /// An uplink that comes back under another name than the node's configuration has, as dialled ones do.
+// promise: X3
 #[test]
 fn uplink_renamed() {
-    let rename = |site: &Site| {
+    let rename = |testbed: &Testbed| {
         let renamed = "link set wan down\nlink set wan name ppp0\nlink set ppp0 up";
         let lines: Vec<_> = renamed.lines().map(str::to_owned).collect();
-        let done = site.host(ROUTER).ip_batch(&lines);
+        let done = testbed.host(ROUTER).ip_batch(&lines);
         done.expect("an interface that is down can be renamed");
-        site.ip(ROUTER, "address replace WAN.1/LEN dev ppp0");
+        testbed.ip(ROUTER, "address replace WAN.1/LEN dev ppp0");
     };
     let config = "[transparent]\ninterfaces = [\"lan\", \"wan\"]\n";
-    let row = Row::new(Site::with_routed_lan, open()).config(config);
+    let row = Row::new(Testbed::with_routed_lan, open()).config(config);
     row.then(rename, open()).run();
 }
 
 /// An uplink whose address goes and comes back, as with DHCP, behind which clients are masqueraded.
+// promise: X3
 #[test]
 fn address_goes_and_returns() {
     let build = || {
-        let site = Site::with_private_lan();
+        let testbed = Testbed::with_private_lan();
         let rules = "table IP nat {
             chain after { type nat hook postrouting priority 100
             oifname wan masquerade
             }
             }";
-        site.nft(ROUTER, rules);
-        site
+        testbed.nft(ROUTER, rules);
+        testbed
     };
-    let go = |site: &Site| site.ip(ROUTER, "address del WAN.1/LEN dev wan");
-    let come = |site: &Site| site.ip(ROUTER, "address add WAN.1/LEN dev wan");
+    let go = |testbed: &Testbed| testbed.ip(ROUTER, "address del WAN.1/LEN dev wan");
+    let come = |testbed: &Testbed| testbed.ip(ROUTER, "address add WAN.1/LEN dev wan");
     let there = [
         answered("client@LAN.2", ("WAN.2", 80)),
         answered("client@LAN.3", ("WAN.2", 81)),

@@ -3,7 +3,7 @@
 
 use super::probe::{answered, refused, silent};
 use super::row::Row;
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 
 /// Gives what leaves by `wan` the router's own address.
 const MASQUERADE: &str = "table IP nat {
@@ -13,12 +13,13 @@ oifname wan masquerade
 }";
 
 /// An office behind one public address: everything that leaves is masqueraded, and nothing is filtered.
+// promise: X5
 #[test]
 fn masquerade() {
     let build = || {
-        let site = Site::with_private_lan();
-        site.nft(ROUTER, MASQUERADE);
-        site
+        let testbed = Testbed::with_private_lan();
+        testbed.nft(ROUTER, MASQUERADE);
+        testbed
     };
     Row::new(
         build,
@@ -33,11 +34,12 @@ fn masquerade() {
 }
 
 /// An office with some public addresses: clients share a pool, a server has an address of its own.
+// promise: X5
 #[test]
 fn snat_to_a_pool() {
     let build = || {
-        let site = Site::with_private_lan();
-        site.ip(
+        let testbed = Testbed::with_private_lan();
+        testbed.ip(
             ROUTER,
             "address add WAN.20/ALL dev wan\naddress add WAN.21/ALL dev wan\n\
             address add WAN.22/ALL dev wan\naddress add WAN.30/ALL dev wan",
@@ -48,8 +50,8 @@ fn snat_to_a_pool() {
             oifname wan snat to WAN.20-WAN.22
             }
             }";
-        site.nft(ROUTER, script);
-        site
+        testbed.nft(ROUTER, script);
+        testbed
     };
     Row::new(
         build,
@@ -66,11 +68,12 @@ fn snat_to_a_pool() {
 
 /// A web server in a private network, published on the router's public address, on another port too. The
 /// server itself is not reached from outside, and the office reaches it by the public address (hairpin).
+// promise: X6
 #[test]
 fn dnat() {
     let build = || {
-        let mut site = Site::with_private_lan();
-        site.serve("client", &[80]);
+        let mut testbed = Testbed::with_private_lan();
+        testbed.serve("client", &[80]);
         let script = "table IP nat {
             chain before { type nat hook prerouting priority -100
             IP daddr WAN.1 tcp dport { 80, 8080 } dnat to [LAN.2]:80
@@ -87,9 +90,9 @@ fn dnat() {
             iifname lan oifname wan accept
             }
             }";
-        site.nft(ROUTER, script);
-        site.ip("server", "route add LAN.0/LEN via WAN.1");
-        site
+        testbed.nft(ROUTER, script);
+        testbed.ip("server", "route add LAN.0/LEN via WAN.1");
+        testbed
     };
     Row::new(
         build,
@@ -106,11 +109,12 @@ fn dnat() {
 }
 
 /// A captive portal or a proxy such as squid: what guests send to port 80 of anybody is answered by the router.
+// promise: X6
 #[test]
 fn redirect_to_the_router() {
     let build = || {
-        let mut site = Site::with_private_lan();
-        site.serve(ROUTER, &[3128]);
+        let mut testbed = Testbed::with_private_lan();
+        testbed.serve(ROUTER, &[3128]);
         let script = "table IP nat {
             chain before { type nat hook prerouting priority -100
             iifname lan IP saddr != LAN.4 tcp dport 80 redirect to :3128
@@ -119,8 +123,8 @@ fn redirect_to_the_router() {
             oifname wan masquerade
             }
             }";
-        site.nft(ROUTER, script);
-        site
+        testbed.nft(ROUTER, script);
+        testbed
     };
     Row::new(
         build,

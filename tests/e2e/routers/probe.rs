@@ -11,7 +11,7 @@ use posthaste_lab::network::Family;
 use socket2::Socket;
 
 use super::server::answer;
-use super::site::{Site, address};
+use super::testbed::{Testbed, address};
 use crate::payload::uninterrupted;
 use crate::support::tcp_socket;
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes that a client sends.
 const REQUEST_BYTES: usize = 9000;
 /// Connections of a crowd.
-pub(super) const CROWD: usize = 8;
+pub(super) const FLOOD: usize = 8;
 
 /// What became of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,8 +78,8 @@ enum Expected {
     Refused,
     Unreachable,
     Silent,
-    /// So many of each [`CROWD`] that connects at once are answered, the others are not.
-    Crowds(&'static [usize]),
+    /// So many of each [`FLOOD`] that connects at once are answered, the others are not.
+    Floods(&'static [usize]),
 }
 
 /// Connections of one kind.
@@ -124,21 +124,21 @@ impl Probe {
     }
 
     /// The first connection of a client: one, for whoever waits for silence.
-    pub(super) fn first(&self, site: &Site, family: Family) -> Vec<Ended> {
-        self.at_once(site, family, 1)
+    pub(super) fn first(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
+        self.at_once(testbed, family, 1)
     }
 
     /// All connections after the first: some one after the other, then many at once. Ends with the first that
     /// becomes something else than the row says.
-    pub(super) fn others(&self, site: &Site, family: Family) -> Vec<Ended> {
+    pub(super) fn others(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
         let waves: &[usize] = match self.expected {
             Expected::Silent => &[4],
             _ if self.brief => &[3],
-            _ => &[1, 1, 1, 1, CROWD],
+            _ => &[1, 1, 1, 1, FLOOD],
         };
         let mut ended = Vec::new();
         for &wave in waves {
-            ended.extend(self.at_once(site, family, wave));
+            ended.extend(self.at_once(testbed, family, wave));
             if !self.fits(&ended) {
                 break;
             }
@@ -147,14 +147,14 @@ impl Probe {
     }
 
     /// Every connection, in the order of a client that has time.
-    pub(super) fn all(&self, site: &Site, family: Family) -> Vec<Ended> {
-        if let Expected::Crowds(crowds) = self.expected {
-            let crowd = |_: &usize| self.at_once(site, family, CROWD);
-            return crowds.iter().flat_map(crowd).collect();
+    pub(super) fn all(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
+        if let Expected::Floods(floods) = self.expected {
+            let flood = |_: &usize| self.at_once(testbed, family, FLOOD);
+            return floods.iter().flat_map(flood).collect();
         }
-        let mut ended = self.first(site, family);
+        let mut ended = self.first(testbed, family);
         if self.fits(&ended) {
-            ended.extend(self.others(site, family));
+            ended.extend(self.others(testbed, family));
         }
         ended
     }
@@ -168,19 +168,19 @@ impl Probe {
             Outcome::Silent => self.expected == Expected::Silent,
             Outcome::Broken(_) => false,
         };
-        let Expected::Crowds(crowds) = self.expected else {
+        let Expected::Floods(floods) = self.expected else {
             return ended.iter().all(fits);
         };
-        let of_crowd = |(crowd, answered): (&[Ended], &usize)| {
+        let of_flood = |(flood, answered): (&[Ended], &usize)| {
             let is = |ended: &&Ended| matches!(ended.outcome, Outcome::Answered { .. });
-            crowd.iter().filter(is).count() == *answered
+            flood.iter().filter(is).count() == *answered
         };
-        ended.chunks(CROWD).zip(crowds).all(of_crowd)
+        ended.chunks(FLOOD).zip(floods).all(of_flood)
     }
 
     /// Connections at once, each of which goes on when all were answered or not. What became of them.
-    fn at_once(&self, site: &Site, family: Family, count: usize) -> Vec<Ended> {
-        let connect = || self.connect(site, family);
+    fn at_once(&self, testbed: &Testbed, family: Family, count: usize) -> Vec<Ended> {
+        let connect = || self.connect(testbed, family);
         let connected = together(std::iter::repeat_n(connect, count));
         let exchange = |connected| move || self.exchange(connected);
         let mut ended = together(connected.into_iter().map(exchange));
@@ -190,13 +190,13 @@ impl Probe {
 
     fn patience(&self) -> Duration {
         match self.expected {
-            Expected::Silent | Expected::Crowds(_) => SILENCE,
+            Expected::Silent | Expected::Floods(_) => SILENCE,
             _ => PATIENCE,
         }
     }
 
     /// Opens a connection.
-    pub(super) fn connect(&self, site: &Site, family: Family) -> Connected {
+    pub(super) fn connect(&self, testbed: &Testbed, family: Family) -> Connected {
         let from = SocketAddr::new(address(self.from, family), 0);
         let to = SocketAddr::new(address(self.to, family), self.port);
         let bound = || -> io::Result<Socket> {
@@ -204,7 +204,7 @@ impl Probe {
             socket.bind(&from.into())?;
             Ok(socket)
         };
-        let socket = site.host(self.host).run_in(bound);
+        let socket = testbed.host(self.host).run_in(bound);
         let socket = socket.expect("a row names addresses of its hosts");
         let begin = Instant::now();
         let connected = socket.connect_timeout(&to.into(), self.patience());
@@ -265,12 +265,12 @@ pub(super) fn silent(from: &'static str, to: (&'static str, u16)) -> Probe {
 }
 
 /// Crowds, one after the other, each with how many of its connections are answered without a node.
-pub(super) fn crowds(
+pub(super) fn floods(
     answered: &'static [usize],
     from: &'static str,
     to: (&'static str, u16),
 ) -> Probe {
-    Probe::new(Expected::Crowds(answered), from, to)
+    Probe::new(Expected::Floods(answered), from, to)
 }
 
 /// What all of them return, each run by a thread of its own.

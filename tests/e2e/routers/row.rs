@@ -11,7 +11,7 @@ use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
 
 use super::probe::{Connected, Ended, Outcome, Probe, together};
-use super::site::{ROUTER, Site};
+use super::testbed::{ROUTER, Testbed};
 use crate::support::{MODES, SOON, accepting, binary, counter, ended};
 
 /// Within this time a change of the router has to hold for new connections.
@@ -27,7 +27,7 @@ const LOG_LINES: usize = 40;
 /// A change of the router, and connections after it.
 #[derive(Debug)]
 struct Step {
-    change: Option<fn(&Site)>,
+    change: Option<fn(&Testbed)>,
     probes: Vec<Probe>,
 }
 
@@ -47,7 +47,7 @@ enum Relaying {
 /// A router, and steps.
 #[derive(Debug)]
 pub(super) struct Row {
-    build: fn() -> Site,
+    build: fn() -> Testbed,
     config: &'static str,
     steps: Vec<Step>,
     relaying: Relaying,
@@ -55,7 +55,7 @@ pub(super) struct Row {
 
 impl Row {
     /// A row that begins with a network and connections in it.
-    pub(super) fn new(build: fn() -> Site, probes: impl Into<Vec<Probe>>) -> Self {
+    pub(super) fn new(build: fn() -> Testbed, probes: impl Into<Vec<Probe>>) -> Self {
         let first = Step {
             change: None,
             probes: probes.into(),
@@ -69,7 +69,7 @@ impl Row {
     }
 
     /// One more step: a change, and connections after it.
-    pub(super) fn then(mut self, change: fn(&Site), probes: impl Into<Vec<Probe>>) -> Self {
+    pub(super) fn then(mut self, change: fn(&Testbed), probes: impl Into<Vec<Probe>>) -> Self {
         self.steps.push(Step {
             change: Some(change),
             probes: probes.into(),
@@ -126,31 +126,31 @@ impl Row {
 
     /// Takes all steps, in a network of their own.
     fn observe(&self, mode: Option<&str>) -> Observed {
-        let site = (self.build)();
-        site.watch();
-        let held = self.steps[0].connect(&site);
-        let node = mode.and_then(|mode| self.start(&site, mode));
+        let testbed = (self.build)();
+        testbed.watch();
+        let held = self.steps[0].connect(&testbed);
+        let node = mode.and_then(|mode| self.start(&testbed, mode));
         let take = |step: &Step| {
             if let Some(change) = step.change {
-                change(&site);
+                change(&testbed);
                 thread::sleep(CHANGED);
             }
-            step.observe(&site)
+            step.observe(&testbed)
         };
         let steps = self.steps.iter().map(take).collect();
         Observed {
             steps,
             held: self.steps[0].exchange(held),
-            pairs: site.watched(),
+            pairs: testbed.watched(),
             relayed: node.as_ref().map(|node| self.relayed(node)),
             log: node.as_ref().map(last_lines).unwrap_or_default(),
         }
     }
 
     /// Starts a node; none if it has to refuse.
-    fn start(&self, site: &Site, mode: &str) -> Option<Node> {
+    fn start(&self, testbed: &Testbed, mode: &str) -> Option<Node> {
         let (host, config) = (
-            site.host(ROUTER),
+            testbed.host(ROUTER),
             format!(
                 "[observe]\ngain_min = \"0s\"\n{}{}",
                 accepting(mode),
@@ -255,9 +255,9 @@ impl Step {
     }
 
     /// Opens a connection of each kind that should be answered.
-    fn connect(&self, site: &Site) -> Vec<Vec<Connected>> {
+    fn connect(&self, testbed: &Testbed) -> Vec<Vec<Connected>> {
         let connect = |(probe, family): (&Probe, Family)| {
-            let held = probe.is_answered().then(|| probe.connect(site, family));
+            let held = probe.is_answered().then(|| probe.connect(testbed, family));
             held.into_iter().collect()
         };
         self.cases().map(connect).collect()
@@ -274,14 +274,14 @@ impl Step {
 
     /// Makes all connections, different kinds side by side. Those that are not answered begin with the
     /// others, and again when the node has seen the others succeed.
-    fn observe(&self, site: &Site) -> Vec<Vec<Ended>> {
+    fn observe(&self, testbed: &Testbed) -> Vec<Vec<Ended>> {
         let numbered = self.cases().enumerate();
         let (silent, heard): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, (probe, _))| probe.is_silent());
         let each = |cases: &[Case<'_>], connect: Connect| {
-            let works = cases
-                .iter()
-                .map(|(number, (probe, family))| move || (*number, connect(probe, site, *family)));
+            let works = cases.iter().map(|(number, (probe, family))| {
+                move || (*number, connect(probe, testbed, *family))
+            });
             together(works)
         };
         let ended = thread::scope(|scope| {
@@ -303,7 +303,7 @@ impl Step {
 type Case<'a> = (usize, (&'a Probe, Family));
 
 /// Some of a probe's connections.
-type Connect = fn(&Probe, &Site, Family) -> Vec<Ended>;
+type Connect = fn(&Probe, &Testbed, Family) -> Vec<Ended>;
 
 /// What was seen in one network.
 #[derive(Debug)]

@@ -71,8 +71,9 @@ fn expect_nothing_left(network: &Network, pid: u32) {
     assert_eq!(sockets(network.client(), "listening"), [""; 0]);
 }
 
+// promise: P6
 #[test]
-fn exit_codes_are_those_of_the_command() {
+fn exit_codes_of_command() {
     let network = line_of(1);
     assert_eq!(code(&network, &["true"]).0, Some(0));
     assert_eq!(code(&network, &["sh", "-c", "exit 42"]).0, Some(42));
@@ -90,6 +91,7 @@ fn exit_codes_are_those_of_the_command() {
     assert_eq!(processes(network.client()), [""; 0]);
 }
 
+// promise: P6, P7
 #[test]
 fn signals_are_passed_on() {
     let network = line_of(1);
@@ -109,8 +111,9 @@ fn signals_are_passed_on() {
     }
 }
 
+// promise: P7
 #[test]
-fn a_killed_run_leaves_nothing_and_its_command_goes_direct() {
+fn killed_run_goes_direct() {
     let network = line_of(1);
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());
@@ -139,8 +142,9 @@ fn a_killed_run_leaves_nothing_and_its_command_goes_direct() {
     });
 }
 
+// promise: P7
 #[test]
-fn what_a_command_leaves_running_goes_direct_after_its_end() {
+fn leftover_processes_go_direct() {
     let network = line_of(1);
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());
@@ -162,8 +166,9 @@ fn what_a_command_leaves_running_goes_direct_after_its_end() {
     });
 }
 
+// promise: P8
 #[test]
-fn a_node_that_does_not_carry_is_named_with_the_reason() {
+fn refusing_node_named() {
     let network = line_of(1);
     let server = network.server_address(Family::V4);
     let mirror = Mirror::start(network.server());
@@ -179,11 +184,11 @@ fn a_node_that_does_not_carry_is_named_with_the_reason() {
     let expected = format!("the node {via} cannot be reached");
     assert!(said.contains(&expected), "{said}");
 
-    let stranger = format!(
+    let unauthorized = format!(
         "[access]\nclients = [\"192.0.2.1/32\"]\n[node]\nid = 1\n[transparent]\nenabled = false\n\
          [[listener]]\nmode = \"explicit\"\naddress = \"{via}\"\n"
     );
-    let node = crate::support::start_in(network.node(0), &stranger);
+    let node = crate::support::start_in(network.node(0), &unauthorized);
     let said = failed(via, &url);
     assert!(said.contains("does not know this host"), "{said}");
     drop(node);
@@ -196,8 +201,9 @@ fn a_node_that_does_not_carry_is_named_with_the_reason() {
     assert!(said.contains("does not answer as a node"), "{said}");
 }
 
+// promise: P8
 #[test]
-fn what_cannot_be_run_is_said_before() {
+fn unusable_command_reported_first() {
     let run = |words: &[&str]| {
         let mut command = Command::new(binary());
         let output = command.arg("run").args(words).output().unwrap();
@@ -230,8 +236,9 @@ fn what_cannot_be_run_is_said_before() {
     assert!(said.contains("CAP_SYS_ADMIN is missing"), "{said}");
 }
 
+// promise: P9
 #[test]
-fn a_command_may_be_another_users() {
+fn command_as_other_user() {
     let network = line_of(1);
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());

@@ -24,8 +24,9 @@ const MULTIPATH: i32 = 262;
 /// Bytes that are under way when a command ends.
 const LAST_WORDS: u64 = 3_000_000;
 
+// promise: P2, P3
 #[test]
-fn every_kind_of_socket_of_a_static_program_is_led_away() {
+fn socket_kinds_redirected() {
     if let Ok(order) = env::var(CLIENT) {
         return be_client(&order);
     }
@@ -39,7 +40,7 @@ fn every_kind_of_socket_of_a_static_program_is_led_away() {
             if way == "mapped" && family == Family::V6 {
                 continue;
             }
-            let name = "run::sockets::every_kind_of_socket_of_a_static_program_is_led_away";
+            let name = "run::sockets::socket_kinds_redirected";
             let own = env::current_exe().unwrap();
             let words = [own.to_str().unwrap(), "--exact", name, "--nocapture"];
             let mut command = through(&network, via, &[], words);
@@ -145,9 +146,10 @@ fn has_interpreter() -> bool {
     (0..count).any(|index| number(first + index * size, 4) == 3)
 }
 
+// promise: P6
 #[test]
-fn what_a_command_said_before_it_ended_arrives() {
-    const NAME: &str = "run::sockets::what_a_command_said_before_it_ended_arrives";
+fn last_bytes_arrive() {
+    const NAME: &str = "run::sockets::last_bytes_arrive";
     if let Ok(order) = env::var(CLIENT) {
         let server: SocketAddr = order.parse().unwrap();
         let mut stream = TcpStream::connect(server).unwrap();
@@ -177,8 +179,9 @@ fn what_a_command_said_before_it_ended_arrives() {
     }
 }
 
+// promise: P3
 #[test]
-fn connections_of_another_network_namespace_go_where_they_were_going() {
+fn other_namespaces_untouched() {
     let network = line_of(1);
     let (_node, via) = start_open(&network, Family::V4);
     let server = network.server();

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 
-use super::{Site, has_ended};
+use super::{Testbed, has_ended};
 use crate::support::{PORT, Pair, SOON, binary, counter, listen, start, until};
 use crate::watch::{assert_nothing_left, installed, processes};
 
@@ -20,16 +20,16 @@ const ATTEMPTS: usize = 10;
 struct Halfway {
     verb: Option<Child>,
     successor: Pid,
-    site: Site,
+    testbed: Testbed,
 }
 
 impl Halfway {
     /// None when the successor was too quick.
     fn reach() -> Option<Self> {
-        let site = Site::start("");
-        let mut verb = site.host().command(binary()).unwrap();
+        let testbed = Testbed::start("");
+        let mut verb = testbed.host().command(binary()).unwrap();
         verb.args(["upgrade", "--socket"])
-            .arg(site.place.node.socket())
+            .arg(testbed.place.node.socket())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let verb = verb.spawn().unwrap();
@@ -44,10 +44,10 @@ impl Halfway {
         let halfway = Self {
             verb: Some(verb),
             successor,
-            site,
+            testbed,
         };
-        let log = halfway.site.place.node.log().join("\n");
-        (!log.contains("msg=replaced")).then_some(halfway)
+        let log = halfway.testbed.place.node.log().join("\n");
+        (!log.contains("was replaced\"")).then_some(halfway)
     }
 
     /// Lets the successor go on, and returns what the verb says of it.
@@ -76,29 +76,30 @@ fn child_of(parent: Pid) -> Option<Pid> {
     first.parse().ok().map(Pid::from_raw)
 }
 
+// promise: F15
 #[test]
-fn a_successor_that_fails_after_its_predecessor_died_leaves_the_next_node_alone() {
+fn failed_successor_after_death() {
     let halfway = (0..ATTEMPTS).find_map(|_| Halfway::reach());
     let mut halfway = halfway.expect("a successor is stopped in time");
-    let first = halfway.site.place.first();
-    halfway.site.place.signal(first, Signal::SIGKILL);
-    halfway.site.place.until_ended(first);
+    let first = halfway.testbed.place.first();
+    halfway.testbed.place.signal(first, Signal::SIGKILL);
+    halfway.testbed.place.until_ended(first);
     // As a service manager would.
-    let mut next = start(&halfway.site.network, "");
-    let installed_by_next = rules_and_routes(halfway.site.host());
+    let mut next = start(&halfway.testbed.network, "");
+    let installed_by_next = rules_and_routes(halfway.testbed.host());
     assert!(!installed_by_next.is_empty());
-    let listener = listen(halfway.site.network.server(), PORT);
-    let open = |family| Pair::open(&halfway.site.network, family, &listener);
+    let listener = listen(halfway.testbed.network.server(), PORT);
+    let open = |family| Pair::open(&halfway.testbed.network, family, &listener);
     let mut kept = Family::ALL.map(open);
     kept.iter_mut().for_each(Pair::check);
     let output = halfway.resume();
-    let host = halfway.site.host();
+    let host = halfway.testbed.host();
     // The guards of both that failed have ended too: one node and its guard are left.
     until("the end of the guards", || processes(host).len() == 2);
     assert_eq!(rules_and_routes(host), installed_by_next);
     kept.iter_mut().for_each(Pair::check);
     for family in Family::ALL {
-        let mut pair = Pair::open(&halfway.site.network, family, &listener);
+        let mut pair = Pair::open(&halfway.testbed.network, family, &listener);
         pair.check();
         pair.close_client_first();
     }

@@ -8,155 +8,162 @@ use std::process::Output;
 use nix::sys::signal::Signal;
 use posthaste_lab::network::Family;
 
-use super::Site;
+use super::Testbed;
 use crate::support::{PORT, Pair, counter, expect_reset, listen, start, until};
 use crate::watch::{assert_nothing_left, installed};
 
 /// The verb failed, and says why. The node goes on as before.
-fn assert_unchanged(site: &Site, output: &Output, words: &[&str]) {
+fn assert_unchanged(testbed: &Testbed, output: &Output, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     for word in words {
         assert!(said.contains(word), "{word}: {said}");
     }
     assert!(said.contains("goes on"), "{said}");
-    let status = site.place.node.status().unwrap();
-    assert_eq!(status["pid"], site.place.first().as_raw());
+    let status = testbed.place.node.status().unwrap();
+    assert_eq!(status["pid"], testbed.place.first().as_raw());
     assert_eq!(
         (&status["state"], &status["replaced"]),
         (&"ready".into(), &serde_json::json!([]))
     );
-    relays_more(site, &listen(site.network.server(), PORT));
+    relays_more(testbed, &listen(testbed.network.server(), PORT));
 }
 
-fn relays_more(site: &Site, listener: &TcpListener) {
-    let before = counter(&site.place.node, "relays_opened");
+fn relays_more(testbed: &Testbed, listener: &TcpListener) {
+    let before = counter(&testbed.place.node, "relays_opened");
     for family in Family::ALL {
-        let mut pair = Pair::open(&site.network, family, listener);
+        let mut pair = Pair::open(&testbed.network, family, listener);
         pair.check();
         pair.close_client_first();
     }
-    assert_eq!(counter(&site.place.node, "relays_opened"), before + 2);
+    assert_eq!(counter(&testbed.place.node, "relays_opened"), before + 2);
 }
 
+// promise: F15
 #[test]
-fn a_configuration_that_is_wrong_changes_nothing() {
-    let site = Site::start("");
-    let installed = installed(site.host());
-    site.place
+fn wrong_configuration_changes_nothing() {
+    let testbed = Testbed::start("");
+    let installed = installed(testbed.host());
+    testbed
+        .place
         .node
         .write_config("[node]\nwrkers = 2\n")
         .unwrap();
-    let output = site.place.try_upgrade(site.host(), &[]);
-    assert_unchanged(&site, &output, &["unknown key", "wrkers", ":7:1"]);
+    let output = testbed.place.try_upgrade(testbed.host(), &[]);
+    assert_unchanged(&testbed, &output, &["unknown key", "wrkers", ":7:1"]);
     // A file that is right, but not with what there is.
-    let taken = listen(site.host(), 8080);
-    let address = SocketAddr::new(site.network.node_address(0, Family::V4), 8080);
+    let taken = listen(testbed.host(), 8080);
+    let address = SocketAddr::new(testbed.network.node_address(0, Family::V4), 8080);
     let fixed = format!(
         "[[listener]]\nmode = \"fixed\"\naddress = \"{address}\"\ndestination = \"192.0.2.9:80\"\n"
     );
-    site.place.node.write_config(&fixed).unwrap();
-    let output = site.place.try_upgrade(site.host(), &[]);
-    assert_unchanged(&site, &output, &["8080", "in use"]);
+    testbed.place.node.write_config(&fixed).unwrap();
+    let output = testbed.place.try_upgrade(testbed.host(), &[]);
+    assert_unchanged(&testbed, &output, &["8080", "in use"]);
     drop(taken);
-    site.place
+    testbed
+        .place
         .node
         .write_config("[transparent]\nmark = 0x4000000\n")
         .unwrap();
-    let output = site.place.try_upgrade(site.host(), &[]);
-    assert_unchanged(&site, &output, &["transparent.mark", "restart"]);
+    let output = testbed.place.try_upgrade(testbed.host(), &[]);
+    assert_unchanged(&testbed, &output, &["transparent.mark", "restart"]);
     let interfaces = "[transparent]\ninterfaces = [\"nowhere0\"]\n";
-    site.place.node.write_config(interfaces).unwrap();
-    let output = site.place.try_upgrade(site.host(), &[]);
-    assert_unchanged(&site, &output, &["nowhere0"]);
-    assert_eq!(crate::watch::installed(site.host()), installed);
-    site.place.node.write_config("").unwrap();
-    site.place.upgrade(site.host());
-    site.end();
+    testbed.place.node.write_config(interfaces).unwrap();
+    let output = testbed.place.try_upgrade(testbed.host(), &[]);
+    assert_unchanged(&testbed, &output, &["nowhere0"]);
+    assert_eq!(crate::watch::installed(testbed.host()), installed);
+    testbed.place.node.write_config("").unwrap();
+    testbed.place.upgrade(testbed.host());
+    testbed.end();
 }
 
+// promise: F15
 #[test]
-fn a_node_that_ends_gives_its_place_to_nobody() {
-    let site = Site::start("[node]\ndrain_timeout = \"1h\"\n");
-    let listener = listen(site.network.server(), PORT);
-    let pair = Pair::open(&site.network, Family::V4, &listener);
-    site.place.signal(site.place.first(), Signal::SIGTERM);
+fn ending_node_refuses_successor() {
+    let testbed = Testbed::start("[node]\ndrain_timeout = \"1h\"\n");
+    let listener = listen(testbed.network.server(), PORT);
+    let pair = Pair::open(&testbed.network, Family::V4, &listener);
+    testbed.place.signal(testbed.place.first(), Signal::SIGTERM);
     until("drain", || {
-        site.place.node.status().unwrap()["state"] == "draining"
+        testbed.place.node.status().unwrap()["state"] == "draining"
     });
-    let output = site.place.try_upgrade(site.host(), &[]);
+    let output = testbed.place.try_upgrade(testbed.host(), &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("draining"), "{said}");
     pair.close_client_first();
-    let mut site = site;
-    site.place.until_all_ended();
-    assert_nothing_left(site.host());
+    let mut testbed = testbed;
+    testbed.place.until_all_ended();
+    assert_nothing_left(testbed.host());
 }
 
+// promise: F15
 #[test]
-fn a_successor_that_dies_leaves_the_relays_of_its_predecessor() {
-    let mut site = Site::start("");
-    let listener = listen(site.network.server(), PORT);
-    let mut kept = Family::ALL.map(|family| Pair::open(&site.network, family, &listener));
-    let successor = site.place.upgrade(site.host());
-    let mut lost = Pair::open(&site.network, Family::V4, &listener);
+fn dead_successor_spares_predecessor() {
+    let mut testbed = Testbed::start("");
+    let listener = listen(testbed.network.server(), PORT);
+    let mut kept = Family::ALL.map(|family| Pair::open(&testbed.network, family, &listener));
+    let successor = testbed.place.upgrade(testbed.host());
+    let mut lost = Pair::open(&testbed.network, Family::V4, &listener);
     lost.check();
-    site.place.signal(successor, Signal::SIGKILL);
-    site.place.until_ended(successor);
+    testbed.place.signal(successor, Signal::SIGKILL);
+    testbed.place.until_ended(successor);
     expect_reset(&mut lost.client);
     expect_reset(&mut lost.server);
     // New connections go direct, and those of the first process on.
     for family in Family::ALL {
-        let mut direct = Pair::open(&site.network, family, &listener);
+        let mut direct = Pair::open(&testbed.network, family, &listener);
         direct.check();
         direct.close_client_first();
     }
     kept.iter_mut().for_each(Pair::check);
-    assert_eq!(site.place.opened_by(site.place.first()), 2);
+    assert_eq!(testbed.place.opened_by(testbed.place.first()), 2);
     assert!(
-        !installed(site.host()).is_empty(),
+        !installed(testbed.host()).is_empty(),
         "the first needs the rule"
     );
     // As a service manager would: a node starts beside it.
-    let mut next = start(&site.network, "");
-    let mut relayed = Pair::open(&site.network, Family::V6, &listener);
+    let mut next = start(&testbed.network, "");
+    let mut relayed = Pair::open(&testbed.network, Family::V6, &listener);
     relayed.check();
     assert_eq!(counter(&next, "relays_opened"), 1);
     kept.iter_mut().for_each(Pair::check);
     kept.into_iter().for_each(Pair::close_client_first);
-    site.place.until_ended(site.place.first());
+    testbed.place.until_ended(testbed.place.first());
     relayed.check();
     relayed.close_client_first();
     next.stop(crate::support::SOON).unwrap();
-    assert_nothing_left(site.host());
+    assert_nothing_left(testbed.host());
 }
 
+// promise: F15
 #[test]
-fn the_last_to_go_cleans_up_even_if_it_was_replaced() {
-    let mut site = Site::start("");
-    let listener = listen(site.network.server(), PORT);
-    let mut kept = Family::ALL.map(|family| Pair::open(&site.network, family, &listener));
-    let successor = site.place.upgrade(site.host());
-    site.place.signal(successor, Signal::SIGKILL);
-    site.place.until_ended(successor);
+fn last_process_cleans_up() {
+    let mut testbed = Testbed::start("");
+    let listener = listen(testbed.network.server(), PORT);
+    let mut kept = Family::ALL.map(|family| Pair::open(&testbed.network, family, &listener));
+    let successor = testbed.place.upgrade(testbed.host());
+    testbed.place.signal(successor, Signal::SIGKILL);
+    testbed.place.until_ended(successor);
     kept.iter_mut().for_each(Pair::check);
     kept.into_iter().for_each(Pair::close_server_first);
-    site.place.until_ended(site.place.first());
+    testbed.place.until_ended(testbed.place.first());
     // The socket file is that of the dead process.
-    let _ = fs::remove_file(site.place.node.socket());
-    assert_nothing_left(site.host());
+    let _ = fs::remove_file(testbed.place.node.socket());
+    assert_nothing_left(testbed.host());
 }
 
+// promise: F15
 #[test]
-fn a_predecessor_that_dies_takes_its_relays_and_nothing_else() {
-    let mut site = Site::start("");
-    let listener = listen(site.network.server(), PORT);
-    let lost = Family::ALL.map(|family| Pair::open(&site.network, family, &listener));
-    site.place.upgrade(site.host());
-    let mut kept = Family::ALL.map(|family| Pair::open(&site.network, family, &listener));
-    let before = installed(site.host()).len();
-    site.place.signal(site.place.first(), Signal::SIGKILL);
-    site.place.until_ended(site.place.first());
+fn dead_predecessor_takes_own_relays() {
+    let mut testbed = Testbed::start("");
+    let listener = listen(testbed.network.server(), PORT);
+    let lost = Family::ALL.map(|family| Pair::open(&testbed.network, family, &listener));
+    testbed.place.upgrade(testbed.host());
+    let mut kept = Family::ALL.map(|family| Pair::open(&testbed.network, family, &listener));
+    let before = installed(testbed.host()).len();
+    testbed.place.signal(testbed.place.first(), Signal::SIGKILL);
+    testbed.place.until_ended(testbed.place.first());
     for mut pair in lost {
         expect_reset(&mut pair.client);
         expect_reset(&mut pair.server);
@@ -164,13 +171,13 @@ fn a_predecessor_that_dies_takes_its_relays_and_nothing_else() {
     kept.iter_mut().for_each(Pair::check);
     // Its program at either interface has gone, and nothing of the other's.
     until("two programs less", || {
-        installed(site.host()).len() == before - 2
+        installed(testbed.host()).len() == before - 2
     });
     until("nobody replaced", || {
-        site.place.node.status().unwrap()["replaced"] == serde_json::json!([])
+        testbed.place.node.status().unwrap()["replaced"] == serde_json::json!([])
     });
-    relays_more(&site, &listener);
+    relays_more(&testbed, &listener);
     kept.into_iter().for_each(Pair::close_client_first);
-    let _ = fs::remove_file(site.place.aside(site.place.first()));
-    site.end();
+    let _ = fs::remove_file(testbed.place.aside(testbed.place.first()));
+    testbed.end();
 }

@@ -8,7 +8,7 @@ use posthaste_lab::network::Family;
 use serde_json::Value;
 
 use super::traffic::{Download, Echo, Visitors, servers};
-use super::{METRICS, Place, Site};
+use super::{METRICS, Place, Testbed};
 use crate::chains::{Plan, line_of};
 use crate::support::{
     MODES, PORT, Pair, accepting, counter, dial, firewall, line, listen, remove_firewall, until,
@@ -18,18 +18,21 @@ use crate::watch::{assert_nothing_left, http_get};
 /// The port of the servers that answer visitors.
 const ECHO: u16 = 81;
 
+// promise: F14
 #[test]
-fn open_connections_go_on_and_new_ones_are_relayed_in_early_mode() {
+fn early_connections_survive() {
     goes_on("early");
 }
 
+// promise: F14
 #[test]
-fn open_connections_go_on_and_new_ones_are_relayed_in_strict_mode() {
+fn strict_connections_survive() {
     goes_on("strict");
 }
 
+// promise: F14
 #[test]
-fn open_connections_go_on_and_new_ones_are_relayed_in_late_mode() {
+fn late_connections_survive() {
     goes_on("late");
 }
 
@@ -72,8 +75,9 @@ fn goes_on(mode: &str) {
     assert_nothing_left(host);
 }
 
+// promise: F14
 #[test]
-fn listeners_with_a_destination_lose_no_connection() {
+fn fixed_listeners_lose_nothing() {
     let network = Arc::new(line());
     let host = network.node(0);
     let entrance = |family| SocketAddr::new(network.node_address(0, family), 8080);
@@ -102,8 +106,9 @@ fn listeners_with_a_destination_lose_no_connection() {
     open.check();
 }
 
+// promise: F14
 #[test]
-fn chains_lose_no_connection_when_either_node_is_upgraded() {
+fn chains_lose_nothing() {
     let network = Arc::new(line_of(2));
     let plan = Plan {
         warm: true,
@@ -133,36 +138,37 @@ fn chains_lose_no_connection_when_either_node_is_upgraded() {
     }
 }
 
+// promise: F14
 #[test]
-fn what_is_half_open_is_opened_by_who_began() {
+fn half_open_stays_with_beginner() {
     for mode in MODES {
-        let site = Site::start(&accepting(mode));
-        let first = site.place.first();
+        let testbed = Testbed::start(&accepting(mode));
+        let first = testbed.place.first();
         // A port for each family.
         let targets = [(Family::V4, PORT), (Family::V6, ECHO)];
         let targets = targets
-            .map(|(family, port)| SocketAddr::new(site.network.server_address(family), port));
-        let listeners = targets.map(|target| listen(site.network.server(), target.port()));
+            .map(|(family, port)| SocketAddr::new(testbed.network.server_address(family), port));
+        let listeners = targets.map(|target| listen(testbed.network.server(), target.port()));
         let closed = format!("tcp dport {{ {PORT}, {ECHO} }} drop");
-        firewall(site.network.server(), "closed", &[("input", &closed)]);
+        firewall(testbed.network.server(), "closed", &[("input", &closed)]);
         std::thread::scope(|scope| {
-            let client = site.network.client();
+            let client = testbed.network.client();
             let dialling = targets.map(|target| scope.spawn(move || dial(client, target)));
             until("two flows that open", || {
-                let relays = site.place.node.relays().unwrap();
+                let relays = testbed.place.node.relays().unwrap();
                 relays["relays"].as_array().unwrap().len() == 2
             });
-            site.place.upgrade(site.host());
-            remove_firewall(site.network.server(), "closed");
+            testbed.place.upgrade(testbed.host());
+            remove_firewall(testbed.network.server(), "closed");
             for (dialling, listener) in dialling.into_iter().zip(&listeners) {
                 let mut pair = Pair::of(dialling.join().unwrap(), listener);
                 pair.check();
-                until("relay", || site.place.opened_by(first) > 0);
+                until("relay", || testbed.place.opened_by(first) > 0);
                 pair.close_client_first();
             }
         });
-        let after = counter(&site.place.node, "relays_opened");
+        let after = counter(&testbed.place.node, "relays_opened");
         assert_eq!(after, 0, "{mode}");
-        site.end();
+        testbed.end();
     }
 }

@@ -9,7 +9,7 @@ use posthaste_lab::node::Node;
 use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
-use super::{Place, Site};
+use super::{Place, Testbed};
 use crate::support::{PORT, Pair, SOON, binary, line, listen};
 
 /// A socket as systemd's.
@@ -40,8 +40,9 @@ impl Manager {
     }
 }
 
+// promise: W4
 #[test]
-fn the_service_manager_hears_which_process_the_main_one_is() {
+fn main_process_reported() {
     let network = line();
     let host = network.node(0);
     let directory = Scratch::new().unwrap();
@@ -75,44 +76,51 @@ fn the_service_manager_hears_which_process_the_main_one_is() {
     }
 }
 
+// promise: W4
 #[test]
-fn a_reload_is_enough_where_nothing_needs_another_process() {
-    let site = Site::start("");
-    let first = site.place.first();
-    let upgrade = || site.place.try_upgrade(site.host(), &["--if-needed"]);
-    site.place
+fn reload_without_replacement() {
+    let testbed = Testbed::start("");
+    let first = testbed.place.first();
+    let upgrade = || testbed.place.try_upgrade(testbed.host(), &["--if-needed"]);
+    testbed
+        .place
         .node
         .write_config("[node]\nlog_connections = false\n")
         .unwrap();
     let output = upgrade();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["needs_restart"], serde_json::json!([]));
-    assert_eq!(site.place.pid(), first);
-    assert_eq!(site.place.node.status().unwrap()["reloads"]["succeeded"], 1);
+    assert_eq!(testbed.place.pid(), first);
+    assert_eq!(
+        testbed.place.node.status().unwrap()["reloads"]["succeeded"],
+        1
+    );
     // With another number of workers it is not.
-    site.place
+    testbed
+        .place
         .node
         .write_config("[node]\nworkers = 3\n")
         .unwrap();
-    let listener = listen(site.network.server(), PORT);
-    let mut pair = Pair::open(&site.network, Family::V4, &listener);
+    let listener = listen(testbed.network.server(), PORT);
+    let mut pair = Pair::open(&testbed.network, Family::V4, &listener);
     assert!(upgrade().status.success());
-    assert_ne!(site.place.pid(), first);
-    assert_eq!(site.place.node.status().unwrap()["workers"], 3);
+    assert_ne!(testbed.place.pid(), first);
+    assert_eq!(testbed.place.node.status().unwrap()["workers"], 3);
     pair.check();
     pair.close_client_first();
     // Nor with another program.
     let directory = Scratch::new().unwrap();
     let program = directory.path().join("posthaste");
     std::fs::copy(binary(), &program).unwrap();
-    let before = site.place.pid();
-    let command = site.host().command(&program).unwrap();
+    let before = testbed.place.pid();
+    let command = testbed.host().command(&program).unwrap();
     assert!(
-        site.place
+        testbed
+            .place
             .upgrade_by(command, &["--if-needed"])
             .status
             .success()
     );
-    assert_ne!(site.place.pid(), before);
-    site.end();
+    assert_ne!(testbed.place.pid(), before);
+    testbed.end();
 }

@@ -7,7 +7,7 @@ use posthaste_bpf::EventKind;
 use posthaste_lab::network::Family;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
-use crate::host::{Host, SOCKET_MARK, client, connecting, flow, gate, on_host, server};
+use crate::host::{Host, SOCKET_MARK, client, connecting, flow, half_open, on_host, server};
 use crate::segment::{ACK, ICMP, ICMPV6, RST, SYN, Segment, ethernet, icmp_error, ip};
 
 fn answer(family: Family, flags: u8) -> Vec<u8> {
@@ -17,20 +17,20 @@ fn answer(family: Family, flags: u8) -> Vec<u8> {
 }
 
 /// The client's SYN has come, and the worker has sent its own.
-fn begin(host: &mut Host<'_>, family: Family) -> (posthaste_bpf::GateKey, socket2::Socket) {
+fn begin(host: &mut Host<'_>, family: Family) -> (posthaste_bpf::HalfOpenKey, socket2::Socket) {
     host.receive(&Segment::syn(client(family), server(family)).frame());
-    let gate = gate(&host.event());
+    let half_open = half_open(&host.event());
     (
-        gate,
+        half_open,
         connecting(client(family), server(family), SOCKET_MARK),
     )
 }
 
 #[test]
-fn a_syn_ack_waits_at_the_worker_while_the_gate_stands() {
+fn syn_ack_held_at_worker() {
     on_host(|host| {
         for family in Family::ALL {
-            let (gate, _socket) = begin(host, family);
+            let (half_open, _socket) = begin(host, family);
             for _ in 0..2 {
                 assert_eq!(host.receive(&answer(family, SYN | ACK)), Swallowed);
                 let event = host.event();
@@ -42,7 +42,7 @@ fn a_syn_ack_waits_at_the_worker_while_the_gate_stands() {
                 );
                 assert_eq!((event.isn, event.frame), (500, answer(family, SYN | ACK)));
             }
-            host.lane.open_gate(&gate);
+            host.worker_maps.release_half_open(&half_open);
             assert_eq!(host.receive(&answer(family, SYN | ACK)), Redirected);
             assert!(host.events().is_empty());
         }
@@ -50,47 +50,50 @@ fn a_syn_ack_waits_at_the_worker_while_the_gate_stands() {
 }
 
 #[test]
-fn what_is_followed_leaves_to_its_successor_what_it_has_not_begun() {
+fn unstarted_flows_for_successor() {
     on_host(|host| {
         host.redirect.set_followed(true).unwrap();
         for family in Family::ALL {
-            let (gate, _socket) = begin(host, family);
+            let (half_open, _socket) = begin(host, family);
             assert_eq!(host.receive(&answer(family, SYN | ACK)), Swallowed);
             assert_eq!(host.event().kind, EventKind::SynAck);
-            host.lane.open_gate(&gate);
-            // The successor may have a gate for it.
+            host.worker_maps.release_half_open(&half_open);
+            // The successor may have a half-open entry for it.
             assert_eq!(host.receive(&answer(family, SYN | ACK)), Passed);
         }
         host.redirect.set_followed(false).unwrap();
-        let (gate, _socket) = begin(host, Family::V4);
-        host.lane.open_gate(&gate);
+        let (half_open, _socket) = begin(host, Family::V4);
+        host.worker_maps.release_half_open(&half_open);
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Redirected);
     });
 }
 
 #[test]
-fn a_syn_ack_waits_in_every_state_of_the_gate() {
+fn syn_ack_held_any_state() {
     on_host(|host| {
-        let (gate, _socket) = begin(host, Family::V4);
-        host.lane.admit(&gate).unwrap();
+        let (half_open, _socket) = begin(host, Family::V4);
+        host.worker_maps.admit(&half_open).unwrap();
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Swallowed);
-        host.lane.pass(&gate).unwrap();
+        host.worker_maps.pass(&half_open).unwrap();
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Swallowed);
         assert_eq!(host.events().len(), 2);
     });
 }
 
 #[test]
-fn a_gate_made_by_the_worker_holds_the_answer_on_its_tuple() {
+fn reserved_tuple_holds_answer() {
     on_host(|host| {
         for family in Family::ALL {
             let other = SocketAddr::new(client(family).ip(), 50_000);
-            let gate = host.lane.close_gate(flow(other, server(family))).unwrap();
+            let half_open = host
+                .worker_maps
+                .reserve_half_open(flow(other, server(family)))
+                .unwrap();
             let _socket = connecting(other, server(family), SOCKET_MARK);
             let answer = Segment::new(server(family), other, SYN | ACK).frame();
             assert_eq!(host.receive(&answer), Swallowed);
             assert_eq!(host.event().flow, flow(other, server(family)));
-            host.lane.open_gate(&gate);
+            host.worker_maps.release_half_open(&half_open);
             assert_eq!(host.receive(&answer), Redirected);
         }
     });
@@ -100,7 +103,7 @@ fn a_gate_made_by_the_worker_holds_the_answer_on_its_tuple() {
 fn refusals_are_not_held() {
     on_host(|host| {
         for family in Family::ALL {
-            let (_gate, _socket) = begin(host, family);
+            let (_half_open, _socket) = begin(host, family);
             assert_eq!(host.receive(&answer(family, RST | ACK)), Redirected);
             assert_eq!(host.receive(&answer(family, ACK)), Redirected);
             assert!(host.events().is_empty());
@@ -109,7 +112,7 @@ fn refusals_are_not_held() {
 }
 
 #[test]
-fn an_answer_nobody_waits_for_passes() {
+fn unexpected_answer_passes() {
     on_host(|host| {
         for family in Family::ALL {
             for flags in [SYN | ACK, ACK, RST | ACK] {
@@ -123,20 +126,20 @@ fn an_answer_nobody_waits_for_passes() {
     });
 }
 
-/// A gate alone is not enough: the flow may have been passed on, and the answer is the client's.
+/// A half-open entry alone is not enough: the flow may have been passed on, and the answer is the client's.
 #[test]
-fn an_answer_to_a_flow_that_was_passed_on_passes() {
+fn forwarded_flows_answer_passes() {
     on_host(|host| {
         host.receive(&Segment::syn(client(Family::V4), server(Family::V4)).frame());
-        let gate = gate(&host.event());
-        host.lane.pass(&gate).unwrap();
+        let half_open = half_open(&host.event());
+        host.worker_maps.pass(&half_open).unwrap();
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Passed);
         assert!(host.events().is_empty());
     });
 }
 
 #[test]
-fn sockets_of_others_are_left_alone() {
+fn foreign_sockets_untouched() {
     on_host(|host| {
         for family in Family::ALL {
             host.receive(&Segment::syn(client(family), server(family)).frame());
@@ -158,7 +161,7 @@ fn sockets_of_others_are_left_alone() {
 }
 
 #[test]
-fn established_connections_of_ours_are_redirected_and_of_others_not() {
+fn own_established_redirected() {
     on_host(|host| {
         for (mark, verdict) in [(SOCKET_MARK, Redirected), (0, Passed)] {
             for own in ["10.0.0.1:0", "[fd00::1]:0"] {
@@ -195,7 +198,7 @@ fn error(family: Family, about: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn errors_about_our_segments_come_to_us() {
+fn own_icmp_errors_redirected() {
     on_host(|host| {
         for family in Family::ALL {
             let _socket = connecting(client(family), server(family), SOCKET_MARK);
@@ -219,7 +222,7 @@ fn errors_about_our_segments_come_to_us() {
 }
 
 #[test]
-fn errors_of_every_kind_are_known_and_nothing_else() {
+fn icmp_error_kinds() {
     let kinds = [
         (Family::V4, vec![3, 11, 12]),
         (Family::V6, vec![1, 2, 3, 4]),
@@ -282,7 +285,7 @@ fn errors_about_anything_else_pass() {
 }
 
 #[test]
-fn an_error_that_ends_early_passes() {
+fn truncated_icmp_error_passes() {
     on_host(|host| {
         for (family, protocol) in [(Family::V4, ICMP), (Family::V6, ICMPV6)] {
             let (from, to) = (server(family).ip(), client(family).ip());

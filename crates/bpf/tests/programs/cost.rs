@@ -13,7 +13,7 @@ use crate::host::{Host, SETTINGS, on_host_with};
 const TOLERANCE_PERCENT: u32 = 10;
 
 #[test]
-fn no_program_costs_the_verifier_more_than_recorded() {
+fn verifier_cost_as_recorded() {
     let recorded = recorded();
     let settings = Settings {
         windows: true,
@@ -21,7 +21,7 @@ fn no_program_costs_the_verifier_more_than_recorded() {
         ..SETTINGS
     };
     on_host_with(settings, |host| {
-        host.redirect.send_heralds().unwrap();
+        host.redirect.send_syn_options().unwrap();
         let counted = counted(host);
         println!("instructions verified: {counted:#?}");
         assert!(counted.keys().eq(recorded.keys()), "{recorded:?}");

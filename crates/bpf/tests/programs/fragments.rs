@@ -63,8 +63,9 @@ fn on_both(test: impl Fn(&mut Host<'_>, Family) + Sync) {
     });
 }
 
+// promise: T17
 #[test]
-fn fragments_for_a_socket_of_ours_come_to_us() {
+fn own_fragments_redirected() {
     on_both(|host, family| {
         let _socket = upstream(family, SOCKET_MARK);
         for id in 1..=3 {
@@ -81,8 +82,9 @@ fn fragments_for_a_socket_of_ours_come_to_us() {
     });
 }
 
+// promise: T15
 #[test]
-fn fragments_for_nobody_and_for_the_hosts_own_sockets_pass() {
+fn other_fragments_pass() {
     on_both(|host, family| {
         for socket in [None, Some(upstream(family, 5))] {
             for frame in [first(family, 1, ACK), later(family, 1, LAST)] {
@@ -92,8 +94,9 @@ fn fragments_for_nobody_and_for_the_hosts_own_sockets_pass() {
     });
 }
 
+// promise: T15
 #[test]
-fn fragments_that_come_before_their_first_pass() {
+fn early_fragments_pass() {
     on_both(|host, family| {
         let _socket = upstream(family, SOCKET_MARK);
         assert_eq!(host.receive(&later(family, 1, LAST)), Passed, "{family}");
@@ -103,8 +106,9 @@ fn fragments_that_come_before_their_first_pass() {
     });
 }
 
+// promise: T17
 #[test]
-fn an_identification_that_is_used_again_is_forgotten() {
+fn reused_identification_forgotten() {
     on_both(|host, family| {
         let socket = upstream(family, SOCKET_MARK);
         assert_eq!(host.receive(&first(family, 1, ACK)), Redirected);
@@ -114,9 +118,10 @@ fn an_identification_that_is_used_again_is_forgotten() {
     });
 }
 
-/// A SYN-ACK waits at the worker for the client's proof, and would not in fragments.
+/// A SYN-ACK waits at the worker for the client's validation, and would not in fragments.
+// promise: T15
 #[test]
-fn fragments_that_open_a_connection_pass() {
+fn opening_fragments_pass() {
     on_both(|host, family| {
         let _socket = upstream(family, SOCKET_MARK);
         for flags in [SYN, SYN | ACK] {
@@ -126,8 +131,9 @@ fn fragments_that_open_a_connection_pass() {
     });
 }
 
+// promise: T15
 #[test]
-fn a_first_fragment_without_a_whole_tcp_header_passes() {
+fn short_first_fragment_passes() {
     on_both(|host, family| {
         let _socket = upstream(family, SOCKET_MARK);
         let whole = first(family, 1, ACK);
@@ -156,7 +162,7 @@ fn fragments_of_other_protocols_pass() {
 
 /// RFC 6946: a packet that is whole and says so in a fragment header.
 #[test]
-fn an_atomic_fragment_is_a_segment_like_others() {
+fn atomic_fragment_is_segment() {
     on_host(|host| {
         let _socket = upstream(Family::V6, SOCKET_MARK);
         let tcp = first(Family::V6, 1, ACK);

@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use posthaste_bpf::{
-    Accept, Action, Device, Event, FlowKey, GateKey, LinkLayer, Maps, OpenLane, Redirect, RuleSpec,
-    Settings,
+    Accept, Action, Device, Event, FlowKey, HalfOpenKey, LinkLayer, Maps, Redirect, RuleSpec,
+    Settings, WorkerMaps,
 };
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
@@ -47,7 +47,7 @@ pub(crate) struct Host<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) redirect: Redirect,
     /// That of worker 0.
-    pub(crate) lane: OpenLane,
+    pub(crate) worker_maps: WorkerMaps,
     /// Where clients are.
     pub(crate) ifindex: u32,
     /// Where servers are.
@@ -115,12 +115,12 @@ impl<'a> Host<'a> {
             .unwrap();
         redirect.attach(out, device(LinkLayer::Ethernet)).unwrap();
         redirect.settle().unwrap();
-        let lane = redirect.lane(0).unwrap().open().unwrap();
-        let listeners = listen(&lane);
+        let worker_maps = redirect.worker_maps(0).unwrap().open().unwrap();
+        let listeners = listen(&worker_maps);
         let mut host = Self {
             namespace,
             redirect,
-            lane,
+            worker_maps,
             ifindex,
             out,
             listeners,
@@ -159,7 +159,7 @@ impl<'a> Host<'a> {
 
     /// The events since the last time.
     pub(crate) fn events(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.lane.next_event()).collect()
+        std::iter::from_fn(|| self.worker_maps.next_event()).collect()
     }
 
     /// The one event there is.
@@ -175,9 +175,9 @@ impl<'a> Host<'a> {
         found.expect("the program counts it").2
     }
 
-    /// How many flows have a gate, in the budget for everybody and in the reserve.
-    pub(crate) fn gates(&self) -> (usize, usize) {
-        self.redirect.gates().unwrap()
+    /// How many flows have a half-open entry, in the budget for everybody and in the reserve.
+    pub(crate) fn half_open_flows(&self) -> (usize, usize) {
+        self.redirect.half_open_flows().unwrap()
     }
 
     /// Ends the listeners, as if the worker had died.
@@ -203,7 +203,7 @@ pub(crate) fn interface(namespace: &Namespace, name: &str) -> u32 {
 }
 
 /// Listeners of both families, given to the programs.
-pub(crate) fn listen(lane: &OpenLane) -> Vec<Socket> {
+pub(crate) fn listen(worker_maps: &WorkerMaps) -> Vec<Socket> {
     use std::os::fd::AsFd;
     let settings = SocketSettings {
         mark: SOCKET_MARK,
@@ -211,7 +211,9 @@ pub(crate) fn listen(lane: &OpenLane) -> Vec<Socket> {
     };
     let make = |ipv6| {
         let listener = transparent_listener(ipv6, settings).unwrap();
-        lane.set_listener(ipv6, Some(listener.as_fd())).unwrap();
+        worker_maps
+            .set_listener(ipv6, Some(listener.as_fd()))
+            .unwrap();
         listener
     };
     vec![make(false), make(true)]
@@ -272,8 +274,8 @@ pub(crate) fn flow(client: SocketAddr, server: SocketAddr) -> FlowKey {
     }
 }
 
-pub(crate) fn gate(event: &Event) -> GateKey {
-    GateKey {
+pub(crate) fn half_open(event: &Event) -> HalfOpenKey {
+    HalfOpenKey {
         flow: event.flow,
         isn: event.isn,
         kept: event.kept,

@@ -19,6 +19,7 @@ fn assert_passed(host: &mut Host<'_>, packet: &[u8], what: &str) {
     assert!(host.events().is_empty(), "{what}");
 }
 
+// promise: T15
 #[test]
 fn fragments_pass() {
     on_host(|host| {
@@ -60,10 +61,11 @@ fn ipv4_options_are_skipped() {
                 assert_eq!(event.flow, flow(client(Family::V4), server(Family::V4)));
             }
         }
-        assert_eq!(host.gates(), (1, 0));
+        assert_eq!(host.half_open_flows(), (1, 0));
     });
 }
 
+// promise: T15
 #[test]
 fn ipv6_extension_headers_pass() {
     on_host(|host| {
@@ -82,6 +84,7 @@ fn ipv6_extension_headers_pass() {
     });
 }
 
+// promise: T15
 #[test]
 fn truncated_headers_pass() {
     on_host(|host| {
@@ -103,7 +106,7 @@ fn truncated_headers_pass() {
 }
 
 #[test]
-fn a_long_frame_is_reported_in_part() {
+fn long_frame_truncated() {
     on_host(|host| {
         let mut frame = syn(Family::V4).frame();
         frame.resize(1000, 0x55);
@@ -144,8 +147,9 @@ fn other_protocols_pass() {
 
 /// The maps hold IPv4 addresses in this form, and a worker would take the flow for an IPv4 one: to
 /// the loopback address of this host, for example.
+// promise: T15
 #[test]
-fn ipv4_addresses_in_ipv6_packets_pass() {
+fn mapped_ipv4_in_ipv6_passes() {
     on_host(|host| {
         host.namespace
             .ip("route add default via fd00:0:0:1::2")

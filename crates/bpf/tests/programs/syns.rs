@@ -23,11 +23,11 @@ fn assert_passed(host: &mut Host<'_>) {
         assert_eq!(host.receive(&syn(family)), Passed, "{family}");
     }
     assert!(host.events().is_empty());
-    assert_eq!(host.gates(), (0, 0));
+    assert_eq!(host.half_open_flows(), (0, 0));
 }
 
 #[test]
-fn early_redirects_it_and_tells_the_worker() {
+fn early_redirects_and_reports() {
     on_host(|host| {
         let generation = host.obey(&[
             rule(Action::Relay, Accept::Early),
@@ -48,33 +48,33 @@ fn early_redirects_it_and_tells_the_worker() {
             );
             assert_eq!((event.l2_bytes, event.frame), (14, frame));
         }
-        assert_eq!(host.gates(), (2, 0));
+        assert_eq!(host.half_open_flows(), (2, 0));
         assert_eq!(host.stat("syns_redirected"), 2);
     });
 }
 
 #[test]
-fn strict_gives_it_to_the_worker_alone() {
+fn strict_reports_only() {
     on_host(|host| {
         host.obey(&[rule(Action::Relay, Accept::Strict)]);
         for family in Family::ALL {
             assert_eq!(host.receive(&syn(family)), Swallowed);
             assert_eq!(host.event().kind, EventKind::Syn { held: true });
         }
-        assert_eq!(host.gates(), (2, 0));
+        assert_eq!(host.half_open_flows(), (2, 0));
         assert_eq!(host.stat("syns_redirected"), 0);
     });
 }
 
 #[test]
-fn late_redirects_it_and_tells_nobody() {
+fn late_redirects_only() {
     on_host(|host| {
         host.obey(&[rule(Action::Relay, Accept::Late)]);
         for family in Family::ALL {
             assert_eq!(host.receive(&syn(family)), Redirected);
         }
         assert!(host.events().is_empty());
-        assert_eq!(host.gates(), (0, 0));
+        assert_eq!(host.half_open_flows(), (0, 0));
     });
 }
 
@@ -96,7 +96,7 @@ fn reject_has_the_worker_answer() {
             assert_eq!(event.kind, EventKind::Reject);
             assert_eq!(event.frame, syn(family));
         }
-        assert_eq!(host.gates(), (0, 0));
+        assert_eq!(host.half_open_flows(), (0, 0));
     });
 }
 
@@ -113,7 +113,7 @@ fn without_a_rule_it_passes() {
 }
 
 #[test]
-fn new_rules_replace_the_former_as_often_as_it_takes() {
+fn rules_replaced_repeatedly() {
     on_host(|host| {
         // More often than an event's generation can count.
         for round in 0..300 {
@@ -129,7 +129,7 @@ fn new_rules_replace_the_former_as_often_as_it_takes() {
 }
 
 #[test]
-fn what_is_for_this_host_passes() {
+fn local_destinations_pass() {
     on_host(|host| {
         let own = [
             "10.0.0.1:80",
@@ -163,7 +163,7 @@ fn what_is_for_this_host_passes() {
 }
 
 #[test]
-fn what_has_no_way_on_passes() {
+fn unroutable_destinations_pass() {
     on_host(|host| {
         host.namespace.ip("route del 10.9.0.0/16").unwrap();
         host.namespace.ip("route del fd00:9::/32").unwrap();
@@ -180,7 +180,7 @@ fn what_has_no_way_on_passes() {
 }
 
 #[test]
-fn a_neighbour_not_known_yet_is_a_way_on() {
+fn unresolved_neighbour_is_routable() {
     on_host(|host| {
         host.namespace
             .ip("neighbour flush dev out0 nud permanent")
@@ -192,7 +192,7 @@ fn a_neighbour_not_known_yet_is_a_way_on() {
 }
 
 #[test]
-fn a_host_that_does_not_forward_relays_nothing() {
+fn forwarding_disabled_passes() {
     on_host(|host| {
         host.namespace.sysctl("net.ipv4.ip_forward", "0").unwrap();
         host.namespace
@@ -203,19 +203,19 @@ fn a_host_that_does_not_forward_relays_nothing() {
 }
 
 #[test]
-fn a_family_without_a_listener_passes() {
+fn family_without_listener_passes() {
     on_host(|host| {
-        host.lane.set_listener(true, None).unwrap();
+        host.worker_maps.set_listener(true, None).unwrap();
         assert_eq!(host.receive(&syn(Family::V6)), Passed);
         assert_eq!(host.receive(&syn(Family::V4)), Redirected);
-        host.lane
+        host.worker_maps
             .set_listener(true, None)
             .expect("twice is as good");
     });
 }
 
 #[test]
-fn listeners_that_died_let_everything_pass() {
+fn dead_listeners_pass() {
     for action in [Action::Relay, Action::Reject] {
         on_host(|host| {
             host.obey(&[rule(action, Accept::Strict)]);
@@ -226,7 +226,7 @@ fn listeners_that_died_let_everything_pass() {
 }
 
 #[test]
-fn an_interface_that_is_not_ours_is_left_alone() {
+fn foreign_ingress_untouched() {
     on_host(|host| {
         host.redirect.detach(host.ifindex);
         assert_passed(host);
@@ -235,7 +235,7 @@ fn an_interface_that_is_not_ours_is_left_alone() {
 
 /// The answer would come back there, and meet our socket without the program's help.
 #[test]
-fn what_leaves_by_an_interface_that_is_not_ours_passes() {
+fn foreign_egress_passes() {
     on_host(|host| {
         host.redirect.detach(host.out);
         assert_passed(host);
@@ -260,7 +260,7 @@ fn what_is_only_overheard_passes() {
 }
 
 #[test]
-fn clients_that_cannot_be_answered_pass() {
+fn unanswerable_clients_pass() {
     on_host(|host| {
         let nobody = [
             "0.0.0.0",
@@ -286,7 +286,7 @@ fn clients_that_cannot_be_answered_pass() {
 }
 
 #[test]
-fn what_carries_the_mark_was_here_before() {
+fn marked_packets_pass() {
     on_host(|host| {
         let after = host.receive_marked(&syn(Family::V4), host.ifindex, REDIRECT_MARK);
         assert_eq!(after, (-1, REDIRECT_MARK));
@@ -303,7 +303,7 @@ fn marks_of_others_stay() {
 }
 
 #[test]
-fn no_other_segment_opens_a_flow() {
+fn only_syns_open_flows() {
     on_host(|host| {
         for family in Family::ALL {
             for flags in [
@@ -333,7 +333,7 @@ fn no_other_segment_opens_a_flow() {
 }
 
 #[test]
-fn transit_does_not_meet_the_hosts_own_listeners() {
+fn transit_ignores_host_listeners() {
     on_host(|host| {
         let _everywhere = TcpListener::bind("[::]:80").unwrap();
         for family in Family::ALL {
@@ -343,22 +343,22 @@ fn transit_does_not_meet_the_hosts_own_listeners() {
 }
 
 #[test]
-fn a_destination_under_suspicion_is_strict_for_a_while() {
+fn failed_destination_is_strict() {
     on_host(|host| {
         for family in Family::ALL {
             let flow = flow(client(family), server(family));
             let now = posthaste_relay::sys::monotonic();
-            host.lane
-                .suspect(&flow, now + std::time::Duration::from_secs(3600));
+            host.worker_maps
+                .record_failure(&flow, now + std::time::Duration::from_secs(3600));
             assert_eq!(host.receive(&syn(family)), Swallowed);
             assert_eq!(host.event().kind, EventKind::Syn { held: true });
 
-            host.lane.suspect(&flow, now);
+            host.worker_maps.record_failure(&flow, now);
             let again = Segment::syn(client(family), server(family)).sequence(8);
             assert_eq!(host.receive(&again.frame()), Redirected, "it is over");
-            host.lane
-                .suspect(&flow, now + std::time::Duration::from_secs(3600));
-            host.lane.acquit(&flow);
+            host.worker_maps
+                .record_failure(&flow, now + std::time::Duration::from_secs(3600));
+            host.worker_maps.clear_failure(&flow);
             let again = Segment::syn(client(family), server(family)).sequence(9);
             assert_eq!(host.receive(&again.frame()), Redirected, "taken back");
             host.events();
@@ -372,14 +372,16 @@ fn suspicion_is_of_one_port() {
     on_host(|host| {
         let mut other = server(Family::V4);
         other.set_port(81);
-        let later = posthaste_relay::sys::monotonic() + std::time::Duration::from_secs(3600);
-        host.lane.suspect(&flow(client(Family::V4), other), later);
+        let deferred = posthaste_relay::sys::monotonic() + std::time::Duration::from_secs(3600);
+        host.worker_maps
+            .record_failure(&flow(client(Family::V4), other), deferred);
         assert_eq!(host.receive(&syn(Family::V4)), Redirected);
     });
 }
 
+// promise: T18
 #[test]
-fn ports_that_the_node_may_not_bind_to_are_forwarded() {
+fn privileged_ports_forwarded() {
     let settings = Settings {
         least_port: 1024,
         ..SETTINGS
@@ -398,7 +400,7 @@ fn ports_that_the_node_may_not_bind_to_are_forwarded() {
 }
 
 #[test]
-fn a_budget_of_nothing_makes_early_late() {
+fn zero_budget_is_late() {
     // The smallest a map can be is one.
     let settings = Settings {
         half_open: 0,
@@ -409,12 +411,12 @@ fn a_budget_of_nothing_makes_early_late() {
         assert_eq!(host.receive(&syn(Family::V4)), Redirected);
         assert_eq!(host.receive(&syn(Family::V6)), Redirected);
         assert_eq!(host.events().len(), 1);
-        assert_eq!(host.stat("gates_full"), 1);
+        assert_eq!(host.stat("half_open_full"), 1);
     });
 }
 
 #[test]
-fn what_leaves_is_looked_at_once_a_rule_observes() {
+fn egress_watched_when_observing() {
     let observing = |action| RuleSpec {
         observe: Some(1),
         ..rule(action, Accept::Early)

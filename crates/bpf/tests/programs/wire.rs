@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use posthaste_bpf::{
-    Accept, Action, Event, EventKind, Heading, LinkLayer, OpenLane, Redirect, Settings,
+    Accept, Action, Direction, Event, EventKind, LinkLayer, Redirect, Settings, WorkerMaps,
 };
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network, TO_CLIENT, TO_SERVER};
@@ -16,7 +16,8 @@ use posthaste_relay::frame::Frame;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::host::{
-    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, device, gate, interface, listen, load, rule,
+    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, device, half_open, interface, listen, load,
+    rule,
 };
 use crate::segment::{Segment, ethernet, ethernet_of};
 
@@ -29,7 +30,7 @@ struct Wire<'a> {
     network: &'a Network,
     family: Family,
     redirect: Redirect,
-    lane: OpenLane,
+    worker_maps: WorkerMaps,
     listeners: Vec<Socket>,
 }
 
@@ -78,13 +79,13 @@ impl<'a> Wire<'a> {
         }
         redirect.settle().unwrap();
         redirect.set_rules(&[rule(action, accept)]).unwrap();
-        let lane = redirect.lane(0).unwrap().open().unwrap();
-        let listeners = listen(&lane);
+        let worker_maps = redirect.worker_maps(0).unwrap().open().unwrap();
+        let listeners = listen(&worker_maps);
         Self {
             network,
             family,
             redirect,
-            lane,
+            worker_maps,
             listeners,
         }
     }
@@ -115,7 +116,7 @@ impl<'a> Wire<'a> {
     fn event(&mut self) -> Event {
         let mut found = None;
         until("an event", || {
-            found = self.lane.next_event();
+            found = self.worker_maps.next_event();
             found.is_some()
         });
         found.unwrap()
@@ -184,7 +185,7 @@ fn captured(event: &Event) -> Frame {
 }
 
 #[test]
-fn a_client_meets_a_listener_under_the_servers_address() {
+fn listener_under_server_address() {
     on_wires((Action::Relay, Accept::Early), |wire| {
         let client = connected(wire.dial(0));
         let accepted = wire.accept();
@@ -197,16 +198,16 @@ fn a_client_meets_a_listener_under_the_servers_address() {
 }
 
 #[test]
-fn a_held_syn_that_is_put_back_reaches_the_listener() {
+fn injected_syn_reaches_listener() {
     on_wires((Action::Relay, Accept::Strict), |wire| {
         let client = wire.dial(0);
         let event = wire.event();
         assert_eq!(event.kind, EventKind::Syn { held: true });
         assert!(client.peer_addr().is_err(), "the client waits");
-        wire.lane.admit(&gate(&event)).unwrap();
+        wire.worker_maps.admit(&half_open(&event)).unwrap();
         let syn = captured(&event).completed().unwrap();
-        wire.lane
-            .inject(event.ifindex, Heading::In, syn.as_bytes())
+        wire.worker_maps
+            .inject(event.ifindex, Direction::In, syn.as_bytes())
             .unwrap();
         let (client, accepted) = (connected(client), wire.accept());
         assert_carries(&client, &accepted, b"through");
@@ -214,29 +215,29 @@ fn a_held_syn_that_is_put_back_reaches_the_listener() {
 }
 
 #[test]
-fn a_held_syn_that_is_passed_on_reaches_the_server() {
+fn injected_syn_reaches_server() {
     on_wires((Action::Relay, Accept::Strict), |wire| {
         let server = wire.serve();
         let client = wire.dial(0);
         let event = wire.event();
-        wire.lane.pass(&gate(&event)).unwrap();
+        wire.worker_maps.pass(&half_open(&event)).unwrap();
         let syn = captured(&event).completed().unwrap();
-        wire.lane
-            .inject(event.ifindex, Heading::In, syn.as_bytes())
+        wire.worker_maps
+            .inject(event.ifindex, Direction::In, syn.as_bytes())
             .unwrap();
         assert_carries(&connected(client), &server.accept().unwrap().0, b"straight");
     });
 }
 
 #[test]
-fn a_reset_that_is_sent_out_refuses_the_client() {
+fn injected_reset_refuses_client() {
     on_wires((Action::Reject, Accept::Early), |wire| {
         let client = wire.dial(0);
         let event = wire.event();
         assert_eq!(event.kind, EventKind::Reject);
         let reset = captured(&event).reset().unwrap();
-        wire.lane
-            .inject(event.ifindex, Heading::Out, reset.as_bytes())
+        wire.worker_maps
+            .inject(event.ifindex, Direction::Out, reset.as_bytes())
             .unwrap();
         let mut error = None;
         until("a refusal", || {
@@ -248,21 +249,24 @@ fn a_reset_that_is_sent_out_refuses_the_client() {
 }
 
 #[test]
-fn a_servers_answer_is_held_and_let_in() {
+fn held_answer_released() {
     on_wires((Action::Relay, Accept::Early), |wire| {
         let server = wire.serve();
         let client = connected(wire.dial(0));
-        let gate = gate(&wire.event());
+        let half_open = half_open(&wire.event());
         let own = client.local_addr().unwrap();
         let upstream = connecting(own, wire.server(), SOCKET_MARK);
         let answer = wire.event();
-        assert_eq!((answer.kind, answer.flow), (EventKind::SynAck, gate.flow));
+        assert_eq!(
+            (answer.kind, answer.flow),
+            (EventKind::SynAck, half_open.flow)
+        );
         assert!(upstream.peer_addr().is_err(), "it is not open");
 
-        wire.lane.open_gate(&gate);
+        wire.worker_maps.release_half_open(&half_open);
         let frame = captured(&answer).completed().unwrap();
-        wire.lane
-            .inject(answer.ifindex, Heading::In, frame.as_bytes())
+        wire.worker_maps
+            .inject(answer.ifindex, Direction::In, frame.as_bytes())
             .unwrap();
         let upstream = connected(upstream);
         let (accepted, seen) = server.accept().unwrap();
@@ -298,7 +302,7 @@ fn leave_time_wait(wire: &Wire<'_>, port: u16) {
 }
 
 #[test]
-fn a_syn_renews_a_connection_in_time_wait() {
+fn syn_renews_time_wait() {
     on_wires((Action::Relay, Accept::Late), |wire| {
         leave_time_wait(wire, 44_000);
         for round in 1..=3 {
@@ -315,7 +319,7 @@ fn a_syn_renews_a_connection_in_time_wait() {
 }
 
 #[test]
-fn a_connection_in_time_wait_gives_way_to_a_flow_to_forward() {
+fn time_wait_yields_to_forwarding() {
     on_wires((Action::Relay, Accept::Late), |wire| {
         leave_time_wait(wire, 44_000);
         wire.redirect
@@ -328,7 +332,7 @@ fn a_connection_in_time_wait_gives_way_to_a_flow_to_forward() {
 }
 
 #[test]
-fn without_listeners_clients_reach_the_server() {
+fn no_listeners_forwards() {
     on_wires((Action::Relay, Accept::Early), |wire| {
         let server = wire.serve();
         wire.listeners.clear();
@@ -337,60 +341,65 @@ fn without_listeners_clients_reach_the_server() {
             &server.accept().unwrap().0,
             b"straight",
         );
-        assert!(wire.lane.next_event().is_none());
+        assert!(wire.worker_maps.next_event().is_none());
     });
 }
 
 #[test]
-fn new_flows_of_a_worker_that_has_withdrawn_reach_the_server() {
+fn draining_worker_forwards() {
     on_wires((Action::Relay, Accept::Early), |wire| {
         let server = wire.serve();
         let before = connected(wire.dial(0));
         let accepted = wire.accept();
-        wire.lane.set_withdrawn(true).unwrap();
+        wire.worker_maps.set_draining(true).unwrap();
         assert_carries(
             &connected(wire.dial(0)),
             &server.accept().unwrap().0,
             b"straight",
         );
         assert_carries(&before, &accepted, b"what has begun goes on");
-        wire.lane.set_withdrawn(false).unwrap();
+        wire.worker_maps.set_draining(false).unwrap();
         connected(wire.dial(0));
         wire.accept();
     });
 }
 
 #[test]
-fn events_wait_until_the_programs_have_settled() {
+fn events_wait_for_settling() {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     network.node(0).run_in(|| {
         let mut redirect = load(Settings {
             workers: 2,
             ..SETTINGS
         });
-        let lane = redirect.lane(1).unwrap().open().unwrap();
+        let worker_maps = redirect.worker_maps(1).unwrap().open().unwrap();
         let at = interface(network.node(0), TO_CLIENT);
         redirect.attach(at, device(LinkLayer::Ethernet)).unwrap();
         assert_eq!(redirect.attached().collect::<Vec<_>>(), [(at, false)]);
-        lane.inject(at, Heading::Out, &[0; 60])
+        worker_maps
+            .inject(at, Direction::Out, &[0; 60])
             .expect_err("the program is not there yet");
         redirect.settle().unwrap();
         assert_eq!(redirect.attached().count(), 1);
-        lane.inject(
-            at,
-            Heading::Out,
-            &ethernet(&syn("10.0.0.1", "10.0.0.2").packet()),
-        )
-        .unwrap();
+        worker_maps
+            .inject(
+                at,
+                Direction::Out,
+                &ethernet(&syn("10.0.0.1", "10.0.0.2").packet()),
+            )
+            .unwrap();
     });
 }
 
 #[test]
-fn frames_for_devices_that_are_gone_are_errors() {
+fn removed_devices_are_errors() {
     on_wires((Action::Relay, Accept::Early), |wire| {
         let frame = ethernet(&syn("10.0.0.1", "10.0.0.2").packet());
-        for heading in [Heading::In, Heading::Out] {
-            let error = wire.lane.inject(9999, heading, &frame).unwrap_err();
+        for direction in [Direction::In, Direction::Out] {
+            let error = wire
+                .worker_maps
+                .inject(9999, direction, &frame)
+                .unwrap_err();
             assert!(error.to_string().contains("interface 9999"), "{error}");
         }
     });
@@ -403,7 +412,7 @@ fn syn(from: &str, to: &str) -> Segment {
 
 /// The kernel strips the tag before the program runs, and what is left looks like any other frame.
 #[test]
-fn tagged_and_torn_frames_are_left_alone() {
+fn tagged_and_torn_frames_pass() {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     let mac = mac(&network);
     network.node(0).run_in(|| {

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::message::{ChainNumber, NodeNumber, Rows};
-use crate::rows::Held;
+use crate::message::{ChainNumber, NodeNumber, RouteUpdate};
+use crate::route_table::RouteTable;
 
 /// From hearing of a chain to taking it. Half of the longest round trip to a controller and what it takes
 /// to write to a thousand nodes are less, most of the time.
@@ -37,24 +37,25 @@ pub(super) struct Prospect {
 
 impl Prospect {
     /// Of rows that come to a node which holds others, or none.
-    pub(super) fn of(held: &Held, rows: &Rows) -> Self {
+    pub(super) fn of(held: &RouteTable, update: &RouteUpdate) -> Self {
         let is_held = |number, nodes: &[NodeNumber]| held.chain(number) == Some(nodes);
-        let chains = rows.chains.iter();
+        let chains = update.chains.iter();
         let fresh = chains.filter(|chain| !is_held(chain.number, &chain.nodes));
         let stays = |number: &ChainNumber| {
-            let chains = &rows.chains;
+            let chains = &update.chains;
             chains
                 .binary_search_by_key(number, |chain| chain.number)
                 .is_ok()
         };
         let replaced = || {
-            let gone = held.chains().filter(|(number, _)| !stays(number));
-            gone.map(|(number, nodes)| (number, nodes.to_vec()))
+            let removed = held.chains().filter(|(number, _)| !stays(number));
+            removed
+                .map(|(number, nodes)| (number, nodes.to_vec()))
                 .collect()
         };
         Self {
             fresh: fresh.map(|chain| chain.number).collect(),
-            former: rows.base.is_none().then(replaced),
+            former: update.base.is_none().then(replaced),
         }
     }
 }

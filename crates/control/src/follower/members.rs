@@ -87,14 +87,15 @@ impl Members {
         &mut self,
         all: bool,
         members: Vec<Member>,
-        gone: &[NodeNumber],
+        removed: &[NodeNumber],
         now: Duration,
     ) -> Vec<Unwanted> {
         let mut leaving = if all {
             std::mem::take(&mut self.members)
         } else {
-            let gone = gone.iter();
-            gone.filter_map(|number| self.members.remove_entry(number))
+            let removed = removed.iter();
+            removed
+                .filter_map(|number| self.members.remove_entry(number))
                 .collect()
         };
         let mut unwanted = Vec::new();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EGRESSES_MAX, Follower, LIFE_S, Told};
-use crate::message::{Egress, Member, NodeNumber, Rows};
+use super::{ClockOffset, EGRESSES_MAX, Follower, TTL_S};
+use crate::message::{Egress, Member, NodeNumber, RouteUpdate};
 
 /// What the bytes begin with: the last one is the version of what follows.
 const MAGIC: [u8; 8] = *b"phplan\x00\x03";
@@ -20,18 +20,18 @@ pub struct Unfit(usize);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// All rows.
-    pub(super) rows: Option<Rows>,
+    pub(super) update: Option<RouteUpdate>,
     members: Vec<Member>,
     /// The keys that count, of members and of some that were.
     keys: Vec<(NodeNumber, [u8; 32])>,
     egresses: Vec<Egress>,
-    life_s: u32,
+    ttl_s: u32,
     /// Names the time between two starts of the host, during which a clock only goes forward.
     boot: [u8; 16],
     /// When the controller last said that the plan stands, by that clock, in microseconds.
     stood_us: Option<u64>,
     /// What the controller last said of the time, by that clock.
-    time: Option<Told>,
+    time: Option<ClockOffset>,
 }
 
 impl Saved {
@@ -73,14 +73,14 @@ impl Follower {
         let (members, keys) = self.members.save();
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Saved {
-            rows: self.held.whole(),
+            update: self.held.whole(),
             members,
             keys,
             egresses: self.egresses.clone(),
-            life_s: u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX),
+            ttl_s: u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX),
             boot,
             stood_us: self.stood.map(micros),
-            time: self.time.told(),
+            time: self.time.sent(),
         }
     }
 
@@ -89,13 +89,13 @@ impl Follower {
         if saved.egresses.len() <= EGRESSES_MAX {
             self.egresses = saved.egresses;
         }
-        if LIFE_S.contains(&saved.life_s) {
-            self.life = Duration::from_secs(saved.life_s.into());
+        if TTL_S.contains(&saved.ttl_s) {
+            self.ttl = Duration::from_secs(saved.ttl_s.into());
         }
         // Rows that were changed on disk do not fit their checksum.
         let held = saved
-            .rows
-            .is_some_and(|rows| self.held.apply(&rows).is_ok());
+            .update
+            .is_some_and(|update| self.held.apply(&update).is_ok());
         self.stood = stood.filter(|stood| held && *stood <= now);
         self.time.restore(saved.time, now);
         self.renew = true;

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 
 use super::fake::{ME, difference, hello, whole};
 use super::*;
-use crate::message::Rows;
+use crate::message::RouteUpdate;
 
-const LIFE_S: u32 = 60;
-const ALIVE_S: u32 = 5;
+const TTL_S: u32 = 60;
+const KEEPALIVE_S: u32 = 5;
 const SEEDS: u64 = 100;
 const STEPS: usize = 600;
 const BOOTS: u64 = 1 << 40;
@@ -29,30 +29,30 @@ impl Rng {
 /// The controller, as far as one node sees it.
 #[derive(Default)]
 struct Controller {
-    plans: Vec<Rows>,
+    plans: Vec<RouteUpdate>,
     /// Which of them the node said that it holds, on this stream.
-    holds: Option<Stamp>,
+    holds: Option<PlanVersion>,
     welcomed: bool,
     /// On their way to the node.
     sent: VecDeque<ToNode>,
 }
 
 impl Controller {
-    fn newest(&self) -> &Rows {
+    fn newest(&self) -> &RouteUpdate {
         self.plans.last().unwrap()
     }
 
     fn replan(&mut self, rng: &mut Rng) {
-        let last = self.newest().stamp;
+        let last = self.newest().plan_version;
         let version = last.version + 1 + rng.below(3);
-        self.plans.push(whole(Stamp { version, ..last }));
+        self.plans.push(whole(PlanVersion { version, ..last }));
         self.offer();
     }
 
     /// Begins with an empty store: the epoch grows, versions begin anew.
     fn lose_store(&mut self) {
-        let epoch = self.newest().stamp.epoch + 1;
-        self.plans = vec![whole(Stamp { epoch, version: 1 })];
+        let epoch = self.newest().plan_version.epoch + 1;
+        self.plans = vec![whole(PlanVersion { epoch, version: 1 })];
     }
 
     fn offer(&mut self) {
@@ -63,11 +63,13 @@ impl Controller {
         let base = self
             .plans
             .iter()
-            .find(|plan| Some(plan.stamp) == self.holds);
+            .find(|plan| Some(plan.plan_version) == self.holds);
         self.sent.push_back(match base {
-            Some(base) if base.stamp == newest.stamp => ToNode::Stands(newest.stamp),
-            Some(base) => ToNode::Rows(difference(base, &newest)),
-            None => ToNode::Rows(newest),
+            Some(base) if base.plan_version == newest.plan_version => {
+                ToNode::LeaseRenewed(newest.plan_version)
+            }
+            Some(base) => ToNode::RouteUpdate(difference(base, &newest)),
+            None => ToNode::RouteUpdate(newest),
         });
     }
 
@@ -78,18 +80,18 @@ impl Controller {
                 self.welcomed = true;
                 self.sent.push_back(ToNode::Welcome(Welcome {
                     version: VERSION,
-                    life_s: LIFE_S,
-                    alive_s: ALIVE_S,
+                    ttl_s: TTL_S,
+                    keepalive_s: KEEPALIVE_S,
                 }));
                 self.offer();
             }
-            ToController::Holds(stamp) if self.holds != Some(stamp) => {
-                self.holds = Some(stamp);
-                if stamp != self.newest().stamp {
+            ToController::Holds(plan_version) if self.holds != Some(plan_version) => {
+                self.holds = Some(plan_version);
+                if plan_version != self.newest().plan_version {
                     self.offer();
                 }
             }
-            ToController::Misfit { .. } => {
+            ToController::Nack { .. } => {
                 self.holds = None;
                 self.offer();
             }
@@ -103,7 +105,7 @@ impl Controller {
     }
 }
 
-struct World {
+struct Simulation {
     rng: Rng,
     /// True time, and what the host's clock is ahead of it: another host start sets it back.
     now: Duration,
@@ -115,14 +117,14 @@ struct World {
     open: bool,
     disk: Option<Vec<u8>>,
     /// When the controller last said of each plan that it stands, as the node heard it.
-    stood: BTreeMap<Stamp, Duration>,
-    highest: Option<Stamp>,
+    stood: BTreeMap<PlanVersion, Duration>,
+    highest: Option<PlanVersion>,
     dials: u32,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
-        let first = whole(Stamp {
+        let first = whole(PlanVersion {
             epoch: 1,
             version: 1,
         });
@@ -167,11 +169,11 @@ impl World {
                 let plans = &self.controller.plans;
                 let pick = |at: u64| plans[usize::try_from(at).unwrap() % plans.len()].clone();
                 let (one, other) = (pick(self.rng.below(BOOTS)), pick(self.rng.below(BOOTS)));
-                let mut rows = difference(&one, &other);
+                let mut update = difference(&one, &other);
                 if self.rng.below(2) == 0 {
-                    rows = other;
+                    update = other;
                 }
-                self.controller.sent.push_back(ToNode::Rows(rows));
+                self.controller.sent.push_back(ToNode::RouteUpdate(update));
             }
             _ => self.now += Duration::from_millis(self.rng.below(4000)),
         }
@@ -202,14 +204,14 @@ impl World {
         // What was not saved yet may be forgotten, and offered again.
         self.highest = saved
             .as_ref()
-            .and_then(|(saved, _)| saved.rows.as_ref().map(|rows| rows.stamp));
+            .and_then(|(saved, _)| saved.update.as_ref().map(|update| update.plan_version));
         self.follower = Follower::new(hello(), saved, self.rng.below(BOOTS), self.clock());
     }
 
     fn settle(&mut self) {
         for _ in 0..100 {
             let now = self.clock();
-            let Some(order) = self.follower.next_order(now) else {
+            let Some(order) = self.follower.poll_action(now) else {
                 match self.controller.sent.pop_front() {
                     Some(message) if self.open => self.deliver(message),
                     _ => return self.check(),
@@ -217,46 +219,48 @@ impl World {
                 continue;
             };
             match order {
-                Order::Dial if self.reachable => {
+                Action::Dial if self.reachable => {
                     self.dials += 1;
                     self.open = true;
                     self.follower.on_open(now);
                 }
-                Order::Dial => {
+                Action::Dial => {
                     self.dials += 1;
                     self.follower.on_closed(now);
                 }
-                Order::Send(message) => {
+                Action::Send(message) => {
                     assert!(self.open);
                     self.controller.hear(*message);
                 }
-                Order::Close(_) => {
+                Action::Close(_) => {
                     self.open = false;
                     self.controller.hang_up();
                 }
-                Order::Save => self.disk = Some(self.follower.saved([self.boot; 16]).to_bytes()),
-                Order::Renew | Order::Measure | Order::SetTime(_) => {}
+                Action::Save => self.disk = Some(self.follower.saved([self.boot; 16]).to_bytes()),
+                Action::Renew | Action::Measure | Action::SetTime(_) => {}
             }
         }
         panic!("the two never come to rest");
     }
 
     fn deliver(&mut self, message: ToNode) {
-        let stamp = match &message {
-            ToNode::Rows(rows) => Some((rows.stamp, false)),
-            ToNode::Stands(stamp) => Some((*stamp, true)),
+        let plan_version = match &message {
+            ToNode::RouteUpdate(update) => Some((update.plan_version, false)),
+            ToNode::LeaseRenewed(plan_version) => Some((*plan_version, true)),
             _ => None,
         };
         let plans = self.follower.counts().plans;
         self.follower.on_message(message, self.clock());
         let is_followed = self.follower.counts().plans > plans;
-        if let Some((stamp, _)) = stamp.filter(|(_, stands)| *stands || is_followed) {
-            self.stood.insert(stamp, self.now);
+        if let Some((plan_version, _)) =
+            plan_version.filter(|(_, renew_lease)| *renew_lease || is_followed)
+        {
+            self.stood.insert(plan_version, self.now);
         }
     }
 
     fn check(&mut self) {
-        let held = self.follower.held.stamp();
+        let held = self.follower.held.plan_version();
         assert!(held >= self.highest, "an older plan is followed");
         self.highest = held;
         if let Some(held) = held {
@@ -264,44 +268,51 @@ impl World {
             assert_eq!(self.follower.held.whole(), Some(whole(held)));
         }
         if let Some(plan) = self.follower.plan() {
-            let stood = self.stood[&plan.stamp().unwrap()];
-            assert!(self.now <= stood + Duration::from_secs(LIFE_S.into()));
+            let stood = self.stood[&plan.plan_version().unwrap()];
+            assert!(self.now <= stood + Duration::from_secs(TTL_S.into()));
         }
         while self.follower.next_event().is_some() {}
     }
 }
 
 #[test]
-fn no_order_of_events_makes_a_node_follow_what_it_should_not() {
+fn random_events_valid_plan() {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed);
+        let mut simulation = Simulation::new(seed);
         for _ in 0..STEPS {
-            world.step();
+            simulation.step();
         }
         // One try a second at the most, and those after restarts.
-        let most = world.now.as_secs() * 2 + STEPS as u64;
-        assert!(u64::from(world.dials) < most, "seed {seed}");
+        let most = simulation.now.as_secs() * 2 + STEPS as u64;
+        assert!(u64::from(simulation.dials) < most, "seed {seed}");
     }
 }
 
 #[test]
-fn whatever_was_before_a_node_that_is_reached_comes_to_the_newest_plan() {
+fn recovers_to_newest_plan() {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed);
+        let mut simulation = Simulation::new(seed);
         for _ in 0..STEPS / 4 {
-            world.step();
+            simulation.step();
         }
-        world.reachable = true;
+        simulation.reachable = true;
         for second in 0..120 {
-            world.now += Duration::from_secs(1);
+            simulation.now += Duration::from_secs(1);
             if second % 10 == 0 {
                 // It says something in time.
-                world.controller.offer();
+                simulation.controller.offer();
             }
-            world.settle();
+            simulation.settle();
         }
-        let plan = world.follower.plan().and_then(Held::stamp);
-        assert_eq!(plan, Some(world.controller.newest().stamp), "seed {seed}");
-        assert_eq!(world.follower.hello.number, ME);
+        let plan = simulation
+            .follower
+            .plan()
+            .and_then(RouteTable::plan_version);
+        assert_eq!(
+            plan,
+            Some(simulation.controller.newest().plan_version),
+            "seed {seed}"
+        );
+        assert_eq!(simulation.follower.hello.number, ME);
     }
 }

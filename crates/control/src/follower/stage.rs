@@ -25,7 +25,7 @@ enum State {
     /// It has.
     Joined {
         since: Duration,
-        alive: Duration,
+        keepalive: Duration,
         said: Duration,
         heard: Duration,
     },
@@ -65,10 +65,10 @@ impl Stage {
         };
     }
 
-    pub(super) fn on_joined(&mut self, alive: Duration, now: Duration) {
+    pub(super) fn on_joined(&mut self, keepalive: Duration, now: Duration) {
         self.state = State::Joined {
             since: now,
-            alive,
+            keepalive,
             said: now,
             heard: now,
         };
@@ -112,14 +112,16 @@ impl Stage {
 
     /// Whether it is time to say something.
     pub(super) fn is_quiet(&self, now: Duration) -> bool {
-        matches!(self.state, State::Joined { said, alive, .. } if now >= said + alive)
+        matches!(self.state, State::Joined { said, keepalive, .. } if now >= said + keepalive)
     }
 
     /// Why the controller is taken for gone, if it is.
     pub(super) fn is_silent(&self, now: Duration) -> Option<String> {
         let is_over = match self.state {
             State::Open { until, .. } => until <= now,
-            State::Joined { heard, alive, .. } => heard + alive * SILENCE <= now,
+            State::Joined {
+                heard, keepalive, ..
+            } => heard + keepalive * SILENCE <= now,
             State::Apart(_) | State::Dialing => false,
         };
         is_over.then(|| "the controller says nothing".to_owned())
@@ -130,8 +132,11 @@ impl Stage {
             State::Apart(until) | State::Open { until, .. } => Some(until),
             State::Dialing => None,
             State::Joined {
-                alive, said, heard, ..
-            } => Some((said + alive).min(heard + alive * SILENCE)),
+                keepalive,
+                said,
+                heard,
+                ..
+            } => Some((said + keepalive).min(heard + keepalive * SILENCE)),
         }
     }
 

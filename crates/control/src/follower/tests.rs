@@ -4,22 +4,22 @@
 use super::fake::{difference, hello, member, whole};
 use super::*;
 
-mod gone;
+mod removed;
 
 const S: Duration = Duration::from_secs(1);
 
-fn stamp(version: u64) -> Stamp {
-    Stamp { epoch: 1, version }
+fn plan_version(version: u64) -> PlanVersion {
+    PlanVersion { epoch: 1, version }
 }
 
-fn orders(follower: &mut Follower, now: Duration) -> Vec<Order> {
-    std::iter::from_fn(|| follower.next_order(now)).collect()
+fn orders(follower: &mut Follower, now: Duration) -> Vec<Action> {
+    std::iter::from_fn(|| follower.poll_action(now)).collect()
 }
 
 fn sends(follower: &mut Follower, now: Duration) -> Vec<ToController> {
     let orders = orders(follower, now).into_iter();
     let sends = orders.filter_map(|order| match order {
-        Order::Send(message) => Some(*message),
+        Action::Send(message) => Some(*message),
         _ => None,
     });
     sends.collect()
@@ -32,8 +32,8 @@ fn welcome() -> ToNode {
 fn welcome_of(version: u16) -> ToNode {
     ToNode::Welcome(Welcome {
         version,
-        life_s: 60,
-        alive_s: 5,
+        ttl_s: 60,
+        keepalive_s: 5,
     })
 }
 
@@ -44,7 +44,7 @@ fn joined() -> Follower {
 
 fn joined_by(version: u16) -> Follower {
     let mut follower = Follower::new(hello(), None, 1, Duration::ZERO);
-    assert_eq!(orders(&mut follower, Duration::ZERO), [Order::Dial]);
+    assert_eq!(orders(&mut follower, Duration::ZERO), [Action::Dial]);
     follower.on_open(Duration::ZERO);
     assert!(matches!(
         sends(&mut follower, Duration::ZERO)[..],
@@ -58,98 +58,116 @@ fn closes(follower: &mut Follower, now: Duration) -> Option<String> {
     orders(follower, now)
         .into_iter()
         .find_map(|order| match order {
-            Order::Close(why) => Some(why),
+            Action::Close(why) => Some(why),
             _ => None,
         })
 }
 
 #[test]
-fn a_plan_is_followed_acknowledged_and_kept() {
+fn plan_applied_acknowledged_stored() {
     let mut follower = joined();
-    follower.on_message(ToNode::Rows(whole(stamp(4))), S);
+    follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     assert_eq!(
         orders(&mut follower, S),
         [
-            Order::Renew,
-            Order::Save,
-            Order::Send(Box::new(ToController::Holds(stamp(4))))
+            Action::Renew,
+            Action::Save,
+            Action::Send(Box::new(ToController::Holds(plan_version(4))))
         ]
     );
     assert_eq!(follower.next_event(), Some(Event::Joined));
-    assert_eq!(follower.next_event(), Some(Event::Follows(stamp(4))));
+    assert_eq!(follower.next_event(), Some(Event::Follows(plan_version(4))));
     assert_eq!(follower.next_event(), None);
-    assert_eq!(follower.plan().and_then(Held::stamp), Some(stamp(4)));
+    assert_eq!(
+        follower.plan().and_then(RouteTable::plan_version),
+        Some(plan_version(4))
+    );
     follower.on_message(
-        ToNode::Rows(difference(&whole(stamp(4)), &whole(stamp(7)))),
+        ToNode::RouteUpdate(difference(&whole(plan_version(4)), &whole(plan_version(7)))),
         S,
     );
-    assert_eq!(sends(&mut follower, S), [ToController::Holds(stamp(7))]);
-    assert_eq!(follower.plan().unwrap().whole(), Some(whole(stamp(7))));
+    assert_eq!(
+        sends(&mut follower, S),
+        [ToController::Holds(plan_version(7))]
+    );
+    assert_eq!(
+        follower.plan().unwrap().whole(),
+        Some(whole(plan_version(7)))
+    );
 }
 
 #[test]
-fn an_older_plan_and_one_that_does_not_fit_change_nothing() {
+fn older_or_invalid_plan_ignored() {
     let mut follower = joined();
-    follower.on_message(ToNode::Rows(whole(stamp(4))), S);
+    follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     sends(&mut follower, S);
-    follower.on_message(ToNode::Rows(whole(stamp(3))), S);
-    assert_eq!(sends(&mut follower, S), [ToController::Holds(stamp(4))]);
+    follower.on_message(ToNode::RouteUpdate(whole(plan_version(3))), S);
+    assert_eq!(
+        sends(&mut follower, S),
+        [ToController::Holds(plan_version(4))]
+    );
     follower.on_message(
-        ToNode::Rows(difference(&whole(stamp(5)), &whole(stamp(6)))),
+        ToNode::RouteUpdate(difference(&whole(plan_version(5)), &whole(plan_version(6)))),
         S,
     );
     assert!(matches!(
         &sends(&mut follower, S)[..],
-        [ToController::Misfit { holds, .. }] if *holds == Some(stamp(4))
+        [ToController::Nack { holds, .. }] if *holds == Some(plan_version(4))
     ));
-    let mut forged = whole(stamp(9));
+    let mut forged = whole(plan_version(9));
     forged.checksum ^= 1;
-    follower.on_message(ToNode::Rows(forged), S);
-    assert_eq!(follower.plan().unwrap().whole(), Some(whole(stamp(4))));
+    follower.on_message(ToNode::RouteUpdate(forged), S);
+    assert_eq!(
+        follower.plan().unwrap().whole(),
+        Some(whole(plan_version(4)))
+    );
     let counts = follower.counts();
-    assert_eq!((counts.plans, counts.older, counts.misfits), (1, 1, 2));
+    assert_eq!((counts.plans, counts.older, counts.nacks), (1, 1, 2));
 }
 
 #[test]
-fn without_word_of_the_controller_a_plan_lives_its_life_and_no_longer() {
+fn plan_expires_with_ttl() {
     let mut follower = joined();
-    follower.on_message(ToNode::Rows(whole(stamp(4))), S);
+    follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     orders(&mut follower, S);
-    follower.on_message(ToNode::Stands(stamp(4)), S * 20);
+    follower.on_message(ToNode::LeaseRenewed(plan_version(4)), S * 20);
     follower.on_closed(S * 21);
     orders(&mut follower, S * 79);
     assert!(follower.plan().is_some());
     assert!(follower.deadline() <= Some(S * 80));
-    assert!(orders(&mut follower, S * 80).contains(&Order::Renew));
+    assert!(orders(&mut follower, S * 80).contains(&Action::Renew));
     assert!(follower.plan().is_none());
-    assert_eq!(follower.held(S * 80), Some((stamp(4), Some(S * 60))));
+    assert_eq!(follower.held(S * 80), Some((plan_version(4), Some(S * 60))));
     follower.on_open(S * 81);
     sends(&mut follower, S * 81);
     follower.on_message(welcome(), S * 82);
     // Of another plan that says nothing.
-    follower.on_message(ToNode::Stands(stamp(5)), S * 82);
-    assert!(sends(&mut follower, S * 82).contains(&ToController::Holds(stamp(4))));
+    follower.on_message(ToNode::LeaseRenewed(plan_version(5)), S * 82);
+    assert!(sends(&mut follower, S * 82).contains(&ToController::Holds(plan_version(4))));
     assert!(follower.plan().is_none());
-    follower.on_message(ToNode::Stands(stamp(4)), S * 83);
-    assert!(orders(&mut follower, S * 83).contains(&Order::Renew));
+    follower.on_message(ToNode::LeaseRenewed(plan_version(4)), S * 83);
+    assert!(orders(&mut follower, S * 83).contains(&Action::Renew));
     assert!(follower.plan().is_some());
     let events: Vec<Event> = std::iter::from_fn(|| follower.next_event()).collect();
-    assert!(events.contains(&Event::Over(stamp(4))) && events.ends_with(&[Event::Again(stamp(4))]));
+    assert!(
+        events.contains(&Event::Over(plan_version(4)))
+            && events.ends_with(&[Event::Again(plan_version(4))])
+    );
 }
 
 #[test]
-fn a_restart_keeps_the_plan_its_age_and_the_keys() {
+fn restart_keeps_plan_and_keys() {
     let mut follower = joined();
     let members = vec![member(2, 7), member(3, 8)];
     follower.on_message(
         ToNode::Members {
             all: true,
             members,
-            gone: vec![],
+            removed: vec![],
         },
         S,
     );
-    follower.on_message(ToNode::Rows(whole(stamp(4))), S * 2);
+    follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S * 2);
     let saved = follower.saved([5; 16]);
     let saved = Saved::from_bytes(&saved.to_bytes()).unwrap();
     assert_eq!(saved.stood([5; 16]), Some(S * 2));
@@ -160,7 +178,10 @@ fn a_restart_keeps_the_plan_its_age_and_the_keys() {
         follower
     };
     let same_boot = start(Some(S * 2), S * 50);
-    assert_eq!(same_boot.held(S * 50), Some((stamp(4), Some(S * 48))));
+    assert_eq!(
+        same_boot.held(S * 50),
+        Some((plan_version(4), Some(S * 48)))
+    );
     assert!(same_boot.plan().is_some());
     assert_eq!(same_boot.members().count(), 2);
     assert!(start(Some(S * 2), S * 62).plan().is_none());
@@ -170,7 +191,9 @@ fn a_restart_keeps_the_plan_its_age_and_the_keys() {
     assert!(other_boot.plan().is_none());
     other_boot.on_open(S);
     let sent = sends(&mut other_boot, S);
-    assert!(matches!(&sent[..], [ToController::Hello(hello)] if hello.holds == Some(stamp(4))));
+    assert!(
+        matches!(&sent[..], [ToController::Hello(hello)] if hello.holds == Some(plan_version(4)))
+    );
     let mut bytes = saved.to_bytes();
     bytes.push(0);
     assert!(Saved::from_bytes(&bytes).is_err());
@@ -178,33 +201,33 @@ fn a_restart_keeps_the_plan_its_age_and_the_keys() {
 }
 
 #[test]
-fn the_first_key_counts_until_it_is_forgotten() {
+fn first_key_is_pinned() {
     let mut follower = joined();
-    let told = |members| ToNode::Members {
+    let sent = |members| ToNode::Members {
         all: false,
         members,
-        gone: vec![],
+        removed: vec![],
     };
-    follower.on_message(told(vec![member(2, 7), member(1, 9), member(0, 9)]), S);
-    follower.on_message(told(vec![member(2, 8)]), S);
+    follower.on_message(sent(vec![member(2, 7), member(1, 9), member(0, 9)]), S);
+    follower.on_message(sent(vec![member(2, 8)]), S);
     let keys =
         |follower: &Follower| -> Vec<u8> { follower.members().map(|(_, key)| key[0]).collect() };
     assert_eq!(keys(&follower), [7]);
-    let gone = ToNode::Members {
+    let removed = ToNode::Members {
         all: false,
         members: vec![],
-        gone: vec![2],
+        removed: vec![2],
     };
-    follower.on_message(gone, S);
+    follower.on_message(removed, S);
     assert!(keys(&follower).is_empty() && !follower.forget_key("node-2", S));
-    follower.on_message(told(vec![member(2, 8)]), S);
+    follower.on_message(sent(vec![member(2, 8)]), S);
     assert_eq!((keys(&follower), follower.counts().keys), (vec![7], 2));
     assert!(follower.forget_key("node-2", S));
     assert_eq!(keys(&follower), [8]);
 }
 
 #[test]
-fn links_are_told_when_they_are_news_and_all_of_them_after_a_welcome() {
+fn links_reported_on_change() {
     let mut follower = joined();
     let link = |to, state| Link { to, state };
     follower.on_link(link(2, LinkState::Dead));
@@ -235,8 +258,8 @@ fn links_are_told_when_they_are_news_and_all_of_them_after_a_welcome() {
 }
 
 #[test]
-fn what_makes_no_sense_ends_the_stream() {
-    let late = ToNode::Stands(stamp(1));
+fn nonsense_ends_stream() {
+    let late = ToNode::LeaseRenewed(plan_version(1));
     let mut early = Follower::new(hello(), None, 1, Duration::ZERO);
     orders(&mut early, Duration::ZERO);
     early.on_open(Duration::ZERO);
@@ -249,7 +272,7 @@ fn what_makes_no_sense_ends_the_stream() {
     let mut twice = joined();
     twice.on_message(welcome(), S);
     assert!(closes(&mut twice, S).unwrap().contains("out of turn"));
-    for (version, life_s, alive_s) in [
+    for (version, ttl_s, keepalive_s) in [
         (0, 60, 5),
         (VERSION + 1, 60, 5),
         (1, 0, 5),
@@ -262,24 +285,24 @@ fn what_makes_no_sense_ends_the_stream() {
         follower.on_message(
             ToNode::Welcome(Welcome {
                 version,
-                life_s,
-                alive_s,
+                ttl_s,
+                keepalive_s,
             }),
             S,
         );
         assert!(!follower.is_joined());
         assert!(
             closes(&mut follower, S).is_some(),
-            "{version} {life_s} {alive_s}"
+            "{version} {ttl_s} {keepalive_s}"
         );
     }
-    let mut farewell = joined();
-    farewell.on_message(ToNode::Farewell("revoked".into()), S);
-    assert_eq!(closes(&mut farewell, S).as_deref(), Some("revoked"));
+    let mut go_away = joined();
+    go_away.on_message(ToNode::GoAway("revoked".into()), S);
+    assert_eq!(closes(&mut go_away, S).as_deref(), Some("revoked"));
 }
 
 #[test]
-fn a_silent_controller_is_gone_and_a_quiet_node_says_that_it_is_there() {
+fn silence_and_keepalive() {
     let mut follower = joined();
     assert!(sends(&mut follower, S * 4).is_empty());
     assert_eq!(sends(&mut follower, S * 5), [ToController::Alive]);
@@ -295,12 +318,12 @@ fn a_silent_controller_is_gone_and_a_quiet_node_says_that_it_is_there() {
 }
 
 #[test]
-fn streams_are_tried_again_later_and_later_and_not_by_all_at_once() {
+fn reconnects_back_off() {
     let waits = |seed| {
         let mut follower = Follower::new(hello(), None, seed, Duration::ZERO);
         let mut now = Duration::ZERO;
         let waits = std::iter::from_fn(|| {
-            assert!(orders(&mut follower, now).contains(&Order::Dial));
+            assert!(orders(&mut follower, now).contains(&Action::Dial));
             follower.on_closed(now);
             let next = follower.deadline().unwrap();
             let wait = next - std::mem::replace(&mut now, next);
@@ -319,12 +342,13 @@ fn everybody() -> ToNode {
     ToNode::Members {
         all: true,
         members: (2..10).map(|number| member(number, 7)).collect(),
-        gone: vec![],
+        removed: vec![],
     }
 }
 
+// promise: V11
 #[test]
-fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
+fn replaced_chains_kept_briefly() {
     let mut follower = joined();
     let numbers = |follower: &Follower| {
         let mut numbers: Vec<_> = follower.chains().map(|(number, _)| number).collect();
@@ -332,7 +356,7 @@ fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
         numbers
     };
     follower.on_message(everybody(), S);
-    follower.on_message(ToNode::Rows(whole(stamp(4))), S);
+    follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     orders(&mut follower, S);
     let before = numbers(&follower);
     let takes = |follower: &Follower, number: &ChainNumber| {
@@ -342,20 +366,20 @@ fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
     assert!(!before.is_empty() && !before.iter().any(|number| takes(&follower, number)));
     let soon = S + labels::FRESH;
     assert_eq!(follower.deadline().map(|at| at <= soon), Some(true));
-    assert_eq!(orders(&mut follower, soon)[0], Order::Renew);
+    assert_eq!(orders(&mut follower, soon)[0], Action::Renew);
     assert!(before.iter().all(|number| takes(&follower, number)));
     // Another store, and so other numbers.
-    let mut other = whole(Stamp {
+    let mut other = whole(PlanVersion {
         epoch: 2,
         version: 1,
     });
     for chain in &mut other.chains {
         chain.number += 5000;
     }
-    other.ways.clear();
-    other.checksum = crate::rows::checksum_of(&other);
+    other.routes.clear();
+    other.checksum = crate::route_table::checksum_of(&other);
     let new: Vec<_> = other.chains.iter().map(|chain| chain.number).collect();
-    follower.on_message(ToNode::Rows(other), S * 2);
+    follower.on_message(ToNode::RouteUpdate(other), S * 2);
     orders(&mut follower, S * 2);
     assert_eq!(numbers(&follower), [before, new.clone()].concat());
     let over = S * 2 + labels::FORMER;
@@ -363,8 +387,9 @@ fn chains_of_a_plan_that_was_replaced_are_known_for_a_while() {
     assert_eq!(numbers(&follower), new);
 }
 
+// promise: S14
 #[test]
-fn the_time_is_asked_for_again_and_again_and_kept_until_the_host_starts_again() {
+fn clock_requests_repeat() {
     let mut follower = joined_by(VERSION);
     follower.on_own_clock(Duration::from_secs(700), Duration::ZERO);
     let asked = sends(&mut follower, Duration::ZERO);
@@ -379,21 +404,21 @@ fn the_time_is_asked_for_again_and_again_and_kept_until_the_host_starts_again() 
     };
     let unix_us = 1_000_000_000;
     follower.on_message(ToNode::Time { mark, unix_us }, S * 2);
-    let told = orders(&mut follower, S * 2);
-    let set = told.iter().find_map(|order| match order {
-        Order::SetTime(told) => Some(*told),
+    let sent = orders(&mut follower, S * 2);
+    let set = sent.iter().find_map(|order| match order {
+        Action::SetTime(sent) => Some(*sent),
         _ => None,
     });
-    let set = set.unwrap_or_else(|| panic!("{told:?}"));
+    let set = set.unwrap_or_else(|| panic!("{sent:?}"));
     assert_eq!((set.time(S * 2), set.error(S * 2)), (S * 1_001, S));
-    assert!(told.contains(&Order::Save) && follower.time() == Some(set));
-    let again = told.iter().any(|order| match order {
-        Order::Send(message) => matches!(**message, ToController::Time { ahead_us, .. } if ahead_us == Some(-299_000_000)),
+    assert!(sent.contains(&Action::Save) && follower.time() == Some(set));
+    let again = sent.iter().any(|order| match order {
+        Action::Send(message) => matches!(**message, ToController::Time { ahead_us, .. } if ahead_us == Some(-299_000_000)),
         _ => false,
     });
-    assert!(again, "{told:?}");
+    assert!(again, "{sent:?}");
     // Every five seconds, in place of a word that nothing is new.
-    follower.on_message(ToNode::Stands(stamp(1)), S * 7);
+    follower.on_message(ToNode::LeaseRenewed(plan_version(1)), S * 7);
     assert!(matches!(
         sends(&mut follower, S * 7)[..],
         [ToController::Time { .. }]
@@ -405,8 +430,9 @@ fn the_time_is_asked_for_again_and_again_and_kept_until_the_host_starts_again() 
     assert_eq!(later(saved.since([2; 16])), None);
 }
 
+// promise: O15
 #[test]
-fn a_controller_of_the_first_version_is_not_asked_for_the_time() {
+fn first_version_without_clock() {
     let mut follower = joined();
     assert!(sends(&mut follower, Duration::ZERO).is_empty());
     assert_eq!(sends(&mut follower, S * 5), [ToController::Alive]);

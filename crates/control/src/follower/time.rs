@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Event;
 use crate::message::ToController;
 
-/// An answer that took longer says too little: seals count for 30 s.
+/// An answer that took longer says too little: authentication tags count for 30 s.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(10);
 /// Clocks that nobody disciplines gain or lose one part in so many at the most, by what is usual twice.
 const DRIFT: u32 = 5_000;
@@ -19,14 +19,14 @@ const WRONG: Duration = Duration::from_secs(1);
 
 /// What the controller said of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct ClockOffset {
     /// The time since 1970, and when that was by the clock that only goes forward.
     unix: Duration,
     at: Duration,
     within: Duration,
 }
 
-impl Told {
+impl ClockOffset {
     /// What time it is since 1970, at `now` by the clock that only goes forward.
     pub fn time(&self, now: Duration) -> Duration {
         self.unix + now.saturating_sub(self.at)
@@ -58,7 +58,7 @@ pub(super) struct Time {
     ask_at: Option<Duration>,
     /// When the question was asked that waits for its answer.
     asked: Option<Duration>,
-    told: Option<Told>,
+    sent: Option<ClockOffset>,
     is_news: bool,
     /// What this host's own clock showed, and when.
     own: Option<(Duration, Duration)>,
@@ -77,19 +77,19 @@ impl Time {
     }
 
     /// What was kept.
-    pub(super) fn restore(&mut self, told: Option<Told>, now: Duration) {
-        self.told = told.filter(|told| told.is_possible(now));
-        self.is_news = self.told.is_some();
+    pub(super) fn restore(&mut self, sent: Option<ClockOffset>, now: Duration) {
+        self.sent = sent.filter(|sent| sent.is_possible(now));
+        self.is_news = self.sent.is_some();
     }
 
-    pub(super) fn told(&self) -> Option<Told> {
-        self.told
+    pub(super) fn sent(&self) -> Option<ClockOffset> {
+        self.sent
     }
 
     /// What was told, if it is to be gone by from now on.
-    pub(super) fn take_news(&mut self) -> Option<Told> {
+    pub(super) fn take_news(&mut self) -> Option<ClockOffset> {
         let is_news = std::mem::take(&mut self.is_news);
-        self.told.filter(|_| is_news)
+        self.sent.filter(|_| is_news)
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
@@ -117,27 +117,27 @@ impl Time {
         if took > ROUND_TRIP_MAX {
             return false;
         }
-        let newer = Told {
+        let newer = ClockOffset {
             unix: Duration::from_micros(unix_us) + took / 2,
             at: now,
             within: took / 2,
         };
-        if self.told.is_none() {
+        if self.sent.is_none() {
             // The controller is to hear soon how far this host's clock is from its own.
             self.ask_at = Some(now);
         }
-        let stays = |told: &Told| told.agrees(&newer) && told.error(now) < newer.within;
-        if self.told.as_ref().is_some_and(stays) {
+        let stays = |sent: &ClockOffset| sent.agrees(&newer) && sent.error(now) < newer.within;
+        if self.sent.as_ref().is_some_and(stays) {
             return false;
         }
-        (self.told, self.is_news) = (Some(newer), true);
+        (self.sent, self.is_news) = (Some(newer), true);
         true
     }
 
     /// Takes what this host's own clock shows. What there is to be said of it.
     pub(super) fn on_own_clock(&mut self, unix: Duration, now: Duration) -> Option<Event> {
         self.own = Some((unix, now));
-        let error = self.told?.error(now);
+        let error = self.sent?.error(now);
         let (ahead_us, wrong_us) = (self.ahead_us(now)?, micros(WRONG + error));
         let is_right = ahead_us.saturating_abs() < wrong_us / 2;
         if is_right && self.said_us != 0 {
@@ -156,10 +156,10 @@ impl Time {
     /// How far this host's own clock is ahead, in microseconds.
     fn ahead_us(&self, now: Duration) -> Option<i64> {
         let (unix, at) = self.own?;
-        let told = self.told?.time(now);
+        let sent = self.sent?.time(now);
         let own = unix + now.saturating_sub(at);
-        let ahead = micros(own.saturating_sub(told));
-        Some(ahead - micros(told.saturating_sub(own)))
+        let ahead = micros(own.saturating_sub(sent));
+        Some(ahead - micros(sent.saturating_sub(own)))
     }
 }
 
@@ -203,16 +203,17 @@ mod tests {
     }
 
     fn off_ms(time: &Time, now_ms: u64) -> u128 {
-        let told = time.told().unwrap().time(at(now_ms));
-        told.abs_diff(ZERO + at(now_ms)).as_millis()
+        let sent = time.sent().unwrap().time(at(now_ms));
+        sent.abs_diff(ZERO + at(now_ms)).as_millis()
     }
 
+    // promise: S12
     #[test]
-    fn the_time_is_known_to_half_of_the_round_trip_and_the_best_answer_counts() {
+    fn best_clock_answer_counts() {
         let mut time = joined();
         assert!(ask(&mut time, 0, 5, 195, 0));
         assert_eq!((off_ms(&time, 200), off_ms(&time, 9_000)), (95, 95));
-        assert_eq!(time.told().unwrap().error(at(200)), at(100));
+        assert_eq!(time.sent().unwrap().error(at(200)), at(100));
         // At once again: the controller has not heard how far off this host is.
         assert!(ask(&mut time, 200, 10, 14, 0));
         assert_eq!(off_ms(&time, 9_000), 2);
@@ -224,16 +225,18 @@ mod tests {
         assert_eq!(off_ms(&time, 86_400_400), 200);
     }
 
+    // promise: S12
     #[test]
-    fn what_cannot_be_true_any_more_gives_way_at_once() {
+    fn impossible_offset_discarded() {
         let mut time = joined();
         assert!(ask(&mut time, 0, 1, 1, 0));
         assert!(ask(&mut time, 2, 300, 300, 5_000));
         assert_eq!(off_ms(&time, 700), 5_000);
     }
 
+    // promise: S12
     #[test]
-    fn late_repeated_and_foreign_answers_say_nothing() {
+    fn bad_clock_answers_ignored() {
         let mut time = joined();
         assert!(!ask(&mut time, 0, 9_000, 2_000, 0));
         let _ = time.question(at(20_000)).unwrap();
@@ -242,11 +245,12 @@ mod tests {
         assert!(!time.on_answer(mark(at(20_000)), 9_000_000, at(20_003)));
         time.on_closed();
         assert!(time.question(at(1_000_000)).is_none() && time.deadline().is_none());
-        assert!(time.told().is_some(), "nobody need hold the stream for it");
+        assert!(time.sent().is_some(), "nobody need hold the stream for it");
     }
 
+    // promise: S12
     #[test]
-    fn a_wrong_clock_is_said_once_until_it_is_another_or_right() {
+    fn wrong_clock_reported_once() {
         let mut time = joined();
         let own = |ahead_ms: u64| ZERO + at(100 + ahead_ms);
         assert_eq!(time.on_own_clock(own(90_000), at(100)), None, "unknown");
@@ -268,8 +272,9 @@ mod tests {
         };
         assert_eq!(ahead_us, Some(-3_600_000_000));
     }
+    // promise: S12
     #[test]
-    fn nothing_that_is_said_of_the_time_is_too_much() {
+    fn extreme_times_accepted() {
         let mut time = joined();
         for (step, unix_us) in (0..).zip([0, u64::MAX, 0, u64::MAX]) {
             let now = at(step * 20_000);
@@ -281,10 +286,10 @@ mod tests {
             assert!(matches!(said, Some(Event::ClockWrong(_))), "{said:?}");
         }
         // Nor is what is read from a disk.
-        let told = time.told().unwrap();
+        let sent = time.sent().unwrap();
         let unix = Duration::MAX;
         let within = Duration::MAX;
-        let wrong = [Told { unix, ..told }, Told { within, ..told }];
+        let wrong = [ClockOffset { unix, ..sent }, ClockOffset { within, ..sent }];
         for wrong in wrong {
             time.restore(Some(wrong), at(100_000));
             assert_eq!(time.on_own_clock(ZERO, at(100_000)), None, "{wrong:?}");

@@ -23,9 +23,9 @@ const WORSE_PPM: u32 = 20_000;
 
 /// Reports that were not believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Doubts {
+pub struct RejectedReports {
     /// Links to nodes that are not on the list, or of a node to itself.
-    pub strangers: u64,
+    pub unauthorized: u64,
     /// Links with times, losses or rates that there cannot be.
     pub impossible: u64,
     /// Links whose ends say too different things, now.

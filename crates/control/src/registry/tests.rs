@@ -62,7 +62,7 @@ fn rtt_us(one: LinkState, other: LinkState) -> Option<u32> {
 }
 
 #[test]
-fn only_who_is_listed_and_makes_sense_may_register() {
+fn registration_requires_listing() {
     let mut registry = registry();
     assert_eq!(registry.hello(hello(4)), Err(Denied::Unknown(4)));
     let mut many = hello(1);
@@ -77,8 +77,9 @@ fn only_who_is_listed_and_makes_sense_may_register() {
     assert_eq!((registry.member(3), registry.is_listed(3)), (None, false));
 }
 
+// promise: V4
 #[test]
-fn a_link_is_there_when_both_ends_say_so() {
+fn link_needs_both_ends() {
     let none = agreed(up(5000), LinkState::Unmeasured);
     assert_eq!(none, Agreed::default());
     assert_eq!(rtt_us(up(5000), LinkState::Dead), None);
@@ -90,7 +91,7 @@ fn a_link_is_there_when_both_ends_say_so() {
 }
 
 #[test]
-fn the_worse_of_losses_and_rates_counts() {
+fn worse_loss_and_rate_count() {
     let state = |loss_ppm, rate| LinkState::Up {
         rtt_us: 1000,
         loss_ppm,
@@ -104,6 +105,7 @@ fn the_worse_of_losses_and_rates_counts() {
 
 use std::num::NonZeroU64;
 
+// promise: V5
 #[test]
 fn who_lies_attracts_nothing() {
     // Much shorter than the other end says.
@@ -140,24 +142,28 @@ fn who_lies_attracts_nothing() {
     );
     registry.links(2, &[link(3, up(1))]);
     registry.links(3, &[link(2, up(90_000))]);
-    let doubts = Doubts {
-        strangers: 2,
+    let rejected_reports = RejectedReports {
+        unauthorized: 2,
         impossible: 2,
         disputed: 1,
     };
-    assert_eq!(registry.doubts(), doubts);
+    assert_eq!(registry.rejected_reports(), rejected_reports);
     assert_eq!(registry.said(1, 2), Some(LinkState::Unmeasured));
-    assert_eq!(registry.doubts(), doubts, "nothing was said since");
+    assert_eq!(
+        registry.rejected_reports(),
+        rejected_reports,
+        "nothing was said since"
+    );
     registry.links(2, &[link(3, up(80_000))]);
-    assert_eq!(registry.doubts().disputed, 0);
+    assert_eq!(registry.rejected_reports().disputed, 0);
     registry.links(2, &[link(3, up(1))]);
-    assert_eq!(registry.doubts().disputed, 1);
+    assert_eq!(registry.rejected_reports().disputed, 1);
     registry.forget(3);
-    assert_eq!(registry.doubts().disputed, 0);
+    assert_eq!(registry.rejected_reports().disputed, 0);
 }
 
 #[test]
-fn news_are_what_changes_a_plan() {
+fn plan_relevant_changes() {
     let mut registry = registry();
     let news = |changed, death| News {
         changed,
@@ -181,8 +187,9 @@ fn news_are_what_changes_a_plan() {
     assert_eq!(registry.links(9, &[link(2, up(5))]), news(false, false));
 }
 
+// promise: V10
 #[test]
-fn links_that_become_much_worse_are_told_as_they_are_believed() {
+fn worse_links_reported() {
     let mut registry = registry();
     let mut worse = |from, to, state| registry.links(from, &[link(to, state)]).worse;
     assert_eq!(worse(1, 2, up(50_000)), [], "nobody knew it");
@@ -207,7 +214,7 @@ fn links_that_become_much_worse_are_told_as_they_are_believed() {
 }
 
 #[test]
-fn a_node_that_begins_again_tells_all_its_links() {
+fn restarted_node_reports_all() {
     let mut registry = registry();
     registry.links(1, &[link(2, up(5)), link(3, up(6))]);
     registry.links(2, &[link(1, up(5))]);
@@ -223,7 +230,7 @@ fn a_node_that_begins_again_tells_all_its_links() {
 }
 
 #[test]
-fn who_is_away_for_long_is_forgotten() {
+fn absent_node_expires() {
     let mut registry = registry();
     registry.away(1, at(5));
     registry.away(1, at(9));
@@ -237,7 +244,7 @@ fn who_is_away_for_long_is_forgotten() {
 }
 
 #[test]
-fn warm_hops_have_no_handshake_in_the_plan() {
+fn warm_hops_without_handshake() {
     let mut registry = registry();
     registry.links(
         1,

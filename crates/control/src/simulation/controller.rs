@@ -7,10 +7,10 @@ use std::time::Duration;
 use posthaste_plan::table::Classes;
 
 use super::{LIFE, NODES, Stream};
-use crate::book::{Adoption, Book, Saved, Settings};
-use crate::message::{DIRECT, NodeNumber, Stamp, ToController};
+use crate::message::{DIRECT, NodeNumber, PlanVersion, ToController};
 use crate::planning::Timing;
 use crate::registry::{Listed, Registry};
+use crate::rib::{Rib, Rollout, Saved, Settings};
 use crate::rng::Rng;
 
 /// After so long without an answer rows are sent again.
@@ -18,15 +18,15 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// What is known of a node's rows.
 #[derive(Default)]
-struct Told {
-    holds: Option<Stamp>,
+struct Sent {
+    holds: Option<PlanVersion>,
     /// The rows that are on their way, and since when.
-    sent: Option<(Stamp, Duration)>,
+    sent: Option<(PlanVersion, Duration)>,
 }
 
 /// Tables that are being made, or written down.
 struct Planning {
-    adoption: Adoption,
+    rollout: Rollout,
     /// When the tables are there, and how many nodes are written down at a time.
     ready: Duration,
     step: u32,
@@ -35,12 +35,12 @@ struct Planning {
 /// A controller.
 pub(super) struct Controller {
     pub(super) registry: Registry,
-    pub(super) book: Book,
+    pub(super) rib: Rib,
     timing: Timing,
     planning: Option<Planning>,
     /// Links that became much worse since the last plan that is written down was begun, and when.
     worse: BTreeMap<(NodeNumber, NodeNumber), Duration>,
-    told: BTreeMap<NodeNumber, Told>,
+    sent: BTreeMap<NodeNumber, Sent>,
     /// As it was when the last plan was saved.
     saved: Saved,
     /// It makes no plan any more.
@@ -54,7 +54,7 @@ impl Controller {
     pub(super) fn new(saved: Option<Saved>, now: Duration) -> Self {
         let settings = Settings {
             classes: Classes::new(&[15_000, 450_000], &[0]).unwrap(),
-            life: LIFE,
+            ttl: LIFE,
             // So few that they are soon given again, and that now and then none is left.
             numbers: 1000..1160,
             ..Settings::default()
@@ -69,11 +69,11 @@ impl Controller {
         let saved = saved.unwrap_or_default();
         Self {
             registry,
-            book: Book::new(settings, &saved, now),
+            rib: Rib::new(settings, &saved, now),
             timing: Timing::new(now, has_plan),
             planning: None,
             worse: BTreeMap::new(),
-            told: BTreeMap::new(),
+            sent: BTreeMap::new(),
             saved,
             rests: false,
             plans: 0,
@@ -89,7 +89,7 @@ impl Controller {
 
     /// A stream has ended.
     pub(super) fn ended(&mut self, number: NodeNumber, now: Duration) {
-        self.told.remove(&number);
+        self.sent.remove(&number);
         self.registry.away(number, now);
     }
 
@@ -115,18 +115,18 @@ impl Controller {
                 }
             }
             ToController::Holds(holds) => self.hold(number, Some(holds)),
-            ToController::Misfit { .. } => self.hold(number, None),
+            ToController::Nack { .. } => self.hold(number, None),
             ToController::Destinations(_) | ToController::Alive | ToController::Time { .. } => {}
         }
     }
 
-    fn hold(&mut self, number: NodeNumber, holds: Option<Stamp>) {
-        if holds.is_some_and(|holds| self.book.outrun(holds)) {
-            self.saved = self.book.saved();
-            self.told.values_mut().for_each(|told| told.sent = None);
+    fn hold(&mut self, number: NodeNumber, holds: Option<PlanVersion>) {
+        if holds.is_some_and(|holds| self.rib.advance_epoch(holds)) {
+            self.saved = self.rib.saved();
+            self.sent.values_mut().for_each(|sent| sent.sent = None);
         }
-        let told = self.told.entry(number).or_default();
-        *told = Told { holds, sent: None };
+        let sent = self.sent.entry(number).or_default();
+        *sent = Sent { holds, sent: None };
     }
 
     /// Plans and repairs if that is due, and sends rows.
@@ -148,17 +148,17 @@ impl Controller {
         if repair_due || self.planning.as_ref().is_some_and(is_ready) {
             self.write(now);
         }
-        for (number, told) in &mut self.told {
-            let is_sent = told
-                .sent
-                .is_some_and(|(stamp, since)| stamp == self.book.stamp() && now < since + AGAIN);
-            if is_sent || told.holds == Some(self.book.stamp()) {
+        for (number, sent) in &mut self.sent {
+            let is_sent = sent.sent.is_some_and(|(plan_version, since)| {
+                plan_version == self.rib.plan_version() && now < since + AGAIN
+            });
+            if is_sent || sent.holds == Some(self.rib.plan_version()) {
                 continue;
             }
             let stream = streams.get_mut(number);
-            if let (Some(stream), Some(rows)) = (stream, self.book.rows(*number, told.holds)) {
-                told.sent = Some((rows.stamp, now));
-                stream.down.push(rows);
+            if let (Some(stream), Some(update)) = (stream, self.rib.update(*number, sent.holds)) {
+                sent.sent = Some((update.plan_version, now));
+                stream.down.push(update);
             }
         }
     }
@@ -167,10 +167,10 @@ impl Controller {
     fn begin(&mut self, rng: &mut Rng, now: Duration) {
         self.timing.planned(now);
         let network = self.registry.network();
-        let tables = self.book.settings().tables(&network);
+        let tables = self.rib.settings().tables(&network);
         let takes = rng.below(3) * rng.below(3000);
         self.planning = Some(Planning {
-            adoption: Adoption::new(network, tables),
+            rollout: Rollout::new(network, tables),
             ready: now + Duration::from_millis(takes.into()),
             // None at all would never be over.
             step: 2 + rng.below(10),
@@ -182,43 +182,43 @@ impl Controller {
         let ready = self.planning.as_mut().filter(|plan| plan.ready <= now);
         let is_over = ready.is_some_and(|planning| {
             let mut left = planning.step;
-            self.book.adopt(&mut planning.adoption, now, || {
+            self.rib.roll_out(&mut planning.rollout, now, || {
                 left = left.saturating_sub(1);
                 left > 0
             });
-            planning.adoption.is_over()
+            planning.rollout.is_over()
         });
         self.timing.repairing(now);
         let worse: Vec<_> = self.worse.keys().copied().collect();
-        let repaired = self.book.repair(&self.registry.network(), &worse, now);
+        let repaired = self.rib.repair(&self.registry.network(), &worse, now);
         self.timing.repaired(now);
         self.repairs += usize::from(repaired.changed);
-        self.saved = self.book.saved();
+        self.saved = self.rib.saved();
         if is_over {
             self.planning = None;
             self.timing.made(now);
             let begun = self.timing.planned_at();
             self.worse.retain(|_, at| *at > begun);
             self.plans += 1;
-            self.unnumbered += self.book.chain_count().1;
+            self.unnumbered += self.rib.chain_count().1;
         }
         (1..=NODES).for_each(|number| self.check(number));
     }
 
     /// Every link of every way of a plan is one that both ends say is up, and every node is there.
     fn check(&self, number: NodeNumber) {
-        let Some(rows) = self.book.rows(number, None) else {
+        let Some(update) = self.rib.update(number, None) else {
             return;
         };
-        let chains: BTreeMap<u32, &Vec<u64>> = rows
+        let chains: BTreeMap<u32, &Vec<u64>> = update
             .chains
             .iter()
             .map(|chain| (chain.number, &chain.nodes))
             .collect();
-        for ways in &rows.ways {
-            let numbers: BTreeSet<u32> = ways.choices.iter().flatten().copied().collect();
+        for routes in &update.routes {
+            let numbers: BTreeSet<u32> = routes.choices.iter().flatten().copied().collect();
             for chain in numbers {
-                let direct = vec![number, ways.egress];
+                let direct = vec![number, routes.egress];
                 let nodes = if chain == DIRECT {
                     &direct
                 } else {

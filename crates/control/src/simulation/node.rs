@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::message::{Hello, Link, LinkState, NodeNumber, Rows, Stamp, ToController, VERSION};
-use crate::rows::{Held, Refusal};
+use crate::message::{
+    Hello, Link, LinkState, NodeNumber, PlanVersion, RouteUpdate, ToController, VERSION,
+};
+use crate::route_table::{Refusal, RouteTable};
 
 /// A node.
 pub(super) struct Node {
     number: NodeNumber,
-    pub(super) held: Held,
-    told: BTreeMap<NodeNumber, LinkState>,
+    pub(super) held: RouteTable,
+    sent: BTreeMap<NodeNumber, LinkState>,
     /// The newest plan that it ever followed, as long as it remembers.
-    newest: Option<Stamp>,
-    pub(super) misfits: usize,
+    newest: Option<PlanVersion>,
+    pub(super) nacks: usize,
     pub(super) older: usize,
     pub(super) changes: usize,
 }
@@ -22,10 +24,10 @@ impl Node {
     pub(super) fn new(number: NodeNumber) -> Self {
         Self {
             number,
-            held: Held::new(number),
-            told: BTreeMap::new(),
+            held: RouteTable::new(number),
+            sent: BTreeMap::new(),
             newest: None,
-            misfits: 0,
+            nacks: 0,
             older: 0,
             changes: 0,
         }
@@ -34,16 +36,16 @@ impl Node {
     /// Starts again, with the rows that it kept, or without any.
     pub(super) fn restart(&mut self, keeps: bool) {
         let kept = self.held.whole().filter(|_| keeps);
-        self.held = Held::new(self.number);
-        if let Some(rows) = &kept {
-            self.held.apply(rows).unwrap();
+        self.held = RouteTable::new(self.number);
+        if let Some(update) = &kept {
+            self.held.apply(update).unwrap();
         }
-        self.newest = self.held.stamp();
+        self.newest = self.held.plan_version();
     }
 
     /// What it says first.
     pub(super) fn greet(&mut self, links: &BTreeMap<NodeNumber, LinkState>) -> Vec<ToController> {
-        self.told.clone_from(links);
+        self.sent.clone_from(links);
         let hello = Hello {
             version: VERSION,
             number: self.number,
@@ -51,7 +53,7 @@ impl Node {
             exchange: [0; 32],
             listeners: Vec::new(),
             reflectors: Vec::new(),
-            holds: self.held.stamp(),
+            holds: self.held.plan_version(),
         };
         let all = links.iter().map(|(&to, &state)| Link { to, state });
         vec![
@@ -62,12 +64,12 @@ impl Node {
 
     /// What is not as it was told.
     pub(super) fn news(&mut self, links: &BTreeMap<NodeNumber, LinkState>) -> Vec<ToController> {
-        let told = &self.told;
+        let sent = &self.sent;
         let news = links
             .iter()
-            .filter(|(to, state)| told.get(to) != Some(state));
+            .filter(|(to, state)| sent.get(to) != Some(state));
         let news: Vec<Link> = news.map(|(&to, &state)| Link { to, state }).collect();
-        self.told.clone_from(links);
+        self.sent.clone_from(links);
         if news.is_empty() {
             return vec![ToController::Alive];
         }
@@ -75,20 +77,23 @@ impl Node {
     }
 
     /// Follows rows, or does not, and answers.
-    pub(super) fn hear(&mut self, rows: &Rows) -> ToController {
-        match self.held.apply(rows) {
+    pub(super) fn hear(&mut self, update: &RouteUpdate) -> ToController {
+        match self.held.apply(update) {
             Ok(()) => {
-                assert!(self.newest < Some(rows.stamp), "an older plan is followed");
-                self.newest = Some(rows.stamp);
-                self.changes += usize::from(rows.base.is_some());
+                assert!(
+                    self.newest < Some(update.plan_version),
+                    "an older plan is followed"
+                );
+                self.newest = Some(update.plan_version);
+                self.changes += usize::from(update.base.is_some());
             }
             Err(Refusal::Older { .. }) => self.older += 1,
-            Err(Refusal::Misfit(why)) => {
-                self.misfits += 1;
-                let holds = self.held.stamp();
-                return ToController::Misfit { holds, why };
+            Err(Refusal::Nack(why)) => {
+                self.nacks += 1;
+                let holds = self.held.plan_version();
+                return ToController::Nack { holds, why };
             }
         }
-        ToController::Holds(self.held.stamp().unwrap())
+        ToController::Holds(self.held.plan_version().unwrap())
     }
 }

@@ -34,8 +34,8 @@ fn open(path: &Path) -> (Store, Contents) {
     (store, contents)
 }
 
-fn stamp(version: u64) -> Stamp {
-    Stamp { epoch: 3, version }
+fn plan_version(version: u64) -> PlanVersion {
+    PlanVersion { epoch: 3, version }
 }
 
 fn chain(number: ChainNumber) -> NumberedChain {
@@ -60,12 +60,15 @@ fn check_new(contents: &Contents) {
         prefixes,
         time,
     } = contents;
-    assert_eq!((saved.stamp, &*saved.chains), (Stamp::default(), &[][..]));
+    assert_eq!(
+        (saved.plan_version, &*saved.chains),
+        (PlanVersion::default(), &[][..])
+    );
     assert!(keys.is_empty() && prefixes.is_empty() && time.is_none());
 }
 
 #[test]
-fn numbers_of_a_new_store_begin_anywhere() {
+fn new_store_random_numbers() {
     let place = Place::new("chance");
     let begins = (0..4).map(|number| {
         let file = place.0.join(format!("{number}.redb"));
@@ -80,16 +83,20 @@ fn never() -> Saved {
 }
 
 #[test]
-fn what_was_written_is_there_again() {
+fn store_round_trip() {
     let place = Place::new("again");
     let (mut store, contents) = open(&place.file());
     check_new(&contents);
-    store.save_plan(stamp(1), 7, &given(70..80), never).unwrap();
+    store
+        .save_plan(plan_version(1), 7, &given(70..80), never)
+        .unwrap();
     let changes = Changes {
         freed: vec![71, 72],
         ..given(80..81)
     };
-    store.save_plan(stamp(2), 8, &changes, never).unwrap();
+    store
+        .save_plan(plan_version(2), 8, &changes, never)
+        .unwrap();
     store.set_key(5, Some([9; 32])).unwrap();
     store.set_key(6, Some([8; 32])).unwrap();
     store.set_key(6, None).unwrap();
@@ -104,7 +111,7 @@ fn what_was_written_is_there_again() {
     let numbers = [70].into_iter().chain(73..81);
     let expected = Contents {
         saved: Saved {
-            stamp: stamp(2),
+            plan_version: plan_version(2),
             chains: numbers.map(chain).collect(),
             next_number: 8,
         },
@@ -116,7 +123,7 @@ fn what_was_written_is_there_again() {
 }
 
 #[test]
-fn a_journal_that_grows_too_long_is_written_anew() {
+fn long_journal_rewritten() {
     let place = Place::new("long");
     let (mut store, _) = open(&place.file());
     let mut anew = 0;
@@ -134,7 +141,7 @@ fn a_journal_that_grows_too_long_is_written_anew() {
             }
         };
         store
-            .save_plan(stamp(turn.into()), 0, &changes, all)
+            .save_plan(plan_version(turn.into()), 0, &changes, all)
             .unwrap();
     }
     assert!(anew > 2, "{anew} times");
@@ -142,14 +149,15 @@ fn a_journal_that_grows_too_long_is_written_anew() {
     drop(store);
     let (_, contents) = open(&place.file());
     assert_eq!(contents.saved.chains, given(99_000..100_000).given);
-    assert_eq!(contents.saved.stamp, stamp(29));
+    assert_eq!(contents.saved.plan_version, plan_version(29));
 }
 
 /// Copies of the file as it is after each plan, as a process that is killed would leave it, and with
 /// anything missing from its end, or another byte somewhere: what is opened is a plan that was saved, or
 /// the file is moved aside. Nothing else is ever taken for what was written.
+// promise: V9
 #[test]
-fn a_kill_loses_nothing_and_what_is_broken_is_moved_aside() {
+fn kill_loses_nothing() {
     let place = Place::new("kill");
     let copy = place.0.join("copy.redb");
     let mut aside = 0;
@@ -159,13 +167,13 @@ fn a_kill_loses_nothing_and_what_is_broken_is_moved_aside() {
         for version in 1..12 {
             let first = u32::try_from(version).unwrap() * 500;
             store
-                .save_plan(stamp(version), 0, &given(first..first + 500), never)
+                .save_plan(plan_version(version), 0, &given(first..first + 500), never)
                 .unwrap();
             // As it is: everything is there.
             fs::copy(place.file(), &copy).unwrap();
             let (_, contents) = open(&copy);
             check(&contents, version);
-            assert_eq!(contents.saved.stamp.version, version);
+            assert_eq!(contents.saved.plan_version.version, version);
             // Cut off, and changed.
             for spoil in [cut, flip] {
                 fs::copy(place.file(), &copy).unwrap();
@@ -234,8 +242,9 @@ impl redb::StorageBackend for Recorder {
 }
 
 /// Killed between any two writes: the plan before the kill is there, or the one that was being written.
+// promise: V9
 #[test]
-fn a_kill_between_writes_leaves_a_plan_that_was_saved() {
+fn kill_between_writes() {
     let place = Place::new("writes");
     let recorder = Recorder::default();
     let database = Database::builder()
@@ -248,13 +257,13 @@ fn a_kill_between_writes_leaves_a_plan_that_was_saved() {
     for version in 1..6 {
         let first = u32::try_from(version).unwrap() * 500;
         store
-            .save_plan(stamp(version), 0, &given(first..first + 500), never)
+            .save_plan(plan_version(version), 0, &given(first..first + 500), never)
             .unwrap();
         for state in states() {
             fs::write(place.file(), state).unwrap();
             let (_, contents) = open(&place.file());
             check(&contents, version);
-            assert!(contents.saved.stamp.version + 1 >= version);
+            assert!(contents.saved.plan_version.version + 1 >= version);
             opened += 1;
         }
     }
@@ -264,8 +273,8 @@ fn a_kill_between_writes_leaves_a_plan_that_was_saved() {
 /// A plan that was saved, at the latest the one of `version`.
 fn check(contents: &Contents, version: u64) {
     let saved = &contents.saved;
-    assert!(saved.stamp.version <= version);
-    let plans = u32::try_from(saved.stamp.version).unwrap();
+    assert!(saved.plan_version.version <= version);
+    let plans = u32::try_from(saved.plan_version.version).unwrap();
     let chains = if plans == 0 {
         vec![]
     } else {
@@ -287,8 +296,9 @@ fn flip(path: &Path, rng: &mut Rng) {
     fs::write(path, bytes).unwrap();
 }
 
+// promise: V9
 #[test]
-fn what_is_no_store_is_moved_aside() {
+fn foreign_file_moved_aside() {
     let place = Place::new("other");
     fs::write(place.file(), b"this is no store").unwrap();
     let (store, contents, broken) = Store::open(&place.file()).unwrap();
@@ -305,16 +315,20 @@ fn what_is_no_store_is_moved_aside() {
     );
 }
 
+// promise: S15
 #[test]
-fn what_was_told_of_the_time_is_there_again() {
+fn clock_is_restored() {
     let place = Place::new("time");
     let at = |seconds| Duration::from_secs(seconds);
-    for told in [at(1_700_000_000), at(1_700_000_060)] {
-        let clock = told - at(3_600);
+    for sent in [at(1_700_000_000), at(1_700_000_060)] {
+        let clock = sent - at(3_600);
         open(&place.file())
             .0
-            .set_time(Kept { told, clock })
+            .set_time(StoredClock { sent, clock })
             .unwrap();
-        assert_eq!(open(&place.file()).1.time, Some(Kept { told, clock }));
+        assert_eq!(
+            open(&place.file()).1.time,
+            Some(StoredClock { sent, clock })
+        );
     }
 }

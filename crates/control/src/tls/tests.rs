@@ -27,17 +27,17 @@ fn shake(client: ClientConfig, server: ServerConfig) -> Result<ServerConnection,
     Ok(server)
 }
 
-fn guests(keys: &[&Identity]) -> Guests {
-    let guests = Guests::default();
-    guests.set(keys.iter().map(|identity| identity.public()).collect());
-    guests
+fn allowed_keys(keys: &[&Identity]) -> AllowedKeys {
+    let allowed_keys = AllowedKeys::default();
+    allowed_keys.set(keys.iter().map(|identity| identity.public()).collect());
+    allowed_keys
 }
 
 #[test]
-fn those_that_know_each_other_meet() {
+fn known_keys_connect() {
     let (controller, one, other) = (identity(1), identity(2), identity(3));
     for node in [&one, &other] {
-        let server = server(&controller, guests(&[&one, &other]));
+        let server = server(&controller, allowed_keys(&[&one, &other]));
         let met = shake(client(node, controller.public()), server).unwrap();
         let shown = shown_by(met.peer_certificates());
         assert_eq!(shown, Some(node.public()));
@@ -48,20 +48,22 @@ fn those_that_know_each_other_meet() {
     }
 }
 
+// promise: O1
 #[test]
-fn strangers_do_not_meet() {
-    let (controller, node, stranger) = (identity(1), identity(2), identity(3));
-    let to_stranger = client(&stranger, controller.public());
-    let error = shake(to_stranger, server(&controller, guests(&[&node]))).unwrap_err();
+fn unauthorized_do_not_meet() {
+    let (controller, node, unauthorized) = (identity(1), identity(2), identity(3));
+    let to_unauthorized = client(&unauthorized, controller.public());
+    let error = shake(to_unauthorized, server(&controller, allowed_keys(&[&node]))).unwrap_err();
     assert!(is_about_a_key(&error), "{error}");
-    let to_other = client(&node, stranger.public());
-    assert!(shake(to_other, server(&controller, guests(&[&node]))).is_err());
+    let to_other = client(&node, unauthorized.public());
+    assert!(shake(to_other, server(&controller, allowed_keys(&[&node]))).is_err());
 }
 
+// promise: O1
 #[test]
-fn who_is_taken_off_the_list_is_not_let_in_again() {
+fn removed_key_rejected() {
     let (controller, node) = (identity(1), identity(2));
-    let list = guests(&[&node]);
+    let list = allowed_keys(&[&node]);
     let server = server(&controller, list.clone());
     let client = client(&node, controller.public());
     shake(client.clone(), server.clone()).unwrap();
@@ -69,8 +71,9 @@ fn who_is_taken_off_the_list_is_not_let_in_again() {
     assert!(shake(client, server).is_err());
 }
 
+// promise: O1
 #[test]
-fn who_shows_no_key_is_not_let_in() {
+fn missing_key_rejected() {
     let (controller, node) = (identity(1), identity(2));
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
@@ -78,16 +81,17 @@ fn who_shows_no_key_is_not_let_in() {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Host(controller.public())))
         .with_no_client_auth();
-    assert!(shake(config, server(&controller, guests(&[&node]))).is_err());
+    assert!(shake(config, server(&controller, allowed_keys(&[&node]))).is_err());
 }
 
+// promise: O1
 #[test]
-fn a_key_that_somebody_else_has_is_of_no_use() {
+fn stolen_key_rejected() {
     // Shows the public key of a guest and signs with another.
     let (controller, node, thief) = (identity(1), identity(2), identity(3));
     let key = CertificateDer::from(node.signing().public_key().unwrap().to_vec());
     let stolen = Arc::new(CertifiedKey::new(vec![key], thief.signing()));
     let mut config = client(&thief, controller.public());
     config.client_auth_cert_resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(stolen));
-    assert!(shake(config, server(&controller, guests(&[&node]))).is_err());
+    assert!(shake(config, server(&controller, allowed_keys(&[&node]))).is_err());
 }

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 
-use super::bed::{Bed, CONNECTIONS_MAX, Times};
-use super::contender::{Contender, Mode};
 use super::idle::{self, Footprint};
 use super::load::{self, Load, Placement, Yield};
 use super::report;
 use super::start::{self, Starts};
+use super::subject::{Mode, Subject};
+use super::testbed::{CONNECTIONS_MAX, Testbed, Times};
 use super::{Args, Results};
-use crate::chance::shuffled;
 use crate::load::Work;
 use crate::record::Record;
+use crate::rng::shuffled;
 
 /// How remarks begin that say what could not be measured.
 const FAILED: &str = "FAILED";
@@ -25,13 +25,13 @@ const FAILED: &str = "FAILED";
 pub(super) struct Bench<'a> {
     pub(super) args: &'a Args,
     pub(super) loads: Vec<Load>,
-    pub(super) contenders: Vec<Contender>,
+    pub(super) subjects: Vec<Subject>,
     /// Those that may be used, the first choice first.
     pub(super) cpus: Vec<usize>,
 }
 
 impl Bench<'_> {
-    /// Puts all loads through all contenders.
+    /// Puts all loads through all subjects.
     pub(super) fn put_through(&self, record: &mut Record) -> Result<Results> {
         let mut results = Results::new();
         for placement in Placement::ALL {
@@ -52,7 +52,7 @@ impl Bench<'_> {
         Ok(results)
     }
 
-    /// Puts the loads of one placement through all contenders, round by round.
+    /// Puts the loads of one placement through all subjects, round by round.
     fn put_through_on(
         &self,
         placement: Placement,
@@ -81,7 +81,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Builds the networks of all contenders that have one of the loads, and notes how they are
+    /// Builds the networks of all subjects that have one of the loads, and notes how they are
     /// configured. Those that do not start are left out, and named.
     fn prepare(
         &self,
@@ -89,18 +89,18 @@ impl Bench<'_> {
         cpus: &[usize],
         loads: &[&Load],
         record: &mut Record,
-    ) -> Vec<Bed> {
+    ) -> Vec<Testbed> {
         let mut beds = Vec::new();
-        for &contender in &self.contenders {
-            if loads.iter().all(|load| skips(load, &contender)) {
+        for &subject in &self.subjects {
+            if loads.iter().all(|load| skips(load, &subject)) {
                 continue;
             }
-            let name = contender.name;
+            let name = subject.name;
             eprintln!("compare: {name} on {} CPU", placement.cpus());
-            match self.try_out(contender, placement, cpus) {
-                Ok((bed, configuration)) => {
+            match self.try_out(subject, placement, cpus) {
+                Ok((testbed, configuration)) => {
                     record.parameter(&format!("{name}, {placement:?}"), configuration);
-                    beds.push(bed);
+                    beds.push(testbed);
                 }
                 Err(error) => fail(
                     record,
@@ -112,22 +112,22 @@ impl Bench<'_> {
         beds
     }
 
-    /// Builds a contender's network, starts it once, and returns how it is configured.
+    /// Builds a subject's network, starts it once, and returns how it is configured.
     fn try_out(
         &self,
-        contender: Contender,
+        subject: Subject,
         placement: Placement,
         cpus: &[usize],
-    ) -> Result<(Bed, String)> {
-        let bed = self.bed(contender, placement, cpus)?;
-        let running = bed.start(CONNECTIONS_MAX)?;
+    ) -> Result<(Testbed, String)> {
+        let testbed = self.testbed(subject, placement, cpus)?;
+        let running = testbed.start(CONNECTIONS_MAX)?;
         let configuration = running.configuration.clone();
         running.stop()?;
-        Ok((bed, configuration))
+        Ok((testbed, configuration))
     }
 
-    fn bed(&self, contender: Contender, placement: Placement, cpus: &[usize]) -> Result<Bed> {
-        Bed::new(contender, placement, cpus, &self.args.binary)
+    fn testbed(&self, subject: Subject, placement: Placement, cpus: &[usize]) -> Result<Testbed> {
+        Testbed::new(subject, placement, cpus, &self.args.binary)
     }
 
     /// Whether something apart from the loads was asked for.
@@ -136,20 +136,20 @@ impl Bench<'_> {
     }
 
     /// Contenders that relay, each in its usual form.
-    fn relays(&self) -> impl Iterator<Item = Contender> {
-        let relays = |contender: &&Contender| contender.relays() && !contender.bulk_only;
-        self.contenders.iter().filter(relays).copied()
+    fn relays(&self) -> impl Iterator<Item = Subject> {
+        let relays = |subject: &&Subject| subject.relays() && !subject.bulk_only;
+        self.subjects.iter().filter(relays).copied()
     }
 
     pub(super) fn measure_memory(&self, record: &mut Record) -> Result<Vec<Footprint>> {
         let mut footprints = Vec::new();
         if self.wants(load::MEMORY) {
             let relays = idle::relays()?;
-            for contender in self.relays() {
-                let name = contender.name;
+            for subject in self.relays() {
+                let name = subject.name;
                 eprintln!("compare: memory of {name} with {relays} idle relays");
-                let bed = self.bed(contender, Placement::One, &self.cpus[..1])?;
-                match idle::measure(&bed, relays) {
+                let testbed = self.testbed(subject, Placement::One, &self.cpus[..1])?;
+                match idle::measure(&testbed, relays) {
                     Ok(footprint) => footprints.push(footprint),
                     Err(error) => fail(record, &format!("memory of {name}"), &error),
                 }
@@ -163,7 +163,7 @@ impl Bench<'_> {
             return Ok(Vec::new());
         }
         eprintln!("compare: boot");
-        let relays: Vec<Contender> = self.relays().collect();
+        let relays: Vec<Subject> = self.relays().collect();
         let repeats = self.args.rounds() * 4;
         start::measure(&relays, &self.cpus, &self.args.binary, repeats)
     }
@@ -171,8 +171,8 @@ impl Bench<'_> {
     pub(super) fn finish(&self, record: &Record, results: &Results) -> Result<()> {
         print!("{}", record.markdown());
         let charts = report::charts(self, results).into_iter();
-        let pictures = charts.map(|(name, chart)| (format!("{name}.svg"), chart));
-        record.save(&self.args.output, pictures)?;
+        let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart));
+        record.save(&self.args.output, charts)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks
@@ -211,19 +211,19 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Puts a load through a contender. Once that has failed it is not tried again.
-    fn take(&mut self, bed: &Bed, load: &Load) {
-        let name = bed.contender.name;
+    /// Puts a load through a subject. Once that has failed it is not tried again.
+    fn take(&mut self, testbed: &Testbed, load: &Load) {
+        let name = testbed.subject.name;
         let key = (load.name, name);
-        if skips(load, &bed.contender) || self.failed.contains_key(&key) {
+        if skips(load, &testbed.subject) || self.failed.contains_key(&key) {
             return;
         }
         let mut times = self.times;
-        if bed.contender.mode == Mode::Reference {
+        if testbed.subject.mode == Mode::Reference {
             // All others are compared with these.
             times.window *= 2;
         }
-        match bed.measure(load, times) {
+        match testbed.measure(load, times) {
             Ok(measured) => {
                 for problem in &measured.problems {
                     eprintln!("compare: {} by {name}: {problem}", load.name);
@@ -245,11 +245,11 @@ impl Turns<'_> {
     }
 }
 
-/// Whether a contender has nothing of its own to show at a load.
-fn skips(load: &Load, contender: &Contender) -> bool {
+/// Whether a subject has nothing of its own to show at a load.
+fn skips(load: &Load, subject: &Subject) -> bool {
     let much = ["bulk-1", "bulk-16", "1m", "mixed"].contains(&load.name);
     // Flows over warm hops have no SYN between the nodes, and two nodes on the CPU of both ends
     // can hardly bear a rate that is low for one.
     let not_for_two = load.yields == Yield::SynDelay || matches!(load.work, Work::Open { .. });
-    contender.bulk_only && !much || contender.nodes > 1 && not_for_two
+    subject.bulk_only && !much || subject.nodes > 1 && not_for_two
 }

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_of_both_directions_are_found() {
+    fn packets_of_both_directions() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets ...\n    lo: 1 2 0 0 0 0 0 0 \
                     3 4 0 0 0 0 0 0\n  s0: 900 12 0 0 0 0 0 0 800 11 0 0 0 0 0 0\n";
         assert_eq!(packets(text, "s0").unwrap(), 23);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_can_be_looked_at() {
+    fn snapshot_of_host() {
         assert!(Counts::take("lo").is_ok());
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The processes at both ends of a contender: this program, as client and as server.
+//! The processes at both ends of a subject: this program, as client and as server.
 
 use std::fs;
 use std::io::Read;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::bed::Times;
 use super::site::{NICE, PORT, cpu_set};
+use super::testbed::Times;
 use crate::load::{Order, Outcome, Serve, Served};
 use crate::netns::Namespace;
 use crate::process::Process;

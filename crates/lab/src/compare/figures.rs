@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use super::bed::Measured;
 use super::load::Yield;
+use super::testbed::Measured;
 use crate::stats::percentile;
 
-/// What one contender's rounds of one load come to: a value for each round.
+/// What one subject's rounds of one load come to: a value for each round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     /// CPU time for each unit of the load, of all who take part: us, or ms for a gigabyte.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn marginal_is_what_comes_on_top_in_the_same_round() {
+    fn marginal_within_round() {
         let direct = [measured(1.0, 10_000, 20.0), measured(1.2, 10_000, 20.0)];
         let rounds = [measured(1.5, 10_000, 30.0), measured(1.9, 10_000, 36.0)];
         let figures = Figures::new(Yield::Transactions, &rounds, &direct);

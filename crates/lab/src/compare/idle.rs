@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory contenders take: started and idle, and with many idle relays.
+//! How much memory subjects take: started and idle, and with many idle relays.
 
 use anyhow::{Result, ensure};
 
-use super::bed::Bed;
-use super::judge::{Alone, EARLY};
 use super::site::Running;
+use super::targets::{Alone, EARLY};
+use super::testbed::Testbed;
 use crate::boot::memory::{self, Usage};
 use crate::echo;
 use crate::record::Record;
@@ -22,10 +22,10 @@ const SPARE_DESCRIPTORS: u64 = 1200;
 const RESIDENT_MAX_KB: f64 = 2000.0;
 const RELAY_MAX: f64 = 256.0;
 
-/// The memory of one contender.
+/// The memory of one subject.
 #[derive(Clone, Debug)]
 pub(super) struct Footprint {
-    contender: &'static str,
+    subject: &'static str,
     idle: Vec<Usage>,
     loaded: Vec<Usage>,
     relays: usize,
@@ -65,11 +65,11 @@ pub(super) fn relays() -> Result<usize> {
     Ok(possible.min(RELAYS))
 }
 
-/// Starts a contender, measures it, opens connections through it and measures it again.
-pub(super) fn measure(bed: &Bed, relays: usize) -> Result<Footprint> {
-    let running = bed.start(relays)?;
+/// Starts a subject, measures it, opens connections through it and measures it again.
+pub(super) fn measure(testbed: &Testbed, relays: usize) -> Result<Footprint> {
+    let running = testbed.start(relays)?;
     let idle = usage(&running)?;
-    let client = bed.hold(&running, relays)?;
+    let client = testbed.hold(&running, relays)?;
     for node in &running.nodes {
         let open = node.counter("relays")?;
         ensure!(
@@ -81,7 +81,7 @@ pub(super) fn measure(bed: &Bed, relays: usize) -> Result<Footprint> {
     drop(client);
     running.stop()?;
     Ok(Footprint {
-        contender: bed.contender.name,
+        subject: testbed.subject.name,
         idle,
         loaded,
         relays,
@@ -105,7 +105,7 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
         record.remarks.push(remark);
     }
     let columns = [
-        "contender",
+        "subject",
         "resident, KB",
         "all processes, KB",
         "user bytes per relay",
@@ -116,14 +116,14 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
     );
     let mut table = Table::new(title, &columns);
     for footprint in footprints {
-        let labels = [("load", "memory"), ("contender", footprint.contender)];
+        let labels = [("load", "memory"), ("subject", footprint.subject)];
         let mut keep =
             |quantity: &str, value| record.sample(quantity, "bytes", &labels, vec![value]);
         keep("resident, idle", footprint.resident());
         keep("proportional, idle, all processes", footprint.together());
         keep("user memory per idle relay", footprint.per_relay());
         table.push([
-            footprint.contender.to_owned(),
+            footprint.subject.to_owned(),
             format!("{:.0}", footprint.resident() / 1e3),
             format!("{:.0}", footprint.together() / 1e3),
             format!("{:.0}", footprint.per_relay()),
@@ -134,7 +134,7 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
 
 /// What is asked of a node of ours.
 pub(super) fn targets(footprints: &[Footprint]) -> Vec<Alone> {
-    let ours = footprints.iter().find(|one| one.contender == EARLY);
+    let ours = footprints.iter().find(|one| one.subject == EARLY);
     let targets = |ours: &Footprint| {
         let target = |what, value, most, unit| Alone {
             load: "memory",
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_relays_add_is_shared_among_them() {
+    fn idle_memory_is_shared() {
         let usage = |resident, anonymous| Usage {
             resident,
             anonymous,
@@ -165,7 +165,7 @@ mod tests {
             ..Usage::default()
         };
         let footprint = Footprint {
-            contender: "posthaste-early",
+            subject: "posthaste-early",
             idle: vec![usage(1_900_000, 300_000), usage(500_000, 100_000)],
             loaded: vec![usage(3_000_000, 800_000), usage(500_000, 100_000)],
             relays: 1000,

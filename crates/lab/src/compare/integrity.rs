@@ -8,8 +8,8 @@
 //! that answer by a reset, when both ends have long been closed. Packets are counted for each connection on both links: a relay
 //! that sends fewer than forwarding does is not thereby wrong, but whoever reads the record sees it.
 
-use super::bed::Look;
 use super::counts::Counts;
+use super::testbed::Look;
 use crate::load::{Outcome, Served, Work};
 
 /// Everything counted during one load.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_carried_in_full_has_no_problem() {
+    fn full_load_has_no_problem() {
         assert_eq!(found(|_| {}), 0);
         assert_eq!(good().packets_per_connection(), [12.0, 11.9]);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loads: what is put through every contender, and which figures come out.
+//! The loads: what is put through every subject, and which figures come out.
 
 use std::time::Duration;
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::bench::Bench;
-use super::contender::{self, Contender, Mode};
 use super::figures::{Figures, Spread};
-use super::judge::{self, Alone};
 use super::load::{self, Load, Yield};
+use super::subject::{self, Mode, Subject};
+use super::targets::{self, Alone};
 use super::{Results, scaling};
 use crate::chart::{Across, Chart, Series};
 use crate::record::Record;
@@ -19,50 +19,50 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, al
     let Bench {
         args,
         loads,
-        contenders,
+        subjects,
         ..
     } = bench;
     record.parameter("rounds", args.rounds());
     record.parameter("window_s", args.times().window.as_secs_f64());
     record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
-    record.tables.extend(summary(loads, contenders, results));
-    let verdicts = judge::table(loads, |load, name| figures(load, name, results), alone);
+    record.tables.extend(summary(loads, subjects, results));
+    let verdicts = targets::table(loads, |load, name| figures(load, name, results), alone);
     record.tables.extend(verdicts);
-    record.tables.extend(scaling(loads, contenders, results));
+    record.tables.extend(scaling(loads, subjects, results));
     for load in loads {
-        record.tables.extend(table(load, contenders, results));
-        for contender in contenders {
-            keep(record, load, contender, results);
+        record.tables.extend(table(load, subjects, results));
+        for subject in subjects {
+            keep(record, load, subject, results);
         }
     }
-    for ((load, contender), rounds) in results {
+    for ((load, subject), rounds) in results {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
-            let remark = format!("NOT IN FULL: {load} by {contender}: {problem}.");
+            let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
             record.remarks.push(remark);
         }
     }
 }
 
-/// The figures of a contender at a load, if it had that.
-fn figures(load: &Load, contender: &'static str, results: &Results) -> Option<Figures> {
+/// The figures of a subject at a load, if it had that.
+fn figures(load: &Load, subject: &'static str, results: &Results) -> Option<Figures> {
     let of = |name: &'static str| results.get(&(load.name, name));
-    Some(Figures::new(load.yields, of(contender)?, of("direct")?))
+    Some(Figures::new(load.yields, of(subject)?, of("direct")?))
 }
 
 /// What a second CPU brings; none unless both loads were measured.
-fn scaling(loads: &[Load], contenders: &[Contender], results: &Results) -> Option<Table> {
+fn scaling(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
     let load = |name| loads.iter().find(|load| load.name == name);
     let (one, two) = (load(load::ON_ONE)?, load(load::ON_TWO)?);
     let both = |name| Some([figures(one, name, results)?, figures(two, name, results)?]);
-    scaling::table(contenders, both)
+    scaling::table(subjects, both)
 }
 
 /// Keeps every round's values.
-fn keep(record: &mut Record, load: &Load, contender: &Contender, results: &Results) {
-    let Some(figures) = figures(load, contender.name, results) else {
+fn keep(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
+    let Some(figures) = figures(load, subject.name, results) else {
         return;
     };
-    let labels = [("load", load.name), ("contender", contender.name)];
+    let labels = [("load", load.name), ("subject", subject.name)];
     let (cpu, rate) = units(load.yields);
     let mut sample = |quantity: &str, unit: &str, values: Vec<f64>| {
         if values.iter().all(|value| value.is_finite()) {
@@ -78,7 +78,7 @@ fn keep(record: &mut Record, load: &Load, contender: &Contender, results: &Resul
     sample("packets per connection, client's link", "packets", client);
     sample("packets per connection, server's link", "packets", server);
     sample("segments sent again", "segments", figures.retransmitted);
-    let rounds = results.get(&(load.name, contender.name));
+    let rounds = results.get(&(load.name, subject.name));
     let mut parties = BTreeMap::<&str, Vec<f64>>::new();
     for measured in rounds.into_iter().flatten() {
         for (party, seconds) in &measured.outcome.cpu_s {
@@ -99,7 +99,7 @@ fn units(yields: Yield) -> (&'static str, &'static str) {
     }
 }
 
-/// A column: its heading, and what it shows of a contender's figures.
+/// A column: its heading, and what it shows of a subject's figures.
 struct Column {
     heading: String,
     values: fn(&Figures) -> &[f64],
@@ -109,26 +109,26 @@ struct Column {
     direct: bool,
 }
 
-/// One row a contender, one column a load, with the medians of what each load is about; none if
+/// One row a subject, one column a load, with the medians of what each load is about; none if
 /// nothing was measured.
-fn summary(loads: &[Load], contenders: &[Contender], results: &Results) -> Option<Table> {
+fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
     let of = |load: &&Load| results.contains_key(&(load.name, "direct"));
     let loads: Vec<&Load> = loads.iter().filter(of).collect();
-    let mut columns = vec!["contender"];
+    let mut columns = vec!["subject"];
     columns.extend(loads.iter().map(|load| load.name));
     let title = "What each adds: CPU time of a connection in us, of a gigabyte in ms (bulk); delay \
                  in us (ping-pong one way, syn, syn-far); or what it reaches: connections a second (split, \
                  two-cores)";
     let mut table = Table::new(title, &columns);
-    for contender in contenders {
+    for subject in subjects {
         let cell = |load: &&Load| {
-            let figures = figures(load, contender.name, results);
-            let shown = contender.name != "direct" || load.yields == Yield::Rate;
+            let figures = figures(load, subject.name, results);
+            let shown = subject.name != "direct" || load.yields == Yield::Rate;
             let spread = Spread::of(figures?.deciding(load.yields));
             spread.filter(|_| shown).map(Spread::brief)
         };
         let cells = loads.iter().map(|load| cell(load).unwrap_or_else(dash));
-        table.push(std::iter::once(contender.name.to_owned()).chain(cells));
+        table.push(std::iter::once(subject.name.to_owned()).chain(cells));
     }
     (!loads.is_empty()).then_some(table)
 }
@@ -173,37 +173,35 @@ fn columns(yields: Yield) -> Vec<Column> {
 }
 
 /// The table of one load; none if it was not measured.
-fn table(load: &Load, contenders: &[Contender], results: &Results) -> Option<Table> {
+fn table(load: &Load, subjects: &[Subject], results: &Results) -> Option<Table> {
     let columns = columns(load.yields);
-    let mut headings = vec!["contender"];
+    let mut headings = vec!["subject"];
     headings.extend(columns.iter().map(|column| column.heading.as_str()));
     headings.extend(["x forwarding", "x HAProxy"]);
     let mut table = Table::new(format!("{} ({})", load.title, load.name), &headings);
-    for contender in contenders {
-        if let Some(figures) = figures(load, contender.name, results) {
-            let cells = columns
-                .iter()
-                .map(|column| cell(column, contender, &figures));
-            let mut row = vec![contender.name.to_owned()];
+    for subject in subjects {
+        if let Some(figures) = figures(load, subject.name, results) {
+            let cells = columns.iter().map(|column| cell(column, subject, &figures));
+            let mut row = vec![subject.name.to_owned()];
             row.extend(cells);
-            let against = |name| against(load, contender, &figures, name, results);
-            row.extend([against("forwarding"), against(rival(contender.mode))]);
+            let against = |name| against(load, subject, &figures, name, results);
+            row.extend([against("forwarding"), against(rival(subject.mode))]);
             table.push(row);
         }
     }
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn cell(column: &Column, contender: &Contender, figures: &Figures) -> String {
+fn cell(column: &Column, subject: &Subject, figures: &Figures) -> String {
     let spread = Spread::of((column.values)(figures));
-    match spread.filter(|_| column.direct || contender.name != "direct") {
+    match spread.filter(|_| column.direct || subject.name != "direct") {
         Some(spread) if column.spread => spread.to_string(),
         Some(spread) => format!("{:.1}", spread.median),
         None => dash(),
     }
 }
 
-/// The name of the contender that those of a mode are compared with.
+/// The name of the subject that those of a mode are compared with.
 fn rival(mode: Mode) -> &'static str {
     match mode {
         Mode::Transparent => "haproxy-transparent",
@@ -211,15 +209,15 @@ fn rival(mode: Mode) -> &'static str {
     }
 }
 
-/// The ratio of a contender's figures to another's.
+/// The ratio of a subject's figures to another's.
 fn against(
     load: &Load,
-    contender: &Contender,
+    subject: &Subject,
     figures: &Figures,
     other: &'static str,
     results: &Results,
 ) -> String {
-    if contender.name == "direct" || contender.name == other {
+    if subject.name == "direct" || subject.name == other {
         return dash();
     }
     self::figures(load, other, results)
@@ -269,10 +267,10 @@ pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str,
         };
         let loads: Vec<&Load> = bench.loads.iter().filter(of).collect();
         let shown = bench
-            .contenders
+            .subjects
             .iter()
-            .filter(|contender| is_shown(contender, left_out));
-        let shown: Vec<&Contender> = shown.collect();
+            .filter(|subject| is_shown(subject, left_out));
+        let shown: Vec<&Subject> = shown.collect();
         if !loads.is_empty() {
             charts.push((name, chart(titles, &loads, &shown, results)));
         }
@@ -280,23 +278,22 @@ pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str,
     charts
 }
 
-fn is_shown(contender: &Contender, left_out: &str) -> bool {
-    !LEFT_OUT.contains(&contender.name) && contender.name != left_out
+fn is_shown(subject: &Subject, left_out: &str) -> bool {
+    !LEFT_OUT.contains(&subject.name) && subject.name != left_out
 }
 
 fn chart(
     (title, y_label): (&str, &str),
     loads: &[&Load],
-    contenders: &[&Contender],
+    subjects: &[&Subject],
     results: &Results,
 ) -> Chart {
-    let series = contenders.iter().map(|contender| {
-        let spread = |load: &&Load| {
-            Spread::of(figures(load, contender.name, results)?.deciding(load.yields))
-        };
+    let series = subjects.iter().map(|subject| {
+        let spread =
+            |load: &&Load| Spread::of(figures(load, subject.name, results)?.deciding(load.yields));
         let spreads: Vec<Option<Spread>> = loads.iter().map(spread).collect();
         Series {
-            name: contender.name.to_owned(),
+            name: subject.name.to_owned(),
             values: spreads.iter().map(|s| s.map(|s| s.median)).collect(),
             spread: spreads.iter().map(|s| s.map(|s| (s.low, s.high))).collect(),
             ..Series::default()
@@ -304,7 +301,7 @@ fn chart(
     });
     Chart {
         title: title.to_owned(),
-        subtitle: "what each contender adds to a direct link; client, relay and server on one CPU"
+        subtitle: "what each subject adds to a direct link; client, relay and server on one CPU"
             .to_owned(),
         x_label: "load".to_owned(),
         y_label: y_label.to_owned(),
@@ -321,13 +318,13 @@ fn chart(
 pub(super) fn listing() -> String {
     let loads = load::all().into_iter().map(|load| (load.name, load.title));
     let loads = loads.chain([load::MEMORY, load::BOOT]);
-    let contenders = contender::ALL.iter().map(|one| (one.name, one.what));
+    let subjects = subject::ALL.iter().map(|one| (one.name, one.what));
     let mut text = String::from("loads:\n");
     for (name, what) in loads {
         let _ = writeln!(text, "  {name:24}{what}");
     }
-    text.push_str("contenders:\n");
-    for (name, what) in contenders {
+    text.push_str("subjects:\n");
+    for (name, what) in subjects {
         let _ = writeln!(text, "  {name:24}{what}");
     }
     text
@@ -337,7 +334,7 @@ pub(super) fn listing() -> String {
 mod tests {
     use super::*;
     use crate::chart::SERIES_MAX;
-    use crate::compare::contender::ALL;
+    use crate::compare::subject::ALL;
 
     #[test]
     fn charts_have_room_for_all() {

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a second CPU brings: the same connections with everything on one CPU and on two. Pure.
 //!
-//! Client, contender and server double with the CPUs, so that twice the rate would be all there
+//! Client, subject and server double with the CPUs, so that twice the rate would be all there
 //! is to gain. The rates of one CPU and of two are those of the same round, minutes apart.
 
-use super::contender::Contender;
 use super::figures::{Figures, Spread};
+use super::subject::Subject;
 use crate::table::Table;
 
-/// The table, of all contenders that were measured on both; none if there is none. `figures`
-/// gives those of a contender on one CPU and on two.
+/// The table, of all subjects that were measured on both; none if there is none. `figures`
+/// gives those of a subject on one CPU and on two.
 pub(super) fn table(
-    contenders: &[Contender],
+    subjects: &[Subject],
     figures: impl Fn(&'static str) -> Option<[Figures; 2]>,
 ) -> Option<Table> {
-    let columns = ["contender", "one CPU", "two CPUs", "ratio"];
+    let columns = ["subject", "one CPU", "two CPUs", "ratio"];
     let title = "Connections of 8 KB a second, with everything on one CPU and on two";
     let mut table = Table::new(title, &columns);
-    for contender in contenders {
-        let row = figures(contender.name).and_then(|[one, two]| {
+    for subject in subjects {
+        let row = figures(subject.name).and_then(|[one, two]| {
             let ratio = Spread::of_ratio(&two.rate, &one.rate)?;
             Some([Spread::of(&one.rate)?, Spread::of(&two.rate)?, ratio])
         });
         if let Some(row) = row {
             let cells = row.map(|spread| spread.to_string());
-            table.push(std::iter::once(contender.name.to_owned()).chain(cells));
+            table.push(std::iter::once(subject.name.to_owned()).chain(cells));
         }
     }
     (!table.rows.is_empty()).then_some(table)
@@ -33,10 +33,10 @@ pub(super) fn table(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::contender::ALL;
+    use crate::compare::subject::ALL;
 
     #[test]
-    fn rates_are_compared_within_rounds_and_those_without_both_left_out() {
+    fn rates_within_rounds() {
         let rates = |values: &[f64]| Figures {
             rate: values.to_vec(),
             ..Figures::default()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a contender is started, and what is there once it runs.
+//! Where a subject is started, and what is there once it runs.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,10 +22,10 @@ pub(super) const PORT: u16 = 8000;
 /// The nice value of everything that is measured, so that others on the machine disturb less.
 pub(super) const NICE: i32 = -10;
 
-/// How long a contender may take to start.
+/// How long a subject may take to start.
 const READY: Duration = Duration::from_secs(30);
 
-/// Where a contender is started.
+/// Where a subject is started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) network: &'a Network,
@@ -70,7 +70,7 @@ pub(super) fn cpu_set(cpus: &[usize]) -> Result<CpuSet> {
     Ok(set)
 }
 
-/// A contender that relays. Its processes end with it.
+/// A subject that relays. Its processes end with it.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) processes: Vec<Process>,
@@ -84,7 +84,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// A contender without processes.
+    /// A subject without processes.
     pub(super) fn bare(target: SocketAddr, configuration: impl Into<String>) -> Self {
         Self {
             processes: Vec::new(),

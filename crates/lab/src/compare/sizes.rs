@@ -6,7 +6,7 @@
 //! 1.318) for 93 of 100 files and a Pareto tail (alpha 1.1) from 133 KB on. The tail is cut at
 //! [`LARGEST`]: without a cut one object in a million would decide what a second of load costs.
 
-use crate::chance::shuffled;
+use crate::rng::shuffled;
 
 /// How many sizes there are before they repeat.
 const COUNT: u32 = 1000;
@@ -25,7 +25,7 @@ const BODY: f64 = 0.93;
 /// No object is larger, in bytes.
 const LARGEST: f64 = 4_194_304.0;
 
-/// Any; the order is to be the same for all contenders.
+/// Any; the order is to be the same for all subjects.
 const SEED: u64 = 1998;
 
 /// Sizes in bytes, one at the middle of each of as many equally likely parts of the
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_normal_distribution_is_the_one_in_the_books() {
+    fn normal_distribution_values() {
         for (x, share) in [(0.0, 0.5), (1.0, 0.841_345), (-1.96, 0.024_998)] {
             assert!((normal_share(x) - share).abs() < 1e-5, "{x}");
             assert!((normal_quantile(share) - x).abs() < 1e-3, "{share}");

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long contenders take from `exec` until the client has the first byte back that they
+//! How long subjects take from `exec` until the client has the first byte back that they
 //! relayed (see [`probe`](crate::boot::probe)).
 
 use anyhow::{Context, Result};
 
-use super::bed::CONNECTIONS_MAX;
-use super::contender::Contender;
 use super::figures::Spread;
-use super::judge::{Alone, EARLY};
 use super::site::{PORT, Site};
+use super::subject::Subject;
+use super::targets::{Alone, EARLY};
+use super::testbed::CONNECTIONS_MAX;
 use crate::boot::{self, Launch, probe};
 use crate::echo::Echo;
 use crate::link::Link;
@@ -20,23 +20,23 @@ use crate::table::Table;
 /// What a node is to take at the most, in ms.
 const START_MAX_MS: f64 = 2.0;
 
-/// A contender and how long its starts took, in ms.
+/// A subject and how long its starts took, in ms.
 pub(super) type Starts = (&'static str, Vec<f64>);
 
-/// Starts every contender in turn, so many times. Those that are not one program are left out.
+/// Starts every subject in turn, so many times. Those that are not one program are left out.
 pub(super) fn measure(
-    contenders: &[Contender],
+    subjects: &[Subject],
     cpus: &[usize],
     binary: &Binary,
     repeats: u32,
 ) -> Result<Vec<Starts>> {
     let mut places = Vec::new();
-    for contender in contenders {
+    for subject in subjects {
         let network = Network::line([Link::Veth, Link::Veth]).build()?;
-        contender.prepare(&network)?;
+        subject.prepare(&network)?;
         let echo = Echo::start(network.server(), PORT)?;
         let place = Place {
-            contender,
+            subject,
             echo,
             network,
         };
@@ -52,14 +52,14 @@ pub(super) fn measure(
     }
     let starts = places.into_iter();
     Ok(starts
-        .map(|(place, times)| (place.contender.name, times))
+        .map(|(place, times)| (place.subject.name, times))
         .collect())
 }
 
-/// A contender's network, with a server behind it.
+/// A subject's network, with a server behind it.
 #[derive(Debug)]
 struct Place<'a> {
-    contender: &'a Contender,
+    subject: &'a Subject,
     /// First, so that it ends before its network.
     #[expect(dead_code, reason = "serves as long as it is there")]
     echo: Echo,
@@ -67,7 +67,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Starts the contender once; the time in ms, if it can be timed.
+    /// Starts the subject once; the time in ms, if it can be timed.
     fn time(&self, cpus: &[usize], binary: &Binary) -> Result<Option<f64>> {
         let site = Site {
             network: &self.network,
@@ -76,14 +76,14 @@ impl Place<'_> {
             connections: CONNECTIONS_MAX,
             binary,
         };
-        let name = self.contender.name;
+        let name = self.subject.name;
         let took = if name == EARLY {
             // As operators start it, without a configuration.
             probe_is_deaf(&site)?;
             let mut launch = Launch::new(site.node(), &binary.find()?, 1)?;
             site.confine(&mut launch.command, None)?;
             launch.time(&self.network, site.server())?.0
-        } else if let Some((command, _files, target)) = self.contender.launch(&site)? {
+        } else if let Some((command, _files, target)) = self.subject.launch(&site)? {
             let timed = boot::time_start(&self.network, command, target);
             timed.with_context(|| format!("start {name}"))?.1
         } else {
@@ -105,9 +105,9 @@ pub(super) fn fill(record: &mut Record, starts: &[Starts]) {
         return;
     }
     let title = "From exec to the first relayed byte, ms";
-    let mut table = Table::new(title, &["contender", "median and quartiles"]);
+    let mut table = Table::new(title, &["subject", "median and quartiles"]);
     for (name, times) in starts {
-        let labels = [("load", "boot"), ("contender", *name)];
+        let labels = [("load", "boot"), ("subject", *name)];
         record.sample("exec to first relayed byte", "ms", &labels, times.clone());
         if let Some(spread) = Spread::of(times) {
             table.push([(*name).to_owned(), spread.to_string()]);

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_syn_belongs_to_the_last_one_before_it() {
+    fn syn_matches_last_one() {
         let at = Duration::from_micros;
         let seen = [
             Seen::Out(at(1)),

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::chance::scramble;
 use crate::netns::Namespace;
 use crate::nginx::{LOG_VISITORS, Nginx};
+use crate::rng::scramble;
 use crate::scratch::Scratch;
 
 /// Bytes in a KB.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_named_with_its_package() {
+    fn missing_program_named() {
         let error = find("no-such-program", "its-package")
             .unwrap_err()
             .to_string();

@@ -28,7 +28,7 @@ pub(super) struct Death {
     /// When each node had its new rows.
     pub(super) seconds: Vec<f64>,
     /// Ways, of all nodes together, that led over what died.
-    pub(super) ways: usize,
+    pub(super) routes: usize,
     pub(super) cost: Interval,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Death {
 pub(super) struct Outcome {
     /// When it was let in, had rows, and had rows of a plan with all links.
     pub(super) joined: Vec<f64>,
-    pub(super) first_rows: Vec<f64>,
+    pub(super) first_update: Vec<f64>,
     pub(super) whole: Vec<f64>,
     pub(super) arrival: Interval,
     /// What one node received until then.
@@ -70,7 +70,7 @@ pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Resu
 fn samples(outcome: &Outcome, record: &mut Record) {
     for (quantity, seconds) in [
         ("let in", &outcome.joined),
-        ("first rows", &outcome.first_rows),
+        ("first rows", &outcome.first_update),
         ("rows of all links", &outcome.whole),
     ] {
         record.sample(quantity, "s", &[], seconds.clone());
@@ -112,7 +112,7 @@ fn arrival(outcome: &Outcome) -> Table {
     let mut table = Table::new(title, &["", "first", "median", "last"]);
     for (name, seconds) in [
         ("is let in", &outcome.joined),
-        ("has rows", &outcome.first_rows),
+        ("has rows", &outcome.first_update),
         ("has rows of a plan of all links", &outcome.whole),
     ] {
         let first = seconds.iter().copied().reduce(f64::min);
@@ -143,7 +143,7 @@ fn deaths(outcome: &Outcome) -> Table {
             let each = death.cost.received / death.seconds.len().max(1) as f64;
             table.push([
                 format!("{what} {}", place + 1),
-                death.ways.to_string(),
+                death.routes.to_string(),
                 first,
                 median,
                 last,

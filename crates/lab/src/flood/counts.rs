@@ -109,7 +109,7 @@ mod tests {
     /// As on a little-endian machine, the only kind these lines come from.
     #[cfg(target_endian = "little")]
     #[test]
-    fn sockets_are_told_apart_by_peer_and_state() {
+    fn sockets_by_peer_and_state() {
         let lines = "  sl  local_address rem_address   st tx_queue rx_queue
    0: 00000000:0050 00000000:0000 0A 00000000:00000000
    1: 0100000A:0050 010012C6:0401 01 00000000:00000000
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_can_be_looked_at() {
+    fn snapshot_of_host() {
         let counts = Counts::take("198.18.0.0/15".parse().unwrap()).unwrap();
         assert_eq!(counts.completed, 0);
     }

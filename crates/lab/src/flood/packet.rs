@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_of_either_family_is_well_formed() {
+    fn syn_of_either_family() {
         let packet = syn(
             "198.18.0.1:1025".parse().unwrap(),
             "10.0.0.1:80".parse().unwrap(),

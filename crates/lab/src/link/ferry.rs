@@ -15,7 +15,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::queue::Queue;
 use super::{Emulation, MTU};
-use crate::chance::scramble;
+use crate::rng::scramble;
 use crate::sys;
 
 /// Packets read from one interface before the due ones of all are written.

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_packets_become_fragments_that_make_them_up() {
+    fn ipv4_fragments_reassemble() {
         let pieces = Splitter::new(68).split(packet(4, TCP));
         let fields: Vec<_> = pieces.iter().map(|piece| [piece[6], piece[7]]).collect();
         assert_eq!(fields, [[0x20, 0], [0x20, 6], [0, 12]]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_packets_become_fragments_that_make_them_up() {
+    fn ipv6_fragments_reassemble() {
         let mut splitter = Splitter::new(96);
         for id in [1, 2] {
             let pieces = splitter.split(packet(6, TCP));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_and_what_is_not_tcp_stays_whole() {
+    fn fitting_packets_stay_whole() {
         for version in [4, 6] {
             let whole = packet(version, TCP);
             assert_eq!(Splitter::new(whole.len()).split(whole.clone()), [whole]);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Emulation;
 use super::fragment::Splitter;
-use crate::chance::scramble;
+use crate::rng::scramble;
 
 /// How late the ferry wakes up on average; subtracted from every delay to centre the error.
 const WAKE_UP: Duration = Duration::from_micros(40);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_due_after_the_delay_and_not_before() {
+    fn packet_due_after_delay() {
         let mut queue = Queue::new(&emulation(25), 1);
         queue.push(MS, vec![7; 100]);
         assert_eq!(queue.next_wake(), Some(MS * 26));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limited_link_sends_one_packet_after_the_other() {
+    fn limited_link_serializes() {
         // 1000 bytes at 8 Mbit/s take one millisecond.
         let mut queue = Queue::new(
             &Emulation {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_at_the_tail() {
+    fn full_queue_drops_tail() {
         let mut queue = Queue::new(
             &Emulation {
                 rate: Some(8_000_000),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_link_sends_a_packet_larger_than_its_queue() {
+    fn idle_link_sends_large_packet() {
         let tiny = Emulation {
             rate: Some(8_000_000),
             queue_bytes: 10,
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_as_frequent_as_asked_and_repeat_with_the_seed() {
+    fn loss_rate_by_seed() {
         let lost = |seed| {
             let mut queue = Queue::new(
                 &Emulation {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_may_lose_everything_or_nothing() {
+    fn loss_of_all_or_none() {
         for (probability, kept) in [(0.0, 1000), (1.0, 0)] {
             let mut loss = Loss::new(probability, 5);
             let passed = (0..1000).filter_map(|_| loss.pass(MS, 1)).count();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_packet_takes_no_room_on_the_line() {
+    fn lost_packet_takes_no_rate() {
         let all = Emulation {
             loss: 1.0,
             rate: Some(8_000_000),

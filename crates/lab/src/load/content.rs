@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::chance::scramble;
+use crate::rng::scramble;
 
 /// Bytes after which the pattern repeats: one more than a power of two, so that bytes that slip
 /// by a page or a buffer are not those expected.
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_slipped_or_changed_do_not_fit() {
+    fn shifted_or_changed_bytes() {
         let pattern = pattern();
         let end = PERIOD - 100;
         let mut bytes: Vec<u8> = pattern[end..].to_vec();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_converter_is_asked_as_the_rfc_has_it() {
+    fn convert_request_bytes() {
         let bytes = ask_for("10.0.1.2:8000".parse().unwrap());
         assert_eq!(bytes.len(), 24);
         assert_eq!(bytes[..8], [1, 6, 0x22, 0x63, 10, 5, 0x1f, 0x40]);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_sends_everything_to_its_neighbour() {
+    fn client_routes_to_neighbour() {
         assert_has(
             &line(2).configuration(0, "cubic"),
             &[
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_routes_to_both_ends() {
+    fn node_routes_to_both_ends() {
         let lines = line(4).configuration(2, "cubic");
         assert_has(
             &lines,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_beside_the_line_are_reached_from_everywhere() {
+    fn side_hosts_reachable() {
         // Client, nodes 1 to 3, server 4; host 5 hangs on node 2, by link 4.
         let plan = Plan {
             line: 4,

@@ -33,11 +33,11 @@ pub(super) fn write(
     record.remarks.extend(misses.iter().cloned());
     record.remarks.extend(failures.iter().cloned());
     record.remarks.extend(report.elsewhere(setups)?);
-    let pictures = [
+    let charts = [
         ("times.svg", report.times()),
         ("ratio.svg", report.ratios()),
     ];
-    record.publish(&args.output, pictures)?;
+    record.publish(&args.output, charts)?;
     ensure!(failures.is_empty(), "{} transfers failed", failures.len());
     ensure!(
         misses.is_empty(),
@@ -249,7 +249,7 @@ mod tests {
     use crate::off_path::tests::args;
 
     #[test]
-    fn by_the_model_two_rounds_make_any_published_distance_worth_it() {
+    fn two_rounds_pay_off() {
         // A rate at which sending takes no time.
         let args = args(&["--rate", "1000", "--sizes", "10,25,50"]);
         let timings = Timings::new();

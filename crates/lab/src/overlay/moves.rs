@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::site::{LONG, SERVER, Site, Way, cut, target};
+use super::testbed::{LONG, SERVER, Testbed, Way, cut, target};
+use super::topology::{Pair, Topology};
 use super::web::{self, Fetched};
-use super::world::{Pair, World};
 use super::{Args, PATIENCE};
 use crate::mesh::address;
 use crate::transfer;
@@ -64,27 +64,27 @@ pub(super) struct Move {
 /// Has a link of the first pair's chain get worse, and then one cut.
 pub(super) fn observe(
     args: &Args,
-    world: &World,
-    site: &Site,
+    topology: &Topology,
+    testbed: &Testbed,
     moves: &mut Vec<Move>,
 ) -> Result<()> {
     for kind in [Kind::Worse, Kind::Cut] {
-        let pair = world.pairs[0];
-        let chain = site.chain(pair, args.sizes[0] * super::KB)?;
-        let length = |ends: &&[usize]| world.rtt_ms(ends[0], ends[1]);
+        let pair = topology.pairs[0];
+        let chain = testbed.chain(pair, args.sizes[0] * super::KB)?;
+        let length = |ends: &&[usize]| topology.rtt_ms(ends[0], ends[1]);
         let longest = chain
             .windows(2)
             .max_by(|a, b| length(a).total_cmp(&length(b)));
         let longest = longest.context("a chain has hops")?;
         let (one, other) = (longest[0], longest[1]);
-        let usual = |times| world.link(args, one, other, times);
+        let usual = |times| topology.link(args, one, other, times);
         let change = || match kind {
-            Kind::Worse => site.mesh.change(one, other, usual(WORSE)),
-            Kind::Cut => site.mesh.change(one, other, cut(usual(1.0))),
+            Kind::Worse => testbed.mesh.change(one, other, usual(WORSE)),
+            Kind::Cut => testbed.mesh.change(one, other, cut(usual(1.0))),
         };
-        let restore = || site.mesh.change(one, other, usual(1.0));
-        let seen = watch(args, site, pair, kind, change, restore)?;
-        until_back(args, site, pair, &seen.before)?;
+        let restore = || testbed.mesh.change(one, other, usual(1.0));
+        let seen = watch(args, testbed, pair, kind, change, restore)?;
+        until_back(args, testbed, pair, &seen.before)?;
         moves.push(seen);
     }
     Ok(())
@@ -95,13 +95,13 @@ type Opened = (Duration, Result<Fetched>);
 
 fn watch(
     args: &Args,
-    site: &Site,
+    testbed: &Testbed,
     pair: Pair,
     kind: Kind,
     change: impl Fn() -> Result<()>,
     restore: impl Fn() -> Result<()>,
 ) -> Result<Move> {
-    let client = site.client(pair)?;
+    let client = testbed.client(pair)?;
     let size = args.sizes[0];
     let server = target(args, pair, size, Way::Through);
     let long = SocketAddr::new(address(pair.server, SERVER, args.family), LONG);
@@ -139,17 +139,17 @@ fn watch(
         ))
     })?;
     thread::sleep(LOGGED);
-    judge(site, kind, &opened, changed, long_s)
+    judge(testbed, kind, &opened, changed, long_s)
 }
 
 fn judge(
-    site: &Site,
+    testbed: &Testbed,
     kind: Kind,
     opened: &[Opened],
     changed: Duration,
     long_s: f64,
 ) -> Result<Move> {
-    let passed = site.passed();
+    let passed = testbed.passed();
     let ways: Vec<(Duration, Option<&BTreeSet<usize>>)> = opened
         .iter()
         .map(|(began, end)| {
@@ -185,13 +185,13 @@ fn judge(
 }
 
 /// Waits until connections go as they went.
-fn until_back(args: &Args, site: &Site, pair: Pair, before: &BTreeSet<usize>) -> Result<()> {
+fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usize>) -> Result<()> {
     let deadline = Instant::now() + RETURN;
     let server = target(args, pair, args.sizes[0], Way::Through);
     while Instant::now() < deadline {
-        let fetched = web::fetch(site.client(pair)?, server, args.sizes[0], PATIENCE)?;
+        let fetched = web::fetch(testbed.client(pair)?, server, args.sizes[0], PATIENCE)?;
         thread::sleep(LOGGED);
-        if site.passed().get(&fetched.local) == Some(before) {
+        if testbed.passed().get(&fetched.local) == Some(before) {
             return Ok(());
         }
     }

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 
 use super::moves::Kind;
-use super::site::{Hops, Site};
-use super::world::{Pair, World};
-use super::{Args, Configuration, Contender, Outcome};
+use super::testbed::{Hops, Testbed};
+use super::topology::{Pair, Topology};
+use super::{Args, Configuration, Outcome, Subject};
 use crate::record::Record;
 use crate::stats::{deviation_percent, max, median, percentile};
 use crate::table::Table;
@@ -19,36 +19,36 @@ const MOVED_MAX_S: f64 = 3.0;
 /// What was measured, beside the model.
 pub(super) struct Report<'a> {
     pub(super) args: &'a Args,
-    pub(super) world: &'a World,
+    pub(super) topology: &'a Topology,
     pub(super) outcome: &'a Outcome,
 }
 
 /// Prints and writes everything. Fails when something is not as it is to be.
 pub(super) fn write(
     args: &Args,
-    world: &World,
+    topology: &Topology,
     outcome: &Outcome,
     record: &mut Record,
 ) -> Result<()> {
     let report = Report {
         args,
-        world,
+        topology,
         outcome,
     };
     report.parameters(record);
     report.samples(record);
     record
         .tables
-        .extend(world.pairs.iter().map(|pair| report.table(*pair)));
+        .extend(topology.pairs.iter().map(|pair| report.table(*pair)));
     record.tables.push(report.moves());
     let misses = report.misses();
     record.remarks = report.verdicts();
     record.remarks.extend(misses.iter().cloned());
     record.remarks.extend(outcome.remarks.iter().cloned());
     record.remarks.extend(outcome.failures.iter().cloned());
-    let pictures = report.pictures().into_iter();
-    let pictures = pictures.map(|(name, chart)| (format!("{name}.svg"), chart));
-    record.publish(&args.output, pictures)?;
+    let charts = report.charts().into_iter();
+    let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart));
+    record.publish(&args.output, charts)?;
     let failures = outcome.failures.len();
     ensure!(failures == 0, "{failures} transfers failed");
     ensure!(misses.is_empty(), "{} targets missed", misses.len());
@@ -56,8 +56,8 @@ pub(super) fn write(
 }
 
 /// What the links of an overlay carried.
-pub(super) fn carried(hops: Hops, site: &Site) -> Result<String> {
-    let stats = site.mesh.stats();
+pub(super) fn carried(hops: Hops, testbed: &Testbed) -> Result<String> {
+    let stats = testbed.mesh.stats();
     Ok(format!(
         "Emulated links, overlay with {} hops: {} packets, {} dropped, {} more than 1 ms late, at \
          worst {:.1} ms.",
@@ -72,7 +72,7 @@ pub(super) fn carried(hops: Hops, site: &Site) -> Result<String> {
 impl Report<'_> {
     fn parameters(&self, record: &mut Record) {
         let args = self.args;
-        record.parameter("places", self.world.places());
+        record.parameter("places", self.topology.places());
         record.parameter("access_rtt_ms", args.access);
         record.parameter("rate_mbit", args.rate);
         record.parameter("repeats", args.repeats);
@@ -88,7 +88,7 @@ impl Report<'_> {
             let labels = [
                 ("pair", pair.as_str()),
                 ("bytes", &bytes),
-                ("contender", one.contender.name()),
+                ("subject", one.subject.name()),
             ];
             let first = self.outcome.timings[one]
                 .iter()
@@ -107,7 +107,7 @@ impl Report<'_> {
     }
 
     pub(super) fn pair_name(&self, pair: Pair) -> String {
-        self.world.chain_name(&[pair.client, pair.server])
+        self.topology.chain_name(&[pair.client, pair.server])
     }
 
     pub(super) fn values(&self, one: Configuration) -> Vec<f64> {
@@ -115,48 +115,45 @@ impl Report<'_> {
         timings.map(|t| t.complete.as_secs_f64() * 1e3).collect()
     }
 
-    pub(super) fn median(&self, pair: Pair, size: u64, contender: Contender) -> Option<f64> {
+    pub(super) fn median(&self, pair: Pair, size: u64, subject: Subject) -> Option<f64> {
         median(&self.values(Configuration {
             pair,
             size,
-            contender,
+            subject,
         }))
     }
 
     /// Of everything but the front, of which there is no model.
-    pub(super) fn model(&self, pair: Pair, size: u64, contender: Contender) -> Option<f64> {
+    pub(super) fn model(&self, pair: Pair, size: u64, subject: Subject) -> Option<f64> {
         let one = Configuration {
             pair,
             size,
-            contender,
+            subject,
         };
-        let chain = match contender {
-            Contender::Front => return None,
-            Contender::Direct => None,
-            Contender::Chain(hops) => Some((self.outcome.chains.get(&one)?.as_slice(), hops)),
+        let chain = match subject {
+            Subject::ReverseProxy => return None,
+            Subject::Direct => None,
+            Subject::Chain(hops) => Some((self.outcome.chains.get(&one)?.as_slice(), hops)),
         };
-        Some(self.world.model_ms(self.args, pair, chain, size))
+        Some(self.topology.model_ms(self.args, pair, chain, size))
     }
 
-    fn off(&self, pair: Pair, size: u64, contender: Contender) -> Option<f64> {
-        let model = self.model(pair, size, contender)?;
-        Some(deviation_percent(
-            self.median(pair, size, contender)?,
-            model,
-        ))
+    fn off(&self, pair: Pair, size: u64, subject: Subject) -> Option<f64> {
+        let model = self.model(pair, size, subject)?;
+        Some(deviation_percent(self.median(pair, size, subject)?, model))
     }
 
     /// How far warm hops are behind the front, in per cent.
     fn behind(&self, pair: Pair, size: u64) -> Option<f64> {
-        let warm = self.median(pair, size, Contender::Chain(Hops::Warm))?;
+        let warm = self.median(pair, size, Subject::Chain(Hops::Warm))?;
         Some(deviation_percent(
             warm,
-            self.median(pair, size, Contender::Front)?,
+            self.median(pair, size, Subject::ReverseProxy)?,
         ))
     }
 
     fn table(&self, pair: Pair) -> Table {
-        let rtt_ms = self.world.rtt_ms(pair.client, pair.server);
+        let rtt_ms = self.topology.rtt_ms(pair.client, pair.server);
         let title = format!("{}, {rtt_ms} ms, medians in ms", self.pair_name(pair));
         let columns = [
             "KB",
@@ -176,29 +173,29 @@ impl Report<'_> {
         let mut table = Table::new(title, &columns);
         let ms = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:.1}"));
         let percent = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:+.1} %"));
-        let [cold, warm] = [Hops::Cold, Hops::Warm].map(Contender::Chain);
+        let [cold, warm] = [Hops::Cold, Hops::Warm].map(Subject::Chain);
         for &size in &self.args.sizes {
-            let median = |contender| ms(self.median(pair, size, contender));
-            let model = |contender| ms(self.model(pair, size, contender));
-            let chain = |contender| {
+            let median = |subject| ms(self.median(pair, size, subject));
+            let model = |subject| ms(self.model(pair, size, subject));
+            let chain = |subject| {
                 let chain = self.outcome.chains.get(&Configuration {
                     pair,
                     size,
-                    contender,
+                    subject,
                 });
-                chain.map_or_else(dash, |chain| self.world.chain_name(chain))
+                chain.map_or_else(dash, |chain| self.topology.chain_name(chain))
             };
             table.push([
                 size.to_string(),
-                median(Contender::Direct),
-                model(Contender::Direct),
+                median(Subject::Direct),
+                model(Subject::Direct),
                 median(cold),
                 model(cold),
                 percent(self.off(pair, size, cold)),
                 median(warm),
                 model(warm),
                 percent(self.off(pair, size, warm)),
-                median(Contender::Front),
+                median(Subject::ReverseProxy),
                 percent(self.behind(pair, size)),
                 chain(cold),
                 chain(warm),
@@ -222,7 +219,10 @@ impl Report<'_> {
         let mut table = Table::new(title, &columns);
         let seconds = |value: Option<f64>| value.map_or_else(dash, |v| format!("{v:.1} s"));
         let names = |places: &BTreeSet<usize>| {
-            let names: Vec<&str> = places.iter().map(|place| self.world.name(*place)).collect();
+            let names: Vec<&str> = places
+                .iter()
+                .map(|place| self.topology.name(*place))
+                .collect();
             names.join(", ")
         };
         for seen in &self.outcome.moves {
@@ -254,11 +254,11 @@ impl Report<'_> {
                 .map(|size| (*pair, *size))
                 .collect::<Vec<_>>()
         };
-        self.world.pairs.iter().flat_map(sizes)
+        self.topology.pairs.iter().flat_map(sizes)
     }
 
     fn verdicts(&self) -> Vec<String> {
-        let cold = Contender::Chain(Hops::Cold);
+        let cold = Subject::Chain(Hops::Cold);
         let off: Vec<f64> = self
             .all()
             .filter_map(|(p, s)| self.off(p, s, cold))
@@ -280,7 +280,7 @@ impl Report<'_> {
         for (pair, size) in self.all() {
             let name = self.pair_name(pair);
             let off = self
-                .off(pair, size, Contender::Chain(Hops::Cold))
+                .off(pair, size, Subject::Chain(Hops::Cold))
                 .unwrap_or(0.0);
             if off.abs() > self.args.tolerance {
                 misses.push(format!(

@@ -41,7 +41,7 @@ pub(super) fn origin(
 }
 
 /// A front for origins: where it listens, and for whom.
-pub(super) fn front(
+pub(super) fn reverse_proxy(
     nginx: &Path,
     host: &Namespace,
     origins: &[(u16, SocketAddr)],
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_begins_behind_its_head() {
+    fn body_after_head() {
         assert_eq!(body(b"HTTP/1.1 200 OK\r\nA: b\r\n").unwrap(), None);
         let whole = body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nxy").unwrap();
         assert_eq!(whole, Some(&b"xy"[..]));

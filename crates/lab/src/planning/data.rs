@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::places::Place;
+use crate::regions::Place;
 use crate::scratch::Scratch;
 
 /// What to do when a file is missing.
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_where_to_get_it() {
+    fn missing_data_named() {
         let nowhere = Path::new("/nonexistent");
         for error in [
             read_mesh(nowhere).unwrap_err(),

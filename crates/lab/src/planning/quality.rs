@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_of_others_cost_what_they_should() {
+    fn foreign_chains_cost() {
         let graph = Graph::new(&line()).unwrap();
         let chains = graph.chains(0, 3);
         let cost = |length_us, longest_us, nodes| Cost {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn small_transfers_go_direct_and_large_ones_do_not() {
+    fn small_direct_large_relayed() {
         let found = judge(&[line()], Counting::AsPublished).unwrap();
         assert_eq!(found[&1].nodes, 0.0);
         assert!(found[&5].nodes > 0.0);

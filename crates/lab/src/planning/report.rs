@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::pictures::{self, SAME_PERCENT};
+use super::charts::{self, SAME_PERCENT};
 use super::quality::{Other, Qualities};
 use super::runtime::Times;
 use super::{Args, ROUNDS};
@@ -55,14 +55,14 @@ pub(super) fn write(args: &Args, findings: &Findings, mut record: Record) -> Res
         times(&findings.times),
     ];
     record.remarks = remarks(&findings.times);
-    let mut pictures = Vec::new();
+    let mut charts = Vec::new();
     for (rounds, size) in ROUNDS.into_iter().zip(SIZES) {
         let quality = &findings.published[&rounds];
-        let chart = pictures::distribution(rounds, size, findings.graphs, quality);
-        pictures.push((format!("rounds-{rounds}.svg"), chart));
+        let chart = charts::distribution(rounds, size, findings.graphs, quality);
+        charts.push((format!("rounds-{rounds}.svg"), chart));
     }
-    pictures.push(("time.svg".to_owned(), pictures::times(&findings.times)));
-    record.publish(&args.output, pictures)?;
+    charts.push(("time.svg".to_owned(), charts::times(&findings.times)));
+    record.publish(&args.output, charts)?;
     Ok(())
 }
 

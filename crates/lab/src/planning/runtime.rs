@@ -15,8 +15,8 @@ use posthaste_plan::{Matrix, Model, Planner};
 use super::Args;
 use super::data::Mesh;
 use super::quality::to_matrix;
-use crate::chance::{scramble, shuffled};
-use crate::places::{Place, distances};
+use crate::regions::{Place, distances};
+use crate::rng::{scramble, shuffled};
 
 /// What a node costs.
 const COST_US: u32 = 500;
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_places_as_asked() {
+    fn requested_node_count() {
         let place = |longitude, latitude| Place {
             longitude,
             latitude,

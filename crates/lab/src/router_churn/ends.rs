@@ -91,6 +91,8 @@ impl End {
         match error.kind() {
             ErrorKind::ConnectionRefused => Self::Refused,
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Silent,
+            // The socket was hung up, and had no error to tell: as by an ICMP error at its last SYN.
+            ErrorKind::Other => Self::Unreachable,
             _ => Self::of(error),
         }
     }

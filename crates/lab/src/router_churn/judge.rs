@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::crowd::Life;
+use super::clients::Life;
 use super::ends::End;
 use super::plan::{Fault, Kind, Plan};
 
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_are_excused_by_a_kill_and_lost_bytes_by_nothing() {
+    fn excused_resets_lost_bytes() {
         let good = life(End::Planned, Some(End::Planned));
         let of = |end, faults: &[Fault]| {
             judged(Kind::ServerFirst, good, life(end, Some(End::Reset)), faults)
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_must_not_pass() {
+    fn forbidden_must_not_pass() {
         let silent = life(End::Silent, None);
         let good = life(End::Planned, Some(End::Planned));
         assert_eq!(judged(Kind::Dropped, silent, good, &[]), Verdict::Passed);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learned_of_an_address_that_changed_is_told_apart() {
+    fn stale_address_is_separate() {
         let later = |mut life: Life, begun: u64| {
             let over = |end: Option<(Duration, End)>| end.map(|(_, end)| (at(begun + 100), end));
             (life.client, life.server) = (over(life.client), over(life.server));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_both_ends_counts() {
+    fn worst_end_counts() {
         assert_eq!(life(End::Planned, Some(End::Cut)).end(), End::Cut);
         assert_eq!(life(End::Reset, Some(End::Hung)).end(), End::Hung);
         assert_eq!(life(End::Planned, None).end(), End::Reset);

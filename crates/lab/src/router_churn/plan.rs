@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::chance::{Random, scramble, shuffled};
 use crate::network::Family;
+use crate::rng::{Rng, scramble, shuffled};
 
 /// Clients, each with an address of either family.
 pub(super) const CLIENTS: u8 = 16;
@@ -87,7 +87,7 @@ impl Kind {
         matches!(self, Self::Dropped | Self::Rejected | Self::Forbidden)
     }
 
-    fn of(random: &mut Random) -> Self {
+    fn of(random: &mut Rng) -> Self {
         let mut rest = random.below(100);
         for (kind, share) in Self::SHARES {
             match rest.checked_sub(share) {
@@ -117,7 +117,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(seed: u64, number: u64) -> Self {
-        let mut random = Random::new(scramble(seed) ^ number);
+        let mut random = Rng::new(scramble(seed) ^ number);
         let kind = Kind::of(&mut random);
         // A few clients and servers have most of the connections.
         let mut popular = |count: u64| {
@@ -259,7 +259,7 @@ impl Fault {
         }
     }
 
-    fn all(random: &mut Random) -> [Self; 10] {
+    fn all(random: &mut Rng) -> [Self; 10] {
         let mut side = || match random.below(2) {
             0 => Side::Lan,
             _ => Side::Wan,
@@ -292,7 +292,7 @@ pub(super) struct Event {
 
 /// The faults of a run, in rounds of one of each kind.
 pub(super) fn events(seed: u64, connections: u64, rate: u32) -> Vec<Event> {
-    let mut random = Random::new(scramble(seed ^ 1));
+    let mut random = Rng::new(scramble(seed ^ 1));
     let rate = u64::from(rate);
     let kinds = Fault::all(&mut random).len() as u64;
     let spaced = connections / (rate * SPACING.as_secs());
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn short_runs_have_a_fault_of_each_kind() {
+    fn short_run_has_all_faults() {
         let events = events(1, 2000, 100);
         let names: std::collections::BTreeSet<_> = events.iter().map(|e| e.fault.name()).collect();
         assert_eq!(names.len(), 10);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_connections_of_both_families() {
+    fn kinds_in_both_families() {
         let plans: Vec<_> = (0..5000).map(|number| Plan::new(1, number)).collect();
         for (kind, _) in Kind::SHARES {
             for family in Family::ALL {

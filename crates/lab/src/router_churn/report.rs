@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::crowd::Life;
+use super::clients::Life;
 use super::ends::End;
 use super::judge::{Pair, Verdict, expected};
 use super::plan::{Fault, Kind};

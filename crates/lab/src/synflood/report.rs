@@ -24,7 +24,7 @@ pub(super) fn fill(record: &mut Record, args: &Args, trials: &Trials) {
                 ("delays", delays.as_str()),
                 ("family", &family),
                 ("cookies", &cookies),
-                ("contender", case.contender.name()),
+                ("subject", case.subject.name()),
                 ("phase", phase),
             ];
             record.sample("connect", "ms", &labels, flows.connect.clone());
@@ -38,7 +38,7 @@ fn times_table(trials: &Trials) -> Table {
         "delays",
         "family",
         "cookies",
-        "contender",
+        "subject",
         "connect before",
         "connect during",
         "first byte before",
@@ -49,13 +49,13 @@ fn times_table(trials: &Trials) -> Table {
     ];
     let mut table = Table::new("Legitimate flows of 10 KB, medians in ms", &columns);
     for (case, outcome) in trials {
-        let model = case.delays.model(case.contender);
+        let model = case.delays.model(case.subject);
         let before = median(&outcome.before.first_byte);
         let mut row = vec![
             case.delays.to_string(),
             case.family.to_string(),
             case.cookies.to_string(),
-            case.contender.to_string(),
+            case.subject.to_string(),
         ];
         row.extend(
             [
@@ -80,7 +80,7 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
         "delays",
         "family",
         "cookies",
-        "contender",
+        "subject",
         "SYNs sent",
         "completed at server",
         "half-open at server",
@@ -115,7 +115,7 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
             case.delays.to_string(),
             case.family.to_string(),
             case.cookies.to_string(),
-            case.contender.to_string(),
+            case.subject.to_string(),
             outcome.sent.to_string(),
             outcome
                 .completed
@@ -137,24 +137,24 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
 /// The picture of the times.
 pub(super) fn chart(args: &Args, trials: &Trials) -> Chart {
     let mut series = Vec::new();
-    for &contender in &args.contenders {
+    for &subject in &args.subjects {
         let mine: Vec<&(Case, Outcome)> = trials
             .iter()
-            .filter(|(case, _)| case.contender == contender)
+            .filter(|(case, _)| case.subject == subject)
             .collect();
         let model: Vec<_> = mine
             .iter()
-            .map(|(case, _)| Some(case.delays.model(contender)))
+            .map(|(case, _)| Some(case.delays.model(subject)))
             .collect();
         let values = |of: fn(&Outcome) -> &[f64]| mine.iter().map(|(_, o)| median(of(o))).collect();
         series.push(Series {
-            name: format!("{contender}, before"),
+            name: format!("{subject}, before"),
             values: values(|outcome| &outcome.before.first_byte),
             model: model.clone(),
             ..Series::default()
         });
         series.push(Series {
-            name: format!("{contender}, during"),
+            name: format!("{subject}, during"),
             values: values(|outcome| &outcome.during.first_byte),
             model,
             ..Series::default()
@@ -162,7 +162,7 @@ pub(super) fn chart(args: &Args, trials: &Trials) -> Chart {
     }
     let groups = trials
         .iter()
-        .filter(|(case, _)| case.contender == args.contenders[0]);
+        .filter(|(case, _)| case.subject == args.subjects[0]);
     let name = |(case, _): &(Case, Outcome)| {
         let family = if case.family == Family::V4 {
             "v4"

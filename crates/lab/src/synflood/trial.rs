@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use super::Delays;
-use crate::carrier::{Carrier, Course};
+use crate::encapsulation::{Course, Encapsulation};
 use crate::flood::counts::Counts;
 use crate::flood::{Flood, Plan, Prefix};
 use crate::link::Link;
@@ -34,7 +34,7 @@ const RELEASE: Duration = Duration::from_secs(20);
 /// What is set in a trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
-    pub(super) contender: Carrier,
+    pub(super) subject: Encapsulation,
     pub(super) family: Family,
     /// The server's `tcp_syncookies`.
     pub(super) cookies: u8,
@@ -143,7 +143,7 @@ fn start(case: Case, strength: Strength, binary: &Binary) -> Result<Course> {
     let links = [delay(case.delays.client), delay(case.delays.server)];
     let (total, reserve) = (strength.budget, strength.budget / 4);
     let budget = format!("[half_open]\ntotal = {total}\nreserve = {reserve}\n");
-    case.contender.start(links, binary, strength.seed, &budget)
+    case.subject.start(links, binary, strength.seed, &budget)
 }
 
 /// Floods while legitimate flows run, then waits for the node to let go.

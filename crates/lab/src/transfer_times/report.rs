@@ -71,8 +71,8 @@ pub(super) fn write(
         .remarks
         .extend(misses.iter().chain(&idle).chain(failures).cloned());
     record.remarks.extend(setups.iter().map(emulation_remark));
-    let pictures = views.iter().map(|view| (&view.file, report.chart(view)));
-    record.publish(&args.output, pictures)?;
+    let charts = views.iter().map(|view| (&view.file, report.chart(view)));
+    record.publish(&args.output, charts)?;
     ensure!(failures.is_empty(), "{} transfers failed", failures.len());
     ensure!(misses.is_empty(), "{} targets were missed", misses.len());
     Ok(())

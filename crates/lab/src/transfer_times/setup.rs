@@ -107,7 +107,7 @@ impl Setup {
 fn chain_of(args: &Args, layout: Layout, network: &Network) -> Chain {
     let member = |node| Member {
         asked_at: network.node_address(node, layout.hops),
-        calls_from: network.calling_address(node, layout.hops),
+        source_addresses: network.calling_address(node, layout.hops),
     };
     // All clients may come to the same worker.
     let pool = u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX);

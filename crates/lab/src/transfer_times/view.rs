@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_carriage_and_mode_has_a_picture() {
+    fn chart_per_carriage_and_mode() {
         assert_eq!(
             files(&[]),
             ["early-ipv4.svg", "strict-ipv4.svg", "late-ipv4.svg"]
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_near_the_ends_are_compared_with_none() {
+    fn near_end_nodes_compared() {
         let views = View::all(&args(&["--carriage", "warm-ends,cold-ends"]));
         let names: Vec<_> = views[0].ways.iter().map(|way| way.series_name()).collect();
         assert_eq!(

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_no_chain_has_none() {
+    fn no_chain_needed() {
         let way = |carriage, nodes| Way::new(Family::V4, carriage, nodes, Mode::Late);
         let direct = way(Carriage::Warm, 0);
         assert_eq!(
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_differ_in_the_mode_share_a_network() {
+    fn modes_share_network() {
         let of = |family, carriage, mode| Way::new(family, carriage, 2, mode).layout();
         let cold = of(Family::V6, Carriage::Cold, Mode::Early);
         assert_eq!(cold, of(Family::V6, Carriage::Cold, Mode::Late));

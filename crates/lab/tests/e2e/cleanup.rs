@@ -60,7 +60,7 @@ fn interrupt(signal: Signal) -> u32 {
 }
 
 #[test]
-fn a_lab_that_is_told_to_end_removes_its_things_first() {
+fn ended_lab_cleans_up() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let pid = interrupt(signal);
         assert_eq!(left_by(pid), Vec::<String>::new());
@@ -68,7 +68,7 @@ fn a_lab_that_is_told_to_end_removes_its_things_first() {
 }
 
 #[test]
-fn the_next_lab_removes_what_a_killed_one_left() {
+fn killed_lab_rest_removed() {
     let pid = interrupt(Signal::SIGKILL);
     let output = Scratch::new().unwrap();
     // Its process directory lasts until the kernel is done with it.

@@ -11,10 +11,10 @@ use posthaste_lab::scratch::Scratch;
 
 const SOON: Duration = Duration::from_secs(300);
 
-/// Runs the benchmark with the two contenders that every machine has.
+/// Runs the benchmark with the two subjects that every machine has.
 fn compare(loads: &str, output: &Path) -> Record {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste-lab"));
-    command.args(["compare", "--contenders", "forwarding", "--rounds", "1"]);
+    command.args(["compare", "--subjects", "forwarding", "--rounds", "1"]);
     command.args(["--window", "1", "--loads", loads, "--output"]);
     let mut lab = Process::spawn("the lab", {
         command.arg(output);
@@ -29,12 +29,12 @@ fn compare(loads: &str, output: &Path) -> Record {
     Record::read(&record.last().expect("there is a record")).expect("it can be read")
 }
 
-/// The only value of a quantity of a load by a contender.
-fn value(record: &Record, quantity: &str, load: &str, contender: &str) -> f64 {
+/// The only value of a quantity of a load by a subject.
+fn value(record: &Record, quantity: &str, load: &str, subject: &str) -> f64 {
     let samples = record.samples.iter().find(|samples| {
         samples.quantity == quantity
             && samples.labels["load"] == load
-            && samples.labels["contender"] == contender
+            && samples.labels["subject"] == subject
     });
     let values = &samples
         .unwrap_or_else(|| panic!("no {quantity} of {load}"))
@@ -44,15 +44,15 @@ fn value(record: &Record, quantity: &str, load: &str, contender: &str) -> f64 {
 }
 
 #[test]
-fn loads_of_every_kind_are_carried_in_full_and_counted() {
+fn all_loads_carried() {
     let output = Scratch::new().unwrap();
     let record = compare(
         "8k-64,8k-low,mixed,1m,bulk-16,ping-pong,syn,syn-far",
         output.path(),
     );
     assert_eq!(record.remarks, Vec::<String>::new());
-    for contender in ["direct", "forwarding"] {
-        let of = |quantity, load| value(&record, quantity, load, contender);
+    for subject in ["direct", "forwarding"] {
+        let of = |quantity, load| value(&record, quantity, load, subject);
         for load in ["8k-64", "8k-low", "mixed", "1m", "bulk-16", "ping-pong"] {
             assert!(of("rate", load) > 0.0 && of("total CPU", load) > 0.0);
         }
@@ -60,8 +60,8 @@ fn loads_of_every_kind_are_carried_in_full_and_counted() {
         // packet more on a machine that is slow.
         for side in ["client's", "server's"] {
             let quantity = format!("packets per connection, {side} link");
-            let packets = value(&record, &quantity, "8k-64", contender);
-            assert!((9.0..15.0).contains(&packets), "{contender}: {packets}");
+            let packets = value(&record, &quantity, "8k-64", subject);
+            assert!((9.0..15.0).contains(&packets), "{subject}: {packets}");
         }
     }
     for load in ["syn", "syn-far"] {

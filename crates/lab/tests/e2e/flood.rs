@@ -59,7 +59,7 @@ fn flood_of(network: &Network, family: Family, sources: Prefix) -> u64 {
 }
 
 #[test]
-fn every_spoofed_syn_is_a_half_open_connection_of_its_own() {
+fn spoofed_syns_half_open() {
     for (family, sources) in Family::ALL.into_iter().zip(CLIENT_SIDE) {
         let network = line();
         let sources = sources.parse().unwrap();
@@ -76,7 +76,7 @@ fn every_spoofed_syn_is_a_half_open_connection_of_its_own() {
 }
 
 #[test]
-fn with_cookies_a_flood_leaves_nothing() {
+fn cookies_leave_nothing() {
     let network = line();
     network
         .server()

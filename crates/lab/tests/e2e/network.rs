@@ -32,7 +32,7 @@ fn shortest_ms(enough: f64, mut run: impl FnMut() -> Duration) -> f64 {
 }
 
 #[test]
-fn a_connection_takes_the_round_trip_time_of_all_links() {
+fn round_trip_of_all_links() {
     let network = Network::line([Link::delay(15 * MS), Link::delay(10 * MS)])
         .build()
         .unwrap();
@@ -48,7 +48,7 @@ fn a_connection_takes_the_round_trip_time_of_all_links() {
 }
 
 #[test]
-fn a_host_beside_the_line_is_reached_from_both_ends() {
+fn side_host_reached() {
     let half = Link::delay(10 * MS);
     let network = Network::line([half.clone(), half])
         .beside(0, Link::delay(5 * MS))
@@ -65,7 +65,7 @@ fn a_host_beside_the_line_is_reached_from_both_ends() {
 }
 
 #[test]
-fn a_limited_link_takes_the_time_its_rate_needs() {
+fn limited_link_takes_time() {
     let link = Link::delay(MS).rate(8_000_000).queue(100_000);
     let network = Network::line([link]).build().unwrap();
     let _server = Server::start(network.server(), 80, network.congestion()).unwrap();
@@ -78,7 +78,7 @@ fn a_limited_link_takes_the_time_its_rate_needs() {
 }
 
 #[test]
-fn every_byte_arrives_over_lossy_links() {
+fn bytes_survive_loss() {
     let lossy = Link::delay(2 * MS).loss(0.03);
     let network = Network::line([lossy.clone(), lossy])
         .seed(7)
@@ -96,7 +96,7 @@ fn every_byte_arrives_over_lossy_links() {
 }
 
 #[test]
-fn both_ends_use_the_chosen_congestion_control_for_everything() {
+fn chosen_congestion_control() {
     for links in 1..3 {
         let network = Network::line(vec![Link::Veth; links])
             .congestion("reno")
@@ -131,7 +131,7 @@ fn plain_links_need_no_emulation() {
 }
 
 #[test]
-fn programs_run_inside_and_see_only_their_network() {
+fn programs_see_own_network() {
     let network = Network::line([Link::Veth]).build().unwrap();
     let command = network.client().command("ip").unwrap();
     let mut process = Process::spawn("ip", with(command, &["-o", "link"])).unwrap();
@@ -145,7 +145,7 @@ fn programs_run_inside_and_see_only_their_network() {
 }
 
 #[test]
-fn a_namespace_goes_with_everything_in_it() {
+fn namespace_removal() {
     let namespace = Namespace::new().unwrap();
     let path = PathBuf::from("/run/netns").join(namespace.name());
     let sleeper = with(namespace.command("sleep").unwrap(), &["1000"]);

@@ -13,7 +13,7 @@ use posthaste_lab::network::{Family, Network};
 const PORT: u16 = 7;
 
 #[test]
-fn probes_are_deaf_to_forwarded_answers() {
+fn probes_ignore_forwarded_answers() {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     let _server = Echo::start(network.server(), PORT).unwrap();
     for family in Family::ALL {

@@ -103,8 +103,9 @@ mod tests {
         (model.time_us(&link, bytes) - u64::from(link.rtt_us)) as f64 / 1e3
     }
 
+    // promise: G5
     #[test]
-    fn what_fits_the_first_window_takes_its_sending_time() {
+    fn first_window_sending_time() {
         assert_eq!(pace_ms(50, 0), 0.0);
         assert_eq!(pace_ms(50, 125_000), 10.0);
         assert_eq!(pace_ms(50, 625_000), 50.0);
@@ -112,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_comes_twice_as_fast_in_each_round() {
+    fn rate_doubles_each_round() {
         assert_eq!(pace_ms(50, 750_000), 50.0 + 5.0);
         assert_eq!(pace_ms(50, 3 * 625_000), 50.0 + 50.0);
         assert_eq!(pace_ms(50, 3 * 625_000 + 500_000), 100.0 + 10.0);
     }
 
     #[test]
-    fn windows_are_no_smaller_than_the_known_and_no_larger_than_the_bound() {
+    fn windows_within_bounds() {
         // 14480 bytes are 1.16 ms at the rate.
         assert_eq!(pace_ms(1, 14_480), 0.0);
         assert_eq!(pace_ms(1, 7 * 14_480), 2.0);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_hop_begins_as_a_cold_one_and_is_not_waited_for() {
+    fn open_hop_not_waited_for() {
         let model = Model::default();
         let cold = Link::of_nodes(50 * MS);
         let open = Link {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_bears_less_than_assumed_takes_its_time() {
+    fn slow_link_takes_longer() {
         let model = Model::default();
         let thin = Link {
             rate: NonZeroU64::new(10_000_000),
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_round_trip_never_saves_time() {
+    fn longer_rtt_never_faster() {
         let model = Model::default();
         for assumed in [1, 999, 125_000, 1_234_567, 12_500_000, u32::MAX] {
             for bytes in [0, 1, 14_480, 14_481, 448_880, 3_000_000, 900_000_000] {

@@ -108,6 +108,7 @@ mod tests {
         bytes as f64 * 8.0 / micros as f64
     }
 
+    // promise: G5
     #[test]
     fn reno_follows_the_square_root() {
         // 1448 bytes x 1.2247 / (100 ms x sqrt(1e-4)) are 14.2 Mbit/s, time-outs aside.
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn cubic_is_faster_than_reno_on_long_clean_links_only() {
+    fn cubic_beats_reno_long() {
         // RFC 9438, table 2: at 100 ms and a loss of 1e-5 CUBIC's window is 1053 segments... with d
         // in seconds: 1.054 (0.1 / 1e-5)^(3/4) = 1054, Reno's 387.
         let long = link(100_000, 10);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn bbr_pays_for_what_it_sends_again() {
+    fn bbr_pays_for_retransmission() {
         let lossy = Link {
             rate: NonZeroU64::new(100_000_000),
             ..link(100_000, 10_000)

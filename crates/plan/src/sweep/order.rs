@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_of_nodes_near_each_other() {
+    fn blocks_of_near_nodes() {
         // Four heaps on a line, node after node in another.
         let heap = |node: usize| node % 4;
         let length = |one: usize, other: usize| {

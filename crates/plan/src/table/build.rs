@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Making tables: choosing, and packing what was chosen.
 
-use super::numbered::Numbered;
+use super::interner::Interner;
 use super::{CHOICES, Choices, Classes, NONE, Table};
 use crate::fronts::{Fronts, Point};
 use crate::parallel;
@@ -295,8 +295,8 @@ struct Draft {
     starts: Vec<u32>,
     chains: Vec<u16>,
     pattern_of: Vec<u16>,
-    patterns: Numbered<u16>,
-    choices: Numbered<u8>,
+    patterns: Interner<u16>,
+    choices: Interner<u8>,
     /// Of the egress at hand.
     pattern: Vec<u16>,
     /// Where its chains begin.
@@ -310,8 +310,8 @@ impl Draft {
             starts: Vec::with_capacity(nodes),
             chains: Vec::new(),
             pattern_of: Vec::with_capacity(nodes),
-            patterns: Numbered::new(classes),
-            choices: Numbered::new(CHOICES),
+            patterns: Interner::new(classes),
+            choices: Interner::new(CHOICES),
             pattern: Vec::with_capacity(classes),
             start: 0,
             classes,

@@ -2,7 +2,7 @@
 //! What a plan says of flows that begin here: whose their destinations are, and which ways lead
 //! there for transfers of which sizes.
 
-use super::{Prefixes, Way};
+use super::{NextHop, Prefixes};
 use crate::flow::Flow;
 
 /// The ways from here to one egress.
@@ -12,7 +12,7 @@ pub struct Toward {
     pub classes: Box<[u8]>,
     /// Ways in order of preference, without the direct one, which comes last. None at all is
     /// the direct one.
-    pub choices: Box<[Box<[Way]>]>,
+    pub choices: Box<[Box<[NextHop]>]>,
 }
 
 /// A plan, as far as it is for flows that begin here.
@@ -34,7 +34,7 @@ pub struct Planned {
 impl Planned {
     /// The ways for a flow, the best first, without the direct one. `bytes` is what the
     /// configuration says of its size. Allocates nothing.
-    pub fn ways(&self, flow: &Flow, bytes: Option<u32>) -> &[Way] {
+    pub fn next_hops(&self, flow: &Flow, bytes: Option<u32>) -> &[NextHop] {
         let (_, server) = flow.addresses();
         let toward = self.egresses.get(server);
         let toward = toward.and_then(|egress| self.toward.get(egress as usize));
@@ -42,7 +42,7 @@ impl Planned {
         let class = self.class(self.bytes(server, bytes));
         let choice = toward.classes.get(class);
         let choice = choice.and_then(|choice| toward.choices.get(usize::from(*choice)));
-        choice.map_or(&[], |ways| ways)
+        choice.map_or(&[], |next_hops| next_hops)
     }
 
     /// What a transfer to an address is taken to have, in bytes: what was said, else what was

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_apart_and_all_addresses_may_be_meant() {
+    fn families_and_catch_all() {
         let all = Prefixes::new([(prefix("::/0"), 6), (prefix("0.0.0.0/0"), 4)]);
         assert_eq!(all.get(octets("192.0.2.1")), Some(4));
         assert_eq!(all.get(octets("::")), Some(6));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn many_prefixes_give_what_a_search_through_all_does() {
+    fn agrees_with_full_search() {
         let mut rng = Rng::new(5);
         for _ in 0..200 {
             let mut all: Vec<(Prefix, u32)> = Vec::new();

@@ -13,8 +13,8 @@ fn peer(id: u64) -> Peer {
         address: SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 4480),
         key: Some(Key::new([7; 32])),
         key_id: 1,
-        carrier: Carrier::Convert,
-        calls_from: Vec::new(),
+        encapsulation: Encapsulation::Stream,
+        source_addresses: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions::default(),
     }
@@ -57,7 +57,7 @@ fn chains(chains: Vec<Chain>, routes: Vec<Route>) -> Chains {
         chains: chains.into(),
         routes,
         planned: None,
-        look_up: None,
+        resolve: None,
     }
 }
 
@@ -70,13 +70,16 @@ fn label(chain: u32, position: u8) -> Option<Label> {
 }
 
 #[test]
-fn without_a_route_flows_go_directly() {
+fn no_route_goes_direct() {
     let chains = chains(Vec::new(), vec![to(&["203.0.113.0/24"], &[], true)]);
-    assert_eq!(chains.ways(&flow("198.51.100.7:80"), None), [Way::Direct]);
+    assert_eq!(
+        chains.next_hops(&flow("198.51.100.7:80"), None),
+        [NextHop::Direct]
+    );
 }
 
 #[test]
-fn chains_come_in_order_and_the_direct_way_last() {
+fn chains_in_order_direct_last() {
     let chains = chains(
         vec![chain(258, &[Some(0), Some(1)]), chain(259, &[Some(1)])],
         vec![
@@ -84,23 +87,23 @@ fn chains_come_in_order_and_the_direct_way_last() {
             to(&["198.51.100.128/25"], &[1], false),
         ],
     );
-    let by_two = Way::Hop {
+    let by_two = NextHop::Hop {
         peer: node(2),
         chain: 258,
         label: label(258, 1),
     };
-    let by_one = Way::Hop {
+    let by_one = NextHop::Hop {
         peer: node(3),
         chain: 259,
         label: None,
     };
-    let near = chains.ways(&flow("198.51.100.7:80"), None);
-    assert_eq!(near, [by_two, by_one, Way::Direct]);
-    assert_eq!(chains.ways(&flow("198.51.100.200:80"), None), [by_one]);
+    let near = chains.next_hops(&flow("198.51.100.7:80"), None);
+    assert_eq!(near, [by_two, by_one, NextHop::Direct]);
+    assert_eq!(chains.next_hops(&flow("198.51.100.200:80"), None), [by_one]);
 }
 
 #[test]
-fn a_label_leads_to_the_next_node_and_to_the_destination() {
+fn label_next_hop_or_destination() {
     // This node is the second, the third and the last.
     let long = vec![
         chain(258, &[None, Some(0), Some(1)]),
@@ -108,9 +111,9 @@ fn a_label_leads_to_the_next_node_and_to_the_destination() {
         chain(260, &[Some(0), Some(1), None]),
     ];
     let chains = chains(long, Vec::new());
-    assert_eq!(chains.onward(None), Ok(Way::Direct));
+    assert_eq!(chains.onward(None), Ok(NextHop::Direct));
     let hop = |peer, chain, next| {
-        Ok(Way::Hop {
+        Ok(NextHop::Hop {
             peer: node(peer),
             chain,
             label: next,
@@ -118,49 +121,49 @@ fn a_label_leads_to_the_next_node_and_to_the_destination() {
     };
     assert_eq!(chains.onward(label(258, 1)), hop(2, 258, label(258, 2)));
     assert_eq!(chains.onward(label(259, 2)), hop(3, 259, None));
-    assert_eq!(chains.onward(label(260, 3)), Ok(Way::Direct));
+    assert_eq!(chains.onward(label(260, 3)), Ok(NextHop::Direct));
 }
 
 #[test]
-fn a_label_that_leads_nowhere_says_why() {
+fn bad_label_has_reason() {
     let chains = chains(
         vec![chain(258, &[None, None]), chain(259, &[Some(0), Some(1)])],
         Vec::new(),
     );
-    assert_eq!(chains.onward(label(9, 1)), Err(NoWay::UnknownChain(9)));
-    let beyond = NoWay::UnknownPosition(258, 3);
+    assert_eq!(chains.onward(label(9, 1)), Err(NoNextHop::UnknownChain(9)));
+    let beyond = NoNextHop::UnknownPosition(258, 3);
     assert_eq!(chains.onward(label(258, 3)), Err(beyond));
-    let stranger = NoWay::UnknownPeer(258, 1);
-    assert_eq!(chains.onward(label(258, 1)), Err(stranger));
+    let unauthorized = NoNextHop::UnknownPeer(258, 1);
+    assert_eq!(chains.onward(label(258, 1)), Err(unauthorized));
     // This node is not the one of that position.
-    let elsewhere = NoWay::NotHere(259, 2);
+    let elsewhere = NoNextHop::NotHere(259, 2);
     assert_eq!(chains.onward(label(259, 2)), Err(elsewhere));
 }
 
 #[test]
-fn a_chain_that_begins_with_a_stranger_is_no_way() {
+fn unauthorized_first_node_skipped() {
     let chains = chains(
         vec![chain(258, &[None, Some(0)])],
         vec![to(&[], &[0], false)],
     );
-    assert_eq!(chains.ways(&flow("198.51.100.7:80"), None), []);
+    assert_eq!(chains.next_hops(&flow("198.51.100.7:80"), None), []);
 }
 
 #[test]
-fn a_peer_shows_everything_but_its_key() {
+fn debug_hides_keys() {
     let text = format!("{:?}", peer(2));
     assert!(text.contains("node-2") && !text.contains('7'), "{text}");
 }
 
 /// Two size classes, up to 15 kB and above; 203.0.113.0/24 is at node 3.
 fn planned(chains: &Chains) -> Planned {
-    let way = |number, place| {
+    let next_hop = |number, place| {
         let chain = chains.chain(number).unwrap();
         chains.hop(chain, place).unwrap()
     };
     let between = Chain::between_two(&chains.peers[1], 1);
     let short = [chains.hop(&between, 0).unwrap()];
-    let long = [way(258, 0), short[0]];
+    let long = [next_hop(258, 0), short[0]];
     let transfers = [("203.0.113.64/26", 90_000)];
     Planned {
         egresses: Prefixes::new([(prefix("203.0.113.0/24"), 0)]),
@@ -180,79 +183,83 @@ fn with_plan(routes: Vec<Route>) -> Chains {
     chains
 }
 
-fn first_chain(ways: &[Way]) -> Option<u32> {
-    ways.iter().find_map(|way| match way {
-        Way::Hop { chain, .. } => Some(*chain),
-        Way::Direct => None,
+fn first_chain(next_hops: &[NextHop]) -> Option<u32> {
+    next_hops.iter().find_map(|next_hop| match next_hop {
+        NextHop::Hop { chain, .. } => Some(*chain),
+        NextHop::Direct => None,
     })
 }
 
 #[test]
-fn a_plan_is_asked_by_destination_and_size() {
+fn plan_by_destination_and_size() {
     let chains = with_plan(Vec::new());
     let between = Chain::between_two(&chains.peers[1], 1).number;
-    let ways = |server, bytes| chains.ways(&flow(server), bytes);
-    assert_eq!(ways("198.51.100.7:80", None), [Way::Direct]);
+    let next_hops = |server, bytes| chains.next_hops(&flow(server), bytes);
+    assert_eq!(next_hops("198.51.100.7:80", None), [NextHop::Direct]);
     // What is usual, what was learned, what is said.
-    assert_eq!(first_chain(&ways("203.0.113.7:80", None)), Some(between));
-    assert_eq!(first_chain(&ways("203.0.113.70:80", None)), Some(258));
     assert_eq!(
-        first_chain(&ways("203.0.113.70:80", Some(15_000))),
+        first_chain(&next_hops("203.0.113.7:80", None)),
+        Some(between)
+    );
+    assert_eq!(first_chain(&next_hops("203.0.113.70:80", None)), Some(258));
+    assert_eq!(
+        first_chain(&next_hops("203.0.113.70:80", Some(15_000))),
         Some(between)
     );
     assert_eq!(
-        first_chain(&ways("203.0.113.7:80", Some(u32::MAX))),
+        first_chain(&next_hops("203.0.113.7:80", Some(u32::MAX))),
         Some(258)
     );
-    let all = ways("203.0.113.70:80", None);
-    assert_eq!((all.len(), all.last()), (3, Some(&Way::Direct)));
+    let all = next_hops("203.0.113.70:80", None);
+    assert_eq!((all.len(), all.last()), (3, Some(&NextHop::Direct)));
 }
 
 #[test]
-fn a_hop_to_the_last_node_bears_no_label_and_is_no_chain_of_others() {
+fn last_hop_without_label() {
     let chains = with_plan(Vec::new());
     let between = Chain::between_two(&chains.peers[0], 0);
     assert!(Label::new(between.number, 0).is_none());
-    let way = Way::Hop {
+    let next_hop = NextHop::Hop {
         peer: node(2),
         chain: between.number,
         label: None,
     };
-    assert_eq!(chains.hop(&between, 0), Some(way));
+    assert_eq!(chains.hop(&between, 0), Some(next_hop));
 }
 
 #[test]
-fn a_route_comes_before_the_plan_or_says_a_size_for_it() {
+fn route_before_plan() {
     let mut sized = to(&["203.0.113.0/25"], &[], true);
     sized.transfer_bytes = Some(40_000);
     let chains = with_plan(vec![to(&["203.0.113.0/24"], &[], true), sized]);
     assert_eq!(
-        chains.ways(&flow("203.0.113.200:80"), Some(40_000)),
-        [Way::Direct]
+        chains.next_hops(&flow("203.0.113.200:80"), Some(40_000)),
+        [NextHop::Direct]
     );
-    let ways = chains.ways(&flow("203.0.113.7:80"), Some(1));
-    assert_eq!(first_chain(&ways), Some(258));
+    let next_hops = chains.next_hops(&flow("203.0.113.7:80"), Some(1));
+    assert_eq!(first_chain(&next_hops), Some(258));
 }
 
+// promise: K13
 #[test]
-fn what_nothing_is_known_of_is_looked_up_elsewhere() {
+fn unknown_destination_resolved() {
     let mut chains = with_plan(vec![to(&["192.0.2.0/24"], &[], true)]);
-    let look_up = Chain::by_look_up(&chains.peers[1], 1);
-    chains.chains = vec![chain(258, &[Some(0), Some(1)]), look_up].into();
+    let resolve = Chain::by_resolve(&chains.peers[1], 1);
+    chains.chains = vec![chain(258, &[Some(0), Some(1)]), resolve].into();
     chains.planned = Some(planned(&chains));
-    chains.look_up = chains.chains.place(LOOK_UP.into());
-    let hop = Way::Hop {
+    chains.resolve = chains.chains.place(RESOLVE.into());
+    let hop = NextHop::Hop {
         peer: node(3),
-        chain: LOOK_UP,
-        label: label(LOOK_UP, 1),
+        chain: RESOLVE,
+        label: label(RESOLVE, 1),
     };
-    let ways = |server| chains.ways(&flow(server), None);
-    assert_eq!(ways("198.51.100.7:80"), [hop, Way::Direct]);
-    assert_eq!(ways("192.0.2.7:80"), [Way::Direct]);
-    let planned = ways("203.0.113.70:80");
+    let next_hops = |server| chains.next_hops(&flow(server), None);
+    assert_eq!(next_hops("198.51.100.7:80"), [hop, NextHop::Direct]);
+    assert_eq!(next_hops("192.0.2.7:80"), [NextHop::Direct]);
+    let planned = next_hops("203.0.113.70:80");
     assert_eq!(first_chain(&planned), Some(258));
-    assert_eq!(planned[planned.len() - 2..], [hop, Way::Direct]);
+    assert_eq!(planned[planned.len() - 2..], [hop, NextHop::Direct]);
     // Who asks for others is no chain that leads on here.
-    let asked = chains.onward(label(LOOK_UP, 1));
-    assert_eq!(asked, Err(NoWay::NotHere(LOOK_UP, 1)));
+    let asked = chains.onward(label(RESOLVE, 1));
+    assert_eq!(asked, Err(NoNextHop::NotHere(RESOLVE, 1)));
 }

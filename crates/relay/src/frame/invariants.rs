@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn they_hold_for_what_resembles_a_segment() {
+    fn invariants_of_random_segments() {
         let mut segments = 0;
         simulate(50_000, |mut rng| {
             let frame = picked(&resembling(&mut rng));

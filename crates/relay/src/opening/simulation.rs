@@ -3,9 +3,9 @@
 //!
 //! A small world stands around one [`Opening`]: a client that may be spoofed,
 //! a server that may be silent or refuse, a network that repeats and loses
-//! SYN-ACKs, the gate, the ring of events, and a worker that does what it is
+//! SYN-ACKs, the half-open entry, the ring of events, and a worker that does what it is
 //! told. The world checks that nothing reaches the server's handshake before
-//! the client is proven, and that every flow ends once, as it should.
+//! the client is validated, and that every flow ends once, as it should.
 
 use std::collections::VecDeque;
 
@@ -48,7 +48,7 @@ enum End {
     With(Outcome),
 }
 
-struct World {
+struct Simulation {
     rng: Rng,
     /// Taken at the expiry.
     opening: Option<Opening>,
@@ -59,7 +59,7 @@ struct World {
     /// Some SYN-ACKs come in at a device that is not watched.
     unwatched: bool,
     /// SYN-ACKs are held.
-    gate: bool,
+    half_open: bool,
     ring: VecDeque<u32>,
     socket: Socket,
     /// The worker has something to learn from the socket.
@@ -79,7 +79,7 @@ struct World {
     end: Option<End>,
 }
 
-impl World {
+impl Simulation {
     fn new(mut rng: Rng) -> Self {
         let mode = rng.pick(&[AcceptMode::Early, AcceptMode::Strict, AcceptMode::Late]);
         let opening = match mode {
@@ -101,7 +101,7 @@ impl World {
             genuine: mode == AcceptMode::Late || !rng.once_in(4),
             server: rng.pick(&servers),
             unwatched: rng.once_in(8),
-            gate: mode != AcceptMode::Late,
+            half_open: mode != AcceptMode::Late,
             ring: VecDeque::new(),
             socket: Socket::SynSent,
             socket_event: false,
@@ -203,7 +203,7 @@ impl World {
             return;
         }
         let seen = !self.unwatched || self.rng.once_in(2);
-        if self.gate && seen {
+        if self.half_open && seen {
             if self.ring.len() < RING_MAX {
                 self.ring.push_back(number);
             }
@@ -216,8 +216,8 @@ impl World {
     /// The worker puts a held SYN-ACK back.
     fn let_in(&mut self, frame: &Frame) {
         let number = frame.ifindex;
-        assert!(self.accepted, "let in before the proof");
-        assert!(!self.gate, "it would come round again");
+        assert!(self.accepted, "let in before the validation");
+        assert!(!self.half_open, "it would come round again");
         assert!(number > 0 && number <= self.sent, "nobody sent this");
         assert!(!self.let_in.contains(&number), "let in twice");
         self.let_in.push(number);
@@ -261,7 +261,7 @@ impl World {
         }
         self.accepted = true;
         let step = self.opening().on_accept();
-        self.gate = false;
+        self.half_open = false;
         match step {
             OnMeeting::Wait(None) => assert_eq!(self.kept, None, "the answer is lost"),
             OnMeeting::Wait(Some(frame)) => {
@@ -352,7 +352,7 @@ impl World {
         if end != End::Joined {
             self.socket = Socket::Closed;
         }
-        self.gate = false;
+        self.half_open = false;
     }
 
     /// The worker's time for the state the opening is in is over.
@@ -361,7 +361,7 @@ impl World {
             return;
         }
         let opening = self.opening();
-        if opening.proven() || opening.held() {
+        if opening.is_validated() || opening.held() {
             return self.learn_of_failure(Outcome::ConnectTimeout);
         }
         let opening = self.opening.take().expect("it has not ended");
@@ -379,7 +379,7 @@ impl World {
     fn check(&mut self) {
         let (accepted, listened) = (self.accepted, self.listened);
         if let (Some(opening), None) = (&self.opening, self.end) {
-            assert_eq!(opening.proven(), accepted);
+            assert_eq!(opening.is_validated(), accepted);
             assert_eq!(opening.held(), !listened);
             let remembered = self.failure.is_some() && !accepted;
             assert_eq!(opening.failed(), remembered);
@@ -387,7 +387,7 @@ impl World {
         let open = self.socket == Socket::Open;
         assert!(
             !open || accepted || self.unwatched,
-            "connected before the proof"
+            "connected before the validation"
         );
         assert!(self.admitted <= 1, "admitted twice");
         if self.mode == AcceptMode::Strict {
@@ -396,12 +396,13 @@ impl World {
     }
 }
 
+// promise: A7, D1, D8
 #[test]
-fn every_order_of_events_ends_as_it_should() {
+fn random_event_orders() {
     let mut joined = [0; 3];
     let mut ended = [0; 3];
     simulate(SCHEDULES, |rng| {
-        let (mode, end) = World::new(rng).run();
+        let (mode, end) = Simulation::new(rng).run();
         let count = match end {
             End::Joined => &mut joined,
             End::With(_) => &mut ended,

@@ -48,7 +48,7 @@ fn policy(matches: &[Match]) -> Policy {
     Policy {
         rules: matches.iter().map(rule).collect(),
         half_open: HalfOpenLimits::default(),
-        suspect_for: Duration::ZERO,
+        strict_after_failure: Duration::ZERO,
         relays_max: 1,
         chains: Arc::default(),
         access: Access::default(),
@@ -56,7 +56,7 @@ fn policy(matches: &[Match]) -> Policy {
 }
 
 #[test]
-fn a_prefix_is_written_as_it_was_read() {
+fn prefix_round_trip() {
     for text in [
         "0.0.0.0/0",
         "198.51.100.0/24",
@@ -71,7 +71,7 @@ fn a_prefix_is_written_as_it_was_read() {
 }
 
 #[test]
-fn a_prefix_has_no_bits_behind_it_nor_more_than_its_family() {
+fn invalid_prefixes_refused() {
     for (ip, bits) in [
         ("198.51.100.1", 24),
         ("198.51.100.0", 33),
@@ -83,7 +83,7 @@ fn a_prefix_has_no_bits_behind_it_nor_more_than_its_family() {
 }
 
 #[test]
-fn a_prefix_holds_its_first_and_last_address_and_no_neighbour() {
+fn prefix_bounds() {
     let prefix = prefix("198.51.100.0/24");
     let holds = |ip: &str| prefix.contains(flow("[::1]:1", &format!("{ip}:1")).addresses().1);
     assert!(holds("198.51.100.0") && holds("198.51.100.255"));
@@ -91,7 +91,7 @@ fn a_prefix_holds_its_first_and_last_address_and_no_neighbour() {
 }
 
 #[test]
-fn prefixes_of_one_family_never_match_the_other() {
+fn families_never_mix() {
     // All but the first hold the v4-mapped addresses, as numbers.
     for v6 in ["2000::/3", "::/0", "::/80", "::fffe:0:0/95"] {
         for matches in [matching(&[v6], &[], &[]), matching(&[], &[v6], &[])] {
@@ -105,7 +105,7 @@ fn prefixes_of_one_family_never_match_the_other() {
 }
 
 #[test]
-fn families_that_contradict_each_other_never_match() {
+fn contradicting_families_never_match() {
     let policy = policy(&[
         matching(&["::/0"], &["0.0.0.0/0"], &[]),
         matching(&["0.0.0.0/0"], &["::/0"], &[]),
@@ -115,14 +115,14 @@ fn families_that_contradict_each_other_never_match() {
 }
 
 #[test]
-fn an_empty_list_matches_both_families() {
+fn empty_list_matches_both() {
     let policy = policy(&[matching(&[], &[], &[])]);
     assert_eq!(policy.classify(&flow_v4()), Some(0));
     assert_eq!(policy.classify(&flow_v6()), Some(0));
 }
 
 #[test]
-fn nothing_matches_without_a_rule_for_it() {
+fn no_rule_no_match() {
     assert_eq!(policy(&[]).classify(&flow_v4()), None);
     let policy = policy(&[
         matching(&["203.0.113.0/24"], &[], &[]),
@@ -133,7 +133,7 @@ fn nothing_matches_without_a_rule_for_it() {
 }
 
 #[test]
-fn the_longest_destination_wins_whatever_else_matches() {
+fn longest_destination_wins() {
     let policy = policy(&[
         matching(&["198.51.100.0/24"], &["192.0.2.1/32"], &[80..=80]),
         matching(&["203.0.113.0/24", "198.51.100.0/25"], &[], &[]),
@@ -234,8 +234,9 @@ fn some_match(rng: &mut Rng) -> Match {
     }
 }
 
+// promise: R1
 #[test]
-fn every_policy_agrees_with_its_combinations() {
+fn policies_agree_with_combinations() {
     let mut matched = 0;
     simulate(3000, |mut rng| {
         let count = rng.below(6);
@@ -250,8 +251,9 @@ fn every_policy_agrees_with_its_combinations() {
 }
 
 /// RFC 5382 REQ-5: an established connection is not given up within 2 hours and 4 minutes.
+// promise: I9
 #[test]
-fn no_default_gives_a_silent_connection_up_sooner_than_a_nat_may() {
+fn default_timeouts_respect_nat() {
     let least = Duration::from_mins(124);
     let timeouts = Timeouts::default();
     for bound in [timeouts.idle, timeouts.client_fin, timeouts.server_fin] {

@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use crate::moment::Moment;
+use crate::compact_instant::CompactInstant;
 use crate::outcome::Outcome;
 use crate::side::Side;
 
@@ -18,7 +18,7 @@ pub(super) struct Failure {
     /// Bytes of it that the other side has acknowledged, once that was asked.
     acknowledged: Option<u64>,
     /// When those became more, in the worker's time.
-    progress: Option<Moment>,
+    progress: Option<CompactInstant>,
 }
 
 impl Failure {

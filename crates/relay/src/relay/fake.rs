@@ -51,8 +51,8 @@ pub(super) struct Stream {
     pub(super) read: usize,
     pub(super) eof: bool,
     /// The relay was told that the connection died, and by a read.
-    told_death: bool,
-    told_reader: bool,
+    reported_death: bool,
+    readers_learn: bool,
     /// Size of the send buffer, what the relay put in, what left it.
     pub(super) room: usize,
     pub(super) written: usize,
@@ -65,7 +65,7 @@ pub(super) struct Stream {
     /// The error to report, once.
     pub(super) error: Option<ErrorKind>,
     /// A writer was refused and waits for room.
-    starved: bool,
+    out_of_files: bool,
     /// An event waits to be taken.
     event: bool,
     /// What was written last waits for what was said to follow.
@@ -82,8 +82,8 @@ impl Stream {
             urgent: None,
             read: 0,
             eof: false,
-            told_death: false,
-            told_reader: false,
+            reported_death: false,
+            readers_learn: false,
             room,
             written: 0,
             acknowledged: 0,
@@ -91,7 +91,7 @@ impl Stream {
             died: None,
             dies_at: None,
             error: None,
-            starved: false,
+            out_of_files: false,
             event: true,
             waiting: false,
             told: Ready::default(),
@@ -123,14 +123,14 @@ impl Stream {
 
     fn sample(&mut self) -> Ready {
         let writable = self.died.is_some() || self.fin_sent || self.roomy();
-        self.starved |= !writable;
+        self.out_of_files |= !writable;
         Ready {
             readable: self.unread() > 0 || self.fin || self.died.is_some(),
             writable,
             failed: self.died.is_some() || (self.fin && self.fin_sent),
             urgent: self.urgent.is_some(),
             ending: self.fin || self.died.is_some(),
-            exact: true,
+            edge_triggered: true,
         }
     }
 
@@ -158,7 +158,7 @@ impl Stream {
             return Err(error.into());
         }
         if self.free() == 0 {
-            self.starved = true;
+            self.out_of_files = true;
             return Err(ErrorKind::WouldBlock.into());
         }
         Ok(self.free())
@@ -196,7 +196,7 @@ pub(super) struct Kernel {
     /// Calls that read or wrote.
     pub(super) calls: usize,
     /// The side whose death the relay was told of first.
-    pub(super) fault: Option<Side>,
+    pub(super) failure: Option<Side>,
 }
 
 impl Kernel {
@@ -212,7 +212,7 @@ impl Kernel {
             spliced: 0,
             whims: None,
             calls: 0,
-            fault: None,
+            failure: None,
         }
     }
 
@@ -260,8 +260,8 @@ impl Kernel {
     pub(super) fn acknowledge(&mut self, side: Side, bytes: usize) {
         let stream = &mut self.streams[side];
         stream.acknowledged += bytes.min(stream.unacknowledged());
-        if stream.starved && stream.roomy() {
-            stream.starved = false;
+        if stream.out_of_files && stream.roomy() {
+            stream.out_of_files = false;
             stream.event = true;
         }
     }
@@ -291,7 +291,7 @@ impl Kernel {
         told.failed |= ready.failed;
         told.urgent |= ready.urgent;
         told.ending |= ready.ending;
-        told.exact |= ready.exact;
+        told.edge_triggered |= ready.edge_triggered;
     }
 
     /// Bytes read from `side` and not written to the other.
@@ -333,17 +333,17 @@ impl Kernel {
     /// The relay is about to write to `side`.
     fn check_alive(&mut self, side: Side) {
         self.calls += 1;
-        let told = self.streams[side].told_death;
+        let told = self.streams[side].reported_death;
         assert!(!told, "the relay writes to a side that failed");
     }
 
-    fn note_fault<T>(&mut self, side: Side, result: io::Result<T>) -> io::Result<T> {
-        let fault = |error: &io::Error| error.kind() != ErrorKind::WouldBlock;
-        if result.as_ref().is_err_and(fault) {
-            self.streams[side].told_death = true;
+    fn note_failure<T>(&mut self, side: Side, result: io::Result<T>) -> io::Result<T> {
+        let failure = |error: &io::Error| error.kind() != ErrorKind::WouldBlock;
+        if result.as_ref().is_err_and(failure) {
+            self.streams[side].reported_death = true;
             // Whoever is told knows that there is an end to be read.
             self.streams[side].told.readable = true;
-            self.fault.get_or_insert(side);
+            self.failure.get_or_insert(side);
         }
         result
     }
@@ -351,16 +351,19 @@ impl Kernel {
     /// Takes bytes off `side`, at most `limit`.
     fn take(&mut self, side: Side, limit: usize) -> io::Result<&'static [u8]> {
         self.calls += 1;
-        assert!(!self.streams[side].told_reader, "it reads on after a fault");
-        assert!(!self.streams[!side].told_death, "it reads for nobody");
+        assert!(
+            !self.streams[side].readers_learn,
+            "it reads on after a fault"
+        );
+        assert!(!self.streams[!side].reported_death, "it reads for nobody");
         assert_eq!(self.held(side), 0, "it reads while it holds bytes");
         let stream = &mut self.streams[side];
         assert!(!stream.eof, "it reads past the end");
         assert!(stream.told.readable, "it tries again for no reason");
         let readable = stream.readable();
         stream.told.readable = readable.is_ok();
-        let readable = self.note_fault(side, readable);
-        self.streams[side].told_reader = self.streams[side].told_death && readable.is_err();
+        let readable = self.note_failure(side, readable);
+        self.streams[side].readers_learn = self.streams[side].reported_death && readable.is_err();
         let readable = readable?;
         let stream = &self.streams[side];
         let calm = match stream.urgent {
@@ -387,7 +390,7 @@ impl Kernel {
             return if alive {
                 Ok(0)
             } else {
-                self.note_fault(side, writable)
+                self.note_failure(side, writable)
             };
         }
         let writable = self.run_short(side, writable);
@@ -395,7 +398,7 @@ impl Kernel {
         assert!(stream.told.writable, "it tries again for no reason");
         stream.told.writable = writable.is_ok();
         let most = stream.dies_at.map_or(usize::MAX, |at| at - stream.written);
-        let writable = self.note_fault(side, writable)?;
+        let writable = self.note_failure(side, writable)?;
         let taken = self.part(writable.min(bytes.len()).min(most));
         let stream = &mut self.streams[side];
         stream.waiting = false;
@@ -412,7 +415,7 @@ impl Kernel {
     fn run_short(&mut self, side: Side, writable: io::Result<usize>) -> io::Result<usize> {
         let short = self.whims.as_mut().is_some_and(|rng| rng.once_in(16));
         if short && writable.is_ok() {
-            self.streams[side].starved = true;
+            self.streams[side].out_of_files = true;
             return Err(ErrorKind::WouldBlock.into());
         }
         writable
@@ -451,7 +454,7 @@ impl Io for Kernel {
         self.scratch[from..to].to_vec()
     }
 
-    fn write_kept(&mut self, side: Side, kept: &Vec<u8>, from: usize) -> io::Result<usize> {
+    fn write_held(&mut self, side: Side, kept: &Vec<u8>, from: usize) -> io::Result<usize> {
         self.put(side, &kept[from..])
     }
 
@@ -506,7 +509,7 @@ impl Io for Kernel {
         assert!(!stream.fin_sent, "FIN is sent twice");
         stream.waiting = false;
         if stream.died.is_some() {
-            return self.note_fault(side, Err(ErrorKind::NotConnected.into()));
+            return self.note_failure(side, Err(ErrorKind::NotConnected.into()));
         }
         stream.fin_sent = true;
         Ok(())

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::fake::{Kernel, PIPE_BYTES, Pipe, SCRATCH_BYTES};
-use super::{Bounds, LINGER_MS, Ready, Relay, TURN_BYTES, Verdict};
+use super::{Bounds, LINGER_MS, Progress, Ready, Relay, TURN_BYTES};
 use crate::outcome::Outcome;
 use crate::rng::{Rng, simulate};
 use crate::side::Side::{self, Downstream, Upstream};
@@ -31,7 +31,7 @@ struct Shape {
     rooms: &'static [usize],
     pipes: &'static [usize],
     /// Whether connections may die, and the relay be killed.
-    faults: bool,
+    health: bool,
 }
 
 impl Shape {
@@ -41,7 +41,7 @@ impl Shape {
             window: rng.pick(&[1, 50, 1000, 20_000]),
             rooms: &[1, 9, 200, 5000, 100_000],
             pipes: &[40, 300, 4096, 65_536],
-            faults: !rng.once_in(3),
+            health: !rng.once_in(3),
         }
     }
 
@@ -52,7 +52,7 @@ impl Shape {
             window: 12 << 20,
             rooms: &[50_000, 1 << 20, 16 << 20],
             pipes: &[65_536, PIPE_BYTES],
-            faults: rng.once_in(4),
+            health: rng.once_in(4),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Schedule {
             24 => self.peer_closes(side),
             25..=26 => self.wait(),
             27 => self.kernel.pipes_max = self.rng.below(3),
-            28 if self.shape.faults => self.misfortune(side),
+            28 if self.shape.health => self.misfortune(side),
             29 => self.settle(),
             _ if self.again || self.lingers => self.advance(),
             _ => {}
@@ -232,7 +232,7 @@ impl Schedule {
             failed: self.rng.once_in(2),
             urgent: false,
             ending: false,
-            exact: false,
+            edge_triggered: false,
         };
         self.kernel.expect(side, ready);
         self.relay.note(side, ready);
@@ -262,7 +262,7 @@ impl Schedule {
 
     fn wait(&mut self) {
         let millis = match self.rng.below(8) {
-            0 if self.kernel.fault.is_some() => self.rng.below(40_000),
+            0 if self.kernel.failure.is_some() => self.rng.below(40_000),
             0 => self.rng.below(150),
             _ => self.rng.below(10),
         };
@@ -272,7 +272,7 @@ impl Schedule {
         let outcome = self.relay.on_time(self.now, &self.bounds);
         assert_eq!(outcome.is_some(), due);
         match outcome {
-            Some(outcome) if self.kernel.fault.is_some() => self.check_cause(outcome),
+            Some(outcome) if self.kernel.failure.is_some() => self.check_cause(outcome),
             _ => assert_eq!(outcome, due.then_some(called)),
         }
         // The worker looks only now and then.
@@ -285,7 +285,7 @@ impl Schedule {
     fn patience(&self) -> (Duration, Outcome) {
         let fins = Side::BOTH.map(|side| self.kernel.streams[side].eof);
         let (millis, called) = match fins {
-            _ if self.kernel.fault.is_some() => (LINGER_MS, Outcome::Internal),
+            _ if self.kernel.failure.is_some() => (LINGER_MS, Outcome::Internal),
             [true, false] => (self.bounds.client_fin_ms, Outcome::ClientFinTimeout),
             [false, true] => (self.bounds.server_fin_ms, Outcome::ServerFinTimeout),
             _ => (self.bounds.idle_ms, Outcome::IdleTimeout),
@@ -298,7 +298,7 @@ impl Schedule {
             let stream = &self.kernel.streams[side];
             (stream.written, stream.eof)
         });
-        (moved, self.kernel.fault.is_some())
+        (moved, self.kernel.failure.is_some())
     }
 
     /// Gives the relay a turn and checks what it did.
@@ -307,13 +307,13 @@ impl Schedule {
             self.kernel.spoil_scratch();
         }
         let before = self.progress();
-        let verdict = self.relay.advance(&mut self.kernel, self.now);
+        let step = self.relay.advance(&mut self.kernel, self.now);
         let after = self.progress();
-        let late = self.kernel.fault.is_some() && self.relay.active() == self.now;
+        let late = self.kernel.failure.is_some() && self.relay.active() == self.now;
         if before != after || late {
             self.active = self.now;
         }
-        self.again = verdict == Verdict::Again;
+        self.again = step == Progress::Again;
         let turn = usize::try_from(TURN_BYTES).unwrap();
         let moved = [0, 1].map(|at| after.0[at].0 - before.0[at].0);
         assert!(moved.iter().all(|bytes| *bytes < turn + PIPE_BYTES));
@@ -323,13 +323,13 @@ impl Schedule {
             let used_up = moved.iter().any(|bytes| *bytes >= turn);
             assert!(used_up || failed, "not used up");
         }
-        if let Verdict::Done(outcome) = verdict {
+        if let Progress::Done(outcome) = step {
             self.outcome = Some(outcome);
             self.check_cause(outcome);
             self.check_last_words();
         }
-        self.lingers = verdict == Verdict::Linger;
-        if matches!(verdict, Verdict::Blocked | Verdict::Linger) {
+        self.lingers = step == Progress::Linger;
+        if matches!(step, Progress::Blocked | Progress::Linger) {
             let forgotten = |side: &Side| self.kernel.waits(*side) && self.kernel.held(!*side) == 0;
             assert!(!Side::BOTH.iter().any(forgotten), "bytes wait for nothing");
         }
@@ -379,7 +379,7 @@ impl Schedule {
 
     /// Whoever is left has all that the side at fault had sent.
     fn check_last_words(&self) {
-        let Some(side) = self.kernel.fault else {
+        let Some(side) = self.kernel.failure else {
             return;
         };
         let (from, to) = (&self.kernel.streams[side], &self.kernel.streams[!side]);
@@ -420,8 +420,11 @@ impl Schedule {
 
     /// Nothing that could be done is left undone.
     fn check_rest(&self) {
-        let fault = self.kernel.fault;
-        for side in Side::BOTH.into_iter().filter(|side| fault != Some(!*side)) {
+        let failure = self.kernel.failure;
+        for side in Side::BOTH
+            .into_iter()
+            .filter(|side| failure != Some(!*side))
+        {
             let (from, to) = (&self.kernel.streams[side], &self.kernel.streams[!side]);
             if self.kernel.held(side) > 0 {
                 assert!(!to.roomy(), "bytes are held although there is room");
@@ -465,8 +468,9 @@ impl Schedule {
     }
 }
 
+// promise: I1, I8
 #[test]
-fn every_short_schedule_keeps_the_promises() {
+fn short_schedules() {
     let mut tally = Tally::default();
     simulate(SHORT_SCHEDULES, |mut rng| {
         let shape = Shape::short(&mut rng);
@@ -490,8 +494,9 @@ fn every_short_schedule_keeps_the_promises() {
     assert!(tally.spliced > 1 << 20, "{} bytes spliced", tally.spliced);
 }
 
+// promise: I1
 #[test]
-fn every_long_schedule_keeps_the_promises() {
+fn long_schedules() {
     let mut tally = Tally::default();
     simulate(LONG_SCHEDULES, |mut rng| {
         let shape = Shape::long(&mut rng);

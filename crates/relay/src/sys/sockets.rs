@@ -47,7 +47,7 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
 /// Opens a listener on `address` for those who name the destination themselves.
 /// Several may share the address: the kernel spreads connections over them.
 /// A request in a SYN (TCP Fast Open, RFC 7413) is there before the handshake
-/// is complete; no cookie is asked for, since a request has a seal or waits.
+/// is complete; no cookie is asked for, since a request has an authentication tag or waits.
 ///
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.

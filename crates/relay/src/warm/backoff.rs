@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_doubles_up_to_its_bound() {
+    fn wait_doubles_to_bound() {
         let mut backoff = Backoff::new(1);
         let mut now = Duration::from_secs(1);
         for longest in [250, 500, 1000, 2000, 4000, 5000, 5000] {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn many_failures_at_once_are_one() {
+    fn simultaneous_failures_count_once() {
         let mut backoff = Backoff::new(1);
         let now = Duration::from_secs(1);
         backoff.on_failure(now);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_ends_the_wait_and_time_makes_good() {
+    fn success_ends_wait() {
         let mut backoff = Backoff::new(1);
         let now = Duration::from_secs(1);
         backoff.on_failure(now);

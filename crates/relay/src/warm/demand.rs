@@ -155,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_for_is_nothing_wanted() {
+    fn no_demand_no_hops() {
         assert_eq!(Demand::new(SECOND).wanted(SECOND * 100), 0);
     }
 
     #[test]
-    fn a_burst_is_followed_at_once_and_forgotten_slowly() {
+    fn burst_rises_and_decays() {
         let mut demand = with_replace(200);
         for _ in 0..50 {
             demand.on_flow(SECOND);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn fifty_at_once_are_served_after_a_load_of_fifty_a_second() {
+    fn steady_load_covers_burst() {
         let mut demand = with_replace(100);
         let now = steady(&mut demand, SECOND, 50, 20);
         let wanted = demand.wanted(now);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flow_wants_one_hop_for_a_while() {
+    fn one_flow_one_hop() {
         let mut demand = with_replace(100);
         demand.on_flow(SECOND);
         assert_eq!(demand.wanted(SECOND), 1);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_stands_still_or_goes_back_does_no_harm() {
+    fn clock_steps_are_harmless() {
         let mut demand = with_replace(0);
         for _ in 0..100_000 {
             demand.on_flow(SECOND);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use posthaste_wire::Progress;
+use posthaste_wire::auth::Nonce;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::{CHALLENGE_BYTES, Dialer, Dialing, FromAcceptor, HandshakeError};
-use posthaste_wire::seal::Nonce;
 
 use crate::chain::Peer;
 use crate::sys;
@@ -19,7 +19,7 @@ use super::socket::{read, write};
 
 /// What the kernel's handshake may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What the peer may take to prove itself after that.
+/// What the peer may take to be validated after that.
 const CHALLENGE_MAX: Duration = Duration::from_secs(5);
 
 /// Why a dial came to nothing.
@@ -88,7 +88,7 @@ enum Step {
     /// The hello cannot be written yet: `connect()` is under way.
     Connecting(Dialing),
     /// The challenge is awaited.
-    Greeting(Dialing, usize),
+    PendingRequest(Dialing, usize),
     /// It is over, but for so much of the response.
     Responding(Dialer, Vec<u8>),
 }
@@ -163,7 +163,7 @@ impl Dial {
             Step::Connecting(dialing) => match write(&socket, dialing.hello()) {
                 Ok(sent) => Self {
                     socket,
-                    step: Step::Greeting(dialing, sent),
+                    step: Step::PendingRequest(dialing, sent),
                     deadline: now + CHALLENGE_MAX,
                 }
                 .advance(now),
@@ -176,14 +176,16 @@ impl Dial {
                 })),
                 Err(error) => Err(DialError::Connect(error.into())),
             },
-            Step::Greeting(dialing, sent) => greet(socket, dialing, sent, deadline, late),
+            Step::PendingRequest(dialing, sent) => {
+                receive_request(socket, dialing, sent, deadline, late)
+            }
             Step::Responding(dialer, rest) => respond(socket, dialer, rest, deadline, late),
         }
     }
 }
 
 /// Sends what is left of the hello and reads the challenge.
-fn greet(
+fn receive_request(
     socket: OwnedFd,
     mut dialing: Dialing,
     mut sent: usize,
@@ -210,7 +212,7 @@ fn greet(
         Progress::NeedMore(_) if late => Err(DialError::HelloTimeout),
         Progress::NeedMore(_) => Ok(Dialed::Not(Dial {
             socket,
-            step: Step::Greeting(dialing, sent),
+            step: Step::PendingRequest(dialing, sent),
             deadline,
         })),
     }
@@ -264,12 +266,12 @@ impl Ready {
                 Err(Errno::EAGAIN) => return Ok(ping),
                 Err(_) => return Err(End::Broken),
             };
-            self.hear(rest, &mut ping).ok_or(End::Broken)?;
+            self.receive(rest, &mut ping).ok_or(End::Broken)?;
         }
     }
 
     /// `None` when the peer said what it may not say.
-    fn hear(&mut self, mut bytes: &[u8], ping: &mut Option<u32>) -> Option<()> {
+    fn receive(&mut self, mut bytes: &[u8], ping: &mut Option<u32>) -> Option<()> {
         while !bytes.is_empty() {
             match self.dialer.feed(bytes).ok()? {
                 Progress::NeedMore(_) => break,

@@ -56,7 +56,7 @@ impl Neighbour {
         Self {
             pool: Pool::new(peer.pool, seed, now),
             peer: peer.clone(),
-            path: Path::new(peer.rate_assumed()),
+            path: Path::new(peer.initial_bandwidth()),
             round: None,
             due: Some(now),
             totals: HopTotals::default(),

@@ -5,7 +5,7 @@
 //! A hop knows nothing of the way when its flow comes: nothing has gone over it.
 //! Flows that have ended know better. The rate of the best of late is remembered
 //! (temporal sharing, §6) and doubted more and more as it ages, until the way is
-//! taken to bear what it was taken to bear at first: [`RATE_ASSUMED`]. A flow with
+//! taken to bear what it was taken to bear at first: [`INITIAL_BANDWIDTH`]. A flow with
 //! less to send, or with a part of the way, does not show that it bears less; one
 //! that lost segments does.
 //!
@@ -20,7 +20,7 @@ use crate::sys::TcpInfo;
 
 /// What a way between two nodes is taken to bear while nobody knows, in bytes per
 /// second: 100 Mbit/s. Plans reckon with the same.
-pub const RATE_ASSUMED: u32 = 12_500_000;
+pub const INITIAL_BANDWIDTH: u32 = 12_500_000;
 /// What every flow may send without regard to others that start: as much as servers
 /// that are known to be in a hurry send in one window, 32 segments.
 pub(crate) const FREE_BYTES: u64 = 32 * 1448;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_taken_to_bear_what_is_assumed_and_then_what_was_shown() {
+    fn initial_then_measured_bandwidth() {
         let mut path = path();
         assert_eq!(path.rate(NOW), 1_000_000);
         assert_eq!(path.first_pace(ROUND, NOW), Some(1_200_000));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_assumed_nothing_is_paced_until_a_flow_has_ended() {
+    fn no_pacing_before_measurement() {
         let mut path = Path::new(0);
         assert_eq!((path.rate(NOW), path.first_pace(ROUND, NOW)), (0, None));
         path.learn(&flow(10_000_000), NOW);
@@ -230,8 +230,9 @@ mod tests {
         assert_eq!(path.first_pace(ROUND, after(60)), None);
     }
 
+    // promise: B16
     #[test]
-    fn what_is_old_is_worth_less_and_then_nothing() {
+    fn old_estimates_decay() {
         let mut path = path();
         path.learn(&flow(9_000_000), NOW);
         assert_eq!(path.rate(after(10)), 5_000_000);
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_had_little_to_say_changes_nothing() {
+    fn short_flow_changes_nothing() {
         let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let short = TcpInfo {
@@ -255,8 +256,9 @@ mod tests {
         assert_eq!(path.rate(NOW), 10_000_000);
     }
 
+    // promise: B16
     #[test]
-    fn a_window_bounds_what_was_shown() {
+    fn window_bounds_estimate() {
         let mut path = path();
         let cut = TcpInfo {
             cwnd_segments: 200,
@@ -266,8 +268,9 @@ mod tests {
         assert_eq!(path.rate(NOW), 4_000_000);
     }
 
+    // promise: B16
     #[test]
-    fn a_loss_cuts_it_as_the_congestion_control_has_cut_the_window() {
+    fn loss_cuts_estimate() {
         let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let lossy = TcpInfo {
@@ -279,8 +282,9 @@ mod tests {
         assert_eq!(path.rate(NOW), 7_000_000);
     }
 
+    // promise: B16
     #[test]
-    fn a_loss_halves_it_at_the_most_and_once_in_a_round_trip() {
+    fn one_cut_per_round_trip() {
         let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let lossy = TcpInfo {
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_repeated_needlessly_is_no_loss() {
+    fn spurious_retransmission_no_loss() {
         let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let needless = TcpInfo {
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_lost_segments_and_was_faster_raises_it() {
+    fn faster_lossy_flow_raises() {
         let mut path = path();
         let lossy = TcpInfo {
             retransmitted_segments: 7,
@@ -329,8 +333,9 @@ mod tests {
         assert_eq!(path.rate(NOW), 3_000_000);
     }
 
+    // promise: B16
     #[test]
-    fn flows_that_start_together_share_for_as_long_as_it_takes_them_to_double() {
+    fn simultaneous_flows_share() {
         let mut path = path();
         path.learn(&flow(10_000_000), NOW);
         let alone = path.share(ROUND, NOW);
@@ -349,8 +354,8 @@ mod tests {
     }
 
     #[test]
-    fn a_way_so_short_that_the_kernels_window_does_is_not_paced() {
-        let path = Path::new(RATE_ASSUMED);
+    fn short_path_not_paced() {
+        let path = Path::new(INITIAL_BANDWIDTH);
         assert_eq!(path.first_pace(Some(Duration::from_millis(1)), NOW), None);
         let pace = path.first_pace(Some(Duration::from_millis(2)), NOW);
         assert_eq!(pace, Some(15_000_000));
@@ -358,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_of_a_socket_that_knows_none_is_not_believed() {
+    fn unknown_rtt_ignored() {
         let mut path = path();
         for min_rtt_us in [0, u32::MAX] {
             let info = TcpInfo {

@@ -3,7 +3,7 @@
 //! which are to be pinged or closed, and whether the peer is there at all.
 //!
 //! No I/O and no clock: it is told what happened and when, and asked for its
-//! next [`Order`]. What always holds:
+//! next [`Action`]. What always holds:
 //!
 //! * No more than `max` hops wait or are dialed.
 //! * A hop has no second ping before the pong.
@@ -48,7 +48,7 @@ const DIALS_BASE: usize = 16;
 
 /// What the owner of the sockets is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum Action {
     /// Ask the hop whether it lives.
     Ping(u64),
     /// Close the hop: it is dead.
@@ -97,16 +97,16 @@ struct Resting {
     /// When it was dialed successfully.
     since: Duration,
     /// When the peer last said something over it.
-    heard: Duration,
+    received: Duration,
 }
 
 /// A hop that has a ping unanswered.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct ConnectRequest {
     hop: u64,
     since: Duration,
     at: Duration,
-    suspect: bool,
+    record_failure: bool,
 }
 
 /// The warm hops to one peer. Hops go by the owner's numbers.
@@ -119,15 +119,15 @@ pub(super) struct Pool {
     /// By when they were heard of, the latest at the back: it is taken first.
     resting: VecDeque<Resting>,
     /// To be asked at once.
-    suspects: VecDeque<Resting>,
+    failed_destinations: VecDeque<Resting>,
     /// By when they were asked, the earliest at the front.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<ConnectRequest>,
     /// And when each was begun, the earliest at the front.
     dialing: VecDeque<(u64, Duration)>,
     /// The last flow.
     asked_for: Option<Duration>,
     /// The last word of the peer, over any hop.
-    heard: Duration,
+    received: Duration,
     rtt: Option<Duration>,
     /// Since when there have been more than are wanted.
     surplus: Option<Duration>,
@@ -145,11 +145,11 @@ impl Pool {
             backoff: Backoff::new(seed),
             health: Health::Up,
             resting: VecDeque::new(),
-            suspects: VecDeque::new(),
+            failed_destinations: VecDeque::new(),
             asked: VecDeque::new(),
             dialing: VecDeque::new(),
             asked_for: None,
-            heard: Duration::ZERO,
+            received: Duration::ZERO,
             rtt: None,
             surplus: None,
             seen: now,
@@ -174,7 +174,7 @@ impl Pool {
         if let Some(resting) = self.resting.pop_back() {
             return Some(resting.hop);
         }
-        let trusted = self.asked.iter().rposition(|asked| !asked.suspect)?;
+        let trusted = self.asked.iter().rposition(|asked| !asked.record_failure)?;
         Some(self.asked.remove(trusted)?.hop)
     }
 
@@ -189,13 +189,13 @@ impl Pool {
             self.demand.on_replaced(now.saturating_sub(began));
         }
         self.rtt = Some(rtt);
-        self.heard = now;
+        self.received = now;
         self.health = Health::Up;
         self.backoff.on_success(now);
         self.resting.push_back(Resting {
             hop,
             since: now,
-            heard: now,
+            received: now,
         });
     }
 
@@ -206,7 +206,7 @@ impl Pool {
         match failure {
             Failure::Refusal => self.lose(Health::Refusing),
             // One that is heard of is there; the dial was unlucky.
-            Failure::Silence if self.health == Health::Up && self.heard <= began => {
+            Failure::Silence if self.health == Health::Up && self.received <= began => {
                 self.lose(Health::Silent);
             }
             Failure::Silence | Failure::Means => {}
@@ -222,10 +222,10 @@ impl Pool {
             self.resting.push_back(Resting {
                 hop,
                 since: asked.since,
-                heard: now,
+                received: now,
             });
         }
-        self.heard = now;
+        self.received = now;
         if self.health == Health::Silent {
             self.health = Health::Up;
         }
@@ -238,13 +238,13 @@ impl Pool {
             self.backoff.on_failure(now);
             self.lose(Health::Refusing);
         } else if end == End::Broken {
-            self.suspect_all();
+            self.check_all();
         }
     }
 
     /// How many hops wait.
     pub(super) fn waiting(&self) -> usize {
-        self.resting.len() + self.suspects.len() + self.asked.len()
+        self.resting.len() + self.failed_destinations.len() + self.asked.len()
     }
 
     /// How many are being dialed.
@@ -267,8 +267,8 @@ impl Pool {
     }
 
     /// When the peer last said something over a hop that waited.
-    pub(super) fn heard(&self) -> Duration {
-        self.heard
+    pub(super) fn received(&self) -> Duration {
+        self.received
     }
 
     /// The round trip time to the peer, once known.
@@ -283,7 +283,7 @@ impl Pool {
 
     /// Takes a hop off whichever list it is on; when it was dialed.
     fn remove(&mut self, hop: u64) -> Option<Duration> {
-        for list in [&mut self.resting, &mut self.suspects] {
+        for list in [&mut self.resting, &mut self.failed_destinations] {
             if let Some(at) = list.iter().position(|resting| resting.hop == hop) {
                 return Some(list.remove(at)?.since);
             }
@@ -294,14 +294,14 @@ impl Pool {
 
     fn lose(&mut self, health: Health) {
         self.health = health;
-        self.suspect_all();
+        self.check_all();
     }
 
     /// Something was wrong with a hop: who knows about the others.
-    pub(super) fn suspect_all(&mut self) {
-        self.suspects.append(&mut self.resting);
+    pub(super) fn check_all(&mut self) {
+        self.failed_destinations.append(&mut self.resting);
         for asked in &mut self.asked {
-            asked.suspect = true;
+            asked.record_failure = true;
         }
     }
 }

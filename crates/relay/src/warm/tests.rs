@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
 use posthaste_wire::Progress;
+use posthaste_wire::auth::{Key, Nonce};
 use posthaste_wire::convert::Connect;
 use posthaste_wire::header::{ChainHeader, Endpoint};
 use posthaste_wire::hop::{Accepting, Acceptor, FromAcceptor, FromDialer, HELLO_BYTES, Reply};
-use posthaste_wire::seal::{Key, Nonce};
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::chain::{Carrier, PoolLimits};
+use crate::chain::{Encapsulation, PoolLimits};
 use crate::policy::SideOptions;
 
 /// How long anything may take on a slow machine.
@@ -37,7 +37,7 @@ enum Manner {
     /// It accepts, and says nothing.
     Silent,
     /// It does not know the key.
-    Stranger,
+    Unauthorized,
     /// It says more than it is asked.
     Talks,
     /// It takes hops and never says anything more.
@@ -117,7 +117,7 @@ fn serve(mut stream: TcpStream, manner: Manner, pings: &AtomicUsize) {
 
 fn converse(stream: &mut TcpStream, manner: Manner, pings: &AtomicUsize) -> std::io::Result<()> {
     let mut accepting = Accepting::new(node(2), Nonce(sys::random()));
-    let known = Key::new([if manner == Manner::Stranger { 9 } else { 7 }; 32]);
+    let known = Key::new([if manner == Manner::Unauthorized { 9 } else { 7 }; 32]);
     let hello = receive::<HELLO_BYTES>(stream)?;
     let mut challenged = done(accepting.feed(&hello, |_, _| Some(known)).unwrap());
     stream.write_all(challenged.challenge())?;
@@ -137,7 +137,7 @@ fn converse(stream: &mut TcpStream, manner: Manner, pings: &AtomicUsize) -> std:
                     stream.write_all(&hop::pong(number))?;
                 }
                 FromDialer::Open(_) => break,
-                FromDialer::Proved => panic!("nobody is to be proved"),
+                FromDialer::Validated => panic!("nobody is to be proved"),
             },
         }
     }
@@ -170,8 +170,8 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
         address,
         key: Some(Key::new([7; 32])),
         key_id: 3,
-        carrier: Carrier::Convert,
-        calls_from: Vec::new(),
+        encapsulation: Encapsulation::Stream,
+        source_addresses: Vec::new(),
         pool: PoolLimits { min, max },
         socket: SideOptions::default(),
     }
@@ -275,7 +275,7 @@ fn stream(socket: OwnedFd) -> TcpStream {
 }
 
 #[test]
-fn a_hop_becomes_ready_and_carries_a_flow() {
+fn ready_hop_carries_flow() {
     for ipv6 in [false, true] {
         let node = Node::new(ipv6, Manner::Proper);
         let mut worker = Worker::new(&[peer(node.address, 2, 8)]);
@@ -292,8 +292,9 @@ fn a_hop_becomes_ready_and_carries_a_flow() {
     }
 }
 
+// promise: B13
 #[test]
-fn a_burst_is_served_warm_the_second_time() {
+fn second_burst_served_warm() {
     let node = Node::new(false, Manner::Proper);
     let mut worker = Worker::new(&[peer(node.address, 0, 100)]);
     let burst = |worker: &mut Worker| (0..50).filter_map(|_| worker.take()).count();
@@ -302,8 +303,9 @@ fn a_burst_is_served_warm_the_second_time() {
     assert_eq!(burst(&mut worker), 50);
 }
 
+// promise: B13
 #[test]
-fn no_more_are_opened_than_allowed() {
+fn hops_within_limit() {
     let node = Node::new(false, Manner::Proper);
     let mut worker = Worker::new(&[peer(node.address, 1, 3)]);
     for _ in 0..20 {
@@ -316,10 +318,11 @@ fn no_more_are_opened_than_allowed() {
     }
 }
 
+// promise: B14
 #[test]
-fn who_is_not_the_peer_never_gets_in() {
+fn impostor_rejected() {
     let mut other = peer((Ipv4Addr::LOCALHOST, 0).into(), 2, 8);
-    for (manner, id) in [(Manner::Stranger, 2), (Manner::Proper, 4)] {
+    for (manner, id) in [(Manner::Unauthorized, 2), (Manner::Proper, 4)] {
         let node_ = Node::new(false, manner);
         other.address = node_.address;
         other.id = node(id);
@@ -335,7 +338,7 @@ fn who_is_not_the_peer_never_gets_in() {
 }
 
 #[test]
-fn an_acceptor_that_speaks_out_of_turn_is_not_kept() {
+fn unexpected_acceptor_dropped() {
     let node = Node::new(false, Manner::Talks);
     let mut worker = Worker::new(&[peer(node.address, 1, 8)]);
     worker.until("that it is noticed", |state| {
@@ -345,7 +348,7 @@ fn an_acceptor_that_speaks_out_of_turn_is_not_kept() {
 }
 
 #[test]
-fn a_silent_acceptor_is_given_up() {
+fn silent_acceptor_given_up() {
     let node = Node::new(false, Manner::Silent);
     let mut worker = Worker::new(&[peer(node.address, 1, 8)]);
     let began = Instant::now();
@@ -358,8 +361,9 @@ fn a_silent_acceptor_is_given_up() {
     });
 }
 
+// promise: B15
 #[test]
-fn a_peer_that_dies_is_down_and_comes_back() {
+fn peer_down_and_back() {
     for ipv6 in [false, true] {
         let node = Node::new(ipv6, Manner::Proper);
         let address = node.address;
@@ -378,7 +382,7 @@ fn a_peer_that_dies_is_down_and_comes_back() {
 }
 
 #[test]
-fn hops_to_a_busy_peer_are_pinged_and_answer() {
+fn hops_pinged_and_answer() {
     for ipv6 in [false, true] {
         let node = Node::new(ipv6, Manner::Proper);
         let mut worker = Worker::new(&[peer(node.address, 3, 8)]);
@@ -391,7 +395,7 @@ fn hops_to_a_busy_peer_are_pinged_and_answer() {
 }
 
 #[test]
-fn a_peer_that_lives_and_does_nothing_is_down() {
+fn hung_peer_is_down() {
     let node = Node::new(false, Manner::Mute);
     let address = node.address;
     let mut worker = Worker::new(&[peer(address, 2, 2)]);
@@ -406,8 +410,9 @@ fn a_peer_that_lives_and_does_nothing_is_down() {
     carry(worker.take().unwrap());
 }
 
+// promise: B14
 #[test]
-fn a_dead_hop_is_not_taken() {
+fn dead_hop_not_taken() {
     let node = Node::new(false, Manner::Proper);
     let mut worker = Worker::new(&[peer(node.address, 3, 3)]);
     worker.until_waiting(3);
@@ -421,7 +426,7 @@ fn a_dead_hop_is_not_taken() {
 }
 
 #[test]
-fn other_peers_keep_the_hops_that_are_still_right() {
+fn reload_keeps_valid_hops() {
     let (first, second) = (
         Node::new(false, Manner::Proper),
         Node::new(true, Manner::Proper),
@@ -454,8 +459,9 @@ fn other_peers_keep_the_hops_that_are_still_right() {
     assert!(worker.take().is_none());
 }
 
+// promise: B16
 #[test]
-fn a_flow_goes_on_at_its_share_for_a_while() {
+fn flow_keeps_its_share() {
     let node = Node::new(false, Manner::Proper);
     let mut worker = Worker::new(&[peer(node.address, 2, 8)]);
     worker.until_waiting(2);
@@ -464,8 +470,8 @@ fn a_flow_goes_on_at_its_share_for_a_while() {
     // Nothing has widened its window.
     assert!(!worker.hops.begin(0, &warm.socket, false, now));
     assert_eq!(sys::pacing(&warm.socket).unwrap(), u64::MAX);
-    let (rate, round) = worker.hops.way(0, now);
-    assert_eq!(rate, path::RATE_ASSUMED);
+    let (rate, round) = worker.hops.next_hop(0, now);
+    assert_eq!(rate, path::INITIAL_BANDWIDTH);
     assert!(round.is_some());
     let alone = worker.hops.share(0, &warm.socket, now).unwrap();
     let pace = sys::pacing(&warm.socket).unwrap();
@@ -483,18 +489,18 @@ fn a_flow_goes_on_at_its_share_for_a_while() {
 }
 
 #[test]
-fn the_round_trip_of_a_flow_that_has_ended_is_known() {
+fn ended_flow_teaches_rtt() {
     let peers = [peer((Ipv4Addr::LOCALHOST, 9).into(), 0, 0)];
     let mut worker = Worker::new(&peers);
     let now = sys::monotonic();
-    assert_eq!(worker.hops.way(0, now).1, None);
+    assert_eq!(worker.hops.next_hop(0, now).1, None);
     let info = |min_rtt_us| TcpInfo {
         min_rtt_us,
         ..TcpInfo::default()
     };
     for measured in [50_000, 0] {
         worker.hops.learn(0, &info(measured), now);
-        let round = worker.hops.way(0, now).1;
+        let round = worker.hops.next_hop(0, now).1;
         assert_eq!(round, Some(Duration::from_millis(50)), "{measured}");
     }
 }

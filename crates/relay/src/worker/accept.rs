@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients that have completed their handshake: the proof that a flow waits for,
+//! Clients that have completed their handshake: the validation that a flow waits for,
 //! or the first that is known of it.
 
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
-use crate::intercept::{Heading, Intercept};
+use crate::intercept::{Direction, Intercept};
 use crate::opening::{OnMeeting, Opening};
 use crate::policy::{AcceptMode, Action};
 use crate::relay::Ready;
@@ -17,7 +17,7 @@ use crate::side::Side;
 use crate::sys;
 
 use super::admit::{client_prefix, one_less};
-use super::entry::{Entry, LocalRule, Owed};
+use super::entry::{DeferredOptions, Entry, LocalRule};
 use super::listeners::Purpose;
 use super::{ACCEPTS_MAX, Worker};
 
@@ -29,7 +29,7 @@ impl<I: Intercept> Worker<I> {
     /// since the answer of a server that is asked before its client is here has to be held.
     pub(super) fn accept(&mut self, number: usize) {
         let mut taken = 0;
-        while taken < ACCEPTS_MAX.max(self.unasked.len()) {
+        while taken < ACCEPTS_MAX.max(self.to_connect.len()) {
             taken += 1;
             let Some((listener, purpose)) = self.listeners.get(number) else {
                 return;
@@ -38,7 +38,7 @@ impl<I: Intercept> Worker<I> {
                 Ok((socket, client, server)) => {
                     self.carry_out();
                     match purpose {
-                        Purpose::Requests(_) => self.greet(client, socket, None),
+                        Purpose::Requests(_) => self.receive_request(client, socket, None),
                         Purpose::Fixed(destination) => {
                             self.serve(Flow::new(client, destination), socket);
                         }
@@ -56,10 +56,10 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn on_accept_error(&mut self, error: &io::Error) {
-        let starved = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+        let out_of_files = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
         if error
             .raw_os_error()
-            .is_some_and(|code| starved.contains(&code))
+            .is_some_and(|code| out_of_files.contains(&code))
         {
             self.starve();
         }
@@ -71,13 +71,17 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
-            if self.listeners.are_asked_at(flow.server()) {
-                return self.greet(flow.client(), socket, None);
+            if self.listeners.are_requested_at(flow.server()) {
+                return self.receive_request(flow.client(), socket, None);
             }
             return self.begin_late(flow, socket);
         };
-        if self.entries.get(key).is_some_and(Entry::is_heralded) {
-            return self.greet_heralded(key, &flow, socket);
+        if self
+            .entries
+            .get(key)
+            .is_some_and(Entry::is_requested_in_syn)
+        {
+            return self.serve_syn_option(key, &flow, socket);
         }
         let now = self.now;
         if self
@@ -93,15 +97,15 @@ impl<I: Intercept> Worker<I> {
         if !entry.rule.inherited {
             // The connection works without, so let it.
             let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
-            entry.owed[Side::Downstream] = Owed::ALL;
+            entry.deferred[Side::Downstream] = DeferredOptions::ALL;
         }
         entry.timers.accept = entry.age(now).into();
         entry.sockets[Side::Downstream] = Some(socket);
-        self.on_proof(key);
+        self.on_validation(key);
     }
 
     /// The client has completed its handshake.
-    pub(super) fn on_proof(&mut self, key: u64) {
+    pub(super) fn on_validation(&mut self, key: u64) {
         self.release(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -112,13 +116,13 @@ impl<I: Intercept> Worker<I> {
         let asked = pending.asked;
         let step = pending.opening.on_accept();
         if std::mem::take(&mut pending.trial) {
-            self.on_proved_trial();
+            self.on_validated_trial();
         }
-        self.prove(key);
+        self.validate(key);
         match step {
-            OnMeeting::Wait(None) if !asked => self.ask_server(key),
+            OnMeeting::Wait(None) if !asked => self.connect_server(key),
             OnMeeting::Wait(frame) => {
-                self.inject(frame.and_then(|f| f.completed()), Heading::In);
+                self.inject(frame.and_then(|f| f.completed()), Direction::In);
                 self.meet_over_hop(key);
             }
             OnMeeting::WaitForClient | OnMeeting::Admit => {}
@@ -134,8 +138,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The client has proved itself: nothing is half-open any more.
-    fn prove(&mut self, key: u64) {
+    /// The client is validated: nothing is half-open any more.
+    fn validate(&mut self, key: u64) {
         self.release_opening(key);
         if let Some(flow) = self.entries.get(key).map(|entry| entry.flow) {
             self.remember(&flow);
@@ -148,7 +152,7 @@ impl<I: Intercept> Worker<I> {
             self.known.clear();
         }
         if self.known.insert(client_prefix(flow)) {
-            self.intercept.know(flow);
+            self.intercept.validate_prefix(flow);
         }
     }
 
@@ -161,17 +165,18 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let proven = pending.opening.proven();
-        let gates = std::mem::take(&mut pending.gates);
+        let is_validated = pending.opening.is_validated();
+        let half_open_flows = std::mem::take(&mut pending.half_open_flows);
         let counted = std::mem::take(&mut pending.counted);
-        for (gated, gate) in gates {
-            if proven {
-                self.intercept.open_gate(&gated, gate);
+        for (reserved_flow, half_open) in half_open_flows {
+            if is_validated {
+                self.intercept.release_half_open(&reserved_flow, half_open);
             } else {
                 // The tuple may have begun anew, here or at another worker.
-                self.intercept.drop_gate(&gated, gate);
+                self.intercept
+                    .release_if_unchanged(&reserved_flow, half_open);
             }
-            self.opening.remove(&gated);
+            self.opening.remove(&reserved_flow);
         }
         if self.opening.get(&flow) == Some(&key) {
             self.opening.remove(&flow);
@@ -197,22 +202,22 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         if self.entries.len() >= self.rules.relays_max() {
-            return self.set_withdrawn(true);
+            return self.set_draining(true);
         }
         self.counters.late.add(1);
         self.remember(&flow);
         if rule.rule.accept != AcceptMode::Late {
-            self.unannounced.insert(flow);
+            self.missing_syn_event.insert(flow);
         }
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
-        let (key, mss) = self.insert_proved(flow, rule, socket);
+        let (key, mss) = self.insert_validated(flow, rule, socket);
         if let Some(pending) = self.pending(key) {
             pending.hop_limit = hop_limit.map(one_less);
         }
         if self.full() {
-            self.set_withdrawn(true);
+            self.set_draining(true);
         }
-        self.choose_ways(key);
+        self.select_next_hops(key);
         self.open_upstream(key, mss);
     }
 
@@ -227,11 +232,11 @@ impl<I: Intercept> Worker<I> {
         if self.full() || self.begins_nothing() {
             return self.turn_away(flow, Denial::Overload);
         }
-        let (key, mss) = self.insert_proved(flow, rule, socket);
+        let (key, mss) = self.insert_validated(flow, rule, socket);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.fixed = true;
         }
-        self.choose_ways(key);
+        self.select_next_hops(key);
         self.open_upstream(key, mss);
     }
 
@@ -240,31 +245,31 @@ impl<I: Intercept> Worker<I> {
         self.take_note(&Denied {
             from: flow.client(),
             flow: Some(flow),
-            carrier: None,
+            encapsulation: None,
             denial,
             ahead_ms: None,
         });
     }
 
-    /// A flow whose client has proved itself: its key, and the client's segment size.
-    fn insert_proved(
+    /// A flow whose client is validated: its key, and the client's segment size.
+    fn insert_validated(
         &mut self,
         flow: Flow,
         rule: Rc<LocalRule>,
         socket: OwnedFd,
     ) -> (u64, Option<u16>) {
         let mss = sys::segment_bytes(&socket);
-        let owed = if rule.inherited {
-            Owed::default()
+        let deferred = if rule.inherited {
+            DeferredOptions::default()
         } else {
             // The connection works without, so let it.
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
-            Owed::ALL
+            DeferredOptions::ALL
         };
         let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
-            entry.owed[Side::Downstream] = owed;
+            entry.deferred[Side::Downstream] = deferred;
             entry.timers.accept = Duration::ZERO.into();
         }
         (key, mss)

@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use posthaste_wire::hop::Reply;
 
-use crate::chain::Way;
+use crate::chain::NextHop;
 use crate::flow::Flow;
 use crate::frame::Frame;
-use crate::intercept::{Event, EventKind, Gate, Heading, Intercept};
+use crate::intercept::{Direction, Event, EventKind, HalfOpen, Intercept};
 use crate::opening::{OnFailure, OnMeeting, OnSynAck, Opening};
 use crate::outcome::Outcome;
 use crate::policy::AcceptMode;
@@ -19,9 +19,9 @@ use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
 use super::Worker;
-use super::entry::{Entry, LocalRule, Owed, Pending, State, Timers};
+use super::entry::{DeferredOptions, Entry, LocalRule, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
-use super::prologue::reply_of_icmp;
+use super::preface::reply_of_icmp;
 use super::trial::DELIVERY;
 use super::wait::LOOK;
 
@@ -50,13 +50,13 @@ impl<I: Intercept> Worker<I> {
             self.carry_out();
             match event.kind {
                 EventKind::Syn { held } => self.on_syn(event, held),
-                EventKind::SynAck => self.on_syn_ack(&event.flow, event.frame, event.gate),
+                EventKind::SynAck => self.on_syn_ack(&event.flow, event.frame, event.half_open),
                 EventKind::Reject => {
                     self.counters.rejected.add(1);
-                    self.inject(event.frame.reset(), Heading::Out);
+                    self.inject(event.frame.reset(), Direction::Out);
                 }
-                EventKind::Herald => self.on_herald(&event),
-                EventKind::Stranger => self.on_stranger(&event),
+                EventKind::SynOption => self.on_syn_option(&event),
+                EventKind::Unauthorized => self.on_unauthorized(&event),
             }
         }
         self.events_wait = true;
@@ -64,9 +64,11 @@ impl<I: Intercept> Worker<I> {
 
     fn on_syn(&mut self, event: Event, held: bool) {
         self.counters.syns.add(1);
-        if self.unannounced.remove(&event.flow) {
+        if self.missing_syn_event.remove(&event.flow) {
             // Its client was quicker: the flow has begun already.
-            return self.intercept.open_gate(&event.flow, event.gate);
+            return self
+                .intercept
+                .release_half_open(&event.flow, event.half_open);
         }
         self.forget_former(&event.flow);
         let rule = self
@@ -75,28 +77,31 @@ impl<I: Intercept> Worker<I> {
         // A worker that drains begins nothing.
         let full = self.full() || self.begins_nothing();
         if full {
-            self.set_withdrawn(true);
+            self.set_draining(true);
         }
         let over = !self.within_budget(&event.flow);
         match rule {
             Some(rule) if !full && !over => self.begin(event, rule, held),
-            _ if held => self.pass_on(&event.flow, &event.frame, event.gate),
+            _ if held => self.pass_on(&event.flow, &event.frame, event.half_open),
             // Late mode begins at accept, where nothing is known of the flow.
             _ => {
                 self.counters.over_budget.add(u64::from(over));
-                self.intercept.open_gate(&event.flow, event.gate);
+                self.intercept
+                    .release_half_open(&event.flow, event.half_open);
             }
         }
     }
 
     /// A client that starts over on the same tuple has given the former
-    /// attempt up. The gate is the new one's by now.
+    /// attempt up. The half-open entry is the new one's by now.
     pub(super) fn forget_former(&mut self, flow: &Flow) {
         let Some(key) = self.opening.get(flow).copied() else {
             return;
         };
         if let Some(pending) = self.pending(key) {
-            pending.gates.retain(|(gated, _)| gated != flow);
+            pending
+                .half_open_flows
+                .retain(|(reserved_flow, _)| reserved_flow != flow);
         }
         self.end(key, Outcome::ClientAbsent);
     }
@@ -123,28 +128,28 @@ impl<I: Intercept> Worker<I> {
         self.opening.insert(event.flow, key);
         self.count_half_open(key, &event.flow);
         if let Some(pending) = self.pending(key) {
-            pending.gates.push((event.flow, event.gate));
+            pending.half_open_flows.push((event.flow, event.half_open));
             pending.asked = false;
             pending.hop_limit = hop_limit;
             pending.trial = event.trial;
             pending.path = event.path;
         }
-        self.unasked.push(key);
+        self.to_connect.push(key);
     }
 
     /// Opens what the SYNs of this turn have begun. Those whose clients have
-    /// proved themselves since have no gate any more, so that what their servers
+    /// proved themselves since have no half-open entry any more, so that what their servers
     /// answer need not be held and put back.
-    pub(super) fn ask_servers(&mut self) {
-        for key in std::mem::take(&mut self.unasked) {
+    pub(super) fn connect_servers(&mut self) {
+        for key in std::mem::take(&mut self.to_connect) {
             if self.pending(key).is_some_and(|pending| !pending.asked) {
-                self.ask_server(key);
+                self.connect_server(key);
             }
         }
     }
 
     /// Counts an opening flow against the budgets, of which one is that of the
-    /// client of `flow`, until its client is proved.
+    /// client of `flow`, until its client is validated.
     pub(super) fn count_half_open(&mut self, key: u64, flow: &Flow) {
         let prefix = client_prefix(flow);
         *self.half_open.entry(prefix).or_insert(0) += 1;
@@ -166,7 +171,7 @@ impl<I: Intercept> Worker<I> {
         self.counters.relays_opened.add(1);
         let pending = Pending {
             syn,
-            prove_by: self.now + self.rules.half_open().expiry,
+            validate_by: self.now + self.rules.half_open().expiry,
             ..Pending::new(opening, self.now, &rule.rule)
         };
         self.entries.insert(Entry {
@@ -179,23 +184,23 @@ impl<I: Intercept> Worker<I> {
             fixed: false,
             prompt: false,
             sockets: Sides::default(),
-            owed: Sides::default(),
+            deferred: Sides::default(),
             started: self.now.into(),
             timers: Timers::default(),
-            prologue: None,
+            preface: None,
             state: State::Opening(Box::new(pending)),
         })
     }
 
     /// Has a held SYN forwarded, as if this node were not here.
-    pub(super) fn pass_on(&mut self, flow: &Flow, syn: &Frame, gate: Gate) {
+    pub(super) fn pass_on(&mut self, flow: &Flow, syn: &Frame, half_open: HalfOpen) {
         self.counters.passed.add(1);
-        if self.intercept.pass(flow, gate).is_err() {
+        if self.intercept.pass(flow, half_open).is_err() {
             return;
         }
         let until = self.now + self.rules.half_open().expiry;
-        self.passed.push_back((until, *flow, gate));
-        self.inject(syn.completed(), Heading::In);
+        self.passed.push_back((until, *flow, half_open));
+        self.inject(syn.completed(), Direction::In);
     }
 
     /// Has every held SYN forwarded: a node that drains begins nothing.
@@ -208,14 +213,14 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Has the SYN of an opening flow forwarded, and leaves its gate to expire.
+    /// Has the SYN of an opening flow forwarded, and leaves its half-open entry to expire.
     pub(super) fn forward_held(&mut self, key: u64) {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        if let (Some(syn), false) = (pending.syn.take(), pending.gates.is_empty()) {
-            let (flow, gate) = pending.gates.remove(0);
-            self.pass_on(&flow, &syn, gate);
+        if let (Some(syn), false) = (pending.syn.take(), pending.half_open_flows.is_empty()) {
+            let (flow, half_open) = pending.half_open_flows.remove(0);
+            self.pass_on(&flow, &syn, half_open);
         }
     }
 
@@ -241,7 +246,7 @@ impl<I: Intercept> Worker<I> {
             asked: asked || entry.fixed,
             path,
             translated,
-            proven: entry.fixed,
+            is_validated: entry.fixed,
         };
         let result = Hop::prepare(&wanted, keep);
         let mut result = result.and_then(|hop| self.connect(key, hop));
@@ -261,7 +266,7 @@ impl<I: Intercept> Worker<I> {
             Kept::Address => self.counters.port_fallbacks.add(1),
             Kept::Nothing => self.counters.address_fallbacks.add(1),
         }
-        if let Err(error) = self.gate_other_tuple(key, hop.flow) {
+        if let Err(error) = self.reserve_other_tuple(key, hop.flow) {
             return self.put_off(key, error);
         }
         let socket = hop.connect()?;
@@ -274,32 +279,39 @@ impl<I: Intercept> Worker<I> {
                 pending.restrained = false;
             }
             entry.sockets[Side::Upstream] = Some(socket);
-            entry.owed[Side::Upstream] = Owed::ALL;
+            entry.deferred[Side::Upstream] = DeferredOptions::ALL;
         }
         Ok(())
     }
 
     /// The server's SYN-ACK may come to another tuple than the client's: that
-    /// one needs a gate of its own while the client is unproven.
-    fn gate_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
+    /// one needs a half-open entry of its own while the client is unvalidated.
+    fn reserve_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
         let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
             return Ok(());
         };
-        if pending.opening.proven() || pending.gates.iter().any(|(gated, _)| *gated == flow) {
+        if pending.opening.is_validated()
+            || pending
+                .half_open_flows
+                .iter()
+                .any(|(reserved_flow, _)| *reserved_flow == flow)
+        {
             return Ok(());
         }
-        let gate = self.intercept.close_gate(&flow)?;
-        pending.gates.push((flow, gate));
+        let half_open = self.intercept.reserve_half_open(&flow)?;
+        pending.half_open_flows.push((flow, half_open));
         self.opening.insert(flow, key);
         Ok(())
     }
 
-    /// The budget has no room for a second gate: an early flow's server is
-    /// asked when the client is proven, as in late mode, and that of a heralded one
+    /// The budget has no room for a second half-open entry: an early flow's server is
+    /// asked when the client is validated, as in late mode, and that of a announced in the SYN one
     /// when it is asked for.
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
         let entry = self.entries.get(key);
-        if !entry.is_some_and(|entry| entry.accept == AcceptMode::Early || entry.is_heralded()) {
+        if !entry
+            .is_some_and(|entry| entry.accept == AcceptMode::Early || entry.is_requested_in_syn())
+        {
             return Err(error);
         }
         self.counters.over_budget.add(1);
@@ -310,7 +322,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Opens a flow whose server has not been asked, or was put off.
-    pub(super) fn ask_server(&mut self, key: u64) {
+    pub(super) fn connect_server(&mut self, key: u64) {
         let now = self.now;
         let patience = self.trial_patience(key);
         let Some(entry) = self.entries.get_mut(key) else {
@@ -327,15 +339,15 @@ impl<I: Intercept> Worker<I> {
         pending.asked = true;
         if is_asked {
             // Its way is that of the node that asked. Only a server is let go of, and not a hop.
-            pending.ways = vec![Way::Direct];
+            pending.next_hops = vec![NextHop::Direct];
         } else {
             // A way was taken off the list if the flow was put off.
-            self.choose_ways(key);
+            self.select_next_hops(key);
         }
         self.open_upstream(key, mss);
     }
 
-    fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, gate: Gate) {
+    fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, half_open: HalfOpen) {
         let now = self.now;
         let step = self.opening.get(flow).copied().and_then(|key| {
             let entry = self.entries.get_mut(key)?;
@@ -353,14 +365,15 @@ impl<I: Intercept> Worker<I> {
                 self.counters.held.add(1);
                 self.admit_client(key);
             }
-            Some((_, OnSynAck::LetIn(frame))) => self.inject(frame.completed(), Heading::In),
-            // It crossed the client's proof on its way here. Make sure that no
-            // gate stands, or it would come round again.
+            Some((_, OnSynAck::LetIn(frame))) => self.inject(frame.completed(), Direction::In),
+            // It crossed the client's validation on its way here. Make sure that no
+            // half-open entry stands, or it would come round again.
             None => {
                 for kept in [false, true] {
-                    self.intercept.open_gate(flow, Gate { kept, ..gate });
+                    self.intercept
+                        .release_half_open(flow, HalfOpen { kept, ..half_open });
                 }
-                self.inject(frame.completed(), Heading::In);
+                self.inject(frame.completed(), Direction::In);
             }
         }
     }
@@ -374,30 +387,30 @@ impl<I: Intercept> Worker<I> {
         };
         let connect = entry.rule.rule.timeouts.connect;
         if let Some(pending) = entry.pending() {
-            pending.prove_by = now + if pending.trial { DELIVERY } else { expiry };
+            pending.validate_by = now + if pending.trial { DELIVERY } else { expiry };
             if pending.trial {
                 // The server has answered as soon as a trial wants it to: its handshake has the time
                 // of any from here on, or a busy worker would reset a client that it has accepted.
                 pending.connect_by = pending.connecting + connect;
             }
         }
-        if entry.asker().is_some() {
+        if entry.requester().is_some() {
             return self.answer(key);
         }
         let flow = entry.flow;
         let Some(pending) = entry.pending() else {
             return;
         };
-        let gate = pending
-            .gates
+        let half_open = pending
+            .half_open_flows
             .iter()
-            .find(|(gated, _)| *gated == flow)
-            .map(|(_, gate)| *gate);
+            .find(|(reserved_flow, _)| *reserved_flow == flow)
+            .map(|(_, half_open)| *half_open);
         let syn = pending.syn.as_ref().and_then(Frame::completed);
-        if let Some(gate) = gate
-            && self.intercept.admit(&flow, gate).is_ok()
+        if let Some(half_open) = half_open
+            && self.intercept.admit(&flow, half_open).is_ok()
         {
-            self.inject(syn, Heading::In);
+            self.inject(syn, Direction::In);
         }
     }
 
@@ -413,7 +426,7 @@ impl<I: Intercept> Worker<I> {
         if ready.failed
             && let Some(error) = hop::connect_error(socket)
         {
-            if self.is_withdrawn_by(key, &error) {
+            if self.is_closed_by(key, &error) {
                 return self.withdraw(key);
             }
             return self.on_upstream_failed(key, &error, Blame::Them);
@@ -437,7 +450,7 @@ impl<I: Intercept> Worker<I> {
                 // They would end an open connection that outlives them.
                 let _ = sys::keep_icmp_errors(socket, !flow.is_ipv4(), false);
             }
-            self.intercept.acquit(&flow);
+            self.intercept.clear_failure(&flow);
         }
         match step {
             OnMeeting::Join => {
@@ -461,10 +474,10 @@ impl<I: Intercept> Worker<I> {
         }
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
-        if let (None, Some(prologue)) = (icmp, &mut entry.prologue) {
+        if let (None, Some(preface)) = (icmp, &mut entry.preface) {
             let neighbour = blame == Blame::Them;
-            let no_way = hop::no_way(error, !entry.flow.is_ipv4(), neighbour);
-            prologue.failed = no_way.map(Reply::Unreachable);
+            let no_route = hop::no_route(error, !entry.flow.is_ipv4(), neighbour);
+            preface.failed = no_route.map(Reply::Unreachable);
         }
         self.fail_upstream(key, hop::connect_outcome(error), icmp, blame);
     }
@@ -490,10 +503,11 @@ impl<I: Intercept> Worker<I> {
             self.starve();
         }
         if accept == AcceptMode::Early && blame == Blame::Them {
-            self.intercept.suspect(&flow, self.rules.suspect_for());
+            self.intercept
+                .record_failure(&flow, self.rules.strict_after_failure());
         }
         if observed && outcome != Outcome::UpstreamRefused {
-            self.intercept.doubt(&flow);
+            self.intercept.record_no_answer(&flow);
         }
         match step {
             OnFailure::Remember => self.keep_failure(key, error),
@@ -507,7 +521,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        if let (Some(error), Some(said)) = (error, &mut entry.prologue) {
+        if let (Some(error), Some(said)) = (error, &mut entry.preface) {
             said.failed = Some(reply_of_icmp(error));
         }
     }
@@ -517,7 +531,7 @@ impl<I: Intercept> Worker<I> {
         if self
             .entries
             .get(key)
-            .is_some_and(|entry| entry.asker().is_some())
+            .is_some_and(|entry| entry.requester().is_some())
         {
             return self.end_with(key, outcome, error);
         }
@@ -543,15 +557,15 @@ impl<I: Intercept> Worker<I> {
         } else if outcome == Outcome::ConnectTimeout {
             self.let_pass(key);
         }
-        self.inject(answer, Heading::Out);
+        self.inject(answer, Direction::Out);
         self.end(key, outcome);
     }
 
     /// Puts a frame on its device. What is lost here is repeated by whoever
     /// sent it.
-    pub(super) fn inject(&mut self, frame: Option<Frame>, heading: Heading) {
+    pub(super) fn inject(&mut self, frame: Option<Frame>, direction: Direction) {
         if let Some(frame) = frame
-            && self.intercept.inject(&frame, heading).is_err()
+            && self.intercept.inject(&frame, direction).is_err()
         {
             self.counters.frames_lost.add(1);
         }

@@ -30,7 +30,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn watch_for_silence(&mut self, key: u64) {
         let now = self.now;
         let said = self.entries.get_mut(key);
-        let said = said.and_then(|entry| entry.prologue.as_deref_mut());
+        let said = said.and_then(|entry| entry.preface.as_deref_mut());
         if let Some(said) = said.filter(|said| said.via.is_some() && said.by.is_none()) {
             said.watch.look_at = Some(now + SILENT_AFTER);
         }
@@ -39,7 +39,7 @@ impl<I: Intercept> Worker<I> {
     /// The first byte has come.
     pub(super) fn on_first_byte(&mut self, key: u64) {
         let said = self.entries.get_mut(key);
-        let said = said.and_then(|entry| entry.prologue.as_deref_mut());
+        let said = said.and_then(|entry| entry.preface.as_deref_mut());
         let Some(said) = said else { return };
         let watch = std::mem::take(&mut said.watch);
         if let (Some(via), None) = (said.via, said.by) {
@@ -54,7 +54,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let (has_sent, age) = (has_sent(entry), entry.age(now));
-        let watch = entry.prologue.as_deref_mut().map(|said| &mut said.watch);
+        let watch = entry.preface.as_deref_mut().map(|said| &mut said.watch);
         let Some(watch) = watch.filter(|watch| watch.look_at.is_some_and(|at| at <= now)) else {
             return;
         };
@@ -73,7 +73,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let server = entry.flow.server().ip();
-        let said = entry.prologue.as_deref_mut();
+        let said = entry.preface.as_deref_mut();
         let Some(said) = said.filter(|said| said.by.is_none() && !said.watch.is_silent) else {
             return;
         };
@@ -93,7 +93,7 @@ impl<I: Intercept> Worker<I> {
         if has_received(entry) {
             return;
         }
-        let said = entry.prologue.as_deref();
+        let said = entry.preface.as_deref();
         let (has_sent, age) = (has_sent(entry), entry.age(now));
         let has_waited = age >= SILENT_AFTER && has_sent;
         let is_by_far_end = matches!(outcome, Outcome::Finished | Outcome::UpstreamReset);
@@ -110,7 +110,7 @@ impl<I: Intercept> Worker<I> {
         let is_unconnected = said.is_none() && is_of_server(outcome);
         let is_mute = has_waited || is_by_far_end && has_sent || is_unconnected;
         let server = entry.flow.server().ip();
-        if begins_here && is_mute && self.black_holes.is_suspected(server) {
+        if begins_here && is_mute && self.black_holes.is_checked(server) {
             self.black_holes.on_mute(server, now);
         }
     }
@@ -127,7 +127,7 @@ fn is_of_server(outcome: Outcome) -> bool {
 /// Whether something can have come back by now: the client has sent something, or the next node has to say
 /// whether the flow is connected.
 fn has_sent(entry: &Entry) -> bool {
-    let said = entry.prologue.as_deref();
+    let said = entry.preface.as_deref();
     let is_awaited = said.is_some_and(|said| said.expecting.is_some());
     matches!(&entry.state, State::Open(relay)
         if is_awaited || relay.moved_from(Side::Downstream) > 0)

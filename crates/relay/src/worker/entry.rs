@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use posthaste_wire::header::LoopGuard;
-use posthaste_wire::hop::ProofReader;
+use posthaste_wire::hop::ValidationReader;
 
-use crate::chain::Way;
+use crate::chain::NextHop;
+use crate::compact_instant::{CompactInstant, Micros};
 use crate::flow::Flow;
 use crate::frame::Frame;
-use crate::intercept::{Gate, Path};
-use crate::moment::{Micros, Moment};
+use crate::intercept::{HalfOpen, Path};
 use crate::opening::Opening;
 use crate::pipes::Pipe;
 use crate::policy::{AcceptMode, Rule};
@@ -21,10 +21,10 @@ use crate::relay::{Bounds, Relay};
 use crate::side::{Side, Sides};
 use crate::sys;
 
-use super::kept::Kept;
-use super::prologue::{Asker, Prologue};
+use super::next_hops::Hopping;
+use super::preface::{Preface, Requester};
+use super::replay::Kept;
 use super::wait::LOOK;
-use super::ways::Hopping;
 
 /// The age from which a relay may need what short ones never do.
 const OLD: Duration = Duration::from_secs(1);
@@ -55,9 +55,9 @@ pub(super) struct Timers {
 
 /// Which of the rule's settings a side's socket has yet to be given. One byte: every relay has two.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Owed(u8);
+pub(super) struct DeferredOptions(u8);
 
-impl Owed {
+impl DeferredOptions {
     /// Those of [`sys::apply_when_full`].
     const WHEN_FULL: u8 = 1;
     /// Those of [`sys::apply_when_old`].
@@ -76,9 +76,9 @@ impl Owed {
     }
 
     fn take(&mut self, setting: u8) -> bool {
-        let owed = self.0 & setting != 0;
+        let deferred = self.0 & setting != 0;
         self.0 &= !setting;
-        owed
+        deferred
     }
 
     fn has_when_old(self) -> bool {
@@ -98,16 +98,16 @@ pub(super) struct Entry {
     /// Bytes of its client were waiting when the server's side was open.
     pub(super) prompt: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
-    pub(super) owed: Sides<Owed>,
+    pub(super) deferred: Sides<DeferredOptions>,
     /// Whether the rule's user timeout is set on the sockets now.
     pub(super) timed: Sides<bool>,
     /// The number of the socket that was sent a FIN first, once one was.
     pub(super) closed_cookie: Option<NonZeroU64>,
     /// When its SYN or its accept was seen, in the worker's time.
-    pub(super) started: Moment,
+    pub(super) started: CompactInstant,
     pub(super) timers: Timers,
     /// What is still to be said and heard before its bytes.
-    pub(super) prologue: Option<Box<Prologue>>,
+    pub(super) preface: Option<Box<Preface>>,
     pub(super) state: State,
 }
 
@@ -123,9 +123,9 @@ pub(super) struct Pending {
     pub(super) opening: Opening,
     /// The client's SYN, if it was seen.
     pub(super) syn: Option<Frame>,
-    /// The gates that stand for it, by the tuple they are for: the client's,
+    /// The half-open entries that stand for it, by the tuple they are for: the client's,
     /// and the upstream socket's where that differs.
-    pub(super) gates: Vec<(Flow, Gate)>,
+    pub(super) half_open_flows: Vec<(Flow, HalfOpen)>,
     /// It counts against the half-open budget of this client prefix.
     pub(super) counted: Option<[u8; 8]>,
     /// When it began to open.
@@ -136,27 +136,27 @@ pub(super) struct Pending {
     pub(super) connecting: Duration,
     /// When the server has to have answered.
     pub(super) connect_by: Duration,
-    /// When the client has to have proved itself.
-    pub(super) prove_by: Duration,
+    /// When the client has to have was validated.
+    pub(super) validate_by: Duration,
     /// When to look whether the upstream SYN has left this host.
     pub(super) look_at: Duration,
     /// Ways that are left to try, the best first.
-    pub(super) ways: Vec<Way>,
+    pub(super) next_hops: Vec<NextHop>,
     /// What the next node is told against loops.
     pub(super) guard: Option<LoopGuard>,
     /// The TTL or hop limit that the flow goes on with, if it came with one.
     pub(super) hop_limit: Option<u8>,
-    /// Reads that the client of another node is proved.
-    pub(super) proof: ProofReader,
+    /// Reads that the client of another node is validated.
+    pub(super) validation: ValidationReader,
     /// A server, or the next node, was asked for it.
     pub(super) asked: bool,
     /// The next hop is to be a cold one.
     pub(super) by_cold: bool,
     /// And its SYN is to have no option.
-    pub(super) unheralded: bool,
+    pub(super) without_syn_option: bool,
     /// The hop to it, if there is one.
     pub(super) hopping: Option<Hopping>,
-    /// It repeats its SYN once at the most while the client is not proved.
+    /// It repeats its SYN once at the most while the client is not validated.
     pub(super) restrained: bool,
     /// It is the first to be relayed after one like it was observed, and gives way to
     /// forwarding where it gets no answer.
@@ -172,21 +172,21 @@ impl Pending {
         Self {
             opening,
             syn: None,
-            gates: Vec::new(),
+            half_open_flows: Vec::new(),
             counted: None,
             begun: now,
             kept: None,
             connecting: now,
             connect_by,
-            prove_by: connect_by,
+            validate_by: connect_by,
             look_at: now + LOOK,
-            ways: Vec::new(),
+            next_hops: Vec::new(),
             guard: None,
             hop_limit: None,
-            proof: ProofReader::default(),
+            validation: ValidationReader::default(),
             asked: true,
             by_cold: false,
-            unheralded: false,
+            without_syn_option: false,
             hopping: None,
             restrained: false,
             trial: false,
@@ -195,8 +195,8 @@ impl Pending {
     }
 
     /// Says which ways there are.
-    pub(super) fn route(&mut self, ways: Vec<Way>, guard: Option<LoopGuard>) {
-        (self.ways, self.guard) = (ways, guard);
+    pub(super) fn route(&mut self, next_hops: Vec<NextHop>, guard: Option<LoopGuard>) {
+        (self.next_hops, self.guard) = (next_hops, guard);
     }
 
     /// Whether the hop to the next node was opened for this flow.
@@ -206,10 +206,10 @@ impl Pending {
 
     /// When the opening has failed.
     pub(super) fn limit(&self) -> Duration {
-        if self.opening.proven() || self.opening.held() {
+        if self.opening.is_validated() || self.opening.held() {
             self.connect_by
         } else {
-            self.prove_by
+            self.validate_by
         }
     }
 
@@ -240,7 +240,7 @@ impl Entry {
     /// Closes the upstream socket, and forgets what was done to it: another will take its place.
     pub(super) fn forget_upstream(&mut self) {
         self.sockets[Side::Upstream] = None;
-        self.owed[Side::Upstream] = Owed::default();
+        self.deferred[Side::Upstream] = DeferredOptions::default();
         self.timed[Side::Upstream] = false;
         self.closed_cookie = None;
     }
@@ -257,33 +257,31 @@ impl Entry {
     }
 
     /// Who waits to be told what became of the flow, if anybody does.
-    pub(super) fn asker(&self) -> Option<Asker> {
-        self.prologue.as_ref().and_then(|prologue| prologue.asker)
+    pub(super) fn requester(&self) -> Option<Requester> {
+        self.preface.as_ref().and_then(|preface| preface.requester)
     }
 
-    /// Whether it was asked for at an explicit listener, or heralded there.
+    /// Whether it was asked for at an explicit listener, or announced in the SYN there.
     pub(super) fn is_asked(&self) -> bool {
-        self.prologue.as_ref().is_some_and(|said| said.asked)
+        self.preface.as_ref().is_some_and(|said| said.asked)
     }
 
     /// Whether its upstream side is a hop to another node.
     pub(super) fn is_hopping(&self) -> bool {
-        self.prologue
-            .as_ref()
-            .is_some_and(|said| said.via.is_some())
+        self.preface.as_ref().is_some_and(|said| said.via.is_some())
     }
 
     /// Whether it is between its client and its server, and nobody asked this node for it.
     pub(super) fn is_in_transit(&self) -> bool {
-        let said = self.prologue.as_ref();
+        let said = self.preface.as_ref();
         let elsewhere = said.is_some_and(|said| said.asked || said.by.is_some());
-        !(self.fixed || elsewhere || self.is_hopping() || self.is_heralded())
+        !(self.fixed || elsewhere || self.is_hopping() || self.is_requested_in_syn())
     }
 
-    /// Whether it was heralded, and the request for it has not come.
-    pub(super) fn is_heralded(&self) -> bool {
-        let said = self.prologue.as_ref();
-        said.is_some_and(|said| said.heralded.is_some())
+    /// Whether it was announced in the SYN, and the request for it has not come.
+    pub(super) fn is_requested_in_syn(&self) -> bool {
+        let said = self.preface.as_ref();
+        said.is_some_and(|said| said.requested_in_syn.is_some())
     }
 
     /// Whether the client's SYN is held.
@@ -294,7 +292,7 @@ impl Entry {
 
     /// When the entry wants to be looked at.
     pub(super) fn deadline(&self) -> Duration {
-        let watch = self.prologue.as_ref().and_then(|said| said.watch.look_at);
+        let watch = self.preface.as_ref().and_then(|said| said.watch.look_at);
         let other = self.deadline_of_state();
         watch.map_or(other, |watch| watch.min(other))
     }
@@ -310,7 +308,10 @@ impl Entry {
     }
 
     fn owes(&self) -> bool {
-        self.owed.0.iter().any(|owed| owed.has_when_old())
+        self.deferred
+            .0
+            .iter()
+            .any(|deferred| deferred.has_when_old())
     }
 
     /// Gives the sockets of an open relay what they are owed at this age.
@@ -319,8 +320,8 @@ impl Entry {
             return;
         }
         for side in Side::BOTH {
-            let owed = self.owed[side].take_when_old();
-            if let (true, Some(socket)) = (owed, &self.sockets[side]) {
+            let deferred = self.deferred[side].take_when_old();
+            if let (true, Some(socket)) = (deferred, &self.sockets[side]) {
                 // The connection works without, so let it.
                 let _ = sys::apply_when_old(socket, self.rule.rule.sides()[side]);
             }
@@ -355,6 +356,7 @@ mod tests {
     use super::*;
 
     /// An idle relay costs this and little else in memory of the process.
+    // promise: W10
     #[test]
     fn an_entry_stays_small() {
         assert!(size_of::<Entry>() <= 184, "{}", size_of::<Entry>());

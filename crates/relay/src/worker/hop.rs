@@ -42,9 +42,9 @@ pub(super) struct Wanted<'a> {
     pub(super) path: Option<Path>,
     /// The source address that it has instead of the client's or the node's own.
     pub(super) translated: Option<IpAddr>,
-    /// The client has proved itself: nobody has to know the socket's address before
+    /// The client is validated: nobody has to know the socket's address before
     /// its SYN leaves.
-    pub(super) proven: bool,
+    pub(super) is_validated: bool,
 }
 
 impl Wanted<'_> {
@@ -83,7 +83,7 @@ impl Wanted<'_> {
     /// Binds and returns the flow as the socket will see it.
     fn bind(&self, socket: &Socket, keep: Kept) -> io::Result<(Flow, Kept)> {
         let (client, server) = (self.flow.client(), self.flow.server());
-        if keep == Kept::Nothing && self.proven && self.translated.is_none() {
+        if keep == Kept::Nothing && self.is_validated && self.translated.is_none() {
             return Ok((self.flow, keep));
         }
         let source = match keep {
@@ -174,7 +174,7 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
 
 /// What a router would say of `error`, in words of ICMP or of ICMPv6: of a route
 /// that refuses, or of a neighbour that does not answer.
-pub(super) fn no_way(error: &io::Error, ipv6: bool, neighbour: bool) -> Option<Icmp> {
+pub(super) fn no_route(error: &io::Error, ipv6: bool, neighbour: bool) -> Option<Icmp> {
     let (kind, code) = match (error.raw_os_error()?, ipv6) {
         (libc::ENETUNREACH, false) => (3, 0),
         (libc::EHOSTUNREACH, false) => (3, 1),

@@ -18,7 +18,7 @@ use crate::sys;
 use crate::tally::Tallies;
 
 use super::entry::{Entry, LocalRule, State, millis};
-use super::faults::{CLOCKS_DIFFER, Fault};
+use super::health::{CLOCKS_DIFFER, Failure};
 use super::{TICK, Worker};
 
 /// The policy in force and the one before it, which events may still refer to.
@@ -91,8 +91,8 @@ impl Rules {
         &self.policy.half_open
     }
 
-    pub(super) fn suspect_for(&self) -> Duration {
-        self.policy.suspect_for
+    pub(super) fn strict_after_failure(&self) -> Duration {
+        self.policy.strict_after_failure
     }
 
     /// Other nodes, as they are known now.
@@ -176,11 +176,11 @@ impl<I: Intercept> Worker<I> {
                         warm.replace(&policy.chains.peers, self.now);
                     }
                     let chains = &policy.chains;
-                    self.heralds.retain(|peer| chains.peer(peer).is_some());
+                    self.syn_options.retain(|peer| chains.peer(peer).is_some());
                     self.rules.replace(policy, generation, &self.counters.rules);
                     self.forget_paces();
                     if self.full() {
-                        self.set_withdrawn(true);
+                        self.set_draining(true);
                     }
                 }
                 Command::Chains(chains) => {
@@ -215,7 +215,7 @@ impl<I: Intercept> Worker<I> {
         self.drain_from = self.now;
         let until = self.now + deadline;
         self.drain_until = Some(self.drain_until.map_or(until, |set| set.min(until)));
-        self.set_withdrawn(true);
+        self.set_draining(true);
         if let Some(warm) = &mut self.warm {
             // Nothing waits for flows any more.
             warm.replace(&[], self.now);
@@ -239,8 +239,8 @@ impl<I: Intercept> Worker<I> {
     /// What is known of other nodes.
     fn known_of_others(&self) -> Known {
         let chains = self.rules.chains();
-        let left = |fault: Fault| {
-            let until = self.down.get(&fault).filter(|_| !self.is_over(fault))?;
+        let left = |failure: Failure| {
+            let until = self.down.get(&failure).filter(|_| !self.is_over(failure))?;
             until.checked_sub(self.now)
         };
         let hops: Vec<_> = match &self.warm {
@@ -256,19 +256,19 @@ impl<I: Intercept> Worker<I> {
             rtt: hops.rtt,
             opened: hops.opened,
             totals: hops.totals,
-            option_paused_for: self.heralds.paused_for(peer.id, self.now),
-            failure: match left(Fault::Clock(peer.id)) {
+            option_paused_for: self.syn_options.paused_for(peer.id, self.now),
+            failure: match left(Failure::Clock(peer.id)) {
                 Some(_) => Some(CLOCKS_DIFFER.to_owned()),
                 None => hops.failure.map(ToString::to_string),
             },
             // Until a dial succeeds; hops that wait need no request.
-            down_for: left(Fault::Peer(peer.id))
+            down_for: left(Failure::Peer(peer.id))
                 .or_else(|| hops.down.then_some(TICK))
-                .or_else(|| left(Fault::Clock(peer.id)).filter(|_| hops.waiting == 0)),
+                .or_else(|| left(Failure::Clock(peer.id)).filter(|_| hops.waiting == 0)),
         });
         let of_chains = chains.chains.iter().map(|chain| ChainState {
             chain: chain.number,
-            down_for: left(Fault::Chain(chain.number))
+            down_for: left(Failure::Chain(chain.number))
                 .max(self.black_holes.left(chain.number, self.now)),
         });
         Known {
@@ -278,7 +278,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn key(&self, id: u64) -> Option<u64> {
-        let key = id & ((1 << crate::slots::KEY_BITS) - 1);
+        let key = id & ((1 << crate::slab::KEY_BITS) - 1);
         (self.id(key).0 == id && self.entries.get(key).is_some()).then_some(key)
     }
 
@@ -332,7 +332,7 @@ impl<I: Intercept> Worker<I> {
                 relay.moved_from(Side::Upstream),
             ),
         };
-        let said = entry.prologue.as_deref();
+        let said = entry.preface.as_deref();
         let via = said.and_then(|said| said.via);
         Ended {
             id: self.id(key),

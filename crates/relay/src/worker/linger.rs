@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_due_in_order_and_ever_less_often() {
+    fn looks_back_off() {
         let at = Duration::from_millis;
         let mut lingering = Lingering::default();
         lingering.add(1, at(0), at(1000));

@@ -85,7 +85,7 @@ impl Listeners {
     }
 
     /// Whether this is where the node is asked for flows.
-    pub(super) fn are_asked_at(&self, address: SocketAddr) -> bool {
+    pub(super) fn are_requested_at(&self, address: SocketAddr) -> bool {
         self.0.iter().any(|(_, purpose)| {
             let Purpose::Requests(listener) = purpose else {
                 return false;

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use posthaste_wire::header::NodeId;
 
-use crate::intercept::{Intercept, Start};
+use crate::intercept::{Intercept, PathSettings};
 use crate::side::Side;
 use crate::sys;
 use crate::warm::{self, path::FREE_BYTES};
 
 use super::Worker;
 use super::entry::{Entry, State};
-use super::prologue::Prologue;
+use super::preface::Preface;
 
 /// Addresses remembered from which peers call.
 const CALLERS_MAX: usize = 1024;
@@ -26,7 +26,7 @@ const CALLERS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Paces {
     /// How connections with each address start, as the redirection was told.
-    told: HashMap<IpAddr, Start>,
+    told: HashMap<IpAddr, PathSettings>,
     /// Addresses from which peers have called that are not those where they are asked.
     callers: HashMap<IpAddr, NodeId>,
     /// Flows that are held to their share of the way on a side, and by which peer.
@@ -56,15 +56,15 @@ impl<I: Intercept> Worker<I> {
         let is_new = entry
             .pending()
             .is_some_and(|pending| pending.has_cold_hop());
-        let (Some(prologue), Some(warm)) = (&mut entry.prologue, &mut self.warm) else {
+        let (Some(preface), Some(warm)) = (&mut entry.preface, &mut self.warm) else {
             return;
         };
-        for (side, id) in hops_of(prologue) {
+        for (side, id) in hops_of(preface) {
             let peer = id.and_then(|id| self.rules.chains().peer(id));
             if let (Some(peer), Some(socket)) = (peer, &entry.sockets[side]) {
                 let is_new = is_new && side == Side::Upstream;
                 let is_paced = warm.begin(peer, socket, is_new, self.now);
-                prologue.starting[side] = id.filter(|_| is_paced);
+                preface.starting[side] = id.filter(|_| is_paced);
             }
         }
     }
@@ -74,14 +74,14 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let (State::Open(relay), Some(prologue)) = (&entry.state, &mut entry.prologue) else {
+        let (State::Open(relay), Some(preface)) = (&entry.state, &mut entry.preface) else {
             return;
         };
         for side in Side::BOTH {
             if relay.moved_from(!side) < FREE_BYTES {
                 continue;
             }
-            let Some(id) = prologue.starting[side].take() else {
+            let Some(id) = preface.starting[side].take() else {
                 continue;
             };
             let peer = self.rules.chains().peer(id);
@@ -121,7 +121,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Remembers what a flow that ends achieved on its hops, for those to come.
     pub(super) fn learn(&mut self, entry: &Entry) {
-        let (Some(said), Some(warm)) = (&entry.prologue, &mut self.warm) else {
+        let (Some(said), Some(warm)) = (&entry.preface, &mut self.warm) else {
             return;
         };
         for (side, peer) in hops_of(said) {
@@ -142,37 +142,37 @@ impl<I: Intercept> Worker<I> {
         if is_new && self.paces.callers.len() < CALLERS_MAX {
             self.paces.callers.insert(from, peer);
             // Its next hop comes in a moment.
-            self.widen();
+            self.set_initial_cwnd();
         }
     }
 
     /// Has hops that are opened from now on start with what their ways bear.
-    pub(super) fn widen(&mut self) {
+    pub(super) fn set_initial_cwnd(&mut self) {
         let Some(warm) = &self.warm else {
             return;
         };
         let chains = self.rules.chains();
         let start = |index: usize| {
-            let (rate, round) = warm.way(index, self.now);
-            chains.peers[index].start_at(rate, round)
+            let (rate, round) = warm.next_hop(index, self.now);
+            chains.peers[index].settings_at(rate, round)
         };
         let callers = self.paces.callers.iter();
         let callers = callers.filter_map(|(ip, peer)| Some((*ip, start(chains.peer(*peer)?))));
         let peers = chains.peers.iter().enumerate();
         let peers = peers.map(|(index, peer)| (peer.address.ip(), start(index)));
         // Where a peer is asked counts more than who has called from there.
-        let wanted: HashMap<IpAddr, Start> = callers.chain(peers).collect();
+        let wanted: HashMap<IpAddr, PathSettings> = callers.chain(peers).collect();
         for ip in self
             .paces
             .told
             .keys()
             .filter(|ip| !wanted.contains_key(*ip))
         {
-            self.intercept.widen(*ip, None);
+            self.intercept.set_initial_cwnd(*ip, None);
         }
         for (ip, start) in &wanted {
             if self.paces.told.get(ip) != Some(start) {
-                self.intercept.widen(*ip, Some(*start));
+                self.intercept.set_initial_cwnd(*ip, Some(*start));
             }
         }
         self.paces.told = wanted;
@@ -185,15 +185,15 @@ impl<I: Intercept> Worker<I> {
             .callers
             .retain(|_, peer| chains.peer(*peer).is_some());
         let told = std::mem::take(&mut self.paces.told);
-        self.widen();
+        self.set_initial_cwnd();
         for ip in told.keys().filter(|ip| !self.paces.told.contains_key(*ip)) {
-            self.intercept.widen(*ip, None);
+            self.intercept.set_initial_cwnd(*ip, None);
         }
     }
 }
 
 /// Which peers the two sides are hops to.
-fn hops_of(said: &Prologue) -> [(Side, Option<NodeId>); 2] {
+fn hops_of(said: &Preface) -> [(Side, Option<NodeId>); 2] {
     [
         (Side::Downstream, said.by),
         (Side::Upstream, said.via.map(|via| via.peer)),

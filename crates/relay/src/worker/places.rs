@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Connections of a worker that have not asked for a flow, or have been refused.
 pub(super) const PLACES: usize = 4096;
 /// Of these, those from one source (IPv4 /24, IPv6 /64) that neither a peer nor a client is known at.
-const OF_STRANGERS: usize = 256;
+const OF_UNAUTHORIZED: usize = 256;
 /// Of these, those from one source that one is known at.
 const OF_KNOWN: usize = 2048;
 
@@ -16,8 +16,8 @@ const OF_KNOWN: usize = 2048;
 pub(super) struct Places {
     next: u64,
     taken: BTreeMap<u64, Place>,
-    /// The oldest of strangers go before others.
-    strangers: BTreeSet<u64>,
+    /// The oldest of unauthorized senders go before others.
+    unauthorized: BTreeSet<u64>,
     sources: HashMap<[u8; 8], BTreeSet<u64>>,
 }
 
@@ -35,12 +35,15 @@ pub(super) struct Number(u64);
 impl Places {
     /// Which connection has to go before one from `source` can have a place, if any has to.
     pub(super) fn in_the_way(&self, source: [u8; 8], is_known: bool) -> Option<u64> {
-        let most = if is_known { OF_KNOWN } else { OF_STRANGERS };
+        let most = if is_known { OF_KNOWN } else { OF_UNAUTHORIZED };
         let of_source = self.sources.get(&source);
         let oldest = match of_source {
             Some(places) if places.len() >= most => places.first(),
             _ if self.taken.len() < PLACES => None,
-            _ => self.strangers.first().or_else(|| self.taken.keys().next()),
+            _ => self
+                .unauthorized
+                .first()
+                .or_else(|| self.taken.keys().next()),
         };
         oldest.map(|number| self.taken[number].key)
     }
@@ -52,7 +55,7 @@ impl Places {
         self.taken.insert(number, Place { key, source });
         self.sources.entry(source).or_default().insert(number);
         if !is_known {
-            self.strangers.insert(number);
+            self.unauthorized.insert(number);
         }
         Number(number)
     }
@@ -62,7 +65,7 @@ impl Places {
         let Some(Place { source, .. }) = self.taken.remove(&number) else {
             return;
         };
-        self.strangers.remove(&number);
+        self.unauthorized.remove(&number);
         if let Some(places) = self.sources.get_mut(&source) {
             places.remove(&number);
             if places.is_empty() {
@@ -94,10 +97,11 @@ mod tests {
         gone
     }
 
+    // promise: Q12
     #[test]
-    fn a_source_has_so_many_places_and_its_oldest_goes_first() {
+    fn oldest_of_source_goes() {
         let (mut places, mut numbers) = (Places::default(), Vec::new());
-        for _ in 0..OF_STRANGERS {
+        for _ in 0..OF_UNAUTHORIZED {
             assert_eq!(come(&mut places, &mut numbers, HERE, false), None);
         }
         for oldest in 0..10 {
@@ -108,8 +112,9 @@ mod tests {
         assert_eq!(come(&mut places, &mut numbers, HERE, true), None);
     }
 
+    // promise: Q12
     #[test]
-    fn when_all_are_taken_strangers_go_before_others() {
+    fn unauthorized_go_first() {
         let (mut places, mut numbers) = (Places::default(), Vec::new());
         for _ in 0..10 {
             come(&mut places, &mut numbers, HERE, true);
@@ -123,10 +128,11 @@ mod tests {
         assert_eq!(come(&mut places, &mut numbers, HERE, true), Some(11));
     }
 
+    // promise: Q12
     #[test]
-    fn nothing_is_left_of_those_that_have_gone() {
+    fn nothing_left_behind() {
         let (mut places, mut numbers) = (Places::default(), Vec::new());
-        for _ in 0..2 * OF_STRANGERS {
+        for _ in 0..2 * OF_UNAUTHORIZED {
             come(&mut places, &mut numbers, HERE, false);
         }
         for number in numbers.into_iter().flatten() {
@@ -134,7 +140,7 @@ mod tests {
             places.leave(number);
         }
         assert!(
-            places.taken.is_empty() && places.strangers.is_empty() && places.sources.is_empty()
+            places.taken.is_empty() && places.unauthorized.is_empty() && places.sources.is_empty()
         );
     }
 }

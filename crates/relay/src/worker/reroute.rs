@@ -16,8 +16,8 @@ use crate::sys;
 use super::Worker;
 use super::admit::Blame;
 use super::entry::{Entry, Pending, State};
-use super::kept::Fallback;
-use super::prologue::{Asker, Via, say};
+use super::preface::{Requester, Via, send};
+use super::replay::Fallback;
 use super::silence::{self, Seen, Step, WORKING_AFTER};
 
 impl<I: Intercept> Worker<I> {
@@ -49,16 +49,16 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let Some(said) = &mut entry.prologue else {
+        let Some(said) = &mut entry.preface else {
             return;
         };
-        let owed = said.word_due.is_some_and(|due| due <= now);
-        if let (Some(Asker::Peer), true, Some(socket)) =
-            (said.asker, owed, &entry.sockets[Side::Downstream])
+        let deferred = said.word_due.is_some_and(|due| due <= now);
+        if let (Some(Requester::Peer), true, Some(socket)) =
+            (said.requester, deferred, &entry.sockets[Side::Downstream])
         {
             said.word_due = None;
             // If this fails its connection is gone, as the relay will find.
-            let _ = say(socket, &WORKING);
+            let _ = send(socket, &WORKING);
         }
     }
 
@@ -102,14 +102,14 @@ impl<I: Intercept> Worker<I> {
             return self.end_with(key, Outcome::HopFailed, None);
         }
         entry.sockets[Side::Upstream] = None;
-        if let Some(said) = &mut entry.prologue {
+        if let Some(said) = &mut entry.preface {
             said.forget_hop();
         }
         let Some(pending) = self.pending(key) else {
             return;
         };
         pending.hopping = None;
-        if pending.ways.is_empty() {
+        if pending.next_hops.is_empty() {
             self.fail_upstream(key, Outcome::HopFailed, None, Blame::Us);
         } else {
             self.try_next(key);
@@ -127,23 +127,23 @@ impl<I: Intercept> Worker<I> {
         if entry.has_lost_client() {
             return false;
         }
-        let said = entry.prologue.as_mut();
+        let said = entry.preface.as_mut();
         let fallback = said.and_then(|said| said.fallback.take_if(|fallback| is_whole(fallback)));
         let Some(fallback) = fallback else {
             return false;
         };
         entry.forget_upstream();
-        if let Some(said) = &mut entry.prologue {
+        if let Some(said) = &mut entry.preface {
             said.forget_hop();
         }
         let mut pending = Pending::new(Opening::late(), now, &entry.rule.rule);
-        pending.route(fallback.ways, fallback.guard);
+        pending.route(fallback.next_hops, fallback.guard);
         pending.hop_limit = fallback.hop_limit;
         pending.kept = Some(fallback.kept);
         let former = std::mem::replace(&mut entry.state, State::Opening(Box::new(pending)));
         if let State::Open(relay) = former {
             for pipe in relay.into_pipes() {
-                self.workspace.pipes.discard(pipe);
+                self.buffers.pipes.discard(pipe);
             }
         }
         self.unshare(key, Side::Upstream);
@@ -163,16 +163,16 @@ fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
     }
-    let said = entry.prologue.as_deref()?;
+    let said = entry.preface.as_deref()?;
     let expecting = said.expecting.as_ref()?;
     let (via, since) = (said.via?, said.waits_since?);
     let socket = entry.sockets[Side::Upstream].as_ref()?;
-    let (sent, ways_left) = match &entry.state {
+    let (sent, next_hops_left) = match &entry.state {
         State::Open(relay) => (
             relay.sent_to_upstream(),
             said.fallback.as_deref().is_some_and(is_whole),
         ),
-        State::Opening(pending) => (0, !pending.ways.is_empty()),
+        State::Opening(pending) => (0, !pending.next_hops.is_empty()),
     };
     // The flow's bytes are the last that were written.
     let unacked = sys::unacked_bytes(socket).ok()?;
@@ -184,7 +184,7 @@ fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
             delivered: unacked < sent,
             works: expecting.works(),
             round: sys::round_and_window(socket).and_then(|(round, _)| round),
-            movable: ways_left || said.is_for_peer(),
+            movable: next_hops_left || said.is_for_peer(),
         },
     ))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Upstream connections of clients that have not proved themselves: the SYN that asks a
+//! Upstream connections of clients that are not validated: the SYN that asks a
 //! server for one of these is repeated once at the most, whatever the kernel's settings.
 //! Nobody is to gain more packets toward a server than he sends.
 //!
-//! A client proves itself within a round trip, or when a segment was lost within a
+//! A client is validated within a round trip, or when a segment was lost within a
 //! second or three. Its upstream connection is let go of by then, and opened again at the
 //! proof. A held SYN has no proof to wait for: what its client sends from then on is
 //! forwarded.
@@ -11,7 +11,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::intercept::{Heading, Intercept};
+use crate::intercept::{Direction, Intercept};
 use crate::policy::AcceptMode;
 use crate::side::Side;
 use crate::sys;
@@ -24,18 +24,18 @@ use super::hop;
 /// looked at every quarter of a second, and when there are very many within a second:
 /// before the kernel's first repetition, or at least before its second, one and two
 /// seconds after the SYN.
-const UNPROVED_FOR: Duration = Duration::from_millis(700);
+const UNVALIDATED_FOR: Duration = Duration::from_millis(700);
 
 impl Pending {
     /// When its upstream connection is to be restrained, if it is yet to be.
     pub(super) fn restrain_at(&self) -> Option<Duration> {
-        let due = self.asked && !self.restrained && !self.opening.proven();
-        due.then_some(self.connecting + UNPROVED_FOR)
+        let due = self.asked && !self.restrained && !self.opening.is_validated();
+        due.then_some(self.connecting + UNVALIDATED_FOR)
     }
 }
 
 impl<I: Intercept> Worker<I> {
-    /// The client of a flow has not proved itself for a while.
+    /// The client of a flow is not validated for a while.
     pub(super) fn restrain(&mut self, key: u64) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -56,7 +56,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The client of a flow proves itself, whatever became of the restrained connection.
+    /// The client of a flow is validated, whatever became of the restrained connection.
     pub(super) fn release(&mut self, key: u64) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -78,8 +78,8 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Whether an upstream connection failed only because it was restrained, and its
-    /// client may yet prove itself.
-    pub(super) fn is_withdrawn_by(&mut self, key: u64, error: &io::Error) -> bool {
+    /// client may yet be validated.
+    pub(super) fn is_closed_by(&mut self, key: u64, error: &io::Error) -> bool {
         let timed_out = error.raw_os_error() == Some(libc::ETIMEDOUT);
         let pending = self.pending(key).filter(|_| timed_out);
         pending.is_some_and(|pending| pending.restrained && !pending.opening.held())
@@ -93,25 +93,27 @@ impl<I: Intercept> Worker<I> {
         };
         entry.sockets[Side::Upstream] = None;
         let flow = entry.flow;
-        if let Some(said) = &mut entry.prologue {
+        if let Some(said) = &mut entry.preface {
             (said.expecting, said.via) = (None, None);
         }
         let Some(pending) = entry.pending() else {
             return;
         };
-        let syn_ack = pending.opening.on_withdrawn();
+        let syn_ack = pending.opening.on_unvalidated_close();
         (pending.asked, pending.restrained) = (false, false);
         pending.hopping = None;
-        let gates = std::mem::take(&mut pending.gates);
-        let (kept, others): (Vec<_>, Vec<_>) =
-            gates.into_iter().partition(|(gated, _)| *gated == flow);
-        pending.gates = kept;
-        for (gated, gate) in others {
-            self.intercept.drop_gate(&gated, gate);
-            self.opening.remove(&gated);
+        let half_open_flows = std::mem::take(&mut pending.half_open_flows);
+        let (kept, others): (Vec<_>, Vec<_>) = half_open_flows
+            .into_iter()
+            .partition(|(reserved_flow, _)| *reserved_flow == flow);
+        pending.half_open_flows = kept;
+        for (reserved_flow, half_open) in others {
+            self.intercept
+                .release_if_unchanged(&reserved_flow, half_open);
+            self.opening.remove(&reserved_flow);
         }
         // The server would keep its half of the handshake for a minute.
-        self.inject(syn_ack.and_then(|frame| frame.reset()), Heading::Out);
+        self.inject(syn_ack.and_then(|frame| frame.reset()), Direction::Out);
     }
 
     /// Has repetitions of a held SYN forwarded: its server has not answered this node.
@@ -121,13 +123,13 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        if pending.syn.is_none() || pending.gates.is_empty() {
+        if pending.syn.is_none() || pending.half_open_flows.is_empty() {
             return;
         }
-        let (flow, gate) = pending.gates.remove(0);
-        if self.intercept.pass(&flow, gate).is_ok() {
+        let (flow, half_open) = pending.half_open_flows.remove(0);
+        if self.intercept.pass(&flow, half_open).is_ok() {
             self.counters.passed.add(1);
-            self.passed.push_back((until, flow, gate));
+            self.passed.push_back((until, flow, half_open));
         }
     }
 }

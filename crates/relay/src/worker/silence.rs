@@ -106,14 +106,16 @@ mod tests {
         Step::Warn(SINCE + Duration::from_millis(millis))
     }
 
+    // promise: K15
     #[test]
-    fn a_hop_that_acknowledges_nothing_is_left_soon() {
+    fn unacknowledged_hop_left() {
         assert_eq!(after(100, NOTHING), until(700));
         assert_eq!(after(700, NOTHING), Step::Move);
     }
 
+    // promise: K15
     #[test]
-    fn a_long_hop_has_the_time_of_some_round_trips_and_no_more_than_a_bound() {
+    fn patience_follows_rtt() {
         let long = |millis| Seen {
             round: Some(Duration::from_millis(millis)),
             ..NOTHING
@@ -127,8 +129,9 @@ mod tests {
         assert_eq!(after(1400, unknown), until(1500));
     }
 
+    // promise: K15
     #[test]
-    fn a_node_that_works_has_the_time_of_its_server() {
+    fn working_node_has_time() {
         let works = Seen {
             acked: true,
             delivered: true,
@@ -138,8 +141,9 @@ mod tests {
         assert_eq!(after(60_000, works), Step::Done);
     }
 
+    // promise: K15
     #[test]
-    fn a_node_that_only_acknowledges_is_left_while_nothing_of_the_flow_has_arrived() {
+    fn acknowledging_node_left() {
         let acked = Seen {
             acked: true,
             ..NOTHING
@@ -148,8 +152,9 @@ mod tests {
         assert_eq!(after(1280, acked), Step::Move);
     }
 
+    // promise: K15
     #[test]
-    fn what_may_have_arrived_is_not_sent_again() {
+    fn possible_arrival_not_resent() {
         let delivered = Seen {
             acked: true,
             delivered: true,
@@ -160,8 +165,9 @@ mod tests {
         assert_eq!(after(5080, delivered), Step::GiveUp);
     }
 
+    // promise: K15
     #[test]
-    fn without_another_way_a_hop_may_come_back_and_a_node_that_hangs_is_given_up() {
+    fn last_next_hop_waits() {
         let only = Seen {
             movable: false,
             ..NOTHING

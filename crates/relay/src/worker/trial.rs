@@ -71,9 +71,9 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// The time is over that this host had to answer the client of a trial. Whether it has: then
-    /// the client has its own time to prove itself. Otherwise the SYN is forwarded.
+    /// the client has its own time to be validated. Otherwise the SYN is forwarded.
     pub(super) fn is_answered_trial(&mut self, key: u64) -> bool {
-        let prove_by = self.now + self.rules.half_open().expiry;
+        let validate_by = self.now + self.rules.half_open().expiry;
         let Some(entry) = self.entries.get_mut(key) else {
             return false;
         };
@@ -85,7 +85,7 @@ impl<I: Intercept> Worker<I> {
         let observed = self.intercept.observed(&flow);
         if observed.is_some_and(|observed| observed.answered) {
             if let Some(pending) = self.pending(key) {
-                pending.prove_by = prove_by;
+                pending.validate_by = validate_by;
             }
             return true;
         }
@@ -97,7 +97,7 @@ impl<I: Intercept> Worker<I> {
     /// refused or cannot be reached may be this host's word too.
     pub(super) fn give_trial_back(&mut self, key: u64, flow: Flow, outcome: Outcome) {
         self.forward_held(key);
-        self.intercept.doubt(&flow);
+        self.intercept.record_no_answer(&flow);
         if outcome == Outcome::ConnectTimeout {
             self.on_silent_trial(flow);
         }
@@ -126,7 +126,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// The client of a trial has completed its handshake.
-    pub(super) fn on_proved_trial(&mut self) {
+    pub(super) fn on_validated_trial(&mut self) {
         self.failed_trials = 0;
         self.trial_worked = Some(self.now);
     }
@@ -140,14 +140,15 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let syn = pending.syn.take();
-        let gate = (!pending.gates.is_empty()).then(|| pending.gates.remove(0));
+        let half_open =
+            (!pending.half_open_flows.is_empty()).then(|| pending.half_open_flows.remove(0));
         let flow = self.entries.get(key).map(|entry| entry.flow);
         self.expire(key);
         if let Some(flow) = flow {
-            self.intercept.doubt(&flow);
+            self.intercept.record_no_answer(&flow);
         }
-        if let (Some(syn), Some((flow, gate))) = (syn, gate) {
-            self.pass_on(&flow, &syn, gate);
+        if let (Some(syn), Some((flow, half_open))) = (syn, half_open) {
+            self.pass_on(&flow, &syn, half_open);
         }
     }
 }

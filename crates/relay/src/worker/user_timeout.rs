@@ -66,7 +66,7 @@ impl<I: Intercept> Worker<I> {
 
     /// What is set for a side: by its rule, or by the peer that a hop leads to or comes from.
     fn user_timeout(&self, entry: &Entry, side: Side) -> Duration {
-        let said = entry.prologue.as_deref();
+        let said = entry.preface.as_deref();
         let peer = said.and_then(|said| match side {
             Side::Downstream => said.by,
             Side::Upstream => said.via.map(|via| via.peer),
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_flight_are_timed_and_idle_connections_are_not() {
+    fn in_flight_timed_idle_not() {
         assert!(counts(&sending(1, 0, 1000), TIMEOUT));
         assert!(counts(&sending(1, 9000, 1000), TIMEOUT));
         assert!(!counts(&sending(0, 0, 1000), TIMEOUT));
     }
 
     #[test]
-    fn a_closed_window_is_waited_for_while_probes_are_answered() {
+    fn zero_window_probes_answered() {
         for (window, probes, since_ack, expected) in [
             (0, 0, 100, false),
             // Less than a segment is probed, too.
@@ -123,10 +123,10 @@ mod tests {
             };
             assert_eq!(counts(&closed, TIMEOUT), expected, "{closed:?}");
         }
-        let withdrawn = Sending {
+        let not_accepting = Sending {
             since_ack: TIMEOUT,
             ..sending(3, 5000, 0)
         };
-        assert!(!counts(&withdrawn, TIMEOUT));
+        assert!(!counts(&not_accepting, TIMEOUT));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_wire::hop::Reply;
 
-use crate::intercept::{Heading, Intercept};
+use crate::intercept::{Direction, Intercept};
 use crate::opening::Opening;
 use crate::side::Side;
 use crate::sys;
@@ -41,7 +41,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let over = now >= pending.limit();
-        let mut given_up = over && (pending.opening.proven() || pending.opening.held());
+        let mut given_up = over && (pending.opening.is_validated() || pending.opening.held());
         if now >= pending.look_at {
             pending.look_at = now + LOOK;
             given_up |= unsent && pending.opening.on_unsent();
@@ -80,7 +80,7 @@ impl<I: Intercept> Worker<I> {
         let opening = std::mem::replace(&mut pending.opening, Opening::late());
         let (outcome, syn_ack) = opening.on_expiry();
         // The server would keep its half of the handshake for a minute.
-        self.inject(syn_ack.and_then(|frame| frame.reset()), Heading::Out);
+        self.inject(syn_ack.and_then(|frame| frame.reset()), Direction::Out);
         self.end(key, outcome);
     }
 }

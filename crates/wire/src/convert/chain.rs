@@ -2,24 +2,24 @@
 //! The TLV of ours: what the chain header has and RFC 8803 has not.
 //!
 //! Every field has its place, whether it is used or not; what is not used is
-//! zero. With a seal the TLV is longer.
+//! zero. With an authentication tag the TLV is longer.
 
 use super::{Connect, WORD};
+use crate::auth::{Claim, MAC_BYTES, Nonce};
 use crate::bytes::Bytes;
 use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
-use crate::seal::{Claim, MAC_BYTES, Nonce};
 
 /// Its type, of the range for private use (RFC 8803 §10.2.2).
 pub(super) const KIND: u8 = 0xc8;
 /// The version of the layout.
 const VERSION: u8 = 1;
 const BYTES: usize = 9 * WORD;
-const BYTES_SEALED: usize = 20 * WORD;
+const BYTES_AUTHENTICATED: usize = 20 * WORD;
 const FLAG_SOURCE: u8 = 1;
 const FLAG_GUARD: u8 = 2;
-const FLAG_UNPROVED: u8 = 4;
+const FLAG_UNVALIDATED: u8 = 4;
 /// Where the code is in the TLV.
-pub(super) const MAC_AT: usize = BYTES_SEALED - MAC_BYTES;
+pub(super) const MAC_AT: usize = BYTES_AUTHENTICATED - MAC_BYTES;
 
 /// What the TLV holds.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Chain {
     pub(super) source: Option<Endpoint>,
     pub(super) label: Option<Label>,
     pub(super) guard: Option<LoopGuard>,
-    pub(super) proved: bool,
+    pub(super) validated: bool,
     pub(super) claim: Option<Claim>,
 }
 
@@ -41,12 +41,12 @@ impl Chain {
             ..
         } = &connect.header;
         let said = source.is_some() || label.is_some() || guard.is_some();
-        let needed = said || claim.is_some() || !connect.proved;
+        let needed = said || claim.is_some() || !connect.validated;
         needed.then_some(Self {
             source,
             label,
             guard,
-            proved: connect.proved,
+            validated: connect.validated,
             claim,
         })
     }
@@ -60,7 +60,7 @@ impl Chain {
             0
         };
         flags |= if self.guard.is_some() { FLAG_GUARD } else { 0 };
-        flags |= if self.proved { 0 } else { FLAG_UNPROVED };
+        flags |= if self.validated { 0 } else { FLAG_UNVALIDATED };
         let mut value = vec![VERSION, flags];
         value.extend(self.label.map_or(0, Label::to_bits).to_be_bytes());
         value.extend(self.guard.map_or([0; 8], |guard| guard.origin.to_bytes()));
@@ -79,9 +79,9 @@ impl Chain {
     /// Reads what follows type and length. An error says what is wrong.
     pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "a chain TLV of a wrong length";
-        let sealed = match value.len() + 2 {
+        let authenticated = match value.len() + 2 {
             BYTES => false,
-            BYTES_SEALED => true,
+            BYTES_AUTHENTICATED => true,
             _ => return Err(SHORT),
         };
         let mut bytes = Bytes::new(value);
@@ -89,7 +89,7 @@ impl Chain {
             return Err("a chain TLV of an unknown version");
         }
         let flags = bytes.u8().ok_or(SHORT)?;
-        if flags & !(FLAG_SOURCE | FLAG_GUARD | FLAG_UNPROVED) != 0 {
+        if flags & !(FLAG_SOURCE | FLAG_GUARD | FLAG_UNVALIDATED) != 0 {
             return Err("a chain TLV with unknown flags");
         }
         let label = label(bytes.u32().ok_or(SHORT)?)?;
@@ -102,8 +102,8 @@ impl Chain {
             source: read_source(flags & FLAG_SOURCE != 0, source)?,
             label,
             guard: read_guard(flags & FLAG_GUARD != 0, guard)?,
-            proved: flags & FLAG_UNPROVED == 0,
-            claim: if sealed {
+            validated: flags & FLAG_UNVALIDATED == 0,
+            claim: if authenticated {
                 Some(claim(&mut bytes).ok_or(SHORT)?)
             } else {
                 None

@@ -4,9 +4,9 @@
 
 use std::net::IpAddr;
 
-use crate::seal::{Key, MAC_BYTES};
+use crate::auth::{Key, MAC_BYTES};
 
-/// What a cookie begins with, so that it can be taken for no seal.
+/// What a cookie begins with, so that it can be taken for no authentication tag.
 const DOMAIN: &[u8; 16] = b"posthaste cookie";
 
 /// The cookie of the client at `address`. `key` is the converter's own secret.
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_for_one_address_of_one_converter() {
+    fn cookie_per_address() {
         let key = Key::new([7; 32]);
         let addresses: [IpAddr; 3] =
             ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|text| text.parse().expect("an address"));

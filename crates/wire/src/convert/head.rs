@@ -7,10 +7,10 @@ use super::request::{AUTHENTICATION, DOMAIN, IGNORED};
 use super::tlv::{self, BadHeader, NoTlv, Tlv, Tlvs, behind_zeros};
 use super::{Connect, ConvertError, Request, TcpRequest, VERSION};
 use crate::Progress;
+use crate::auth::{AuthError, Authentic, Claim, Key, MAC_BYTES};
 use crate::bytes::Bytes;
 use crate::gather::Gather;
 use crate::header::{ChainHeader, Endpoint, EndpointError, NodeId};
-use crate::seal::{Authentic, Claim, Key, MAC_BYTES, SealError};
 use crate::tcp_option::{BrokenOption, TcpOption, TcpOptions};
 
 /// A request as it was received.
@@ -18,7 +18,7 @@ use crate::tcp_option::{BrokenOption, TcpOption, TcpOptions};
 pub struct Head {
     /// What it asks for.
     pub request: Request,
-    /// What it says of its seal.
+    /// What it says of its authentication tag.
     pub claim: Option<Claim>,
     bytes: Vec<u8>,
     /// Where in `bytes` the code is.
@@ -62,14 +62,14 @@ impl Head {
     /// [replay window](crate::replay::ReplayWindow) to say.
     ///
     /// # Errors
-    /// There is no seal, or it is wrong.
-    pub fn verify(&self, key: &Key, me: NodeId) -> Result<Authentic, SealError> {
-        let claim = self.claim.ok_or(SealError::Missing)?;
+    /// There is no authentication tag, or it is wrong.
+    pub fn verify(&self, key: &Key, me: NodeId) -> Result<Authentic, AuthError> {
+        let claim = self.claim.ok_or(AuthError::Missing)?;
         let (before, rest) = self.bytes.split_at(self.mac_at);
-        let (mac, after) = rest.split_first_chunk().ok_or(SealError::Missing)?;
+        let (mac, after) = rest.split_first_chunk().ok_or(AuthError::Missing)?;
         let parts = [DOMAIN, &me.to_bytes()[..], before, &[0; MAC_BYTES], after];
         if !key.matches(&parts, mac) {
-            return Err(SealError::Wrong);
+            return Err(AuthError::Wrong);
         }
         Ok(Authentic {
             timestamp_ms: claim.timestamp_ms,
@@ -90,7 +90,7 @@ impl Head {
             let header = &mut connect.header;
             (header.source, header.label) = (chain.source, chain.label);
             header.guard = chain.guard;
-            connect.proved = chain.proved;
+            connect.validated = chain.validated;
             self.claim = chain.claim;
         }
         Ok(())

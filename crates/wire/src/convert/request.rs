@@ -4,8 +4,8 @@
 use super::ConvertError;
 use super::chain::{self, Chain};
 use super::tlv::{self, TooLong, Writer};
+use crate::auth::{AuthTag, Claim, MAC_BYTES};
 use crate::header::ChainHeader;
-use crate::seal::{Claim, MAC_BYTES, Seal};
 use crate::tcp_option::KIND_NOP;
 
 /// What a TCP option can hold: a header has 40 bytes of options, and kind and
@@ -17,7 +17,7 @@ pub(super) const IGNORED: [u8; 3] = [2, 3, 5];
 /// The TCP authentication option. It ends at the converter, so it must not be
 /// promised (RFC 8803 §7.7).
 pub(super) const AUTHENTICATION: u8 = 29;
-/// What a seal begins with, so that none can be taken for another kind's.
+/// What an authentication tag begins with, so that none can be taken for another kind's.
 pub(super) const DOMAIN: &[u8; 16] = b"posthaste head 1";
 
 /// What a client asks for.
@@ -41,9 +41,9 @@ pub struct Connect {
     /// is for the converter to say: see [`Connect::unsupported`].
     pub options: Vec<TcpRequest>,
     /// The client is known to exist: what follows the request are the flow's
-    /// bytes. If not, [`PROVED`](crate::hop::PROVED) comes before them, and the
+    /// bytes. If not, [`VALIDATED`](crate::hop::PROVED) comes before them, and the
     /// handshake with the server must not be completed sooner.
-    pub proved: bool,
+    pub validated: bool,
 }
 
 impl Connect {
@@ -52,7 +52,7 @@ impl Connect {
         Self {
             header,
             options: Vec::new(),
-            proved: true,
+            validated: true,
         }
     }
 
@@ -114,13 +114,13 @@ impl Request {
         }
     }
 
-    /// As bytes, with a seal if one is given. It covers every
+    /// As bytes, with an authentication tag if one is given. It covers every
     /// byte of the request. A request that is not for a connection has no
     /// room for one, and is sent without.
     ///
     /// # Errors
     /// It does not fit into 1020 bytes.
-    pub fn encode(&self, seal: Option<&Seal<'_>>) -> Result<Vec<u8>, TooLong> {
+    pub fn encode(&self, auth: Option<&AuthTag<'_>>) -> Result<Vec<u8>, TooLong> {
         let mut message = Writer::new();
         let mut mac_at = None;
         if self.wants_extensions {
@@ -128,7 +128,7 @@ impl Request {
         }
         if let Some(connect) = &self.connect {
             connect.write(&mut message)?;
-            let claim = seal.map(claim_of);
+            let claim = auth.map(claim_of);
             if let Some(chain) = Chain::of(connect, claim) {
                 mac_at = claim.map(|_| message.len() + chain::MAC_AT);
                 message.tlv(chain::KIND, &[&chain.value()])?;
@@ -138,18 +138,18 @@ impl Request {
             message.tlv(tlv::COOKIE, &[&[0; 2], cookie])?;
         }
         let mut bytes = message.finish();
-        if let (Some(seal), Some(at)) = (seal, mac_at) {
-            let mac = seal.key.mac(&[DOMAIN, &seal.receiver.to_bytes(), &bytes]);
+        if let (Some(auth), Some(at)) = (auth, mac_at) {
+            let mac = auth.key.mac(&[DOMAIN, &auth.receiver.to_bytes(), &bytes]);
             bytes[at..at + MAC_BYTES].copy_from_slice(&mac);
         }
         Ok(bytes)
     }
 }
 
-fn claim_of(seal: &Seal<'_>) -> Claim {
+fn claim_of(auth: &AuthTag<'_>) -> Claim {
     Claim {
-        key_id: seal.key_id,
-        timestamp_ms: seal.now_ms,
-        nonce: seal.nonce,
+        key_id: auth.key_id,
+        timestamp_ms: auth.now_ms,
+        nonce: auth.nonce,
     }
 }

@@ -6,10 +6,10 @@ use super::frame::{self, Frame};
 use super::handshake::{CHALLENGE_BYTES, HELLO_BYTES, message};
 use super::{Accepting, Acceptor, Dialer, Dialing, Reply, ReplyReader, Session};
 use crate::Progress;
+use crate::auth::{Key, Nonce};
 use crate::convert::BYTES_MAX;
 use crate::header::NodeId;
 use crate::invariants::{check_head, check_progress};
-use crate::seal::{Key, Nonce};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -111,8 +111,8 @@ pub(crate) fn samples(rng: &mut crate::rng::Rng) -> Vec<Vec<u8>> {
         super::ping(9).to_vec(),
         open.expect("it fits"),
         Acceptor::reply(Reply::Unreachable(icmp)).to_vec(),
-        super::PROVED.to_vec(),
-        super::HEEDED.to_vec(),
+        super::VALIDATED.to_vec(),
+        super::ACCEPTED.to_vec(),
         super::WORKING.to_vec(),
     ]
 }

@@ -10,8 +10,8 @@ pub(super) const PING: u8 = 1;
 pub(super) const PONG: u8 = 2;
 pub(super) const OPEN: u8 = 3;
 pub(super) const REPLY: u8 = 4;
-pub(super) const PROVED: u8 = 5;
-pub(super) const HEEDED: u8 = 6;
+pub(super) const VALIDATED: u8 = 5;
+pub(super) const ACCEPTED: u8 = 6;
 pub(super) const WORKING: u8 = 7;
 
 /// Bytes of type, zero and length.
@@ -39,7 +39,7 @@ impl Frame {
             PING | PONG => TOKEN_BYTES..=TOKEN_BYTES,
             OPEN => convert::HEADER_BYTES..=convert::BYTES_MAX,
             REPLY => super::reply::BYTES..=super::reply::BYTES,
-            PROVED | HEEDED | WORKING => 0..=0,
+            VALIDATED | ACCEPTED | WORKING => 0..=0,
             kind => return Err(FrameError::Kind(kind)),
         };
         if !lengths.contains(&length) {

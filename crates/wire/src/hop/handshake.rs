@@ -3,10 +3,10 @@
 
 use super::Session;
 use crate::Progress;
+use crate::auth::{Key, MAC_BYTES, Nonce};
 use crate::bytes::Bytes;
 use crate::gather::Gather;
 use crate::header::NodeId;
-use crate::seal::{Key, MAC_BYTES, Nonce};
 
 /// Bytes of the dialer's first message.
 pub const HELLO_BYTES: usize = 36;
@@ -24,7 +24,7 @@ const BY_ACCEPTOR: &[u8; 16] = b"posthaste hop ch";
 const BY_DIALER: &[u8; 16] = b"posthaste hop re";
 const SESSION: &[u8; 16] = b"posthaste hop se";
 
-/// The end that opened the connection, until the acceptor has proved itself.
+/// The end that opened the connection, until the acceptor is validated.
 #[derive(Clone, Debug)]
 pub struct Dialing {
     key: Key,
@@ -94,7 +94,7 @@ impl Dialing {
     }
 }
 
-/// What the dialer has when the acceptor has proved itself.
+/// What the dialer has when the acceptor is validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialed {
     /// What to send. Frames may follow at once.
@@ -172,7 +172,7 @@ impl Accepting {
     }
 }
 
-/// The acceptor, until the dialer has proved itself.
+/// The acceptor, until the dialer is validated.
 #[derive(Clone, Debug)]
 pub struct Challenged {
     session: Session,
@@ -207,7 +207,7 @@ impl Challenged {
 }
 
 /// A message of `N` bytes that begins with the greeting. What begins in
-/// another way is refused by its first bytes: a stranger may be waiting for an
+/// another way is refused by its first bytes: an unauthorized sender may be waiting for an
 /// answer and send no more.
 pub(super) fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
     let there = bytes.len().min(NAME_BYTES);

@@ -145,8 +145,9 @@ impl Reply {
 mod tests {
     use super::*;
 
+    // promise: P10
     #[test]
-    fn what_a_converter_is_told_is_heard_again() {
+    fn converter_reply_round_trip() {
         let unreachable = |kind| {
             Reply::Unreachable(Icmp {
                 kind,

@@ -5,17 +5,17 @@
 use super::frame::{self, Frame, FrameError};
 use super::{Reply, Session};
 use crate::Progress;
+use crate::auth::{AuthError, AuthTag, Nonce};
 use crate::convert::{Connect, Head, Problem, Request, TooLong};
 use crate::gather::Gather;
-use crate::seal::{Nonce, Seal, SealError};
 
 /// What is sent when the client has proved that it exists, unless the request
 /// [said so](Connect::proved). The flow's bytes follow.
-pub const PROVED: [u8; 4] = [frame::PROVED, 0, 0, 0];
+pub const VALIDATED: [u8; 4] = [frame::VALIDATED, 0, 0, 0];
 
 /// What the acceptor of a connection for one flow sends before its reply, when an
 /// [option](crate::syn_option) in the SYN has had it open the flow.
-pub const HEEDED: [u8; 4] = [frame::HEEDED, 0, 0, 0];
+pub const ACCEPTED: [u8; 4] = [frame::ACCEPTED, 0, 0, 0];
 
 /// What the acceptor sends when it has no reply yet: that it has taken the request up.
 pub const WORKING: [u8; 4] = [frame::WORKING, 0, 0, 0];
@@ -92,7 +92,7 @@ impl Dialer {
             connect: Some(connect.clone()),
             ..Request::default()
         };
-        let head = request.encode(Some(&Seal {
+        let head = request.encode(Some(&AuthTag {
             key: &self.session.key,
             key_id: self.session.key_id,
             receiver: self.session.peer,
@@ -141,24 +141,24 @@ impl Dialer {
     pub fn into_reply_reader(self) -> ReplyReader {
         ReplyReader {
             gather: self.gather,
-            heeded: false,
+            accepted: false,
             working: false,
         }
     }
 }
 
-/// Reads the reply to a request with a seal, over a hop that was open before or
+/// Reads the reply to a request with an authentication tag, over a hop that was open before or
 /// one that was made for the flow.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyReader {
     gather: Gather,
-    heeded: bool,
+    accepted: bool,
     working: bool,
 }
 
 impl ReplyReader {
     /// Takes the reply from the front of `input`, and not a byte more. A pong
-    /// that was under way when the flow was opened is passed over, and [`HEEDED`]
+    /// that was under way when the flow was opened is passed over, and [`ACCEPTED`]
     /// and [`WORKING`] are taken note of.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl ReplyReader {
             before = consumed;
             match frame.kind {
                 frame::PONG => {}
-                frame::HEEDED => self.heeded = true,
+                frame::ACCEPTED => self.accepted = true,
                 frame::WORKING => self.working = true,
                 frame::REPLY => {
                     let value = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
@@ -184,9 +184,9 @@ impl ReplyReader {
         }
     }
 
-    /// Whether [`HEEDED`] came before the reply.
-    pub fn heeded(&self) -> bool {
-        self.heeded
+    /// Whether [`ACCEPTED`] came before the reply.
+    pub fn accepted(&self) -> bool {
+        self.accepted
     }
 
     /// Whether [`WORKING`] has come.
@@ -195,20 +195,20 @@ impl ReplyReader {
     }
 }
 
-/// Reads that the client of a request is proved, when the request said that it is
+/// Reads that the client of a request is validated, when the request said that it is
 /// not.
 #[derive(Clone, Debug, Default)]
-pub struct ProofReader(Gather);
+pub struct ValidationReader(Gather);
 
-impl ProofReader {
-    /// Takes [`PROVED`] from the front of `input`, and not a byte more.
+impl ValidationReader {
+    /// Takes [`VALIDATED`] from the front of `input`, and not a byte more.
     ///
     /// # Errors
     /// Something else came.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<()>, HopError> {
         let frame = self.0.feed(input, Frame::parse)?;
         match &frame {
-            Progress::Done { value, .. } if value.kind != frame::PROVED => {
+            Progress::Done { value, .. } if value.kind != frame::VALIDATED => {
                 Err(HopError::OutOfTurn(value.kind))
             }
             _ => Ok(frame.map(|_| ())),
@@ -230,11 +230,11 @@ pub enum FromDialer {
     /// [`pong`] with this number is to be sent.
     Ping(u32),
     /// A flow is to be opened, and one [`Acceptor::reply`] to be sent.
-    /// If the client is not [proved](Connect::proved), [`FromDialer::Proved`]
+    /// If the client is not [validated](Connect::proved), [`FromDialer::Validated`]
     /// comes before the flow's bytes.
     Open(Connect),
     /// The client exists. What follows are the flow's bytes.
-    Proved,
+    Validated,
 }
 
 impl Acceptor {
@@ -271,9 +271,9 @@ impl Acceptor {
         let value = match (frame.kind, self.state) {
             (frame::PING, State::Idle) => FromDialer::Ping(token(&frame)),
             (frame::OPEN, State::Idle) => self.open(&frame)?,
-            (frame::PROVED, State::Opened) => {
+            (frame::VALIDATED, State::Opened) => {
                 self.state = State::Flowing;
-                FromDialer::Proved
+                FromDialer::Validated
             }
             (kind, _) => return Err(HopError::OutOfTurn(kind)),
         };
@@ -285,7 +285,7 @@ impl Acceptor {
         &self.session
     }
 
-    /// The seal's nonce and time are of no use here: the key is this
+    /// The authentication tag's nonce and time are of no use here: the key is this
     /// connection's own, and a second flow is refused.
     fn open(&mut self, frame: &Frame) -> Result<FromDialer, HopError> {
         let head = match Head::parse(&frame.payload) {
@@ -298,7 +298,7 @@ impl Acceptor {
             .request
             .connect
             .ok_or(HopError::Head(Problem::NothingAsked))?;
-        self.state = if connect.proved {
+        self.state = if connect.validated {
             State::Flowing
         } else {
             State::Opened
@@ -344,7 +344,7 @@ pub enum HopError {
     HeadLength,
     /// The chain header is not the peer's.
     #[error(transparent)]
-    Seal(#[from] SealError),
+    AuthTag(#[from] AuthError),
     /// A reply that says nothing.
     #[error("a reply that says nothing")]
     Reply,

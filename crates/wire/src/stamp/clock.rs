@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_back_as_they_were_written() {
+    fn timestamp_round_trip() {
         for seconds in [
             0,
             1,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epochs_are_those_of_ntp_and_of_ptp() {
+    fn ntp_and_ptp_epochs() {
         let time = Duration::new(1, 500_000_000);
         assert_eq!(Timestamp::from_unix(time).0, 0x83aa_7e81_8000_0000);
         let ptp = Timestamp(0x0000_0001_1dcd_6500);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn time_between_two_is_right_also_where_an_era_ends() {
+    fn difference_across_eras() {
         let before = Timestamp::from_unix(Duration::new(2_085_978_495, 900_000_000));
         let after = Timestamp::from_unix(Duration::new(2_085_978_496, 100_000_000));
         assert!(after.0 < before.0, "they are in two eras");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_are_read_back_and_a_multiplier_of_zero_is_none() {
+    fn error_estimate_round_trip() {
         for bits in [0x0c01, 0x8001, 0x4001, 0x3fff, 0xffff] {
             assert_eq!(ErrorEstimate::from_bits(bits).unwrap().to_bits(), bits);
         }

@@ -30,7 +30,7 @@ fn reflection(rng: &mut Rng) -> Reflection {
 }
 
 #[test]
-fn packets_are_read_as_they_were_written() {
+fn packet_round_trip() {
     simulate(500, |mut rng| {
         let key = Key::new(rng.array());
         let other = Key::new(rng.array());
@@ -38,24 +38,29 @@ fn packets_are_read_as_they_were_written() {
         assert_eq!(Probe::parse(&probe.encode()).unwrap().packet, probe);
         let open = reflection.encode();
         let open = Reflection::parse(&open).unwrap();
-        assert_eq!((open.packet, open.is_sealed()), (reflection, false));
-        assert!(!open.is_of(&key), "nobody sealed it");
-        let bytes = probe.seal(&key);
-        let sealed = Probe::parse(&bytes).unwrap();
-        assert_eq!(sealed.packet, probe);
-        assert!(sealed.is_sealed() && sealed.is_of(&key) && !sealed.is_of(&other));
-        let bytes = reflection.seal(&key);
-        let sealed = Reflection::parse(&bytes).unwrap();
-        assert_eq!(sealed.packet, reflection);
-        assert!(sealed.is_of(&key) && !sealed.is_of(&other));
+        assert_eq!((open.packet, open.is_authenticated()), (reflection, false));
+        assert!(!open.is_of(&key), "nobody authenticated it");
+        let bytes = probe.auth(&key);
+        let authenticated = Probe::parse(&bytes).unwrap();
+        assert_eq!(authenticated.packet, probe);
+        assert!(
+            authenticated.is_authenticated()
+                && authenticated.is_of(&key)
+                && !authenticated.is_of(&other)
+        );
+        let bytes = reflection.auth(&key);
+        let authenticated = Reflection::parse(&bytes).unwrap();
+        assert_eq!(authenticated.packet, reflection);
+        assert!(authenticated.is_of(&key) && !authenticated.is_of(&other));
     });
 }
 
+// promise: L10
 #[test]
-fn every_bit_of_a_sealed_packet_counts() {
+fn every_bit_counts() {
     simulate(3, |mut rng| {
         let key = Key::new(rng.array());
-        for bytes in [probe(&mut rng).seal(&key), reflection(&mut rng).seal(&key)] {
+        for bytes in [probe(&mut rng).auth(&key), reflection(&mut rng).auth(&key)] {
             for bit in 0..bytes.len() * 8 {
                 let mut other = bytes;
                 other[bit / 8] ^= 1 << (bit % 8);
@@ -67,10 +72,10 @@ fn every_bit_of_a_sealed_packet_counts() {
 }
 
 #[test]
-fn a_probe_that_is_sent_back_is_no_reflection_of_one() {
+fn probe_is_no_reflection() {
     simulate(50, |mut rng| {
         let key = Key::new(rng.array());
-        let bytes = probe(&mut rng).seal(&key);
+        let bytes = probe(&mut rng).auth(&key);
         let read = Reflection::parse(&bytes);
         assert!(read.is_err(), "the echo of the error estimate is zero");
         let bytes = probe(&mut rng).encode();
@@ -81,7 +86,7 @@ fn a_probe_that_is_sent_back_is_no_reflection_of_one() {
 #[test]
 fn other_lengths_are_refused() {
     let bytes = [1; 200];
-    for length in (0..200).filter(|length| ![OPEN_BYTES, SEALED_BYTES].contains(length)) {
+    for length in (0..200).filter(|length| ![OPEN_BYTES, AUTHENTICATED_BYTES].contains(length)) {
         let error = StampError::Length(length);
         assert_eq!(Probe::parse(&bytes[..length]), Err(error));
         assert_eq!(Reflection::parse(&bytes[..length]), Err(error));
@@ -91,7 +96,7 @@ fn other_lengths_are_refused() {
 }
 
 #[test]
-fn what_must_be_zero_is_not_looked_at() {
+fn reserved_fields_ignored() {
     let mut rng = Rng::new(7);
     let probe = probe(&mut rng);
     let mut bytes = probe.encode();
@@ -108,7 +113,7 @@ fn sessions_are_numbered_from_one() {
 }
 
 #[test]
-fn the_key_is_none_that_seals_anything_else() {
+fn stamp_key_is_separate() {
     let shared = Key::new([7; 32]);
     assert_ne!(key(&shared), shared);
     assert_eq!(key(&shared), key(&Key::new([7; 32])));

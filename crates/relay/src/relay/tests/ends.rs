@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use super::super::{Bounds, Verdict};
+use super::super::{Bounds, Progress};
 use super::pair::{Pair, reset};
 use crate::outcome::Outcome;
 use crate::side::Side::{self, Downstream, Upstream};
@@ -21,39 +21,40 @@ fn each_side_may_close_first() {
         let mut pair = Pair::half_closed(side);
         assert!(pair.relay.closing());
         pair.send(!side, 700);
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         assert_eq!(pair.relay.moved_from(!side), 700, "half-closed, not closed");
         assert!(!pair.kernel.streams[side].fin_sent);
         pair.kernel.arrive_fin(!side);
-        assert_eq!(pair.turn(), Verdict::Done(Outcome::Finished));
+        assert_eq!(pair.turn(), Progress::Done(Outcome::Finished));
         assert!(pair.kernel.handed_over(Downstream) && pair.kernel.handed_over(Upstream));
     }
 }
 
 #[test]
-fn both_sides_may_close_at_once() {
+fn both_close_at_once() {
     let mut pair = Pair::joined(1000);
     for side in Side::BOTH {
         pair.send(side, 10);
         pair.kernel.arrive_fin(side);
     }
-    assert_eq!(pair.turn(), Verdict::Done(Outcome::Finished));
+    assert_eq!(pair.turn(), Progress::Done(Outcome::Finished));
     assert!(pair.kernel.handed_over(Downstream) && pair.kernel.handed_over(Upstream));
 }
 
 #[test]
-fn bytes_and_the_fin_behind_them_are_read_at_once() {
+fn bytes_with_fin_at_once() {
     let mut pair = Pair::joined(1000);
-    assert_eq!(pair.turn(), Verdict::Blocked);
+    assert_eq!(pair.turn(), Progress::Blocked);
     pair.send(Upstream, 10);
     pair.kernel.arrive_fin(Upstream);
     let before = pair.kernel.calls;
-    assert_eq!(pair.turn(), Verdict::Blocked);
+    assert_eq!(pair.turn(), Progress::Blocked);
     assert_eq!(pair.kernel.calls - before, 3, "a read, a write, a FIN");
     assert!(pair.kernel.handed_over(Upstream));
     pair.close();
 }
 
+// promise: I2
 #[test]
 fn fin_waits_for_held_bytes() {
     for side in Side::BOTH {
@@ -63,11 +64,11 @@ fn fin_waits_for_held_bytes() {
         ] {
             pair.kernel.arrive_fin(side);
             for _ in 0..2 {
-                assert_eq!(pair.turn(), Verdict::Blocked);
+                assert_eq!(pair.turn(), Progress::Blocked);
                 assert!(!pair.kernel.streams[!side].fin_sent);
                 pair.drain(!side);
             }
-            assert_eq!(pair.turn(), Verdict::Blocked);
+            assert_eq!(pair.turn(), Progress::Blocked);
             assert!(pair.kernel.handed_over(side));
             pair.close();
         }
@@ -75,16 +76,16 @@ fn fin_waits_for_held_bytes() {
 }
 
 #[test]
-fn a_reset_is_the_fault_of_its_sender() {
+fn reset_blames_sender() {
     for side in Side::BOTH {
         let mut pair = Pair::joined(1000);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
-        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert_eq!(pair.turn(), Progress::Done(reset(side)));
     }
 }
 
 #[test]
-fn a_silent_peer_is_at_fault() {
+fn timeout_blames_peer() {
     let outcomes = [Outcome::DownstreamTimeout, Outcome::UpstreamTimeout];
     for (side, outcome) in Side::BOTH.into_iter().zip(outcomes) {
         let silences = [
@@ -95,24 +96,24 @@ fn a_silent_peer_is_at_fault() {
         for silence in silences {
             let mut pair = Pair::joined(1000);
             pair.kernel.die(side, silence);
-            assert_eq!(pair.turn(), Verdict::Done(outcome));
+            assert_eq!(pair.turn(), Progress::Done(outcome));
         }
     }
 }
 
 #[test]
-fn bytes_that_came_before_a_reset_are_passed_on() {
+fn bytes_before_reset_delivered() {
     let mut pair = Pair::joined(1000);
     pair.send(Upstream, 300);
     pair.kernel.die(Upstream, ErrorKind::ConnectionReset);
-    assert_eq!(pair.turn(), Verdict::Linger);
+    assert_eq!(pair.turn(), Progress::Linger);
     assert_eq!(pair.relay.moved_from(Upstream), 300);
     pair.drain(Downstream);
-    assert_eq!(pair.turn(), Verdict::Done(Outcome::UpstreamReset));
+    assert_eq!(pair.turn(), Progress::Done(Outcome::UpstreamReset));
 }
 
 #[test]
-fn an_answer_before_a_reset_that_a_writer_is_told_of_is_passed_on() {
+fn answer_before_writer_reset() {
     for side in Side::BOTH {
         for mut pair in [
             Pair::holding(!side, 1000, 1500),
@@ -122,12 +123,12 @@ fn an_answer_before_a_reset_that_a_writer_is_told_of_is_passed_on() {
             pair.kernel.die(side, ErrorKind::ConnectionReset);
             pair.send(!side, 100);
             // The other takes 1000 bytes at a time.
-            for (taken, verdict) in [(1000, Verdict::Blocked), (600, Verdict::Linger)] {
-                assert_eq!(pair.turns(), verdict);
+            for (taken, step) in [(1000, Progress::Blocked), (600, Progress::Linger)] {
+                assert_eq!(pair.turns(), step);
                 assert_eq!(pair.kernel.streams[!side].unacknowledged(), taken);
                 pair.drain(!side);
             }
-            assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+            assert_eq!(pair.turn(), Progress::Done(reset(side)));
             assert_eq!(pair.kernel.streams[!side].unread(), 100, "for nobody");
             assert!(!pair.kernel.streams[!side].fin_sent, "it was cut off");
             pair.close();
@@ -136,27 +137,28 @@ fn an_answer_before_a_reset_that_a_writer_is_told_of_is_passed_on() {
 }
 
 #[test]
-fn the_fin_before_a_reset_is_passed_on() {
+fn fin_before_reset_delivered() {
     for side in Side::BOTH {
         let mut pair = Pair::holding(!side, 1000, 1500);
         pair.send(side, 100);
         pair.kernel.arrive_fin(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
         pair.drain(side);
-        assert_eq!(pair.turns(), Verdict::Linger);
+        assert_eq!(pair.turns(), Progress::Linger);
         assert!(pair.kernel.handed_over(side));
         pair.drain(!side);
-        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert_eq!(pair.turn(), Progress::Done(reset(side)));
     }
 }
 
+// promise: I8
 #[test]
-fn what_came_before_a_reset_is_not_waited_for_without_end() {
+fn delivery_before_reset_is_bounded() {
     for side in Side::BOTH {
         let mut pair = Pair::joined(1000);
         pair.send(side, 700);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
-        assert_eq!(pair.turn(), Verdict::Linger);
+        assert_eq!(pair.turn(), Progress::Linger);
         pair.after(29_999);
         assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
         pair.after(1);
@@ -164,8 +166,9 @@ fn what_came_before_a_reset_is_not_waited_for_without_end() {
     }
 }
 
+// promise: I8
 #[test]
-fn who_acknowledges_is_waited_for_however_slow() {
+fn slow_acknowledgement_is_awaited() {
     for side in Side::BOTH {
         // All is written, or a part is held until there is room.
         for pair in [Pair::joined(1000), Pair::holding(side, 1000, 500)] {
@@ -199,90 +202,90 @@ fn acknowledges_slowly(mut pair: Pair, side: Side) {
 }
 
 #[test]
-fn nobody_is_waited_for_who_fails_too() {
+fn second_failure_ends_waiting() {
     for side in Side::BOTH {
         for mut pair in [
             Pair::holding(side, 1000, 1500),
             Pair::holding_in_a_pipe(side, 1000, 1500),
         ] {
             pair.kernel.die(side, ErrorKind::ConnectionReset);
-            assert_eq!(pair.turn(), Verdict::Again);
+            assert_eq!(pair.turn(), Progress::Again);
             pair.kernel.die(!side, ErrorKind::TimedOut);
-            assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+            assert_eq!(pair.turn(), Progress::Done(reset(side)));
             pair.close();
         }
     }
 }
 
 #[test]
-fn whoever_does_not_take_held_bytes_is_at_fault() {
+fn stuck_reader_is_blamed() {
     for side in Side::BOTH {
         for mut pair in [
             Pair::holding(side, 1000, 1500),
             Pair::holding_in_a_pipe(side, 1000, 1500),
         ] {
             pair.kernel.die(!side, ErrorKind::ConnectionReset);
-            assert_eq!(pair.turn(), Verdict::Done(reset(!side)));
+            assert_eq!(pair.turn(), Progress::Done(reset(!side)));
             pair.close();
         }
     }
 }
 
 #[test]
-fn held_bytes_go_out_although_their_sender_has_reset() {
+fn held_bytes_survive_reset() {
     for side in Side::BOTH {
         for mut pair in [
             Pair::holding(side, 1000, 500),
             Pair::holding_in_a_pipe(side, 1000, 500),
         ] {
             pair.kernel.die(side, ErrorKind::ConnectionReset);
-            assert_eq!(pair.turns(), Verdict::Blocked);
+            assert_eq!(pair.turns(), Progress::Blocked);
             pair.drain(!side);
-            assert_eq!(pair.turns(), Verdict::Linger);
+            assert_eq!(pair.turns(), Progress::Linger);
             assert_eq!(pair.kernel.held(side), 0);
             pair.drain(!side);
-            assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+            assert_eq!(pair.turn(), Progress::Done(reset(side)));
             pair.close();
         }
     }
 }
 
 #[test]
-fn bytes_taken_before_a_fault_are_counted() {
+fn bytes_before_failure_counted() {
     for side in Side::BOTH {
         let mut pair = Pair::joined(1000);
         pair.kernel.die_after(!side, 600);
         pair.send(side, 900);
-        assert_eq!(pair.turns(), Verdict::Done(reset(!side)));
+        assert_eq!(pair.turns(), Progress::Done(reset(!side)));
         assert_eq!(pair.relay.moved_from(side), 600);
     }
 }
 
 #[test]
-fn a_reset_behind_a_fin_ends_the_relay_at_once() {
+fn reset_behind_fin_ends() {
     for side in Side::BOTH {
         let mut pair = Pair::half_closed(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
-        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert_eq!(pair.turn(), Progress::Done(reset(side)));
     }
 }
 
 #[test]
-fn a_reset_that_comes_with_a_fin_ends_the_relay_behind_both() {
+fn reset_with_fin_ends() {
     for side in Side::BOTH {
         let mut pair = Pair::joined(1000);
         pair.send(side, 400);
         pair.kernel.arrive_fin(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
-        assert_eq!(pair.turns(), Verdict::Linger);
+        assert_eq!(pair.turns(), Progress::Linger);
         assert!(pair.kernel.handed_over(side));
         pair.drain(!side);
-        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert_eq!(pair.turn(), Progress::Done(reset(side)));
     }
 }
 
 #[test]
-fn a_fin_that_cannot_be_passed_on_is_no_clean_end() {
+fn undeliverable_fin_not_clean() {
     for side in Side::BOTH {
         let mut pair = Pair::half_closed(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
@@ -290,27 +293,28 @@ fn a_fin_that_cannot_be_passed_on_is_no_clean_end() {
         // The FIN is seen before the reset is.
         let ready = pair.kernel.take_event(!side).unwrap();
         pair.relay.note(!side, ready);
-        let verdict = pair.relay.advance(&mut pair.kernel, pair.now);
-        assert_eq!(verdict, Verdict::Done(reset(side)));
+        let step = pair.relay.advance(&mut pair.kernel, pair.now);
+        assert_eq!(step, Progress::Done(reset(side)));
     }
 }
 
 #[test]
-fn the_answer_of_a_side_that_cannot_take_the_fin_is_passed_on_first() {
+fn answer_despite_undeliverable_fin() {
     for side in Side::BOTH {
         let mut pair = Pair::holding(side, 1000, 500);
         pair.kernel.arrive_fin(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
         pair.kernel.arrive_fin(!side);
-        assert_eq!(pair.turns(), Verdict::Blocked);
+        assert_eq!(pair.turns(), Progress::Blocked);
         pair.drain(!side);
-        assert_eq!(pair.turns(), Verdict::Linger);
+        assert_eq!(pair.turns(), Progress::Linger);
         assert!(pair.kernel.handed_over(side));
         pair.drain(!side);
-        assert_eq!(pair.turn(), Verdict::Done(reset(side)));
+        assert_eq!(pair.turn(), Progress::Done(reset(side)));
     }
 }
 
+// promise: D8
 #[test]
 fn a_quiet_relay_times_out() {
     let mut pair = Pair::joined(1000);
@@ -333,7 +337,7 @@ fn a_quiet_relay_times_out() {
 }
 
 #[test]
-fn bytes_that_only_come_in_do_not_count_as_activity() {
+fn inbound_bytes_alone_idle() {
     let mut pair = Pair::holding(Downstream, 1000, 500);
     pair.after(30_000);
     pair.send(Downstream, 500);
@@ -341,8 +345,9 @@ fn bytes_that_only_come_in_do_not_count_as_activity() {
     assert_eq!(pair.relay.deadline(&BOUNDS), Duration::from_mins(1));
 }
 
+// promise: D8
 #[test]
-fn the_side_that_did_not_close_gets_its_own_time() {
+fn unclosed_side_own_timeout() {
     let cases = [
         (Downstream, 5_000, Outcome::ClientFinTimeout),
         (Upstream, 7_000, Outcome::ServerFinTimeout),
@@ -365,12 +370,12 @@ fn the_side_that_did_not_close_gets_its_own_time() {
 }
 
 #[test]
-fn a_fin_after_a_long_silence_leaves_the_other_side_its_time() {
+fn late_fin_restarts_timeout() {
     for (side, bound) in [(Downstream, 5_000), (Upstream, 7_000)] {
         let mut pair = Pair::joined(1000);
         pair.after(50_000);
         pair.kernel.arrive_fin(side);
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         assert_eq!(pair.relay.on_time(pair.now, &BOUNDS), None);
         let deadline = pair.now + Duration::from_millis(bound);
         assert_eq!(pair.relay.deadline(&BOUNDS), deadline);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::super::fake::{Kernel, Pipe};
-use super::super::{Relay, Verdict};
+use super::super::{Progress, Relay};
 use super::LARGE;
 use crate::outcome::Outcome;
 use crate::side::Side::{self, Downstream, Upstream};
@@ -24,7 +24,7 @@ impl Pair {
             relay: Relay::new(Duration::ZERO),
             now: Duration::ZERO,
         };
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         pair
     }
 
@@ -33,10 +33,10 @@ impl Pair {
         let mut pair = Self::joined(LARGE);
         for side in Side::BOTH {
             pair.send(side, LARGE);
-            assert_eq!(pair.turn(), Verdict::Blocked);
+            assert_eq!(pair.turn(), Progress::Blocked);
             pair.drain(!side);
         }
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         assert_eq!(pair.kernel.spliced, 0);
         for side in Side::BOTH {
             pair.kernel.streams[side].room = room;
@@ -48,7 +48,7 @@ impl Pair {
     pub(super) fn holding(side: Side, room: usize, bytes: usize) -> Self {
         let mut pair = Self::joined(room);
         pair.send(side, room + bytes);
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         assert_eq!(pair.kernel.held(side), bytes);
         pair
     }
@@ -57,7 +57,7 @@ impl Pair {
     pub(super) fn holding_in_a_pipe(side: Side, room: usize, bytes: usize) -> Self {
         let mut pair = Self::splicing(room);
         pair.send(side, room + bytes);
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         assert_eq!(pair.kernel.held(side), bytes);
         assert_eq!(pair.kernel.leased, 1);
         pair
@@ -67,7 +67,7 @@ impl Pair {
     pub(super) fn half_closed(side: Side) -> Self {
         let mut pair = Self::joined(1000);
         pair.kernel.arrive_fin(side);
-        assert_eq!(pair.turn(), Verdict::Blocked);
+        assert_eq!(pair.turn(), Progress::Blocked);
         assert!(pair.kernel.streams[!side].fin_sent);
         pair
     }
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     /// Gives the relay every event that waits, and then one turn.
-    pub(super) fn turn(&mut self) -> Verdict {
+    pub(super) fn turn(&mut self) -> Progress {
         for side in Side::BOTH {
             if let Some(ready) = self.kernel.take_event(side) {
                 self.relay.note(side, ready);
@@ -92,11 +92,11 @@ impl Pair {
     }
 
     /// Turns until the relay wants no other at once.
-    pub(super) fn turns(&mut self) -> Verdict {
+    pub(super) fn turns(&mut self) -> Progress {
         loop {
             match self.turn() {
-                Verdict::Again => {}
-                verdict => return verdict,
+                Progress::Again => {}
+                step => return step,
             }
         }
     }

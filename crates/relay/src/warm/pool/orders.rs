@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use super::{
-    Asked, BEAT, BUSY_FOR, DIAL_MIN, DIALS_BASE, Health, Order, PONG_MIN, PONG_ROUND_TRIPS, Pool,
-    REST_MAX, REVIEW, Resting, SURPLUS_FOR,
+    Action, BEAT, BUSY_FOR, ConnectRequest, DIAL_MIN, DIALS_BASE, Health, PONG_MIN,
+    PONG_ROUND_TRIPS, Pool, REST_MAX, REVIEW, Resting, SURPLUS_FOR,
 };
 
 impl Pool {
     /// The next thing to do, if there is one now. To be asked until there is
     /// none: after whatever was told to the pool, and at [`Self::deadline`].
-    pub(in crate::warm) fn next_order(&mut self, now: Duration) -> Option<Order> {
+    pub(in crate::warm) fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.seen = now;
         if self.dial_silent_at().is_some_and(|at| at <= now) {
             self.lose(Health::Silent);
@@ -24,11 +24,11 @@ impl Pool {
 
     /// When to ask for orders again if nothing happens before.
     pub(in crate::warm) fn deadline(&self) -> Option<Duration> {
-        let suspects = (!self.suspects.is_empty()).then_some(self.seen);
+        let failed_destinations = (!self.failed_destinations.is_empty()).then_some(self.seen);
         let dial = self.wants_dial(self.seen).then(|| self.backoff.until());
         let fewer = self.waiting() > usize::from(self.limits.min) || self.surplus.is_some();
         let moments = [
-            suspects,
+            failed_destinations,
             self.overdue_at(),
             self.rested_at(),
             self.beat_at(),
@@ -40,20 +40,20 @@ impl Pool {
     }
 
     /// A ping without a pong: the hop is dead, and who knows about the others.
-    fn bury(&mut self, now: Duration) -> Option<Order> {
+    fn bury(&mut self, now: Duration) -> Option<Action> {
         self.overdue_at().filter(|at| *at <= now)?;
         let dead = self.asked.pop_front()?;
         // If the peer has answered over another since, only the hop is dead.
-        if self.health == Health::Up && self.heard <= dead.at {
+        if self.health == Health::Up && self.received <= dead.at {
             self.health = Health::Silent;
         }
-        self.suspect_all();
-        Some(Order::Bury(dead.hop))
+        self.check_all();
+        Some(Action::Bury(dead.hop))
     }
 
-    fn ping(&mut self, now: Duration) -> Option<Order> {
+    fn ping(&mut self, now: Duration) -> Option<Action> {
         let due = [self.rested_at(), self.beat_at()];
-        let (suspect, next) = match self.suspects.pop_front() {
+        let (record_failure, next) = match self.failed_destinations.pop_front() {
             Some(next) => (true, next),
             None if due.into_iter().flatten().any(|at| at <= now) => {
                 (false, self.resting.pop_front()?)
@@ -61,17 +61,17 @@ impl Pool {
             None => return None,
         };
         let Resting { hop, since, .. } = next;
-        self.asked.push_back(Asked {
+        self.asked.push_back(ConnectRequest {
             hop,
             since,
             at: now,
-            suspect,
+            record_failure,
         });
-        Some(Order::Ping(hop))
+        Some(Action::Ping(hop))
     }
 
     /// Closes what has been too much for a while, the longest silent first.
-    fn dismiss(&mut self, now: Duration) -> Option<Order> {
+    fn dismiss(&mut self, now: Duration) -> Option<Action> {
         if self.waiting() <= self.target(now) {
             self.surplus = None;
             return None;
@@ -80,11 +80,11 @@ impl Pool {
         if now < since + SURPLUS_FOR {
             return None;
         }
-        Some(Order::Dismiss(self.resting.pop_front()?.hop))
+        Some(Action::Dismiss(self.resting.pop_front()?.hop))
     }
 
-    fn dial(&self, now: Duration) -> Option<Order> {
-        (self.wants_dial(now) && self.backoff.until() <= now).then_some(Order::Dial)
+    fn dial(&self, now: Duration) -> Option<Action> {
+        (self.wants_dial(now) && self.backoff.until() <= now).then_some(Action::Dial)
     }
 
     /// Whether one more is to be dialed as soon as that is allowed.
@@ -103,12 +103,12 @@ impl Pool {
 
     /// When the hop that has been silent for longest is to be asked.
     fn rested_at(&self) -> Option<Duration> {
-        Some(self.resting.front()?.heard + REST_MAX)
+        Some(self.resting.front()?.received + REST_MAX)
     }
 
     /// When a busy peer is to be asked, to know of its death in time.
     fn beat_at(&self) -> Option<Duration> {
-        let at = self.heard + BEAT;
+        let at = self.received + BEAT;
         let busy = self.asked_for.is_some_and(|last| at < last + BUSY_FOR);
         (busy && self.asked.is_empty() && !self.resting.is_empty()).then_some(at)
     }
@@ -118,7 +118,7 @@ impl Pool {
     fn dial_silent_at(&self) -> Option<Duration> {
         let (_, began) = self.dialing.front()?;
         let known = self.rtt.is_some() && !self.down();
-        known.then(|| self.heard.max(*began) + self.patience(DIAL_MIN))
+        known.then(|| self.received.max(*began) + self.patience(DIAL_MIN))
     }
 
     fn patience(&self, least: Duration) -> Duration {

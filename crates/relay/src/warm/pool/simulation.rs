@@ -36,7 +36,7 @@ enum Event {
     Change,
 }
 
-struct World {
+struct Simulation {
     rng: Rng,
     pool: Pool,
     limits: PoolLimits,
@@ -62,7 +62,7 @@ struct World {
     probed_at: Option<Duration>,
 }
 
-impl World {
+impl Simulation {
     fn new(mut rng: Rng) -> Self {
         let max = u16::try_from(rng.some_of(256)).unwrap();
         let min = u16::try_from(rng.below(usize::from(max) + 1)).unwrap();
@@ -206,17 +206,17 @@ impl World {
     fn obey(&mut self) {
         for orders in 0.. {
             assert!(orders < 10_000, "there is no end to it");
-            let Some(order) = self.pool.next_order(self.now) else {
+            let Some(order) = self.pool.poll_action(self.now) else {
                 return;
             };
             match order {
-                Order::Ping(hop) => self.ping(hop),
-                Order::Bury(hop) => self.bury(hop),
-                Order::Dismiss(hop) => {
+                Action::Ping(hop) => self.ping(hop),
+                Action::Bury(hop) => self.bury(hop),
+                Action::Dismiss(hop) => {
                     assert!(self.waiting.remove(&hop).is_some());
                     assert!(self.waiting.len() >= self.pool.target(self.now));
                 }
-                Order::Dial => self.dial(),
+                Action::Dial => self.dial(),
             }
         }
     }
@@ -285,92 +285,101 @@ impl World {
 }
 
 /// Whatever happens, what must hold holds, and in the end all is well.
+// promise: B13, B15
 #[test]
-fn every_history_comes_to_a_good_end() {
+fn random_histories() {
     simulate(SCHEDULES, |rng| {
-        let mut world = World::new(rng);
-        for _ in 0..world.rng.below(6) {
-            let idle = !world.events.iter().any(|(.., event)| *event == Event::Flow);
-            world.busy_since = world.now;
-            world.burst = world.rng.pick(&[0, 1, 1, 1, 5, 50]);
-            world.gap = Duration::from_millis(1 << (4 + world.rng.below(9)));
+        let mut simulation = Simulation::new(rng);
+        for _ in 0..simulation.rng.below(6) {
+            let idle = !simulation
+                .events
+                .iter()
+                .any(|(.., event)| *event == Event::Flow);
+            simulation.busy_since = simulation.now;
+            simulation.burst = simulation.rng.pick(&[0, 1, 1, 1, 5, 50]);
+            simulation.gap = Duration::from_millis(1 << (4 + simulation.rng.below(9)));
             if idle {
-                world.at(Duration::ZERO, Event::Flow);
+                simulation.at(Duration::ZERO, Event::Flow);
             }
-            world.at(world.gap, Event::Change);
-            let millis = u64::try_from(world.rng.below(8_000)).unwrap();
-            world.run(Duration::from_millis(millis));
+            simulation.at(simulation.gap, Event::Change);
+            let millis = u64::try_from(simulation.rng.below(8_000)).unwrap();
+            simulation.run(Duration::from_millis(millis));
         }
-        world.events.retain(|(.., event)| *event != Event::Change);
-        world.become_peer(Peer::Answers);
-        world.burst = 0;
-        world.run(SECOND * 30);
-        assert!(!world.pool.down(), "it is there again");
-        let wanted = world.pool.target(world.now);
-        assert!(world.waiting.len() >= wanted, "and so are the hops");
-        world.run(SECOND * 900);
-        assert_eq!(world.waiting.len(), usize::from(world.limits.min));
+        simulation
+            .events
+            .retain(|(.., event)| *event != Event::Change);
+        simulation.become_peer(Peer::Answers);
+        simulation.burst = 0;
+        simulation.run(SECOND * 30);
+        assert!(!simulation.pool.down(), "it is there again");
+        let wanted = simulation.pool.target(simulation.now);
+        assert!(simulation.waiting.len() >= wanted, "and so are the hops");
+        simulation.run(SECOND * 900);
+        assert_eq!(simulation.waiting.len(), usize::from(simulation.limits.min));
     });
 }
 
 /// A steady load is served warm but for the first moments and what chance
 /// brings.
+// promise: B13
 #[test]
 fn steady_flows_find_hops() {
     let (mut flows, mut missed) = (0, 0);
     simulate(20, |rng| {
-        let mut world = World::new(rng);
+        let mut simulation = Simulation::new(rng);
         let limits = PoolLimits { min: 0, max: 1024 };
-        world.limits = limits;
-        world.pool = Pool::new(limits, 1, world.now);
-        world.burst = 1;
-        world.gap = Duration::from_millis(1 << world.rng.below(8));
-        world.at(Duration::ZERO, Event::Flow);
-        world.run(SECOND * 5);
-        let before = (world.came, world.missed);
-        world.run(SECOND * 20);
-        flows += world.came - before.0;
-        missed += world.missed - before.1;
+        simulation.limits = limits;
+        simulation.pool = Pool::new(limits, 1, simulation.now);
+        simulation.burst = 1;
+        simulation.gap = Duration::from_millis(1 << simulation.rng.below(8));
+        simulation.at(Duration::ZERO, Event::Flow);
+        simulation.run(SECOND * 5);
+        let before = (simulation.came, simulation.missed);
+        simulation.run(SECOND * 20);
+        flows += simulation.came - before.0;
+        missed += simulation.missed - before.1;
     });
     assert!(missed * 1000 <= flows, "{missed} of {flows}");
 }
 
 /// After a steady load of fifty a second, fifty at once are served.
+// promise: B13
 #[test]
-fn a_burst_after_a_steady_load_is_served() {
+fn burst_after_steady_load() {
     simulate(20, |rng| {
-        let mut world = World::new(rng);
+        let mut simulation = Simulation::new(rng);
         let limits = PoolLimits { min: 0, max: 256 };
-        world.limits = limits;
-        world.pool = Pool::new(limits, 1, world.now);
-        world.rtt = world.rtt.min(SECOND / 8);
-        world.burst = 1;
-        world.gap = SECOND / 50;
-        world.at(Duration::ZERO, Event::Flow);
-        world.run(SECOND * 20);
-        let before = world.missed;
-        world.burst = 50;
-        world.flows_come();
-        assert_eq!(world.missed, before, "of fifty");
+        simulation.limits = limits;
+        simulation.pool = Pool::new(limits, 1, simulation.now);
+        simulation.rtt = simulation.rtt.min(SECOND / 8);
+        simulation.burst = 1;
+        simulation.gap = SECOND / 50;
+        simulation.at(Duration::ZERO, Event::Flow);
+        simulation.run(SECOND * 20);
+        let before = simulation.missed;
+        simulation.burst = 50;
+        simulation.flows_come();
+        assert_eq!(simulation.missed, before, "of fifty");
     });
 }
 
 /// Flows are told within two seconds that a peer with a few hops has died
 /// without a word.
+// promise: B15
 #[test]
-fn a_silent_death_is_known_within_two_seconds() {
+fn silent_death_within_two_seconds() {
     simulate(40, |rng| {
-        let mut world = World::new(rng);
+        let mut simulation = Simulation::new(rng);
         let limits = PoolLimits { min: 4, max: 64 };
-        world.limits = limits;
-        world.pool = Pool::new(limits, 1, world.now);
-        world.burst = 1;
-        world.gap = SECOND / (1 << world.rng.below(8)) / 4;
-        world.at(Duration::ZERO, Event::Flow);
-        let millis = u64::try_from(world.rng.below(5_000)).unwrap();
-        world.run(SECOND * 10 + Duration::from_millis(millis));
-        world.become_peer(Peer::IsSilent);
-        world.run(SECOND * 2);
-        assert!(world.pool.down());
+        simulation.limits = limits;
+        simulation.pool = Pool::new(limits, 1, simulation.now);
+        simulation.burst = 1;
+        simulation.gap = SECOND / (1 << simulation.rng.below(8)) / 4;
+        simulation.at(Duration::ZERO, Event::Flow);
+        let millis = u64::try_from(simulation.rng.below(5_000)).unwrap();
+        simulation.run(SECOND * 10 + Duration::from_millis(millis));
+        simulation.become_peer(Peer::IsSilent);
+        simulation.run(SECOND * 2);
+        assert!(simulation.pool.down());
     });
 }

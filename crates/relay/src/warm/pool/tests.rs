@@ -38,10 +38,10 @@ impl Trace {
         self.now += Duration::from_millis(millis);
     }
 
-    fn orders(&mut self) -> Vec<Order> {
+    fn orders(&mut self) -> Vec<Action> {
         let mut orders = Vec::new();
-        while let Some(order) = self.pool.next_order(self.now) {
-            if order == Order::Dial {
+        while let Some(order) = self.pool.poll_action(self.now) {
+            if order == Action::Dial {
                 self.pool.on_dial(self.dials, self.now);
                 self.dials += 1;
             }
@@ -64,20 +64,20 @@ impl Trace {
 }
 
 #[test]
-fn the_least_is_dialed_unasked_and_a_flow_is_replaced() {
+fn minimum_dialed_and_refilled() {
     let mut trace = Trace::new(2, 8);
-    assert_eq!(trace.orders(), [Order::Dial; 2]);
+    assert_eq!(trace.orders(), [Action::Dial; 2]);
     assert_eq!(trace.flow(), None, "nothing is there yet");
     trace.later(80);
     trace.pool.on_ready(0, RTT, trace.now);
     trace.pool.on_ready(1, RTT, trace.now);
     assert_eq!(trace.orders(), []);
     assert_eq!(trace.flow(), Some(1));
-    assert_eq!(trace.orders(), [Order::Dial]);
+    assert_eq!(trace.orders(), [Action::Dial]);
 }
 
 #[test]
-fn a_peer_without_limits_is_never_dialed() {
+fn no_limits_no_dials() {
     let mut trace = Trace::new(0, 0);
     assert_eq!(trace.flow(), None);
     assert_eq!(trace.orders(), []);
@@ -85,30 +85,30 @@ fn a_peer_without_limits_is_never_dialed() {
 }
 
 #[test]
-fn the_first_flow_makes_a_pool_and_a_long_rest_empties_it() {
+fn pool_grows_and_empties() {
     let mut trace = Trace::new(0, 8);
     assert_eq!(trace.orders(), []);
     assert_eq!(trace.flow(), None);
-    assert_eq!(trace.orders(), [Order::Dial]);
+    assert_eq!(trace.orders(), [Action::Dial]);
     trace.later(80);
     trace.pool.on_ready(0, RTT, trace.now);
     trace.later(100_000);
-    trace.pool.next_order(trace.now);
+    trace.pool.poll_action(trace.now);
     trace.pool.on_pong(0, trace.now);
     assert_eq!(trace.orders(), [], "too many, but not for long");
     trace.later(10_000);
-    assert_eq!(trace.orders(), [Order::Dismiss(0)]);
+    assert_eq!(trace.orders(), [Action::Dismiss(0)]);
     assert_eq!(trace.pool.deadline(), None);
 }
 
 #[test]
-fn a_resting_hop_is_asked_and_answers() {
+fn resting_hop_pinged() {
     let mut trace = Trace::ready(1, 8);
     assert_eq!(trace.orders(), []);
     let deadline = trace.pool.deadline();
     assert_eq!(deadline, Some(trace.now + REST_MAX));
     trace.later(15_000);
-    assert_eq!(trace.orders(), [Order::Ping(0)]);
+    assert_eq!(trace.orders(), [Action::Ping(0)]);
     assert_eq!(trace.orders(), [], "no second ping");
     trace.later(40);
     trace.pool.on_pong(0, trace.now);
@@ -117,27 +117,28 @@ fn a_resting_hop_is_asked_and_answers() {
 }
 
 #[test]
-fn a_hop_that_is_asked_may_be_taken_all_the_same() {
+fn pinged_hop_still_usable() {
     let mut trace = Trace::ready(1, 8);
     trace.later(15_000);
-    assert_eq!(trace.orders(), [Order::Ping(0)]);
+    assert_eq!(trace.orders(), [Action::Ping(0)]);
     assert_eq!(trace.flow(), Some(0));
     trace.later(5_000);
-    assert!(!trace.orders().contains(&Order::Bury(0)), "not ours now");
+    assert!(!trace.orders().contains(&Action::Bury(0)), "not ours now");
     assert!(!trace.pool.down());
 }
 
+// promise: B14
 #[test]
-fn a_dead_hop_makes_the_others_suspects() {
+fn dead_hop_checks_others() {
     let mut trace = Trace::ready(3, 8);
     trace.later(15_000);
-    let asked = [Order::Ping(0), Order::Ping(1), Order::Ping(2)];
+    let asked = [Action::Ping(0), Action::Ping(1), Action::Ping(2)];
     assert_eq!(trace.orders(), asked);
     trace.later(40);
     trace.pool.on_pong(2, trace.now);
     trace.later(960);
     let orders = trace.orders();
-    let expected = [Order::Bury(0), Order::Bury(1), Order::Ping(2)];
+    let expected = [Action::Bury(0), Action::Bury(1), Action::Ping(2)];
     assert_eq!(orders[..3], expected);
     assert!(!trace.pool.down(), "it has answered since");
     assert_eq!(trace.flow(), None, "not over a suspect");
@@ -146,22 +147,23 @@ fn a_dead_hop_makes_the_others_suspects() {
 }
 
 #[test]
-fn a_busy_peer_is_asked_often_and_its_death_is_known_soon() {
+fn busy_peer_pinged_often() {
     let mut trace = Trace::ready(2, 2);
     trace.flow();
     trace.orders();
     trace.later(500);
-    assert_eq!(trace.orders(), [Order::Ping(0)]);
+    assert_eq!(trace.orders(), [Action::Ping(0)]);
     trace.later(1000);
     let orders = trace.orders();
-    assert_eq!(orders[0], Order::Bury(0));
+    assert_eq!(orders[0], Action::Bury(0));
     assert!(trace.pool.down());
 }
 
+// promise: B15
 #[test]
-fn a_refused_dial_means_down_and_is_repeated_ever_more_rarely() {
+fn refused_dials_back_off() {
     let mut trace = Trace::new(4, 8);
-    assert_eq!(trace.orders(), [Order::Dial; 4]);
+    assert_eq!(trace.orders(), [Action::Dial; 4]);
     for hop in 0..4 {
         let failure = Failure::Refusal;
         trace.pool.on_dial_failed(Some(hop), failure, trace.now);
@@ -173,23 +175,23 @@ fn a_refused_dial_means_down_and_is_repeated_ever_more_rarely() {
         let next = trace.pool.deadline().unwrap();
         waits.push((next - trace.now).as_millis());
         trace.now = next;
-        assert_eq!(trace.orders(), [Order::Dial], "one is enough to see");
+        assert_eq!(trace.orders(), [Action::Dial], "one is enough to see");
         trace.dial_fails(Failure::Refusal);
     }
     assert!(waits.is_sorted_by(|a, b| *a < *b + b / 3), "{waits:?}");
     assert!((3750..=5000).contains(waits.last().unwrap()), "{waits:?}");
     trace.now = trace.pool.deadline().unwrap();
-    assert_eq!(trace.orders(), [Order::Dial]);
+    assert_eq!(trace.orders(), [Action::Dial]);
     trace.pool.on_ready(trace.dials - 1, RTT, trace.now);
     assert!(!trace.pool.down());
-    assert_eq!(trace.orders(), [Order::Dial; 3], "and now all of them");
+    assert_eq!(trace.orders(), [Action::Dial; 3], "and now all of them");
 }
 
 #[test]
-fn a_dial_without_an_answer_means_down_before_it_ends() {
+fn unanswered_dial_means_down() {
     let mut trace = Trace::ready(1, 8);
     assert_eq!(trace.flow(), Some(0));
-    assert!(trace.orders().contains(&Order::Dial));
+    assert!(trace.orders().contains(&Action::Dial));
     trace.now = trace.pool.deadline().unwrap();
     assert_eq!(trace.orders(), []);
     assert!(trace.pool.down());
@@ -198,22 +200,22 @@ fn a_dial_without_an_answer_means_down_before_it_ends() {
 }
 
 #[test]
-fn what_this_host_lacks_is_not_held_against_the_peer() {
+fn local_failure_no_blame() {
     let mut trace = Trace::new(1, 8);
-    assert_eq!(trace.pool.next_order(trace.now), Some(Order::Dial));
+    assert_eq!(trace.pool.poll_action(trace.now), Some(Action::Dial));
     trace.pool.on_dial_failed(None, Failure::Means, trace.now);
     assert!(!trace.pool.down());
     assert_eq!(trace.orders(), [], "but it is no use to go on at once");
 }
 
 #[test]
-fn hops_that_are_dropped_at_once_are_failures() {
+fn dropped_hops_are_failures() {
     let mut trace = Trace::new(1, 8);
     let mut dials = 0;
     let end = trace.now + Duration::from_secs(60);
     while trace.now < end {
         for order in trace.orders() {
-            assert_eq!(order, Order::Dial);
+            assert_eq!(order, Action::Dial);
             dials += 1;
             trace.later(80);
             trace.pool.on_ready(trace.dials - 1, RTT, trace.now);
@@ -225,17 +227,17 @@ fn hops_that_are_dropped_at_once_are_failures() {
 }
 
 #[test]
-fn a_closed_hop_leaves_the_others_alone_and_a_broken_one_does_not() {
+fn closed_and_broken_hops() {
     let mut trace = Trace::ready(3, 3);
     trace.later(2000);
     trace.pool.on_lost(0, End::Closed, trace.now);
-    assert_eq!(trace.orders(), [Order::Dial]);
+    assert_eq!(trace.orders(), [Action::Dial]);
     trace.pool.on_lost(1, End::Broken, trace.now);
-    assert_eq!(trace.orders(), [Order::Ping(2), Order::Dial]);
+    assert_eq!(trace.orders(), [Action::Ping(2), Action::Dial]);
 }
 
 #[test]
-fn a_full_pool_makes_room_to_see_whether_the_peer_takes_hops_again() {
+fn full_pool_probes_recovery() {
     let mut trace = Trace::ready(1, 2);
     trace.flow();
     trace.flow();
@@ -243,9 +245,9 @@ fn a_full_pool_makes_room_to_see_whether_the_peer_takes_hops_again() {
     trace.pool.on_ready(1, RTT, trace.now);
     trace.dial_fails(Failure::Refusal);
     assert!(trace.pool.down());
-    assert_eq!(trace.orders(), [Order::Ping(1)]);
+    assert_eq!(trace.orders(), [Action::Ping(1)]);
     trace.pool.on_pong(1, trace.now);
     assert!(trace.pool.down(), "it lives, and refuses");
     trace.later(30_000);
-    assert!(trace.orders().contains(&Order::Dial), "there is room");
+    assert!(trace.orders().contains(&Action::Dial), "there is room");
 }

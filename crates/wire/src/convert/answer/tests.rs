@@ -43,6 +43,7 @@ fn read(bytes: &[u8]) -> Answer {
     }
 }
 
+// promise: B5
 #[test]
 fn what_is_answered_is_read() {
     simulate(3_000, |mut rng| {
@@ -56,8 +57,9 @@ fn what_is_answered_is_read() {
 }
 
 /// The layouts of RFC 8803 §6.2.8, error by error.
+// promise: B5
 #[test]
-fn errors_have_the_bytes_of_the_rfc() {
+fn rfc_error_bytes() {
     for (error, tlv) in [
         (
             ConvertError::UnsupportedVersion(vec![1]),
@@ -93,14 +95,14 @@ fn errors_have_the_bytes_of_the_rfc() {
 }
 
 #[test]
-fn an_empty_answer_is_a_connection() {
+fn empty_answer_is_connection() {
     let bytes = Answer::default().encode().unwrap();
     assert_eq!(bytes, [1, 1, 0x22, 0x63]);
     assert_eq!(read(&bytes), Answer::default());
 }
 
 #[test]
-fn kinds_that_must_not_be_announced_are_left_out() {
+fn private_kinds_left_out() {
     let answer = Answer {
         extensions: Some(vec![0, 1, 2, 3, 4, 5, 8, 29, 30]),
         ..Answer::default()
@@ -111,7 +113,7 @@ fn kinds_that_must_not_be_announced_are_left_out() {
 }
 
 #[test]
-fn an_echo_is_cut_to_what_fits() {
+fn echo_cut_to_fit() {
     let long = ConvertError::MalformedMessage(vec![9; BYTES_MAX]);
     let bytes = Answer::failure(long).encode().unwrap();
     assert_eq!(bytes.len(), BYTES_MAX);
@@ -120,7 +122,7 @@ fn an_echo_is_cut_to_what_fits() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_sent() {
+fn oversized_answer_not_sent() {
     let answer = Answer {
         tcp_header: Some(vec![1; BYTES_MAX]),
         ..Answer::default()
@@ -128,8 +130,9 @@ fn what_does_not_fit_is_not_sent() {
     assert_eq!(answer.encode(), Err(TooLong));
 }
 
+// promise: B5
 #[test]
-fn what_is_no_answer_is_named_with_its_place() {
+fn invalid_answer_has_place() {
     use BadAnswer::{Malformed, NoLength, NotConvert, Twice, Unexpected, Version};
     for (bytes, bad) in [
         (&b"HTTP/1.1 200"[..], NotConvert),
@@ -155,7 +158,7 @@ fn what_is_no_answer_is_named_with_its_place() {
 }
 
 #[test]
-fn an_answer_may_come_in_pieces() {
+fn answer_in_pieces() {
     let bytes = Answer::failure(ConvertError::ConnectionReset)
         .encode()
         .unwrap();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
+use crate::auth::{AuthTag, Nonce};
 use crate::convert::{BYTES_MAX, TooLong};
 use crate::header::Label;
 use crate::rng::{Rng, simulate};
-use crate::seal::{Nonce, Seal};
 
 /// What a client of another make puts into its SYN for 10.33.3.3:80.
 const CONNECT: [u8; 24] = [
@@ -15,8 +15,8 @@ fn me() -> NodeId {
     NodeId::new(7).unwrap()
 }
 
-fn seal<'a>(key: &'a Key, rng: &mut Rng) -> Seal<'a> {
-    Seal {
+fn auth<'a>(key: &'a Key, rng: &mut Rng) -> AuthTag<'a> {
+    AuthTag {
         key,
         key_id: 5,
         receiver: me(),
@@ -33,7 +33,7 @@ fn option(rng: &mut Rng) -> Option<TcpRequest> {
 fn request(rng: &mut Rng) -> Request {
     let mut connect = Connect::new(rng.header());
     connect.options = (0..rng.below(4)).filter_map(|_| option(rng)).collect();
-    connect.proved = rng.below(2) == 0;
+    connect.validated = rng.below(2) == 0;
     Request {
         wants_extensions: rng.below(2) == 0,
         connect: Some(connect),
@@ -62,6 +62,7 @@ fn message(tlvs: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
+// promise: B4
 #[test]
 fn what_is_asked_is_read() {
     simulate(3_000, |mut rng| {
@@ -69,17 +70,18 @@ fn what_is_asked_is_read() {
         let bytes = request.encode(None).unwrap();
         assert_eq!(read(&bytes).request, request);
         let key = Key::new(rng.array());
-        let seal = seal(&key, &mut rng);
-        let head = read(&request.encode(Some(&seal)).unwrap());
+        let auth = auth(&key, &mut rng);
+        let head = read(&request.encode(Some(&auth)).unwrap());
         assert_eq!(head.request, request);
         let authentic = head.verify(&key, me()).unwrap();
-        assert_eq!(authentic.timestamp_ms, seal.now_ms);
-        assert_eq!(authentic.nonce, seal.nonce);
+        assert_eq!(authentic.timestamp_ms, auth.now_ms);
+        assert_eq!(authentic.nonce, auth.nonce);
     });
 }
 
+// promise: B4
 #[test]
-fn a_request_of_others_is_read() {
+fn foreign_request_read() {
     let head = read(&CONNECT);
     let header = head.request.connect.as_ref().unwrap().header;
     assert_eq!(header.destination.to_string(), "10.33.3.3:80");
@@ -90,16 +92,17 @@ fn a_request_of_others_is_read() {
     assert_eq!(head.request.encode(None).unwrap(), CONNECT);
     assert_eq!(
         head.verify(&Key::new([0; 32]), me()),
-        Err(SealError::Missing)
+        Err(AuthError::Missing)
     );
 }
 
+// promise: B2
 #[test]
-fn what_follows_is_left_however_it_comes() {
+fn trailing_bytes_left() {
     simulate(300, |mut rng| {
         let key = Key::new(rng.array());
         let request = request(&mut rng);
-        let head = request.encode(Some(&seal(&key, &mut rng))).unwrap();
+        let head = request.encode(Some(&auth(&key, &mut rng))).unwrap();
         let stream = [&head[..], b"and the client's data"].concat();
         let (mut reader, mut at) = (HeadReader::default(), 0);
         loop {
@@ -119,18 +122,19 @@ fn what_follows_is_left_however_it_comes() {
     });
 }
 
+// promise: B7
 #[test]
-fn a_seal_holds_for_every_bit_one_key_and_one_node() {
+fn auth_tag_covers_every_bit() {
     simulate(10, |mut rng| {
         let key = Key::new(rng.array());
         let bytes = request(&mut rng)
-            .encode(Some(&seal(&key, &mut rng)))
+            .encode(Some(&auth(&key, &mut rng)))
             .unwrap();
         let head = read(&bytes);
         let other = NodeId::new(8).unwrap();
-        assert_eq!(head.verify(&key, other), Err(SealError::Wrong));
+        assert_eq!(head.verify(&key, other), Err(AuthError::Wrong));
         let wrong = head.verify(&Key::new(rng.array()), me());
-        assert_eq!(wrong, Err(SealError::Wrong));
+        assert_eq!(wrong, Err(AuthError::Wrong));
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -142,11 +146,11 @@ fn a_seal_holds_for_every_bit_one_key_and_one_node() {
 }
 
 #[test]
-fn a_seal_needs_no_other_reason_to_be_sent() {
+fn auth_tag_without_reason() {
     let key = Key::new([1; 32]);
-    let seal = seal(&key, &mut Rng::new(1));
+    let auth = auth(&key, &mut Rng::new(1));
     let request = read(&CONNECT).request;
-    let head = read(&request.encode(Some(&seal)).unwrap());
+    let head = read(&request.encode(Some(&auth)).unwrap());
     assert_eq!(head.claim.map(|claim| claim.key_id), Some(5));
     assert_eq!(head.request, request);
 }
@@ -155,8 +159,9 @@ fn refused(bytes: &[u8]) -> Refusal {
     Head::parse(bytes).unwrap_err()
 }
 
+// promise: B4
 #[test]
-fn what_is_not_convert_is_reset_without_a_word() {
+fn non_convert_reset() {
     for (bytes, problem) in [
         (&b"GET / HTTP/1.1\r\n"[..], Problem::NotConvert),
         (&[1, 6, 0x22, 0x64], Problem::NotConvert),
@@ -167,16 +172,18 @@ fn what_is_not_convert_is_reset_without_a_word() {
     }
 }
 
+// promise: B4
 #[test]
-fn another_version_is_told_which_there_is() {
+fn unsupported_version_answered() {
     let refusal = refused(&[2, 6, 0x22, 0x63]);
     assert_eq!(refusal.problem, Problem::Version(2));
     let answer = ConvertError::UnsupportedVersion(vec![1]);
     assert_eq!(refusal.answer, Some(answer));
 }
 
+// promise: B4
 #[test]
-fn an_offending_tlv_is_named_and_echoed() {
+fn offending_tlv_echoed() {
     let connect = &CONNECT[4..];
     let to = |ip: [u8; 4], port: u8| {
         let mut tlv = connect.to_vec();
@@ -223,8 +230,9 @@ fn an_offending_tlv_is_named_and_echoed() {
     }
 }
 
+// promise: B4
 #[test]
-fn a_type_that_clients_do_not_send_is_unsupported() {
+fn server_tlv_unsupported() {
     for kind in [0, 2, 20, 21, 30, 31, 192, 255] {
         let tlv = [kind, 1, 0, 0];
         let refusal = refused(&message(&[&CONNECT[4..], &tlv]));
@@ -234,8 +242,9 @@ fn a_type_that_clients_do_not_send_is_unsupported() {
     }
 }
 
+// promise: B4
 #[test]
-fn a_tlv_comes_once_and_something_is_asked_for() {
+fn duplicate_or_missing_tlv() {
     let info = [1, 1, 0, 0];
     let connect = &CONNECT[4..];
     let refusal = refused(&message(&[&info, connect, &info]));
@@ -261,7 +270,7 @@ fn chain_tlv() -> Vec<u8> {
 }
 
 #[test]
-fn every_field_of_the_chain_tlv_is_checked() {
+fn chain_tlv_fields_checked() {
     let whole = chain_tlv();
     for (at, bytes, what) in [
         (2, &[2][..], "a chain TLV of an unknown version"),
@@ -283,7 +292,7 @@ fn every_field_of_the_chain_tlv_is_checked() {
 }
 
 #[test]
-fn options_without_meaning_are_passed_over_and_others_asked_for() {
+fn option_requests_filtered() {
     let options = [
         2, 4, 5, 0xb4, 3, 3, 7, 1, 5, 2, 34, 6, 1, 2, 3, 4, 30, 2, 0, 0,
     ];
@@ -301,6 +310,7 @@ fn options_without_meaning_are_passed_over_and_others_asked_for() {
     assert_eq!(connect.unsupported(&[30]), Some(error));
 }
 
+// promise: B4
 #[test]
 fn authentication_is_not_promised() {
     let mut tlv = [&CONNECT[4..], &[29, 2, 0, 0][..]].concat();
@@ -312,7 +322,7 @@ fn authentication_is_not_promised() {
 }
 
 #[test]
-fn options_that_cannot_be_asked_for_cannot_be_made() {
+fn forbidden_options_not_made() {
     for kind in [0, 1, 2, 3, 5, 29] {
         assert_eq!(TcpRequest::new(kind, Vec::new()), None);
     }
@@ -325,7 +335,7 @@ fn options_that_cannot_be_asked_for_cannot_be_made() {
 }
 
 #[test]
-fn what_is_too_long_is_not_sent() {
+fn oversized_request_not_sent() {
     let mut request = read(&CONNECT).request;
     let room = BYTES_MAX - CONNECT.len() - 4;
     request.cookie = Some(vec![1; room]);

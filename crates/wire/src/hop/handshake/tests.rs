@@ -29,8 +29,9 @@ fn challenged(accepting: &mut Accepting, hello: &[u8], key: &Key) -> Challenged 
     }))
 }
 
+// promise: B10
 #[test]
-fn both_ends_come_to_the_same_session() {
+fn same_session_both_ends() {
     simulate(50, |mut rng| {
         let key = Key::new(rng.array());
         let (mut dialing, mut accepting) = ends(&mut rng, &key);
@@ -46,7 +47,7 @@ fn both_ends_come_to_the_same_session() {
 }
 
 #[test]
-fn messages_may_come_in_pieces_and_nothing_else_is_taken() {
+fn handshake_in_pieces() {
     let key = Key::new([3; 32]);
     let (mut dialing, mut accepting) = ends(&mut Rng::new(1), &key);
     let hello = *dialing.hello();
@@ -74,8 +75,9 @@ fn messages_may_come_in_pieces_and_nothing_else_is_taken() {
     };
 }
 
+// promise: B10
 #[test]
-fn who_does_not_know_the_key_gets_nowhere() {
+fn wrong_key_fails() {
     let (key, other) = (Key::new([3; 32]), Key::new([4; 32]));
     let (mut dialing, mut accepting) = ends(&mut Rng::new(1), &key);
     let mut challenged = challenged(&mut accepting, dialing.hello(), &other);
@@ -88,8 +90,9 @@ fn who_does_not_know_the_key_gets_nowhere() {
     assert_eq!(unknown, HandshakeError::NoKey { peer, key_id });
 }
 
+// promise: B10
 #[test]
-fn every_bit_of_every_message_counts() {
+fn every_bit_counts() {
     let key = Key::new([3; 32]);
     let (dialing, mut accepting) = ends(&mut Rng::new(1), &key);
     let hello = *dialing.hello();
@@ -118,8 +121,9 @@ fn every_bit_of_every_message_counts() {
     }
 }
 
+// promise: B10
 #[test]
-fn what_was_heard_once_is_worth_nothing_the_next_time() {
+fn replay_fails() {
     let key = Key::new([3; 32]);
     let mut rng = Rng::new(1);
     let (mut dialing, mut accepting) = ends(&mut rng, &key);
@@ -135,8 +139,9 @@ fn what_was_heard_once_is_worth_nothing_the_next_time() {
     assert_eq!(replayed, Err(HandshakeError::WrongCode));
 }
 
+// promise: B10
 #[test]
-fn a_node_does_not_prove_itself_to_its_own_reflection() {
+fn reflection_fails() {
     let key = Key::new([3; 32]);
     let (dialing, _) = ends(&mut Rng::new(1), &key);
     let mut myself = Accepting::new(node(1), Nonce([5; 16]));
@@ -144,8 +149,9 @@ fn a_node_does_not_prove_itself_to_its_own_reflection() {
     assert_eq!(reflected.unwrap_err(), HandshakeError::Myself);
 }
 
+// promise: B10
 #[test]
-fn another_node_than_the_one_dialed_is_refused() {
+fn wrong_node_refused() {
     let key = Key::new([3; 32]);
     let (mut dialing, _) = ends(&mut Rng::new(1), &key);
     let mut third = Accepting::new(node(3), Nonce([5; 16]));
@@ -156,7 +162,7 @@ fn another_node_than_the_one_dialed_is_refused() {
 }
 
 #[test]
-fn strangers_are_known_by_their_first_bytes() {
+fn first_bytes_identify_foreign() {
     for (bytes, error) in [
         (&b"G"[..], HandshakeError::NotAHop),
         (b"PHOT", HandshakeError::NotAHop),

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use super::super::Icmp;
 use super::*;
+use crate::auth::Key;
 use crate::convert::TcpRequest;
 use crate::header::NodeId;
 use crate::rng::{Rng, simulate};
-use crate::seal::Key;
 
 fn session(me: u64, peer: u64) -> Session {
     Session {
@@ -26,9 +26,9 @@ fn connect() -> Connect {
     Connect::new(Rng::new(3).header())
 }
 
-fn open(dialer: &mut Dialer, proved: bool) -> Vec<u8> {
+fn open(dialer: &mut Dialer, validated: bool) -> Vec<u8> {
     let mut connect = connect();
-    connect.proved = proved;
+    connect.validated = validated;
     dialer.open(&connect, 1_000, Nonce([1; 16])).unwrap()
 }
 
@@ -37,24 +37,24 @@ fn whole<T>(value: T, consumed: usize) -> Result<Progress<T>, HopError> {
 }
 
 #[test]
-fn a_flow_is_opened_and_answered() {
+fn flow_opened_and_answered() {
     simulate(200, |mut rng| {
         let (mut dialer, mut acceptor) = ends();
         let mut connect = Connect::new(rng.header());
         connect.options.extend(TcpRequest::new(34, rng.bytes(8)));
-        connect.proved = rng.below(2) == 0;
+        connect.validated = rng.below(2) == 0;
         let nonce = Nonce(rng.array());
         let mut stream = dialer.open(&connect, rng.next(), nonce).unwrap();
         let length = stream.len();
         stream.extend_from_slice(b"\x05\0\0\0first bytes");
-        let proved = connect.proved;
+        let validated = connect.validated;
         let said = FromDialer::Open(connect);
         assert_eq!(acceptor.feed(&stream), whole(said, length));
         let next = acceptor.feed(&stream[length..]);
-        if proved {
+        if validated {
             assert_eq!(next, Err(HopError::Flowing));
         } else {
-            assert_eq!(next, whole(FromDialer::Proved, 4));
+            assert_eq!(next, whole(FromDialer::Validated, 4));
             assert_eq!(acceptor.feed(b"first"), Err(HopError::Flowing));
         }
         let reply = Acceptor::reply(Reply::Connected);
@@ -65,7 +65,7 @@ fn a_flow_is_opened_and_answered() {
 }
 
 #[test]
-fn an_idle_hop_is_asked_whether_it_lives() {
+fn idle_hop_pinged() {
     let (mut dialer, mut acceptor) = ends();
     let asked = acceptor.feed(&ping(0x0102_0304));
     assert_eq!(asked, whole(FromDialer::Ping(0x0102_0304), 8));
@@ -77,6 +77,7 @@ fn an_idle_hop_is_asked_whether_it_lives() {
     assert!(dialer.feed(&Acceptor::reply(Reply::Refused)).is_ok());
 }
 
+// promise: B11
 #[test]
 fn a_hop_carries_one_flow() {
     let (mut dialer, mut acceptor) = ends();
@@ -87,38 +88,40 @@ fn a_hop_carries_one_flow() {
     assert_eq!(acceptor.feed(&first), Err(HopError::OutOfTurn(frame::OPEN)));
 }
 
+// promise: B11
 #[test]
-fn nothing_is_said_out_of_turn() {
+fn out_of_turn_refused() {
     let (mut dialer, mut acceptor) = ends();
     let reply = Acceptor::reply(Reply::Connected);
-    for (bytes, kind) in [(&reply[..], 4), (&ping(1), 1), (&PROVED, 5)] {
+    for (bytes, kind) in [(&reply[..], 4), (&ping(1), 1), (&VALIDATED, 5)] {
         assert_eq!(dialer.feed(bytes), Err(HopError::OutOfTurn(kind)));
     }
-    for (bytes, kind) in [(&reply[..], 4), (&pong(1), 2), (&PROVED, 5)] {
+    for (bytes, kind) in [(&reply[..], 4), (&pong(1), 2), (&VALIDATED, 5)] {
         assert_eq!(acceptor.feed(bytes), Err(HopError::OutOfTurn(kind)));
     }
     assert!(acceptor.feed(&open(&mut dialer, false)).is_ok());
     assert_eq!(acceptor.feed(&ping(1)), Err(HopError::OutOfTurn(1)));
 }
 
+// promise: B11
 #[test]
-fn a_chain_header_is_the_peers_and_for_this_node() {
+fn chain_header_authenticated() {
     let (mut dialer, _) = ends();
     let opening = open(&mut dialer, false);
     let mut other = session(2, 1);
     other.key = Key::new([5; 32]);
-    let wrong = Err(HopError::Seal(SealError::Wrong));
+    let wrong = Err(HopError::AuthTag(AuthError::Wrong));
     assert_eq!(Acceptor::new(other).feed(&opening), wrong);
     assert_eq!(Acceptor::new(session(3, 1)).feed(&opening), wrong);
     let plain = Request::connect(connect().header).encode(None).unwrap();
     let length = u8::try_from(plain.len()).unwrap();
-    let unsealed = [&[frame::OPEN, 0, 0, length], &plain[..]].concat();
-    let missing = Err(HopError::Seal(SealError::Missing));
-    assert_eq!(ends().1.feed(&unsealed), missing);
+    let unauthenticated = [&[frame::OPEN, 0, 0, length], &plain[..]].concat();
+    let missing = Err(HopError::AuthTag(AuthError::Missing));
+    assert_eq!(ends().1.feed(&unauthenticated), missing);
 }
 
 #[test]
-fn a_chain_header_fills_its_frame() {
+fn largest_chain_header() {
     let opening = open(&mut ends().0, false);
     let mut long = [&opening[..], &[0; 4]].concat();
     long[3] += 4;
@@ -129,7 +132,7 @@ fn a_chain_header_fills_its_frame() {
 }
 
 #[test]
-fn what_is_no_frame_is_refused_by_its_head() {
+fn invalid_frame_head_refused() {
     let kind = |kind| Err(HopError::Frame(FrameError::Kind(kind)));
     let length = |kind, length| Err(HopError::Frame(FrameError::Length { kind, length }));
     let not_zero = |kind| Err(HopError::Frame(FrameError::NotZero { kind }));
@@ -176,8 +179,9 @@ fn replies() -> Vec<Reply> {
         .collect()
 }
 
+// promise: B12
 #[test]
-fn every_reply_is_heard_as_it_was_said() {
+fn replies_round_trip() {
     for reply in replies() {
         let mut dialer = ends().0;
         open(&mut dialer, true);
@@ -191,7 +195,7 @@ fn every_reply_is_heard_as_it_was_said() {
 }
 
 #[test]
-fn a_reply_that_says_nothing_is_refused() {
+fn empty_reply_refused() {
     for (at, byte) in [(4, 10), (5, 1), (6, 1), (7, 1), (8, 1), (23, 1)] {
         let mut dialer = ends().0;
         open(&mut dialer, true);
@@ -202,7 +206,7 @@ fn a_reply_that_says_nothing_is_refused() {
 }
 
 #[test]
-fn a_reply_is_read_alone_and_a_late_pong_before_it() {
+fn reply_after_late_pong() {
     let (mut dialer, _) = ends();
     // A part of the pong has come when the flow is opened.
     assert_eq!(dialer.feed(&pong(7)[..3]), Ok(Progress::NeedMore(1)));
@@ -211,28 +215,28 @@ fn a_reply_is_read_alone_and_a_late_pong_before_it() {
     let reply = Acceptor::reply(Reply::Overloaded);
     let stream = [&pong(7)[3..], &reply, b"bytes"].concat();
     assert_eq!(reader.feed(&stream), whole(Reply::Overloaded, 29));
-    assert!(!reader.heeded());
-    for stream in [&ping(1)[..], &PROVED, b"HTTP/1.1"] {
+    assert!(!reader.accepted());
+    for stream in [&ping(1)[..], &VALIDATED, b"HTTP/1.1"] {
         assert!(ReplyReader::default().feed(stream).is_err(), "{stream:?}");
     }
 }
 
 #[test]
-fn a_reply_tells_whether_the_option_was_heeded() {
+fn reply_reports_option() {
     let reply = Acceptor::reply(Reply::Connected);
-    let stream = [&HEEDED[..], &reply, b"bytes"].concat();
+    let stream = [&ACCEPTED[..], &reply, b"bytes"].concat();
     let mut reader = ReplyReader::default();
     assert_eq!(reader.feed(&stream[..5]), Ok(Progress::NeedMore(3)));
     assert_eq!(reader.feed(&stream[5..]), whole(Reply::Connected, 23));
-    assert!(reader.heeded());
+    assert!(reader.accepted());
     // It is of a connection that was made for its flow, and no warm hop.
     let mut dialer = ends().0;
     open(&mut dialer, true);
-    assert_eq!(dialer.feed(&HEEDED), Err(HopError::OutOfTurn(6)));
+    assert_eq!(dialer.feed(&ACCEPTED), Err(HopError::OutOfTurn(6)));
 }
 
 #[test]
-fn a_node_that_works_says_so_before_its_reply() {
+fn working_before_reply() {
     let reply = Acceptor::reply(Reply::Connected);
     let stream = [&WORKING[..], &reply, b"bytes"].concat();
     let mut reader = ReplyReader::default();

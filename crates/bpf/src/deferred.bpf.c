@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * What a node can begin to relay without, and is given once it does: checking
+ * these programs takes the kernel some milliseconds.
+ *
+ * open_flow, check_cookie, hold_syn_ack, redirect_icmp_error, redirect_fragment, parse_syn_option
+ *                 called by `redirect`, to go on with a packet
+ * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
+ * inject          run by hand, puts a frame back on a device
+ */
+#include "events.h"
+#include "half_open.h"
+#include "observe.h"
+#include "packet.h"
+#include "syn.h"
+
+/* Destinations that failed in early mode, until when (CLOCK_MONOTONIC, ns). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct destination);
+	__type(value, __u64);
+} failed_destinations SEC(".maps");
+
+/* Flows whose SYN met a TIME_WAIT socket, and the key in `listeners` of the
+ * listener meant for them. */
+#define NO_LISTENER 0xffffffff
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct flow);
+	__type(value, __u32);
+} time_wait_syns SEC(".maps");
+
+/* What the fragments of one packet have in common. */
+struct datagram_key {
+	struct address source;
+	struct address destination;
+	__u32 id;
+};
+
+/* Segments of ours whose first fragment has come, until when their others are
+ * expected (CLOCK_MONOTONIC, ns). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct datagram_key);
+	__type(value, __u64);
+} fragments SEC(".maps");
+
+/* How long: more than it takes fragments to come that were sent together. After
+ * that the identification is another packet's, as a first fragment may say
+ * sooner. */
+#define FRAGMENTS_NS 5000000000ull
+
+/* A SYN with less left of its TTL may be a traceroute's, or go round: its
+ * destination answers for it, or a router on the way, and not this host. */
+#define HOP_LIMIT_SURE 32
+
+/* What becomes of a SYN. SYN_LISTEN carries the listener's key above it. */
+#define SYN_PASS 0   /* on, unrelayed */
+#define SYN_HOLD 1   /* nowhere: the worker has a copy */
+#define SYN_LISTEN 2 /* to a listener */
+#define SYN_ACTION_BITS 2
+
+static __always_inline bool has_failed(const struct packet *pkt)
+{
+	struct destination key = {
+		.ip = pkt->flow.server,
+		.port = pkt->flow.server_port,
+	};
+	__u64 *until = bpf_map_lookup_elem(&failed_destinations, &key);
+
+	return until && bpf_ktime_get_ns() < *until;
+}
+
+static __always_inline __u32 action_of_retransmission(const struct half_open *half_open,
+						    const struct packet *pkt)
+{
+	switch (half_open->syn) {
+	case SYN_ADMITTED:
+		return SYN_LISTEN | listener_key(half_open->worker, pkt) << SYN_ACTION_BITS;
+	case SYN_HELD:
+		return SYN_HOLD;
+	}
+	return SYN_PASS;
+}
+
+/* Decides on the SYN of a flow to relay, and tells the worker. */
+GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
+{
+	__u32 worker = this_worker();
+	struct half_open made = {};
+	struct half_open *half_open;
+	struct flow flow;
+	__u32 listen;
+
+	if (!pkt || !event)
+		return SYN_PASS;
+	flow = pkt->flow;
+	half_open = find_half_open(&flow);
+	if (half_open && half_open->isn == pkt->tcp.seq)
+		return action_of_retransmission(half_open, pkt);
+	/* The client starts over: whose the former attempt is, ends it. */
+	if (half_open)
+		worker = half_open->worker;
+	listen = SYN_LISTEN | listener_key(worker, pkt) << SYN_ACTION_BITS;
+	if (is_draining(worker))
+		return SYN_PASS;
+	if (event->accept == ACCEPT_LATE)
+		return listen;
+	if (event->accept == ACCEPT_EARLY && has_failed(pkt)) {
+		count(STAT_SUSPECTS);
+		event->accept = ACCEPT_STRICT;
+	}
+	if (event->accept == ACCEPT_EARLY && hop_limit(pkt) < HOP_LIMIT_SURE)
+		event->accept = ACCEPT_STRICT;
+	made.worker = worker;
+	made.isn = pkt->tcp.seq;
+	made.syn = event->accept == ACCEPT_STRICT ? SYN_HELD : SYN_ADMITTED;
+	if (report(skb, pkt, event, worker, &made))
+		return event->accept == ACCEPT_STRICT ? SYN_HOLD : listen;
+	/* No room: early becomes late; strict cannot be kept, so forward. */
+	return event->accept == ACCEPT_STRICT ? SYN_PASS : listen;
+}
+
+/* The packet again, as `redirect` has parsed it. Returns where its TCP header
+ * is; 0 for what it would not have sent here. */
+static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 at;
+
+	pkt->l2_bytes = skb->cb[MESSAGE_L2_BYTES];
+	at = parse_ip(skb, pkt, pkt->l2_bytes);
+	return at && parse_tcp(skb, pkt, at) ? at : 0;
+}
+
+static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct event_head event = {
+		.kind = EVENT_SYN,
+		.flow = pkt->flow,
+		.rule = skb->cb[MESSAGE_RULE],
+		.generation = skb->cb[MESSAGE_RULE] >> 16,
+		.accept = skb->cb[MESSAGE_ACCEPT],
+		.trial = skb->cb[MESSAGE_ACCEPT] >> 8,
+		.mss = skb->cb[MESSAGE_ACCEPT] >> 16,
+		.out_ifindex = skb->cb[MESSAGE_OUT],
+	};
+
+	switch (skb->cb[MESSAGE_ACTION] & 0xff) {
+	case ACTION_FORWARD:
+		return SYN_PASS;
+	case ACTION_REJECT:
+		if (is_followed() && is_draining(this_worker()))
+			return SYN_PASS;
+		event.kind = EVENT_REJECT;
+		report(skb, pkt, &event, this_worker(), NULL);
+		return SYN_HOLD;
+	}
+	return admit_syn(skb, pkt, &event);
+}
+
+/*
+ * A SYN of a flow that this host would forward. With a TIME_WAIT socket of an
+ * earlier connection on the same tuple, the kernel must see the SYN itself (it
+ * checks sequence number and timestamp, RFC 6191) and then asks find_listener;
+ * a listener assigned here would leave the TIME_WAIT socket to swallow the
+ * client's ACK. A SYN to be forwarded goes to that socket too, and to no
+ * listener, since forwarding drops what meets a socket: it answers with an ACK,
+ * the client resets it, and the repeated SYN finds the way free.
+ */
+SEC("tcx/ingress")
+int open_flow(struct __sk_buff *skb)
+{
+	bool waiting = skb->cb[MESSAGE_ACTION] >> 8;
+	__u32 at, action, key = NO_LISTENER;
+	struct packet pkt = {};
+
+	at = resume(skb, &pkt);
+	if (!at)
+		return TC_ACT_UNSPEC;
+	action = SYN_PASS;
+	if (is_sound(skb, &pkt, at) && !is_foreign(skb, &pkt, at))
+		action = lookup_rule(skb, &pkt);
+	else
+		waiting = false;
+	if (action == SYN_PASS) {
+		bpf_map_delete_elem(&hidden, &pkt.flow);
+		bpf_map_delete_elem(&trials, &pkt.flow);
+	}
+	if (action == SYN_HOLD)
+		return TC_ACT_SHOT;
+	if (action != SYN_PASS) {
+		key = action >> SYN_ACTION_BITS;
+		count(STAT_REDIRECTED);
+	}
+	if (!waiting && action != SYN_PASS) {
+		give(skb, key);
+		/* Its listener may be gone: then the SYN is forwarded. */
+		if (!(skb->mark & redirect_mark))
+			bpf_map_delete_elem(&hidden, &pkt.flow);
+	}
+	if (!waiting)
+		return TC_ACT_UNSPEC;
+	if (action == SYN_PASS && is_followed())
+		return TC_ACT_UNSPEC;
+	if (action != SYN_PASS)
+		count(STAT_RENEWALS);
+	bpf_map_update_elem(&time_wait_syns, &pkt.flow, &key, BPF_ANY);
+	return deliver(skb);
+}
+
+/* The state of a profile that is learned where there was `former`. A doubt is
+ * confirmed: what is forwarded is answered. */
+static __always_inline __u8 next_state(const struct profile *former, const struct observing *how,
+				       __u64 now)
+{
+	if (!former || former->epoch != how->epoch)
+		return PROFILE_LEARNED;
+	if (former->state == PROFILE_DOUBTED && now < former->until_ns) {
+		count(STAT_BYPASSES);
+		return PROFILE_BYPASSED;
+	}
+	return former->state == PROFILE_VALIDATED ? PROFILE_VALIDATED : PROFILE_LEARNED;
+}
+
+static __always_inline __u32 microseconds(__u64 from_ns, __u64 to_ns)
+{
+	__u64 us = (to_ns - from_ns) / 1000;
+
+	return us < 0xffffffff ? us : 0xffffffff;
+}
+
+/* Learns from a handshake that the client's ACK completes. The SYN is what the firewall
+ * judges: a client that keeps its ACK back must not carry over what held for the SYN. */
+GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
+{
+	const struct observing *how = how_to_observe();
+	struct profile learned = {};
+	struct handshake *handshake;
+	struct profile_key key;
+	__u8 went_past = 1;
+	struct flow flow;
+	__u64 now;
+	__be32 isn;
+
+	if (!pkt || !how)
+		return 0;
+	flow = pkt->flow;
+	handshake = bpf_map_lookup_elem(&handshakes, &flow);
+	if (!handshake || !handshake->syn_ack_ns || handshake->ack != pkt->tcp.ack_seq)
+		return 0;
+	key = profile_key(&flow);
+	if (handshake->flags == HANDSHAKE_LEFT && handshake->ifindex == skb->ifindex &&
+	    handshake->epoch == how->epoch) {
+		now = bpf_ktime_get_ns();
+		learned.learned_ns = handshake->syn_ns;
+		learned.until_ns = now + how->bypass_ns;
+		learned.source = handshake->source;
+		learned.ifindex = skb->ifindex;
+		learned.epoch = how->epoch;
+		learned.client_us = microseconds(handshake->syn_ack_ns, now);
+		learned.server_us = microseconds(handshake->syn_ns, handshake->syn_ack_ns);
+		learned.out_ifindex = handshake->out_ifindex;
+		learned.options = handshake->options;
+		learned.syn_mss = handshake->syn_mss;
+		learned.translated = handshake->translated;
+		learned.state = next_state(find_profile(&flow, skb->ifindex), how, now);
+		bpf_map_update_elem(&profiles, &key, &learned, BPF_ANY);
+		count(STAT_LEARNED);
+	}
+	isn = handshake->isn;
+	bpf_map_update_elem(&forwarded, &flow, &went_past, BPF_ANY);
+	bpf_map_delete_elem(&leaving, &isn);
+	bpf_map_delete_elem(&handshakes, &flow);
+	return 0;
+}
+
+/*
+ * An ACK that no socket knows. It may complete a handshake that is observed. And
+ * the last ACK of a handshake that the listener answered with a SYN cookie has no
+ * socket yet. Only our listener can have made the cookie.
+ */
+SEC("tcx/ingress")
+int check_cookie(struct __sk_buff *skb)
+{
+	struct bpf_sock *listener;
+	struct packet pkt = {};
+	struct half_open *half_open;
+	struct flow flow;
+	__u32 key;
+	long valid;
+
+	if (!resume(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	learn(skb, &pkt);
+	flow = pkt.flow;
+	half_open = find_half_open(&flow);
+	key = listener_key(half_open ? half_open->worker : this_worker(), &pkt);
+	listener = bpf_map_lookup_elem(&listeners, &key);
+	if (!listener)
+		return go_on(&pkt);
+	if (pkt.family == AF_INET)
+		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v4, sizeof(pkt.ip.v4), &pkt.tcp,
+						sizeof(pkt.tcp));
+	else
+		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v6, sizeof(pkt.ip.v6), &pkt.tcp,
+						sizeof(pkt.tcp));
+	bpf_sk_release(listener);
+	/* With a half-open entry it is a node's whose SYN had our option. */
+	if (valid != 0 || (!half_open && !forwardable(skb, &pkt)))
+		return go_on(&pkt);
+	count(STAT_COOKIES);
+	return give(skb, key);
+}
+
+/* What the search for a SYN option works with. */
+struct option_search {
+	struct __sk_buff *skb;
+	__u32 at;
+	__u32 end;
+	bool found;
+};
+
+/* Looks at one option; 1 ends the search. What is wrong with a announce the worker
+ * finds out. */
+static long match_option(__u32 index, struct option_search *search)
+{
+	struct {
+		__u8 kind;
+		__u8 bytes;
+		__be16 experiment;
+	} option;
+
+	(void)index;
+	/* Shorter ones are none of ours. */
+	if (search->at + sizeof(option) > search->end ||
+	    bpf_skb_load_bytes(search->skb, search->at, &option, sizeof(option)) || !option.kind)
+		return 1;
+	if (option.kind == 1) {
+		search->at += 1;
+		return 0;
+	}
+	if ((option.kind == SYN_OPTION_KIND || option.kind == SYN_OPTION_KIND_OTHER) &&
+	    option.experiment == bpf_htons(SYN_OPTION_EXID)) {
+		search->found = true;
+		return 1;
+	}
+	search->at += option.bytes;
+	return option.bytes < 2;
+}
+
+/* Whether a SYN whose TCP header is at `at` announces a flow. */
+static __always_inline bool syn_options(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct option_search search = {
+		.skb = skb,
+		.at = at + sizeof(struct tcphdr),
+		.end = at + pkt->tcp.doff * 4,
+	};
+
+	bpf_loop(TCP_OPTIONS_MAX, match_option, &search, 0);
+	return search.found;
+}
+
+/* Unauthorized senders are reported while this much of a ring is free of events: a flood of
+ * theirs displaces none of others. */
+static __always_inline bool is_idle(__u32 worker)
+{
+	void *ring = bpf_map_lookup_elem(&rings, &worker);
+
+	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) * 4 <
+			       bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+}
+
+/*
+ * A SYN with options for an explicit listener. A SYN option from a peer opens a flow as
+ * the SYN of a transparent one does: an event, a half-open entry, and the worker's own
+ * listener in place of the explicit one, which the kernel may choose another
+ * worker's of. Whatever keeps that from happening, the request behind the SYN
+ * says the same, and finds the explicit listener.
+ */
+SEC("tcx/ingress")
+int parse_syn_option(struct __sk_buff *skb)
+{
+	struct event_head event = { .kind = EVENT_SYN_OPTION };
+	__u32 worker = this_worker();
+	struct half_open made = {};
+	struct packet pkt = {};
+	struct half_open *half_open;
+	struct flow flow;
+	__u32 at;
+
+	pkt.l2_bytes = skb->cb[MESSAGE_L2_BYTES];
+	at = parse_ip(skb, &pkt, pkt.l2_bytes);
+	if (!at || !parse_tcp(skb, &pkt, at) || !syn_options(skb, &pkt, at))
+		return TC_ACT_UNSPEC;
+	flow = pkt.flow;
+	event.flow = flow;
+	if (!bpf_map_lookup_elem(&syn_option_peers, &flow.client)) {
+		count(STAT_SYN_OPTIONS_REFUSED);
+		event.kind = EVENT_UNAUTHORIZED;
+		if (is_idle(worker))
+			report(skb, &pkt, &event, worker, NULL);
+		return TC_ACT_UNSPEC;
+	}
+	half_open = find_half_open(&flow);
+	if (half_open)
+		worker = half_open->worker;
+	if (half_open && half_open->isn == pkt.tcp.seq)
+		return give(skb, listener_key(worker, &pkt));
+	made.worker = worker;
+	made.isn = pkt.tcp.seq;
+	made.syn = SYN_ADMITTED;
+	if (is_draining(worker) || !report(skb, &pkt, &event, worker, &made))
+		return TC_ACT_UNSPEC;
+	return give(skb, listener_key(worker, &pkt));
+}
+
+/* A SYN-ACK for one of our upstream sockets. It waits at the worker while the
+ * client's half-open entry stands. */
+SEC("tcx/ingress")
+int hold_syn_ack(struct __sk_buff *skb)
+{
+	struct event_head event = { .kind = EVENT_SYN_ACK };
+	struct packet pkt = {};
+	struct half_open *half_open;
+
+	if (!resume(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	event.flow = reversed(&pkt.flow);
+	half_open = find_half_open(&event.flow);
+	/* It may be a successor's, who has the half-open entry. */
+	if (!half_open)
+		return is_followed() ? TC_ACT_UNSPEC : deliver(skb);
+	/* A full ring loses the copy; the server repeats its SYN-ACK. */
+	report(skb, &pkt, &event, half_open->worker, NULL);
+	return TC_ACT_SHOT;
+}
+
+/* Whether the first fragment of a segment goes to a socket of ours. One that
+ * opens a connection does not: nothing holds it in fragments. */
+static __always_inline bool first_is_ours(struct __sk_buff *skb, struct packet *pkt, __u32 at)
+{
+	if (!parse_tcp(skb, pkt, at) || pkt->tcp.syn)
+		return false;
+	switch (owner_of(skb, pkt)) {
+	case OWNER_CONNECTING:
+	case OWNER_OURS:
+		return true;
+	case OWNER_REQUEST:
+	case OWNER_WAITING:
+		return forwardable(skb, pkt);
+	default:
+		return false;
+	}
+}
+
+/* A fragment of a TCP segment. The first has the ports, and decides for those
+ * that come after it; any that came before it are on their way past us. */
+SEC("tcx/ingress")
+int redirect_fragment(struct __sk_buff *skb)
+{
+	struct packet pkt = {};
+	struct datagram_key datagram_key;
+	__u64 now, *until;
+	__u32 at;
+
+	at = parse_ip(skb, &pkt, skb->cb[MESSAGE_L2_BYTES]);
+	if (!at)
+		return TC_ACT_UNSPEC;
+	datagram_key = (struct datagram_key){ pkt.flow.client, pkt.flow.server, pkt.fragment_id };
+	now = bpf_ktime_get_ns();
+	if (pkt.fragment == FRAGMENT_LATER) {
+		until = bpf_map_lookup_elem(&fragments, &datagram_key);
+		return until && now < *until ? deliver(skb) : TC_ACT_UNSPEC;
+	}
+	if (!first_is_ours(skb, &pkt, at)) {
+		/* The identification was that of a segment of ours before. */
+		bpf_map_delete_elem(&fragments, &datagram_key);
+		return TC_ACT_UNSPEC;
+	}
+	now += FRAGMENTS_NS;
+	bpf_map_update_elem(&fragments, &datagram_key, &now, BPF_ANY);
+	return deliver(skb);
+}
+
+/* An ICMP error quotes a segment that one of our sockets sent under another
+ * host's address; without the mark it would be forwarded to that host, and
+ * path MTU discovery with it. */
+SEC("tcx/ingress")
+int redirect_icmp_error(struct __sk_buff *skb)
+{
+	struct packet pkt = {}, quoted = {};
+	struct bpf_sock *sk, *full;
+	bool ours = false;
+	__be16 ports[2];
+	__u32 at;
+
+	at = parse_ip(skb, &pkt, skb->cb[MESSAGE_L2_BYTES]);
+	if (!at)
+		return TC_ACT_UNSPEC;
+	at = parse_ip(skb, &quoted, at + 8);
+	if (!at || quoted.protocol != IPPROTO_TCP || quoted.fragment == FRAGMENT_LATER ||
+	    bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return TC_ACT_UNSPEC;
+	quoted.flow.client_port = ports[0];
+	quoted.flow.server_port = ports[1];
+	quoted.flow = reversed(&quoted.flow);
+	fill_tuple(&quoted);
+	sk = bpf_skc_lookup_tcp(skb, &quoted.tuple, quoted.tuple_bytes, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return TC_ACT_UNSPEC;
+	full = bpf_sk_fullsock(sk);
+	if (full && full->state != BPF_TCP_LISTEN)
+		ours = full->mark & socket_mark;
+	bpf_sk_release(sk);
+	if (!ours)
+		return TC_ACT_UNSPEC;
+	count(STAT_ICMP);
+	return deliver(skb);
+}
+
+/*
+ * A `struct flow` in pieces that are written once each. A node has given up
+ * CAP_PERFMON by now, and without it the verifier of Linux 6.1 refuses a second
+ * write to the same eight bytes of stack.
+ */
+struct pieces {
+	__u64 client[2];
+	__u64 server[2];
+	__u32 ports;
+};
+_Static_assert(__builtin_offsetof(struct pieces, ports) == 32, "as in struct flow");
+
+static __always_inline __u64 pair(__be32 first, __be32 second)
+{
+	union {
+		__be32 word[2];
+		__u64 both;
+	} pair = { .word = { first, second } };
+
+	return pair.both;
+}
+
+static __always_inline __u32 port_pair(__be16 first, __be16 second)
+{
+	union {
+		__be16 port[2];
+		__u32 both;
+	} pair = { .port = { first, second } };
+
+	return pair.both;
+}
+
+SEC("sk_lookup")
+int find_listener(struct bpf_sk_lookup *ctx)
+{
+	struct bpf_sock *listener;
+	struct pieces flow;
+	__u32 *key;
+
+	if (ctx->protocol != IPPROTO_TCP)
+		return SK_PASS;
+	flow.ports = port_pair(ctx->remote_port, bpf_htons(ctx->local_port));
+	if (ctx->family == AF_INET) {
+		flow.client[0] = flow.server[0] = 0;
+		flow.client[1] = pair(bpf_htonl(0xffff), ctx->remote_ip4);
+		flow.server[1] = pair(bpf_htonl(0xffff), ctx->local_ip4);
+	} else {
+		flow.client[0] = pair(ctx->remote_ip6[0], ctx->remote_ip6[1]);
+		flow.client[1] = pair(ctx->remote_ip6[2], ctx->remote_ip6[3]);
+		flow.server[0] = pair(ctx->local_ip6[0], ctx->local_ip6[1]);
+		flow.server[1] = pair(ctx->local_ip6[2], ctx->local_ip6[3]);
+	}
+	key = bpf_map_lookup_elem(&time_wait_syns, &flow);
+	if (!key)
+		return SK_PASS;
+	listener = bpf_map_lookup_elem(&listeners, key);
+	bpf_map_delete_elem(&time_wait_syns, &flow);
+	/* None of ours: then none at all, for a wildcard listener of the host
+	 * must not take a flow in transit. */
+	if (!listener)
+		return SK_DROP;
+	bpf_sk_assign(ctx, listener, 0);
+	bpf_sk_release(listener);
+	return SK_PASS;
+}
+
+/* Puts the frame it is run with on the device cb[0]; cb[1] says which way
+ * (BPF_F_INGRESS or 0). */
+SEC("tc")
+int inject(struct __sk_buff *skb)
+{
+	/* What leaves is the node's own word. */
+	if (!(skb->cb[1] & BPF_F_INGRESS))
+		skb->mark |= socket_mark;
+	return bpf_clone_redirect(skb, skb->cb[0], skb->cb[1]);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

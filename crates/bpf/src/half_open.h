@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Gates of flows whose client is not validated. */
+#pragma once
+#include "packet.h"
+
+/* Sized to the half-open budget: the bound holds here, whatever user space
+ * does. Not LRU: an evicted half-open entry would be an open one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow);
+	__type(value, struct half_open);
+} half_open_flows SEC(".maps");
+
+/* The part of the budget kept for clients from `validated_prefixes` prefixes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow);
+	__type(value, struct half_open);
+} half_open_reserve SEC(".maps");
+
+static __always_inline struct half_open *find_half_open(const struct flow *flow)
+{
+	struct half_open *half_open = bpf_map_lookup_elem(&half_open_flows, flow);
+
+	return half_open ? half_open : bpf_map_lookup_elem(&half_open_reserve, flow);
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Mending the plan at once when links die or become much worse: new tables take seconds at a thousand
+//! nodes.
+//!
+//! For the pairs with ways over such links, and for no others, it is chosen anew: among the chains that the
+//! pair has or had of late, the direct hop, and a few chains of two hops. All that is slower than what
+//! tables would have is put right by the next ones.
+
+use std::time::Duration;
+
+use super::apply::PlanUpdate;
+use super::chains::State;
+use super::choose::{Chooser, Ranking};
+use super::detours::Detours;
+use super::pairs::PairRoutes;
+use super::times::Times;
+use super::{Network, Rib};
+use crate::message::NodeNumber;
+
+/// What a repair came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Pairs of nodes for which it was chosen anew.
+    pub pairs: usize,
+    /// Whether anything is another than before, in which case there is a new version.
+    pub changed: bool,
+}
+
+impl Rib {
+    /// Sees to it that no way leads over a link that the network does not have, and chooses anew where ways
+    /// lead over one of those that became `worse`, whose ends come in any order. What has no ways gets none.
+    /// Panics as [`Rib::plan`] does.
+    pub fn repair(
+        &mut self,
+        network: &Network,
+        worse: &[(NodeNumber, NodeNumber)],
+        now: Duration,
+    ) -> Repaired {
+        assert!(network.is_sound(), "nodes by their places in the matrix");
+        if !self.is_planned {
+            return Repaired::default();
+        }
+        let settings = self.settings.clone();
+        let times = Times::new(&network.matrix, &settings.model, &settings.classes);
+        let mut turn = self.turn(network, now);
+        let links = self.failed_destinations(network, worse, &turn);
+        let pairs = self.pairs_over(&links);
+        let mut tools = RepairTools {
+            chooser: Chooser::new(times, settings.rules),
+            detours: Detours::default(),
+            ranking: Ranking::default(),
+            takes_detours: settings.hops_max > 1,
+        };
+        let mut repaired = Repaired::default();
+        for (last, first) in pairs {
+            // The ways of nodes that are gone go with them, below.
+            if let Some(places) = turn.place(first).zip(turn.place(last)) {
+                self.repair_pair((first, last), places, &mut tools, &mut turn);
+                repaired.pairs += 1;
+            }
+        }
+        self.leave_out(&mut turn);
+        repaired.changed = self.end(&turn);
+        repaired
+    }
+
+    /// Chooses anew for a pair, whose ends have these places in the matrix.
+    fn repair_pair(
+        &mut self,
+        (first, last): (u16, u16),
+        (from, to): (u16, u16),
+        tools: &mut RepairTools<'_>,
+        turn: &mut PlanUpdate,
+    ) {
+        let (chooser, ranking) = (&mut tools.chooser, &mut tools.ranking);
+        let ends = (usize::from(from), usize::from(to));
+        let found = tools.detours.find(chooser.times(), ends.0, ends.1);
+        let found = found.iter().filter(|_| tools.takes_detours);
+        chooser.start(ends, found.map(std::slice::from_ref));
+        let mut pair = std::mem::take(&mut self.pairs[usize::from(first)][usize::from(last)]);
+        self.offer(&pair, &[State::InUse, State::Leaving], chooser, turn);
+        chooser.rank(ranking);
+        chooser.choose(|| ranking.offers(), |class| turn.in_use(class));
+        self.set_pair((first, last), &mut pair, chooser, turn);
+        self.pairs[usize::from(first)][usize::from(last)] = pair;
+    }
+
+    /// The links that there are not, or that became worse.
+    fn failed_destinations(
+        &self,
+        network: &Network,
+        worse: &[(NodeNumber, NodeNumber)],
+        turn: &PlanUpdate,
+    ) -> Links {
+        let mut links = Links {
+            count: self.indexes.len(),
+            are: vec![true; self.indexes.len() * self.indexes.len()],
+        };
+        for (from, to, _) in network.matrix.links() {
+            links.set((turn.indexes[from], turn.indexes[to]), false);
+        }
+        for &(one, other) in worse {
+            if let Some((one, other)) = self.indexes.of(one).zip(self.indexes.of(other)) {
+                links.set((one, other), true);
+                links.set((other, one), true);
+            }
+        }
+        links
+    }
+
+    /// The pairs with ways over any of these links, the last node first, ascending.
+    fn pairs_over(&self, links: &Links) -> Vec<(u16, u16)> {
+        let mut pairs = Vec::new();
+        for node in self.scanned(links) {
+            for &id in &self.parts[usize::from(node)].chains {
+                let chain = self.chains.get(id);
+                if chain.is_none_or(|chain| chain.state != State::InUse) {
+                    continue;
+                }
+                let nodes = self.chains.nodes(id);
+                if nodes.windows(2).any(|ends| links.has((ends[0], ends[1]))) {
+                    pairs.push((nodes[nodes.len() - 1], nodes[0]));
+                }
+            }
+        }
+        let order = self.indexes.order();
+        for &from in order {
+            let direct = order.iter().filter(|to| links.has((from, **to)));
+            let routes = |to: u16| &self.pairs[usize::from(from)][usize::from(to)].routes;
+            let direct =
+                direct.filter(|to| routes(**to).as_ref().is_some_and(PairRoutes::uses_direct));
+            pairs.extend(direct.map(|to| (*to, from)));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs
+    }
+
+    /// Nodes so that each of these links that chains lead over has one of them as an end. Of a node that died
+    /// that is the node, not all that it had links to.
+    fn scanned(&self, links: &Links) -> Vec<u16> {
+        let (order, mut used) = (self.indexes.order(), Vec::new());
+        let mut degrees = vec![0_u32; self.indexes.len()];
+        for (place, &one) in order.iter().enumerate() {
+            let near = &self.parts[usize::from(one)].near;
+            for &other in &order[..place] {
+                let is_either = links.has((one, other)) || links.has((other, one));
+                if is_either && near[usize::from(other)] > 0 {
+                    used.push((one, other));
+                    degrees[usize::from(one)] += 1;
+                    degrees[usize::from(other)] += 1;
+                }
+            }
+        }
+        let degree = |node: u16| degrees[usize::from(node)];
+        let busier = |(one, other)| {
+            if degree(one) < degree(other) {
+                other
+            } else {
+                one
+            }
+        };
+        let mut nodes: Vec<u16> = used.into_iter().map(busier).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// What it takes to choose for one pair after the other.
+struct RepairTools<'a> {
+    chooser: Chooser<'a>,
+    detours: Detours,
+    ranking: Ranking,
+    /// Chains may have two hops.
+    takes_detours: bool,
+}
+
+/// Some links, by the slots of their ends.
+#[derive(Debug)]
+struct Links {
+    count: usize,
+    are: Vec<bool>,
+}
+
+impl Links {
+    fn has(&self, (from, to): (u16, u16)) -> bool {
+        self.are[usize::from(from) * self.count + usize::from(to)]
+    }
+
+    fn set(&mut self, (from, to): (u16, u16), is: bool) {
+        self.are[usize::from(from) * self.count + usize::from(to)] = is;
+    }
+}

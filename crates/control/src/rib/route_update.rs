@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of the RIB one node is sent.
+
+use std::collections::BTreeSet;
+
+use super::chains::State;
+use super::pairs::{Pair, PairRoutes};
+use super::{Part, Rib};
+use crate::checksum;
+use crate::message::{NodeNumber, PlanVersion, RouteUpdate};
+
+impl Rib {
+    /// The rows of a node: as changes to the plan that it holds, if they can be told, else all. Nothing
+    /// before the first plan.
+    pub fn update(&self, node: NodeNumber, holds: Option<PlanVersion>) -> Option<RouteUpdate> {
+        if !self.is_planned {
+            return None;
+        }
+        let base = holds.filter(|holds| self.knows(*holds));
+        let classes = &self.settings.classes;
+        let index = self.indexes.of(node).map(usize::from);
+        let sum = index.map_or(0, |index| self.parts[index].sum);
+        let (sizes, access_us) = (classes.sizes(), classes.access_us());
+        let mut update = RouteUpdate {
+            plan_version: self.plan_version,
+            base,
+            sizes: sizes.to_vec(),
+            access_us: access_us.to_vec(),
+            chains: Vec::new(),
+            chains_removed: Vec::new(),
+            routes: Vec::new(),
+            routes_removed: Vec::new(),
+            checksum: checksum::whole(self.plan_version, sizes, access_us, sum),
+        };
+        if let Some(index) = index {
+            match base {
+                None => self.add_all_chains(index, &mut update),
+                Some(base) => {
+                    self.add_changed_chains(&self.parts[index], base.version, &mut update)
+                }
+            }
+            self.add_routes(index, &mut update);
+        }
+        Some(update)
+    }
+
+    /// Whether everything that changed since a plan is known.
+    fn knows(&self, plan: PlanVersion) -> bool {
+        plan.epoch == self.plan_version.epoch
+            && (self.horizon..=self.plan_version.version).contains(&plan.version)
+    }
+
+    fn add_all_chains(&self, index: usize, update: &mut RouteUpdate) {
+        let known = self.parts[index].chains.iter().filter_map(|&id| {
+            let chain = self.chains.get(id)?;
+            let is_in = chain.state != State::Removed && self.passes(id, index);
+            is_in.then_some((chain.number, id))
+        });
+        let mut known: Vec<(u32, u32)> = known.collect();
+        known.sort_unstable();
+        known.dedup();
+        update
+            .chains
+            .extend(known.into_iter().map(|(_, id)| self.numbered(id)));
+    }
+
+    fn add_changed_chains(&self, part: &Part, base: u64, update: &mut RouteUpdate) {
+        let known = part.recent.partition_point(|(version, _)| *version <= base);
+        for (_, id) in &part.recent[known..] {
+            match self.chains.get(*id) {
+                Some(chain) if chain.state == State::Removed => {
+                    update.chains_removed.push(chain.number)
+                }
+                Some(chain) if chain.version > base => update.chains.push(self.numbered(*id)),
+                _ => {}
+            }
+        }
+        update.chains.sort_unstable_by_key(|chain| chain.number);
+        update.chains.dedup_by_key(|chain| chain.number);
+        update.chains_removed.sort_unstable();
+        update.chains_removed.dedup();
+    }
+
+    /// Whether a chain passes a node.
+    pub(super) fn passes(&self, id: u32, index: usize) -> bool {
+        let mut nodes = self.chains.nodes(id).iter();
+        nodes.any(|other| usize::from(*other) == index)
+    }
+
+    fn add_routes(&self, index: usize, update: &mut RouteUpdate) {
+        let after = update.base.map(|base| base.version);
+        for &other in self.indexes.order() {
+            let (egress, pair) = (
+                self.indexes.node(other),
+                &self.pairs[index][usize::from(other)],
+            );
+            if after.is_some_and(|after| pair.changed <= after) {
+                continue;
+            }
+            match &pair.routes {
+                Some(routes) => update.routes.push(routes.toward(egress)),
+                None if after.is_some() => update.routes_removed.push(egress),
+                None => {}
+            }
+        }
+    }
+
+    /// The nodes before and behind a node in the chains that are used.
+    pub fn beside_in_chains(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
+        self.near(node, |_| false)
+    }
+
+    /// The same, and those to which flows may go without a node between.
+    pub fn neighbours(&self, node: NodeNumber) -> BTreeSet<NodeNumber> {
+        self.near(node, |pair| {
+            pair.routes.as_ref().is_some_and(PairRoutes::uses_direct)
+        })
+    }
+
+    /// The nodes beside one in the chains that are used, and those of the pairs that are picked.
+    fn near(&self, node: NodeNumber, picks: impl Fn(&Pair) -> bool) -> BTreeSet<NodeNumber> {
+        let Some(index) = self.indexes.of(node).map(usize::from) else {
+            return BTreeSet::new();
+        };
+        let (near, pairs) = (&self.parts[index].near, &self.pairs[index]);
+        let is_near = |other: &&u16| {
+            let other = usize::from(**other);
+            near[other] > 0 || picks(&pairs[other])
+        };
+        let near = self.indexes.order().iter().filter(is_near);
+        near.map(|other| self.indexes.node(*other)).collect()
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! posthaste as operators run it, without a line of log for each connection, as the others.
+//!
+//! Where clients address it the server sees the relay's address, as with HAProxy. At a fixed
+//! listener they say no more; at an explicit one they say with the request, by RFC 8803, to whom it
+//! is to go.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use crate::chain::{Chain, Member};
+use crate::compare::site::{NICE, Running, Site, cpu_set};
+use crate::network::{Family, Network};
+use crate::node::{Builder, Node};
+
+/// The port of the listener that clients address.
+const ASKED_AT: u16 = 4480;
+
+/// Warm hops that a worker keeps open: more than clients begin at once.
+const POOL: u16 = 512;
+
+pub(super) fn early(site: &Site<'_>) -> Result<Running> {
+    transparent(site, "early")
+}
+
+pub(super) fn late(site: &Site<'_>) -> Result<Running> {
+    transparent(site, "late")
+}
+
+/// It watches every handshake, and finds no gain worth a relay.
+pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
+    let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
+    let node = builder(site, 0, &config)?.observing().start()?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(site.server(), config)
+    })
+}
+
+fn transparent(site: &Site<'_>, accept: &str) -> Result<Running> {
+    let config = format!("{}[defaults]\naccept = \"{accept}\"\n", head(site));
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(site.server(), config)
+    })
+}
+
+fn listener(site: &Site<'_>) -> SocketAddr {
+    SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT)
+}
+
+pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
+    let listener = listener(site);
+    let config = format!(
+        "{}[transparent]\nenabled = false\n\
+         [[listener]]\nmode = \"fixed\"\naddress = \"{listener}\"\ndestination = \"{}\"\n",
+        head(site),
+        site.server()
+    );
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(listener, config)
+    })
+}
+
+pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
+    let listener = listener(site);
+    // The lab's addresses are private ones.
+    let config = format!(
+        "{}id = 1\n[transparent]\nenabled = false\n\
+         [[listener]]\nmode = \"explicit\"\naddress = \"{listener}\"\n\
+         [access]\nclients = [\"10.0.0.0/8\"]\ndestinations = [\"10.0.0.0/8\"]\n",
+        head(site)
+    );
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ask_for: Some(site.server()),
+        ..Running::bare(listener, config)
+    })
+}
+
+/// The chain of two nodes: the first on the path, the second asked by it.
+fn chain(network: &Network) -> Chain {
+    let member = |node| Member {
+        asked_at: network.node_address(node, Family::V4),
+        source_addresses: network.calling_address(node, Family::V4),
+    };
+    Chain {
+        nodes: (0..2).map(member).collect(),
+        pool: POOL,
+        congestion: network.congestion().to_owned(),
+    }
+}
+
+/// Sets what the namespaces of a chain's nodes need.
+pub(super) fn join(network: &Network) -> Result<()> {
+    let chain = chain(network);
+    let mut nodes = network.nodes().iter();
+    nodes.try_for_each(|node| chain.prepare(node))
+}
+
+pub(super) fn warm(site: &Site<'_>) -> Result<Running> {
+    let chain = chain(site.network);
+    let mut nodes = Vec::new();
+    let mut configs = String::new();
+    for place in 0..2 {
+        // The table that the chain's part begins with goes on.
+        let member = chain.config(place).replacen("[node]\n", &head(site), 1);
+        nodes.push(node(site, place, &member)?);
+        configs.push_str(&member);
+    }
+    chain.wait_until_full(&nodes)?;
+    Ok(Running {
+        nodes,
+        ..Running::bare(site.server(), configs)
+    })
+}
+
+/// The table `[node]`, to which more may be added.
+fn head(site: &Site<'_>) -> String {
+    let threads = site.threads;
+    format!("[node]\nworkers = {threads}\nlog_connections = false\n")
+}
+
+fn node(site: &Site<'_>, place: usize, config: &str) -> Result<Node> {
+    builder(site, place, config)?.start()
+}
+
+fn builder<'a>(site: &Site<'a>, place: usize, config: &str) -> Result<Builder<'a>> {
+    let node = Node::builder(site.network.node(place), site.binary.find()?);
+    Ok(node.config(config).confined(cpu_set(site.cpus)?, NICE))
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A subject on a network of its own, with the servers behind it, ready for loads.
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sched::sched_setaffinity;
+use nix::unistd::Pid;
+
+use super::counts::Counts;
+use super::ends::{PATIENCE, Server, finish, ksoftirqd, merge, spawn};
+use super::integrity::{self, Account};
+use super::load::{Load, Placement, Yield};
+use super::site::{Running, Site, cpu_set};
+use super::subject::Subject;
+use super::syn_watch::SynWatch;
+use crate::link::Link;
+use crate::load::{Call, Order, Outcome, Served, Work, percentiles};
+use crate::netns::Namespace;
+use crate::network::{Network, TO_CLIENT, TO_SERVER};
+use crate::node::Binary;
+use crate::process::{Process, wait_until};
+
+/// Settings of all hosts, the same for all subjects: room for many connections a second, and
+/// one congestion control.
+const SETTINGS: &[(&str, &str)] = &[
+    ("net.ipv4.ip_local_port_range", "1024 65535"),
+    ("net.ipv4.tcp_tw_reuse", "1"),
+    ("net.core.somaxconn", "16384"),
+    ("net.ipv4.tcp_max_syn_backlog", "16384"),
+    ("net.ipv4.tcp_congestion_control", CONGESTION),
+];
+
+/// Without pacing, whose timers would run at other times than the load.
+const CONGESTION: &str = "reno";
+
+/// More connections than any load has at a time.
+pub(super) const CONNECTIONS_MAX: usize = 4000;
+
+/// How long the server may take to notice that connections have ended.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// How long loads warm up and are measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) warm_up: Duration,
+    pub(super) window: Duration,
+}
+
+/// What one load found.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// What the clients found, in one.
+    pub(super) outcome: Outcome,
+    /// Packets on the client's and on the server's link for each connection.
+    pub(super) packets: [f64; 2],
+    /// Segments that either end sent again.
+    pub(super) retransmitted: u64,
+    /// How long SYNs took through the relay, in us: percentiles 10, 50, 90, 99; where it was asked.
+    pub(super) syn_delay_us: Option<[f64; 4]>,
+    /// What was not as it should be.
+    pub(super) problems: Vec<String>,
+}
+
+/// Where loads are put through a subject. Its parts are dropped in their order.
+#[derive(Debug)]
+pub(super) struct Testbed {
+    pub(super) subject: Subject,
+    servers: Vec<Server>,
+    /// CPUs of the relay, and its threads.
+    relay_cpus: Vec<usize>,
+    threads: usize,
+    /// CPUs of clients and servers.
+    end_cpus: Vec<usize>,
+    binary: Binary,
+    /// The kernel's threads that take what softirqs leave, by CPU.
+    ksoftirqd: Vec<i32>,
+    network: Network,
+}
+
+impl Testbed {
+    /// Builds the network and starts the servers. `cpus` are as many as the placement takes.
+    pub(super) fn new(
+        subject: Subject,
+        placement: Placement,
+        cpus: &[usize],
+        binary: &Binary,
+    ) -> Result<Self> {
+        let network = network(&subject, placement, cpus)?;
+        let hosts = [network.client(), network.server()];
+        for host in hosts.into_iter().chain(network.nodes()) {
+            for (key, value) in SETTINGS {
+                host.sysctl(key, value)?;
+            }
+        }
+        subject.prepare(&network)?;
+        let (relay_cpus, end_cpus) = match placement {
+            Placement::One | Placement::Far | Placement::Two => (cpus, cpus),
+            Placement::Split => (&cpus[..1], &cpus[1..]),
+        };
+        let servers = end_cpus
+            .iter()
+            .map(|&cpu| Server::start(network.server(), cpu, end_cpus.len() > 1))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            subject,
+            servers,
+            relay_cpus: relay_cpus.to_vec(),
+            threads: relay_cpus.len(),
+            end_cpus: end_cpus.to_vec(),
+            binary: binary.clone(),
+            ksoftirqd: ksoftirqd(cpus)?,
+            network,
+        })
+    }
+
+    /// Starts the subject, for so many connections at a time at the most.
+    pub(super) fn start(&self, connections: usize) -> Result<Running> {
+        let site = Site {
+            network: &self.network,
+            cpus: &self.relay_cpus,
+            threads: self.threads,
+            connections,
+            binary: &self.binary,
+        };
+        let name = self.subject.name;
+        let running = self.subject.start(&site);
+        running.with_context(|| format!("start {name}"))
+    }
+
+    /// Puts a load through the subject.
+    pub(super) fn measure(&self, load: &Load, times: Times) -> Result<Measured> {
+        let running = self.start(CONNECTIONS_MAX)?;
+        let measured = self.measure_running(&running, load, times)?;
+        running.stop()?;
+        Ok(measured)
+    }
+
+    fn measure_running(&self, running: &Running, load: &Load, times: Times) -> Result<Measured> {
+        let before = self.look()?;
+        let node = self.network.nodes().first();
+        let watch = node.filter(|_| load.yields == Yield::SynDelay);
+        let watch = watch.map(SynWatch::start).transpose()?;
+        let clients = self
+            .works(load)
+            .into_iter()
+            .zip(&self.end_cpus)
+            .map(|(work, &cpu)| self.call(running, work, cpu, times))
+            .collect::<Result<Vec<_>>>()?;
+        let outcomes = clients
+            .into_iter()
+            .map(|client| finish(client, times))
+            .collect::<Result<Vec<Outcome>>>()?;
+        let outcome = merge(outcomes);
+        // The server may hear of the last ends a little later than the client.
+        let expected = before.served.accepted + outcome.begun;
+        let settled = || {
+            self.served()
+                .is_ok_and(|now| now.accepted >= expected && now.accepted == now.ended + now.broken)
+        };
+        // What is missing then is found below.
+        let _ = wait_until("end of all connections", SETTLED, settled);
+        let in_order = load.placement.cpus() == 1;
+        let account = Account::new(&before, &self.look()?, &outcome, in_order);
+        Ok(Measured {
+            packets: account.packets_per_connection(),
+            retransmitted: account.retransmitted(),
+            syn_delay_us: match watch {
+                Some(watch) => percentiles(&watch.delays_us()?),
+                None => None,
+            },
+            problems: integrity::problems(&account, &load.work),
+            outcome,
+        })
+    }
+
+    /// Opens connections that are silent then. They last as long as the client.
+    pub(super) fn hold(&self, running: &Running, connections: usize) -> Result<Process> {
+        let before = self.served()?;
+        let times = Times {
+            warm_up: Duration::ZERO,
+            window: Duration::ZERO,
+        };
+        let mut client = self.call(running, Work::Hold { connections }, self.end_cpus[0], times)?;
+        client.wait_until("open connections", PATIENCE, |client| {
+            client.stdout().ends_with('\n')
+        })?;
+        let now = self.served()?;
+        let open = now.accepted - before.accepted;
+        ensure!(
+            open == connections as u64 && now.ended + now.broken == before.ended + before.broken,
+            "the server has {open} connections, not {connections}"
+        );
+        Ok(client)
+    }
+
+    /// The load, divided among the clients.
+    fn works(&self, load: &Load) -> Vec<Work> {
+        let clients = self.end_cpus.len();
+        let part = match &load.work {
+            Work::Closed { at_once, sizes } => Work::Closed {
+                at_once: at_once / clients,
+                sizes: sizes.clone(),
+            },
+            whole => whole.clone(),
+        };
+        vec![part; clients]
+    }
+
+    fn call(&self, running: &Running, work: Work, cpu: usize, times: Times) -> Result<Process> {
+        let call = Call {
+            target: running.target,
+            ask_for: running.ask_for,
+            warm_up_ms: milliseconds(times.warm_up),
+            window_ms: milliseconds(times.window),
+            parties: self.parties(running)?,
+            work,
+        };
+        spawn("the client", self.network.client(), cpu, &Order::Call(call))
+    }
+
+    /// Whose CPU time counts besides the client's.
+    fn parties(&self, running: &Running) -> Result<BTreeMap<String, Vec<i32>>> {
+        let ids = |pids: Vec<u32>| pids.into_iter().map(|pid| Ok(i32::try_from(pid)?));
+        let relay = ids(running.pids()?).collect::<Result<_>>()?;
+        let servers = self.servers.iter().map(Server::pid);
+        let servers = ids(servers.collect()).collect::<Result<_>>()?;
+        Ok([
+            ("relay".to_owned(), relay),
+            ("server".to_owned(), servers),
+            ("ksoftirqd".to_owned(), self.ksoftirqd.clone()),
+        ]
+        .into())
+    }
+
+    fn look(&self) -> Result<Look> {
+        let of = |host: &Namespace, interface: &str| host.run_in(|| Counts::take(interface));
+        Ok(Look {
+            client: of(self.network.client(), TO_SERVER)?,
+            server: of(self.network.server(), TO_CLIENT)?,
+            served: self.served()?,
+        })
+    }
+
+    fn served(&self) -> Result<Served> {
+        let mut sum = Served::default();
+        for server in &self.servers {
+            let served = server.served()?;
+            sum.accepted += served.accepted;
+            sum.ended += served.ended;
+            sum.broken += served.broken;
+            sum.sent += served.sent;
+        }
+        Ok(sum)
+    }
+}
+
+/// A network for a subject. The thread that carries packets of a link with a delay, if there is
+/// one, has the CPUs of the load.
+fn network(subject: &Subject, placement: Placement, cpus: &[usize]) -> Result<Network> {
+    let mut links = vec![placement.access_link()];
+    links.extend(vec![Link::Veth; subject.nodes]);
+    let cpus = cpu_set(cpus)?;
+    let build = || {
+        // What this thread starts stays where it is.
+        sched_setaffinity(Pid::from_raw(0), &cpus).context("stay on the CPUs of the load")?;
+        Network::line(links).congestion(CONGESTION).build()
+    };
+    let built = thread::scope(|scope| scope.spawn(build).join());
+    built.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// What can be counted at one time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    pub(super) client: Counts,
+    pub(super) server: Counts,
+    pub(super) served: Served,
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The nodes of a fleet: each follows the controller as a node of the product does, with the same code,
+//! and measures nothing but what the world says. One thread carries all, in the namespace that it is in.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use posthaste_control::follower::{Action, Event, Follower};
+use posthaste_control::identity::PublicKey;
+use posthaste_control::message::{Hello, Link, LinkState, NodeNumber, PlanVersion, VERSION};
+use posthaste_control::tls;
+use rustls::ClientConfig;
+
+use super::stream::{Bytes, Stream};
+use super::topology::Topology;
+use crate::controller::identity;
+
+/// How often what is due by time is looked for, in all nodes.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Streams that are looked at after one wait.
+const EVENTS: usize = 256;
+
+/// A node that is played.
+#[derive(Debug)]
+pub(super) struct Player {
+    follower: Follower,
+    tls: Arc<ClientConfig>,
+    stream: Option<Stream>,
+    /// The stream is open, and the follower knows.
+    is_open: bool,
+    /// It says nothing any more, and does not come back.
+    is_dead: bool,
+    /// Which of the others it has measured.
+    measured: Vec<bool>,
+    /// Plans that it followed, and when it had its rows of them.
+    plans: Vec<(PlanVersion, Instant)>,
+    /// When it was first let in.
+    joined: Option<Instant>,
+    /// Streams that ended against its will.
+    losses: Vec<String>,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub(super) struct Clients {
+    epoll: Epoll,
+    address: SocketAddr,
+    pub(super) topology: Topology,
+    players: Vec<Player>,
+    began: Instant,
+    looked: Instant,
+    pub(super) bytes: Bytes,
+}
+
+/// The number of a node, by its place.
+pub(super) fn number(place: usize) -> NodeNumber {
+    place as NodeNumber + 1
+}
+
+/// The place of a node, by its number.
+pub(super) fn place(number: NodeNumber) -> usize {
+    usize::try_from(number - 1).unwrap_or(usize::MAX)
+}
+
+impl Clients {
+    /// Nodes of which none has come yet.
+    pub(super) fn new(
+        topology: Topology,
+        controller: PublicKey,
+        address: SocketAddr,
+        seed: u64,
+    ) -> Result<Self> {
+        let began = Instant::now();
+        let nodes = topology.nodes();
+        let player = |place| Player::new(place, nodes, controller, seed);
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?,
+            address,
+            players: (0..nodes).map(player).collect(),
+            topology,
+            began,
+            looked: began,
+            bytes: Bytes::default(),
+        })
+    }
+
+    /// Those that live.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Player> {
+        self.players.iter().filter(|player| !player.is_dead)
+    }
+
+    /// Plays until something is so of all living nodes.
+    pub(super) fn run_until(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut is_so: impl FnMut(&Player) -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let missing = self.living().filter(|player| !is_so(player)).count();
+            if missing == 0 {
+                return Ok(());
+            }
+            let late = Instant::now() >= deadline;
+            ensure!(!late, "not {what} after {patience:?}: {missing} nodes");
+            self.turn()?;
+        }
+    }
+
+    /// Plays for a while.
+    pub(super) fn run_for(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the network for a moment, and has nodes do what they want to.
+    fn turn(&mut self) -> Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let wait = (self.looked + LOOK_AGAIN).saturating_duration_since(Instant::now());
+        let wait = EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO);
+        let count = match self.epoll.wait(&mut events, wait) {
+            Err(nix::Error::EINTR) => 0,
+            count => count.context("wait for the network")?,
+        };
+        for event in &events[..count] {
+            let place = usize::try_from(event.data()).unwrap_or(usize::MAX);
+            self.players[place].hear(self.began, &mut self.bytes);
+            self.pump(place)?;
+        }
+        if self.looked.elapsed() >= LOOK_AGAIN {
+            self.looked = Instant::now();
+            (0..self.players.len()).try_for_each(|place| self.pump(place))?;
+        }
+        Ok(())
+    }
+
+    /// Has a node do what it wants to.
+    fn pump(&mut self, place: usize) -> Result<()> {
+        let player = &mut self.players[place];
+        while let Some(order) = player.poll_action(self.began) {
+            match order {
+                Action::Dial => {
+                    let stream = Stream::dial(self.address, Arc::clone(&player.tls));
+                    let stream = player.kept(stream, self.began);
+                    let Some(stream) = stream else { continue };
+                    let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+                    self.epoll
+                        .add(
+                            stream.socket().as_fd(),
+                            EpollEvent::new(interest, place as u64),
+                        )
+                        .context("watch a stream")?;
+                    player.stream = Some(stream);
+                    player.hear(self.began, &mut self.bytes);
+                }
+                Action::Send(message) => {
+                    let sent = player.stream.as_mut();
+                    let sent = sent.map_or(Ok(()), |one| one.send(&message, &mut self.bytes));
+                    player.kept(sent, self.began);
+                }
+                Action::Close(why) => player.lose(why),
+                Action::Renew => player.measure(place, &self.topology),
+                // What the world says does not change unless it is told; and nothing is kept.
+                Action::Measure | Action::Save | Action::SetTime(_) => {}
+            }
+        }
+        player.note_events();
+        Ok(())
+    }
+
+    /// A link is something else, and both of its ends find out.
+    pub(super) fn change(&mut self, one: usize, other: usize, state: LinkState) -> Result<()> {
+        for (place, to) in [(one, other), (other, one)] {
+            let to = number(to);
+            self.players[place].follower.on_link(Link { to, state });
+            self.pump(place)?;
+        }
+        Ok(())
+    }
+
+    /// A link is as long as the world says now, and both of its ends find out.
+    pub(super) fn stretch(&mut self, one: usize, other: usize, factor: f64) -> Result<()> {
+        self.topology.stretch(one, other, factor);
+        self.change(one, other, up(self.topology.rtt_us(one, other)))
+    }
+
+    /// A node ends without a word, and all others find out at once.
+    pub(super) fn kill(&mut self, dead: usize) -> Result<()> {
+        let player = &mut self.players[dead];
+        player.is_dead = true;
+        player.stream = None;
+        for place in (0..self.players.len()).filter(|place| *place != dead) {
+            let link = Link {
+                to: number(dead),
+                state: LinkState::Dead,
+            };
+            self.players[place].follower.on_link(link);
+            self.pump(place)?;
+        }
+        Ok(())
+    }
+}
+
+/// A link that is there.
+fn up(rtt_us: u32) -> LinkState {
+    LinkState::Up {
+        rtt_us,
+        loss_ppm: None,
+        rate: None,
+    }
+}
+
+impl Player {
+    fn new(place: usize, nodes: usize, controller: PublicKey, seed: u64) -> Self {
+        let number = number(place);
+        let identity = identity(number);
+        let [.., high, low] = number.to_be_bytes();
+        let hello = Hello {
+            version: VERSION,
+            number,
+            software: "posthaste-lab".into(),
+            exchange: identity.exchange_public(),
+            listeners: vec![([10, 77, high, low], 4480).into()],
+            reflectors: vec![([10, 77, high, low], 862).into()],
+            holds: None,
+        };
+        Self {
+            follower: Follower::new(hello, None, seed ^ number, Duration::ZERO),
+            tls: Arc::new(tls::client(&identity, controller)),
+            stream: None,
+            is_open: false,
+            is_dead: false,
+            measured: vec![false; nodes],
+            plans: Vec::new(),
+            joined: None,
+            losses: Vec::new(),
+        }
+    }
+
+    /// What it follows.
+    pub(super) fn follower(&self) -> &Follower {
+        &self.follower
+    }
+
+    /// When it was first let in.
+    pub(super) fn joined(&self) -> Option<Instant> {
+        self.joined
+    }
+
+    /// When it first had rows of a plan that is no older.
+    pub(super) fn followed(&self, plan: PlanVersion) -> Option<Instant> {
+        let found = self
+            .plans
+            .iter()
+            .find(|(plan_version, _)| *plan_version >= plan);
+        found.map(|(_, when)| *when)
+    }
+
+    /// The plan that it holds.
+    pub(super) fn holds(&self) -> Option<PlanVersion> {
+        self.plans.last().map(|(plan_version, _)| *plan_version)
+    }
+
+    /// Why its streams ended, each time that one did.
+    pub(super) fn losses(&self) -> &[String] {
+        &self.losses
+    }
+
+    fn poll_action(&mut self, began: Instant) -> Option<Action> {
+        let now = began.elapsed();
+        (!self.is_dead).then(|| self.follower.poll_action(now))?
+    }
+
+    /// Takes the stream as far as it goes.
+    fn hear(&mut self, began: Instant, bytes: &mut Bytes) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        let mut result = stream.advance(bytes);
+        if stream.is_open() && !self.is_open {
+            self.is_open = true;
+            self.follower.on_open(began.elapsed());
+        }
+        // What came before the end counts.
+        while self.is_open {
+            match stream.next() {
+                Ok(Some(message)) => self.follower.on_message(message, began.elapsed()),
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.kept(result, began);
+    }
+
+    /// What came out well; the stream is lost otherwise.
+    fn kept<T>(&mut self, result: Result<T>, began: Instant) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.follower.on_closed(began.elapsed());
+                self.lose(format!("{error:#}"));
+                None
+            }
+        }
+    }
+
+    fn lose(&mut self, why: String) {
+        (self.stream, self.is_open) = (None, false);
+        self.losses.push(why);
+    }
+
+    /// Measures those that it was told of and does not know yet.
+    fn measure(&mut self, place: usize, topology: &Topology) {
+        let members = self.follower.members();
+        let new: Vec<NodeNumber> = members
+            .map(|(member, _)| member.number)
+            .filter(|number| !self.measured[self::place(*number)])
+            .collect();
+        for to in new {
+            let other = self::place(to);
+            self.measured[other] = true;
+            let state = up(topology.rtt_us(place, other));
+            self.follower.on_link(Link { to, state });
+        }
+    }
+
+    fn note_events(&mut self) {
+        while let Some(event) = self.follower.next_event() {
+            match event {
+                Event::Joined => self.joined = self.joined.or_else(|| Some(Instant::now())),
+                Event::Follows(plan_version) => self.plans.push((plan_version, Instant::now())),
+                Event::Refused(refusal) => self.losses.push(format!("rows refused: {refusal}")),
+                Event::Over(_)
+                | Event::Again(_)
+                | Event::Unwanted(_)
+                | Event::GoAway(_)
+                | Event::ClockWrong(_)
+                | Event::ClockRight => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An overlay: places with nodes, a controller, clients, servers and fronts.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::web::{origin, reverse_proxy};
+use super::{Args, KB, Pair, Topology};
+use crate::chain;
+use crate::controller::{self, Controller};
+use crate::link::{Emulation, Link};
+use crate::mesh::{Beside, Mesh, address};
+use crate::netns::Namespace;
+use crate::nginx::Nginx;
+use crate::node::Node;
+use crate::scratch::Scratch;
+use crate::transfer;
+
+/// Hosts beside a place.
+pub(super) const CLIENT: u8 = 1;
+pub(super) const SERVER: u8 = 2;
+const REVERSE_PROXY: u8 = 3;
+
+/// The first port of the server for transfers over nodes, and of that for transfers around them; a port
+/// for each size.
+const THROUGH: u16 = 8000;
+const AROUND: u16 = 9000;
+/// The server's port for a transfer that goes on for long.
+pub(super) const LONG: u16 = 8900;
+/// The first port of a front; one for each place with a server.
+const FRONTS: u16 = 8000;
+
+/// How long nodes may take to measure all links and to have a plan of them.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Whether nodes keep hops open, and the plan reckons with that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Hops {
+    Cold,
+    Warm,
+}
+
+/// Dropped in the order of its fields.
+#[derive(Debug)]
+pub(super) struct Testbed {
+    nodes: Vec<Node>,
+    controller: Controller,
+    /// The place where the controller is.
+    center: usize,
+    _web: Vec<Nginx>,
+    _long: Vec<transfer::Server>,
+    _secrets: Scratch,
+    pub(super) mesh: Mesh,
+    topology: Topology,
+    sizes: Vec<u64>,
+}
+
+impl Testbed {
+    /// Builds one, and waits until all nodes go by a plan of all links.
+    pub(super) fn new(args: &Args, topology: &Topology, hops: Hops, nginx: &Path) -> Result<Self> {
+        let mesh = make_mesh(args, topology)?;
+        let places = topology.places();
+        for place in 0..places {
+            chain::prepare(mesh.place(place), true)?;
+        }
+        let binary = args.binary.find()?;
+        let center = topology.center();
+        let secrets = Scratch::new()?;
+        let names: Vec<(u64, String)> = (0..places).map(|p| (number(p), name(p))).collect();
+        let config = controller_config(args, places, hops);
+        let controller = Controller::start(mesh.place(center), &binary, &names, &config)?;
+        let mut testbed = Self {
+            nodes: Vec::new(),
+            controller,
+            center,
+            _web: web(args, topology, &mesh, nginx)?,
+            _long: Vec::new(),
+            _secrets: secrets,
+            mesh,
+            topology: topology.clone(),
+            sizes: args.sizes.clone(),
+        };
+        for pair in topology.servers() {
+            let host = testbed.mesh.host(pair, SERVER)?;
+            let server = transfer::Server::start(host, LONG, &args.congestion)?;
+            testbed._long.push(server);
+        }
+        for place in 0..places {
+            let config = testbed.node_config(args, place, hops)?;
+            let builder = Node::builder(testbed.mesh.place(place), &binary);
+            let node = builder.config(&config).start();
+            let node = node.with_context(|| format!("start the node of {}", topology.name(place)));
+            testbed.nodes.push(node?);
+        }
+        testbed.wait_until_whole()?;
+        Ok(testbed)
+    }
+
+    fn node_config(&self, args: &Args, place: usize, hops: Hops) -> Result<String> {
+        let number = number(place);
+        let secret = self._secrets.path().join(format!("{number}.key"));
+        fs::write(&secret, controller::secret_text(number)).context("write a node's secret")?;
+        let state = self._secrets.path().join(format!("{number}.state"));
+        let is_access = self.topology.pairs.iter().any(|pair| pair.client == place);
+        let listener = SocketAddr::new(address(place, 0, args.family), chain::PORT);
+        let controller = SocketAddr::new(address(self.center, 0, args.family), controller::PORT);
+        let key = self.controller.key();
+        let mut toml = format!(
+            "[node]\nid = {number}\n[transparent]\nenabled = {is_access}\n\
+             [[listener]]\nmode = \"explicit\"\naddress = \"{listener}\"\n\
+             [access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
+             [controller]\naddress = \"{controller}\"\nkey = \"{key}\"\n\
+             identity_file = {secret:?}\nstate = {state:?}\n"
+        );
+        toml.push_str(&rules(&self.sizes));
+        if hops == Hops::Cold {
+            // What the configuration says of a node goes before what the controller says.
+            for other in (0..self.topology.places()).filter(|other| *other != place) {
+                toml.push_str(&peer(args, place, other));
+            }
+        }
+        Ok(toml)
+    }
+
+    /// Waits until all nodes go by a plan of all links.
+    fn wait_until_whole(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let places = self.topology.places() as u64;
+        loop {
+            let plan = self.ask("/v1/plan")?;
+            let is = |name: &str, number: u64| plan[name].as_u64() == Some(number);
+            if is("links", places * (places - 1)) && is("followed_by", places) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// A document of the controller's API.
+    pub(super) fn ask(&self, target: &str) -> Result<Value> {
+        let host = self.mesh.place(self.center);
+        host.run_in(|| controller::ask(target))
+    }
+
+    /// The places of the chain that a transfer of so many bytes takes.
+    pub(super) fn chain(&self, pair: Pair, bytes: u64) -> Result<Vec<usize>> {
+        let (from, to) = (name(pair.client), name(pair.server));
+        let answer = self.ask(&format!("/v1/explain?from={from}&to={to}&bytes={bytes}"))?;
+        let best = &answer["routes"][0]["nodes"];
+        let Some(names) = best.as_array() else {
+            return Ok(vec![pair.client, pair.server]);
+        };
+        let places = names.iter().map(|name| {
+            let number: Option<usize> = name.as_str().and_then(|name| name[1..].parse().ok());
+            Ok(number.context("the name of a node")? - 1)
+        });
+        places.collect()
+    }
+
+    pub(super) fn client(&self, pair: Pair) -> Result<&Namespace> {
+        self.mesh.host(pair.client, CLIENT)
+    }
+
+    /// Flows of all nodes that left over a hop that was open, and over one that was not.
+    pub(super) fn hops_taken(&self) -> Result<(u64, u64)> {
+        let mut sum = (0, 0);
+        for node in &self.nodes {
+            let chains = node.admin_json("chains")?;
+            let peers = chains["peers"].as_array().context("a list of peers")?;
+            let total =
+                |name: &str| -> u64 { peers.iter().filter_map(|peer| peer[name].as_u64()).sum() };
+            sum.0 += total("taken");
+            sum.1 += total("missed");
+        }
+        Ok(sum)
+    }
+
+    /// By the client's address of each connection, the places whose nodes relayed it: what their logs say.
+    pub(super) fn passed(&self) -> HashMap<SocketAddr, BTreeSet<usize>> {
+        let mut passed: HashMap<SocketAddr, BTreeSet<usize>> = HashMap::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            let log = node.process().stdout();
+            let relays = log.lines().filter(|line| line.contains(" msg=relay "));
+            let fields = relays.flat_map(|line| line.split(' '));
+            let clients = fields.filter_map(|field| field.strip_prefix("client=")?.parse().ok());
+            clients.for_each(|client| {
+                passed.entry(client).or_default().insert(place);
+            });
+        }
+        passed
+    }
+}
+
+/// Whom a client asks for an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// The server, around all nodes.
+    Around,
+    /// The server; its node sees to the rest.
+    Through,
+    /// The front beside its place.
+    ReverseProxy,
+}
+
+/// Where that listens, for objects of a size.
+pub(super) fn target(args: &Args, pair: Pair, size: u64, way: Way) -> SocketAddr {
+    let place = args.sizes.iter().position(|one| *one == size);
+    let index = u16::try_from(place.unwrap_or(0)).unwrap_or(0);
+    let server = address(pair.server, SERVER, args.family);
+    match way {
+        Way::Around => SocketAddr::new(server, AROUND + index),
+        Way::Through => SocketAddr::new(server, THROUGH + index),
+        Way::ReverseProxy => {
+            let reverse_proxy = address(pair.client, REVERSE_PROXY, args.family);
+            SocketAddr::new(reverse_proxy, front_port(pair.server))
+        }
+    }
+}
+
+fn front_port(server: usize) -> u16 {
+    FRONTS + u16::try_from(server).unwrap_or(0)
+}
+
+fn number(place: usize) -> u64 {
+    place as u64 + 1
+}
+
+fn name(place: usize) -> String {
+    format!("p{}", number(place))
+}
+
+fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
+    let access = Link::delay(args.access_delay()).rate(args.rate * 1_000_000);
+    let mut beside = Vec::new();
+    let mut add = |place, host, link: &Link| {
+        beside.push(Beside {
+            place,
+            host,
+            link: link.clone(),
+        });
+    };
+    for place in topology.clients() {
+        add(place, CLIENT, &access);
+        add(place, REVERSE_PROXY, &Link::Veth);
+    }
+    for place in topology.servers() {
+        add(place, SERVER, &access);
+    }
+    let link = |one, other| topology.link(args, one, other, 1.0);
+    let mesh = Mesh::new(
+        topology.places(),
+        &beside,
+        link,
+        &args.congestion,
+        args.seed,
+    )?;
+    // Servers and fronts are as well prepared as nodes are.
+    for place in topology.clients() {
+        chain::prepare(mesh.host(place, REVERSE_PROXY)?, true)?;
+    }
+    for place in topology.servers() {
+        chain::prepare(mesh.host(place, SERVER)?, true)?;
+    }
+    Ok(mesh)
+}
+
+fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Vec<Nginx>> {
+    let mut web = Vec::new();
+    let count = u16::try_from(args.sizes.len()).unwrap_or(0);
+    let ports: Vec<u16> = (0..count)
+        .flat_map(|size| [THROUGH + size, AROUND + size])
+        .collect();
+    for place in topology.servers() {
+        let host = mesh.host(place, SERVER)?;
+        web.push(origin(nginx, host, &ports, &args.sizes)?);
+    }
+    for place in topology.clients() {
+        let pairs = topology.pairs.iter().filter(|pair| pair.client == place);
+        let origins = pairs.map(|pair| {
+            let origin = SocketAddr::new(address(pair.server, SERVER, args.family), AROUND);
+            (front_port(pair.server), origin)
+        });
+        let origins: Vec<_> = origins.collect();
+        web.push(reverse_proxy(
+            nginx,
+            mesh.host(place, REVERSE_PROXY)?,
+            &origins,
+        )?);
+    }
+    Ok(web)
+}
+
+fn controller_config(args: &Args, places: usize, hops: Hops) -> String {
+    let hops = if hops == Hops::Warm { "warm" } else { "cold" };
+    let mut toml = format!("[plan]\nhops = \"{hops}\"\n");
+    for place in 0..places {
+        let first = address(place, 0, args.family);
+        let bits = if first.is_ipv4() { 16 } else { 32 };
+        let prefix = match first {
+            std::net::IpAddr::V4(v4) => format!("10.{}.0.0/{bits}", v4.octets()[1]),
+            std::net::IpAddr::V6(v6) => format!("fd00:{:x}::/{bits}", v6.segments()[1]),
+        };
+        let name = name(place);
+        toml.push_str(&format!(
+            "[[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
+        ));
+    }
+    toml
+}
+
+/// A rule for each size, so that nobody has to guess it, and one that lets flows go around.
+fn rules(sizes: &[u64]) -> String {
+    let mut toml = format!(
+        "[[rule]]\nname = \"around\"\nports = [\"{AROUND}-{}\"]\naction = \"forward\"\n",
+        AROUND + 999
+    );
+    for (port, size) in (THROUGH..).zip(sizes) {
+        let bytes = size * KB;
+        toml.push_str(&format!(
+            "[[rule]]\nname = \"{size}k\"\nports = [{port}]\ntransfer_size = \"{bytes}B\"\n"
+        ));
+    }
+    toml.push_str("[[rule]]\nname = \"others\"\n");
+    toml
+}
+
+/// A node as another one knows it, without warm hops. Each two have a key of their own: by it a node knows
+/// who asks.
+fn peer(args: &Args, me: usize, place: usize) -> String {
+    let key = format!(
+        "{:064x}",
+        1000 * number(me.min(place)) + number(me.max(place))
+    );
+    let (name, number) = (name(place), number(place));
+    let congestion = &args.congestion;
+    let listener = SocketAddr::new(address(place, 0, args.family), chain::PORT);
+    format!(
+        "[[peer]]\nname = \"{name}\"\nid = {number}\naddress = \"{listener}\"\nkey = \"{key}\"\n\
+         pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {congestion:?}\n"
+    )
+}
+
+/// A link as it is when it loses everything.
+pub(super) fn cut(link: Emulation) -> Emulation {
+    Emulation { loss: 1.0, ..link }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The clients and servers of one network: a thread for each end of each connection.
+
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::ends::{self, End};
+use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT};
+use super::testbed::Testbed;
+
+/// Connections that wait to be accepted, at the most.
+const BACKLOG: i32 = 4096;
+/// How often listeners look whether they are to end.
+const LOOK: Duration = Duration::from_millis(200);
+/// What a thread needs, and generously more.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// What became of a connection. Times since the start of the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Life {
+    /// When its client began, and when it ended and how.
+    pub(super) begun: Duration,
+    /// The client's own port, once it is connected.
+    pub(super) port: Option<u16>,
+    pub(super) client: Option<(Duration, End)>,
+    /// When the server had its number, and when it ended and how.
+    pub(super) arrived: Option<Duration>,
+    pub(super) server: Option<(Duration, End)>,
+}
+
+/// What all threads of a network share.
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    seed: u64,
+    lives: Vec<Mutex<Life>>,
+    /// Ends that are being played.
+    clients: AtomicUsize,
+    servers: AtomicUsize,
+    done: AtomicBool,
+}
+
+impl Shared {
+    fn note(&self, number: u64, change: impl FnOnce(&mut Life)) {
+        let life = usize::try_from(number).ok();
+        if let Some(life) = life.and_then(|number| self.lives.get(number)) {
+            change(&mut life.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// Counts an end while it is played.
+struct Playing(Arc<Shared>, fn(&Shared) -> &AtomicUsize);
+
+impl Playing {
+    fn new(shared: &Arc<Shared>, counter: fn(&Shared) -> &AtomicUsize) -> Self {
+        counter(shared).fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shared), counter)
+    }
+}
+
+impl Drop for Playing {
+    fn drop(&mut self) {
+        (self.1)(&self.0).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The clients and servers of a network. They end when dropped.
+#[derive(Debug)]
+pub(super) struct Clients {
+    shared: Arc<Shared>,
+    orders: Option<Sender<u64>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Clients {
+    pub(super) fn start(
+        testbed: &Testbed,
+        seed: u64,
+        connections: u64,
+        start: Instant,
+    ) -> Result<Self> {
+        let lives = (0..connections).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared {
+            start,
+            seed,
+            lives,
+            clients: AtomicUsize::new(0),
+            servers: AtomicUsize::new(0),
+            done: AtomicBool::new(false),
+        });
+        let mut threads = Vec::new();
+        let server = testbed.network.server();
+        for port in PORTS.into_iter().chain([DROPPED_PORT, REJECTED_PORT]) {
+            let listener = server.run_in(|| listen(port))?;
+            let shared = Arc::clone(&shared);
+            threads.push(server.spawn(move || accept_all(&listener, &shared))?);
+        }
+        let (orders, inbox) = mpsc::channel();
+        let clients = Arc::clone(&shared);
+        let launch = move || {
+            for number in inbox {
+                launch_client(number, &clients);
+            }
+        };
+        threads.push(testbed.network.client().spawn(launch)?);
+        Ok(Self {
+            shared,
+            orders: Some(orders),
+            threads,
+        })
+    }
+
+    /// Has a connection begin.
+    pub(super) fn dial(&self, number: u64) {
+        if let Some(orders) = &self.orders {
+            // Whoever gets it lives until the crowd is dropped.
+            let _ = orders.send(number);
+        }
+    }
+
+    /// Clients and servers that have not ended.
+    pub(super) fn playing(&self) -> usize {
+        let [clients, servers] = [&self.shared.clients, &self.shared.servers];
+        clients
+            .load(Ordering::Relaxed)
+            .max(servers.load(Ordering::Relaxed))
+    }
+
+    /// What became of all connections.
+    pub(super) fn lives(&self) -> Vec<Life> {
+        let lives = self.shared.lives.iter();
+        lives
+            .map(|life| *life.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect()
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.orders = None;
+        self.shared.done.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts a thread in the network namespace of the calling one.
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    let thread = builder.name("lab-end".into()).spawn(work);
+    thread.map(drop).context("start a thread for a connection")
+}
+
+fn launch_client(number: u64, shared: &Arc<Shared>) {
+    let playing = Playing::new(shared, |shared| &shared.clients);
+    let plan = Plan::new(shared.seed, number);
+    let work = move || {
+        let shared = &playing.0;
+        let begun = shared.start.elapsed();
+        shared.note(number, |life| life.begun = begun);
+        let end = match ends::connect(&plan) {
+            Ok(stream) => {
+                let port = stream.local_addr().ok().map(|address| address.port());
+                shared.note(number, |life| life.port = port);
+                ends::play_client(&plan, stream)
+            }
+            Err(end) => end,
+        };
+        let now = shared.start.elapsed();
+        shared.note(number, |life| life.client = Some((now, end)));
+    };
+    if spawn(work).is_err() {
+        let now = shared.start.elapsed();
+        shared.note(number, |life| life.client = Some((now, End::Failed)));
+    }
+}
+
+fn listen(port: u16) -> Result<TcpListener> {
+    let listen = || {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_only_v6(false)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port).into())?;
+        socket.listen(BACKLOG)?;
+        // `accept` ends by it, too.
+        socket.set_read_timeout(Some(LOOK))?;
+        Ok(TcpListener::from(socket))
+    };
+    listen()
+        .map_err(|error: std::io::Error| error)
+        .with_context(|| format!("listen on {port}"))
+}
+
+fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
+    while !shared.done.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let playing = Playing::new(shared, |shared| &shared.servers);
+                // Where there is no thread the client sees that nobody answers.
+                let _ = spawn(move || serve(stream, &playing.0));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => eprintln!("router-churn: accept: {error}"),
+        }
+    }
+}
+
+fn serve(mut stream: TcpStream, shared: &Shared) {
+    // One that says nothing is known by its client.
+    let Ok(number) = ends::read_number(&mut stream) else {
+        return;
+    };
+    let arrived = shared.start.elapsed();
+    shared.note(number, |life| life.arrived = Some(arrived));
+    let end = ends::play_server(&Plan::new(shared.seed, number), stream);
+    let now = shared.start.elapsed();
+    shared.note(number, |life| life.server = Some((now, end)));
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TCP handshakes for their own sake: how long one takes is the round trip time
+//! to a host where nothing else tells it, since the SYN-ACK is made by the
+//! other kernel.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use socket2::Socket;
+
+use crate::sys;
+
+/// A handshake that is under way, or over. Whatever became of it, dropping this
+/// ends the connection with a reset: nothing was said, and no port stays taken.
+#[derive(Debug)]
+pub struct HandshakeProbe(Socket);
+
+impl HandshakeProbe {
+    /// Sends a SYN to a host's address and port, with the mark of hops.
+    ///
+    /// # Errors
+    /// This host has no socket for it, or no way there.
+    pub fn begin(address: SocketAddr, mark: u32) -> io::Result<Self> {
+        let socket = sys::tcp_socket(address.is_ipv6(), mark)?;
+        sys::set_reset_on_close(&socket, true)?;
+        match socket.connect(&address.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(Self(socket)),
+        }
+    }
+
+    /// How long the handshake took, by the kernel; nothing while it is under
+    /// way.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn outcome(&self) -> io::Result<Option<Duration>> {
+        if let Some(error) = self.0.take_error()? {
+            return Err(error);
+        }
+        let info = sys::tcp_info(&self.0)?;
+        let is_open = info.state == "ESTABLISHED";
+        Ok(is_open.then(|| Duration::from_micros(info.rtt_us.into())))
+    }
+}
+
+impl AsFd for HandshakeProbe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn handshake_takes_time_or_fails() {
+        for local in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(local).unwrap();
+            let address = listener.local_addr().unwrap();
+            let handshake_probe = HandshakeProbe::begin(address, 0).unwrap();
+            let took = loop {
+                if let Some(took) = handshake_probe.outcome().unwrap() {
+                    break took;
+                }
+            };
+            assert!(
+                !took.is_zero() && took < Duration::from_secs(60),
+                "{took:?}"
+            );
+            drop(listener);
+            let refused = HandshakeProbe::begin(address, 0).and_then(|handshake_probe| {
+                loop {
+                    if let Some(took) = handshake_probe.outcome()? {
+                        return Ok(took);
+                    }
+                }
+            });
+            let kind = refused.unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::ConnectionRefused);
+        }
+    }
+}

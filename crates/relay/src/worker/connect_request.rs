@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that somebody asks for at an explicit listener: who may, to where, and
+//! by which way.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use posthaste_wire::auth::Key;
+use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cookie, is_cookie_of};
+use posthaste_wire::header::{Endpoint, Label, LoopGuard, NodeId, RESOLVE};
+use posthaste_wire::replay::ReplayWindow;
+
+use crate::chain::{Chains, Encapsulation, NextHop, NoNextHop};
+use crate::clock::Clock;
+use crate::control::{Denial, Denied};
+use crate::flow::Flow;
+use crate::intercept::Intercept;
+use crate::opening::Opening;
+use crate::outcome::Outcome;
+use crate::policy::{AcceptMode, Action};
+use crate::side::Side;
+use crate::sys;
+
+use super::Worker;
+use super::admit::client_prefix;
+use super::entry::{LocalRule, State};
+use super::pending_request::{Keys, PendingRequest, RequestKind};
+use super::places::PLACES;
+use super::preface::{OPTIONS, Preface, ReadError, Requester, read_message};
+use super::silence::WORKING_AFTER;
+
+/// Hops of peers that wait for a flow, at one worker.
+const HOPS_MAX: usize = 8192;
+/// What the token of a greeting has that no relay's has.
+pub(super) const TOKEN_PENDING_REQUEST: u64 = 1 << 60;
+/// A authenticated request counts for so long, and clocks may differ by as much.
+const FRESH_MS: u64 = 30_000;
+/// Requests remembered, by all workers together: as many as may come in that
+/// time at two thousand in a second.
+const REMEMBERED: usize = 60_000;
+
+/// What the workers of a node share about requests.
+#[derive(Debug)]
+pub struct ReplayGuard {
+    /// When requests are made, and seen.
+    pub(super) clock: Clock,
+    /// Requests that count no more.
+    seen: Mutex<ReplayWindow>,
+    /// What cookies are made with.
+    secret: Key,
+}
+
+impl ReplayGuard {
+    /// Goes by `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            seen: Mutex::new(ReplayWindow::new(FRESH_MS, REMEMBERED)),
+            secret: Key::new(sys::random()),
+        }
+    }
+}
+
+impl Default for ReplayGuard {
+    fn default() -> Self {
+        Self::new(Clock::default())
+    }
+}
+
+/// Why somebody is denied, and of one that is for the time how far its clock seems to be ahead, in
+/// milliseconds.
+pub(super) struct Reason {
+    denial: Denial,
+    ahead_ms: Option<i64>,
+}
+
+impl From<Denial> for Reason {
+    fn from(denial: Denial) -> Self {
+        let ahead_ms = None;
+        Self { denial, ahead_ms }
+    }
+}
+
+/// A flow that somebody asks for.
+#[derive(Debug)]
+pub(super) struct ConnectRequest {
+    /// The peer; `None` for a client of RFC 8803.
+    pub(super) peer: Option<NodeId>,
+    pub(super) connect: Connect,
+    /// It asks which TCP options there are, too.
+    pub(super) extensions: bool,
+    pub(super) from: SocketAddr,
+}
+
+impl ConnectRequest {
+    pub(super) fn requester(&self) -> Requester {
+        match self.peer {
+            Some(_) => Requester::Peer,
+            None => Requester::Client {
+                options: !self.connect.options.is_empty(),
+                extensions: self.extensions,
+            },
+        }
+    }
+
+    /// The flow as its client addressed it, as far as that is known.
+    pub(super) fn flow(&self) -> Flow {
+        let header = &self.connect.header;
+        let server = header.destination.address();
+        let client = header.source.map_or(self.from, Endpoint::address);
+        Flow::new(client, server)
+    }
+}
+
+/// Where a flow may go from here.
+pub(super) struct Onward {
+    pub(super) next_hops: Vec<NextHop>,
+    pub(super) guard: Option<LoopGuard>,
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Takes a connection from an explicit listener.
+    /// `syn_option` is the flow that its SYN has announced in the SYN.
+    pub(super) fn receive_request(
+        &mut self,
+        from: SocketAddr,
+        socket: OwnedFd,
+        syn_option: Option<u64>,
+    ) {
+        self.counters.explicit_connections.add(1);
+        if self.begins_nothing() {
+            self.deny(from, None, Denial::Overload);
+            return self.forsake(syn_option);
+        }
+        if !self.may_request(from.ip()) {
+            self.deny(from, None, Denial::Unauthorized);
+            self.forsake(syn_option);
+            let why = Requester::CLIENT.answer(Denial::Unauthorized.reply(), None);
+            return self.part(socket, from, &why);
+        }
+        let mut pending_request = PendingRequest::new(socket, from, self.now);
+        pending_request.syn_option = syn_option;
+        self.keep_request(pending_request);
+    }
+
+    /// Whether somebody at an address may have anything to ask: peers have keys, and may call from
+    /// anywhere.
+    fn may_request(&self, ip: IpAddr) -> bool {
+        let chains = self.rules.chains();
+        let has_keys = chains.me.is_some() && chains.peers.iter().any(|peer| peer.key.is_some());
+        has_keys || self.rules.access().admits(ip)
+    }
+
+    /// Gives a connection a place, and takes that of another if there is no more.
+    fn count_source(&mut self, key: u64, from: SocketAddr) {
+        let source = client_prefix(&Flow::new(from, from));
+        let is_known = self.rules.access().admits(from.ip()) || self.paces.knows(from.ip());
+        if let Some(oldest) = self.places.in_the_way(source, is_known)
+            && let Some(gone) = self.dismiss(oldest)
+            && gone.is_silent()
+        {
+            self.deny(gone.from, None, Denial::Overload);
+        }
+        let place = self.places.take(key, source, is_known);
+        if let Some(pending_request) = self.pending_requests.get_mut(key) {
+            pending_request.place = Some(place);
+        }
+    }
+
+    /// A connection turned out to be a hop of a peer: it needs no place.
+    pub(super) fn uncount_source(&mut self, key: u64) {
+        let place = self
+            .pending_requests
+            .get_mut(key)
+            .and_then(|hop| hop.place.take());
+        if let Some(place) = place {
+            self.places.leave(place);
+        }
+    }
+
+    fn keep_request(&mut self, pending_request: PendingRequest) {
+        let from = pending_request.from;
+        // A handshake that completes makes it writable once more.
+        let flags = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        let key = self.pending_requests.insert(pending_request);
+        let Some(pending_request) = self.pending_requests.get(key) else {
+            return;
+        };
+        let event = EpollEvent::new(flags, TOKEN_PENDING_REQUEST | key);
+        if self.epoll.add(&pending_request.socket, event).is_err() {
+            self.dismiss(key);
+            return;
+        }
+        self.count_source(key, from);
+        // What came with the SYN is there already.
+        self.on_request_bytes(key);
+    }
+
+    /// A connection has something to say.
+    pub(super) fn on_request_bytes(&mut self, key: u64) {
+        let now = self.now;
+        let Some(pending_request) = self.pending_requests.get_mut(key) else {
+            return;
+        };
+        let chains = self.rules.chains();
+        let find = |id: NodeId, key_id: u32| key_of(chains, id, key_id);
+        let keys = Keys {
+            me: chains.me,
+            find: &find,
+        };
+        let (from, was_hop) = (pending_request.from, pending_request.is_hop());
+        let kind = pending_request.receive(&keys, now);
+        if let (Some(peer), false) = (pending_request.peer(), was_hop) {
+            self.welcome(key, peer);
+            self.uncount_source(key);
+            if self.pending_requests.len() >= HOPS_MAX + PLACES {
+                self.dismiss(key);
+                return self.deny(from, None, Denial::Overload);
+            }
+        }
+        match kind {
+            RequestKind::Wait => {}
+            RequestKind::Close { wrong } => {
+                self.dismiss(key);
+                if wrong {
+                    self.deny(from, None, Denial::Malformed);
+                }
+            }
+            RequestKind::Bad(refusal) => self.on_bad_request(key, &refusal),
+            RequestKind::Request(head) => self.on_request(key, head),
+            RequestKind::Open(peer, connect) => self.on_asked(
+                key,
+                ConnectRequest {
+                    peer: Some(peer),
+                    connect: *connect,
+                    extensions: false,
+                    from,
+                },
+            ),
+        }
+    }
+
+    fn on_bad_request(&mut self, key: u64, refusal: &Refusal) {
+        let Some(pending_request) = self.dismiss(key) else {
+            return;
+        };
+        self.deny(pending_request.from, None, Denial::Malformed);
+        if let Some(error) = &refusal.answer {
+            self.let_go(pending_request, &encoded(error.clone()));
+        }
+    }
+
+    /// Somebody asks by a request of its own.
+    fn on_request(&mut self, key: u64, head: Box<Head>) {
+        let Some(from) = self
+            .pending_requests
+            .get(key)
+            .map(|pending_request| pending_request.from)
+        else {
+            return;
+        };
+        if head.claim.is_none() {
+            return self.on_unauthenticated(key, from, head);
+        }
+        match self.authenticate(&head) {
+            Ok(peer) => {
+                self.welcome(key, peer);
+                if let Some(connect) = head.request.connect {
+                    let peer = Some(peer);
+                    self.on_asked(
+                        key,
+                        ConnectRequest {
+                            peer,
+                            connect,
+                            extensions: false,
+                            from,
+                        },
+                    );
+                }
+            }
+            Err(why) => self.refuse(key, None, Requester::Peer, why),
+        }
+    }
+
+    /// Which peer has made a request, if it counts.
+    fn authenticate(&self, head: &Head) -> Result<NodeId, Reason> {
+        let chains = self.rules.chains();
+        let (Some(me), Some(claim)) = (chains.me, head.claim) else {
+            return Err(Denial::AuthTag.into());
+        };
+        let candidates = chains.peers.iter();
+        let mut candidates = candidates.filter(|peer| peer.key_id == claim.key_id);
+        let found = candidates.find_map(|peer| {
+            let authentic = head.verify(peer.key.as_ref()?, me).ok()?;
+            Some((peer.id, authentic))
+        });
+        let (peer, authentic) = found.ok_or(Denial::AuthTag)?;
+        let mut seen = self
+            .replay_guard
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now_ms = self.replay_guard.clock.now_ms();
+        seen.admit(now_ms, authentic)
+            .map_err(|_| untimely(claim.timestamp_ms, now_ms))?;
+        Ok(peer)
+    }
+
+    /// A client of RFC 8803 asks.
+    fn on_unauthenticated(&mut self, key: u64, from: SocketAddr, head: Box<Head>) {
+        let requester = Requester::CLIENT;
+        let access = self.rules.access();
+        if !access.admits(from.ip()) {
+            return self.refuse(key, None, requester, Denial::Unauthorized);
+        }
+        if let Some(text) = &access.cookie {
+            let sent = head.request.cookie.as_ref();
+            if !sent.is_some_and(|cookie| text.is_sent_as(cookie)) {
+                return self.refuse(key, None, requester, Denial::Cookie);
+            }
+        } else if access.cookies {
+            match &head.request.cookie {
+                Some(cookie) if is_cookie_of(&self.replay_guard.secret, from.ip(), cookie) => {}
+                Some(_) => return self.refuse(key, None, requester, Denial::Cookie),
+                None => {
+                    let fresh = cookie(&self.replay_guard.secret, from.ip()).into_bytes();
+                    return self.answer_request(key, &encoded(ConvertError::MissingCookie(fresh)));
+                }
+            }
+        }
+        let Some(pending_request) = self.pending_requests.get_mut(key) else {
+            return;
+        };
+        if sys::is_handshaking(&pending_request.socket) {
+            return pending_request.validate(head);
+        }
+        let extensions = head.request.wants_extensions;
+        let Some(connect) = head.request.connect else {
+            let answer = Answer {
+                extensions: extensions.then(|| OPTIONS.to_vec()),
+                ..Answer::default()
+            };
+            return self.answer_request(key, &answer.encode().unwrap_or_default());
+        };
+        if let Some(error) = connect.unsupported(&OPTIONS) {
+            return self.answer_request(key, &encoded(error));
+        }
+        let peer = None;
+        self.on_asked(
+            key,
+            ConnectRequest {
+                peer,
+                connect,
+                extensions,
+                from,
+            },
+        );
+    }
+
+    /// Somebody who may asks for a flow.
+    fn on_asked(&mut self, key: u64, asked: ConnectRequest) {
+        let flow = asked.flow();
+        let (rule, onward) = match self.grant(&asked, &flow) {
+            Ok(granted) => granted,
+            Err(denial) => return self.refuse(key, Some(flow), asked.requester(), denial),
+        };
+        if let Some(syn_option) = self.requested_in_syn(key, &asked) {
+            return self.adopt(key, syn_option, &asked, onward);
+        }
+        let validated = asked.connect.validated;
+        let crowded = !validated && !self.within_budget(&flow);
+        if self.full() || self.begins_nothing() || crowded {
+            return self.refuse(key, Some(flow), asked.requester(), Denial::Overload);
+        }
+        let Some(pending_request) = self.dismiss(key) else {
+            return;
+        };
+        let (opening, accept) = if validated {
+            (Opening::late(), AcceptMode::Late)
+        } else {
+            (Opening::strict(), AcceptMode::Strict)
+        };
+        if asked.peer.is_none() && !rule.inherited {
+            // The connection works without, so let it.
+            let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
+        }
+        let entry = self.insert(flow, rule, accept, opening, None);
+        if self
+            .rewatch(entry, Side::Downstream, &pending_request.socket)
+            .is_err()
+        {
+            return self.end(entry, Outcome::Internal);
+        }
+        if !validated {
+            self.count_half_open(entry, &flow);
+        }
+        if let Some(entry) = self.entries.get_mut(entry) {
+            entry.sockets[Side::Downstream] = Some(pending_request.socket);
+            entry.timers.accept = Duration::ZERO.into();
+            entry.preface = Some(Box::new(Preface {
+                asked: true,
+                by: asked.peer,
+                requester: Some(asked.requester()),
+                word_due: Some(self.now + WORKING_AFTER),
+                ..Preface::default()
+            }));
+            if let Some(pending) = entry.pending() {
+                pending.route(onward.next_hops, onward.guard);
+                pending.hop_limit = asked.connect.header.guard.map(LoopGuard::ttl);
+            }
+        }
+        if asked.peer.is_some() {
+            self.owe_word(entry);
+        }
+        self.open_upstream(entry, None);
+    }
+
+    /// Somebody has proved to be a peer: its connection is a hop, and gets the settings
+    /// of hops.
+    fn welcome(&mut self, key: u64, peer: NodeId) {
+        let chains = self.rules.chains();
+        let known = chains.peer(peer).map(|index| &chains.peers[index]);
+        if let (Some(pending_request), Some(known)) = (self.pending_requests.get(key), known) {
+            let from = pending_request.from.ip();
+            // The connection works without, so let it.
+            let _ = sys::apply(&pending_request.socket, &known.socket);
+            self.on_caller(peer, from);
+        }
+    }
+
+    /// Whether a flow may be had: by which rule, and where it may go.
+    pub(super) fn grant(
+        &self,
+        asked: &ConnectRequest,
+        flow: &Flow,
+    ) -> Result<(Rc<LocalRule>, Onward), Denial> {
+        let onward = self.onward(asked, flow)?;
+        let rule = self.rules.for_flow(flow);
+        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
+        Ok((rule.ok_or(Denial::Rule)?, onward))
+    }
+
+    /// Where a flow may go.
+    fn onward(&self, asked: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
+        let header = &asked.connect.header;
+        let chains = self.rules.chains();
+        self.rules
+            .access()
+            .permits(flow, sys::leads_here)
+            .map_err(|_| Denial::Destination)?;
+        if header.label.is_some_and(Label::is_resolve) {
+            return self.resolve(asked, flow);
+        }
+        let begins_here = header.label.is_none() && header.guard.is_none();
+        if begins_here {
+            let rule = self.rules.for_flow(flow);
+            let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
+            return Ok(Onward {
+                next_hops: chains.next_hops(flow, bytes),
+                guard: chains.me.map(LoopGuard::new),
+            });
+        }
+        let next_hop = chains
+            .onward(header.label)
+            .map_err(|_: NoNextHop| Denial::Label)?;
+        let passed = match (header.guard, chains.me) {
+            (Some(guard), Some(me)) => guard.passed_on(me),
+            (_, me) => me.map(LoopGuard::new),
+        };
+        if next_hop != NextHop::Direct && passed.is_none() {
+            return Err(Denial::Loop);
+        }
+        Ok(Onward {
+            next_hops: vec![next_hop],
+            guard: passed,
+        })
+    }
+
+    /// Where a flow may go of which a peer that holds no plan does not know it: as if it began here. It
+    /// does not go back, nor to a third that looks ways up.
+    fn resolve(&self, asked: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
+        let chains = self.rules.chains();
+        let may = &self.rules.access().resolve;
+        let peer = asked.peer.filter(|peer| may.contains(peer));
+        let (peer, me) = peer.zip(chains.me).ok_or(Denial::Label)?;
+        let guard = match asked.connect.header.guard {
+            Some(guard) => guard.passed_on(me),
+            None => Some(LoopGuard::new(me)),
+        };
+        let rule = self.rules.for_flow(flow);
+        let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
+        let mut next_hops = chains.next_hops(flow, bytes);
+        let refused = next_hops.is_empty();
+        next_hops.retain(|next_hop| match *next_hop {
+            NextHop::Direct => true,
+            NextHop::Hop {
+                peer: next, chain, ..
+            } => guard.is_some() && next != peer && chain != RESOLVE,
+        });
+        match next_hops.is_empty() {
+            true if refused => Err(Denial::Rule),
+            true => Err(Denial::Loop),
+            false => Ok(Onward { next_hops, guard }),
+        }
+    }
+
+    /// Lets somebody go who asked for what it may not have.
+    fn refuse(
+        &mut self,
+        key: u64,
+        flow: Option<Flow>,
+        requester: Requester,
+        why: impl Into<Reason>,
+    ) {
+        let (why, Some(pending_request)) = (why.into(), self.dismiss(key)) else {
+            return;
+        };
+        let reply = why.denial.reply();
+        self.deny(pending_request.from, flow, why);
+        self.let_go(pending_request, &requester.answer(reply, None));
+    }
+
+    fn answer_request(&mut self, key: u64, answer: &[u8]) {
+        if let Some(pending_request) = self.dismiss(key) {
+            self.let_go(pending_request, answer);
+        }
+    }
+
+    fn let_go(&mut self, pending_request: PendingRequest, why: &[u8]) {
+        let _ = self.epoll.delete(&pending_request.socket);
+        self.part(pending_request.socket, pending_request.from, why);
+    }
+
+    /// Tells the client of a connection why it is closed, and closes it once it
+    /// has read it.
+    pub(super) fn part(&mut self, socket: OwnedFd, from: SocketAddr, why: &[u8]) {
+        let pending_request = PendingRequest::refused(socket, from, why, self.now);
+        self.keep_request(pending_request);
+    }
+
+    fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
+        let Reason { denial, ahead_ms } = why.into();
+        self.take_note(&Denied {
+            from,
+            flow,
+            encapsulation: Some(Encapsulation::Stream),
+            denial,
+            ahead_ms,
+        });
+    }
+
+    /// Counts a denial, and tells of it.
+    pub(super) fn take_note(&mut self, denied: &Denied) {
+        self.counters.denied[denied.denial as usize].add(1);
+        self.journal.deny(denied);
+    }
+
+    /// Takes a greeting off the table that does not ask for the flow which its SYN has
+    /// announced in the SYN.
+    fn dismiss(&mut self, key: u64) -> Option<PendingRequest> {
+        self.uncount_source(key);
+        let pending_request = self.pending_requests.remove(key)?;
+        self.forsake(pending_request.syn_option);
+        Some(pending_request)
+    }
+
+    /// Who asked for a flow that is opening has something to say: that its client
+    /// is validated; or it has gone.
+    pub(super) fn on_requester_ready(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let State::Opening(pending) = &mut entry.state else {
+            return;
+        };
+        if pending.opening.is_validated() {
+            return;
+        }
+        let Some(socket) = &entry.sockets[Side::Downstream] else {
+            return;
+        };
+        let validation = &mut pending.validation;
+        match read_message(socket, |bytes| validation.feed(bytes)) {
+            Ok(()) => self.on_validation(key),
+            Err(ReadError::Incomplete) => {}
+            Err(ReadError::Gone | ReadError::Reset | ReadError::Lost | ReadError::Wrong(_)) => {
+                self.end(key, Outcome::ClientAbsent)
+            }
+        }
+    }
+
+    /// Closes greetings that have taken too long.
+    pub(super) fn sweep_requests(&mut self) {
+        let now = self.now;
+        let draining = self.drain_until.is_some();
+        let over = self.pending_requests.iter().filter(|(_, pending_request)| {
+            pending_request.until <= now || draining && pending_request.is_hop()
+        });
+        for key in over.map(|(key, _)| key).collect::<Vec<_>>() {
+            let Some(pending_request) = self.dismiss(key) else {
+                continue;
+            };
+            if pending_request.is_hop() {
+                // In order: its dialer is to suspect nothing.
+                let _ = sys::set_reset_on_close(&pending_request.socket, false);
+            } else if pending_request.is_silent() && !draining {
+                self.deny(pending_request.from, None, Denial::Slow);
+            }
+        }
+    }
+}
+
+/// Why an authentic request that was made then does not count. One that is fresh was there before, or
+/// is as old as others that were forgotten for want of room.
+fn untimely(made_ms: u64, now_ms: u64) -> Reason {
+    if made_ms.abs_diff(now_ms) <= FRESH_MS {
+        return Denial::Replay.into();
+    }
+    let millis = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    Reason {
+        denial: Denial::Clock,
+        ahead_ms: Some(millis(made_ms).saturating_sub(millis(now_ms))),
+    }
+}
+
+fn key_of(chains: &Chains, id: NodeId, key_id: u32) -> Option<Key> {
+    let peer = &chains.peers[chains.peer(id)?];
+    peer.key.clone().filter(|_| peer.key_id == key_id)
+}
+
+fn encoded(error: ConvertError) -> Vec<u8> {
+    let fits = "an error is cut to what fits";
+    Answer::failure(error).encode().expect(fits)
+}

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A connection to an explicit listener, until it asks for a flow: an unauthorized sender
+//! that has not spoken, a warm hop of a peer that waits, or somebody refused
+//! who is to read why.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
+use posthaste_wire::Progress;
+use posthaste_wire::auth::{Key, Nonce};
+use posthaste_wire::convert::{Connect, Head, HeadReader, Refusal};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::hop::{Accepting, Acceptor, Challenged, FromDialer, pong};
+
+use crate::sys;
+
+use super::places::Number;
+use super::preface::{ReadError, read_message, send};
+
+/// How long an unauthorized sender may take to say what it wants.
+pub(super) const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// How long a warm hop may be silent: its dialer asks far more often.
+const HOP_SILENT: Duration = Duration::from_secs(90);
+/// How long somebody refused may take to read why.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes heard from somebody refused: more than a receive buffer holds by default,
+/// so whoever sends more has gone on after reading why.
+const HEARD_MAX: usize = 8 << 20;
+/// What a warm hop begins with.
+const GREETING: &[u8] = b"PHOP";
+
+/// A connection that has not asked for a flow.
+#[derive(Debug)]
+pub(super) struct PendingRequest {
+    pub(super) socket: OwnedFd,
+    pub(super) from: SocketAddr,
+    stage: Stage,
+    /// The flow that its SYN has announced in the SYN.
+    pub(super) syn_option: Option<u64>,
+    /// When it has waited for too long.
+    pub(super) until: Duration,
+    /// The place that it takes while it is nobody's.
+    pub(super) place: Option<Number>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Its first bytes tell what it speaks.
+    Silent(Vec<u8>),
+    Head(HeadReader),
+    /// It has asked without an authentication tag in a SYN, which anybody can have sent.
+    Unvalidated(Box<Head>),
+    Hello(Box<Accepting>),
+    Response(Box<Challenged>),
+    /// A warm hop that waits for a flow.
+    Hop(Box<Acceptor>),
+    /// It has been told why not, and has said so many bytes since.
+    Refused(usize),
+}
+
+/// What a connection turned out to want.
+#[derive(Debug)]
+pub(super) enum RequestKind {
+    /// Nothing yet.
+    Wait,
+    /// A request of its own, with or without an authentication tag.
+    Request(Box<Head>),
+    /// A peer's, over a warm hop.
+    Open(NodeId, Box<Connect>),
+    /// A request that cannot be granted.
+    Bad(Refusal),
+    /// What it says is none of ours; or it has ended.
+    Close {
+        /// It said something.
+        wrong: bool,
+    },
+}
+
+/// What a greeting must know of this node.
+pub(super) struct Keys<'a> {
+    /// Its number; without one it has no peers.
+    pub(super) me: Option<NodeId>,
+    /// The key of a peer by its number.
+    pub(super) find: &'a dyn Fn(NodeId, u32) -> Option<Key>,
+}
+
+impl PendingRequest {
+    /// A connection that was accepted at `now`.
+    pub(super) fn new(socket: OwnedFd, from: SocketAddr, now: Duration) -> Self {
+        Self {
+            socket,
+            from,
+            stage: Stage::Silent(Vec::new()),
+            place: None,
+            syn_option: None,
+            until: now + ASK_WITHIN,
+        }
+    }
+
+    /// A connection whose client is told `why` and then let go: closing it at
+    /// once would reset it, and the client might never read it.
+    pub(super) fn refused(socket: OwnedFd, from: SocketAddr, why: &[u8], now: Duration) -> Self {
+        let _ = send(&socket, why);
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
+        let _ = sys::set_reset_on_close(&socket, false);
+        Self {
+            socket,
+            from,
+            stage: Stage::Refused(0),
+            place: None,
+            syn_option: None,
+            until: now + READ_WITHIN,
+        }
+    }
+
+    /// Whether it is a warm hop that waits for a flow.
+    pub(super) fn is_hop(&self) -> bool {
+        matches!(self.stage, Stage::Hop(_))
+    }
+
+    /// The peer whose warm hop it is.
+    pub(super) fn peer(&self) -> Option<NodeId> {
+        match &self.stage {
+            Stage::Hop(acceptor) => Some(acceptor.session().peer),
+            _ => None,
+        }
+    }
+
+    /// Whether it had the time to say what it wants.
+    pub(super) fn is_silent(&self) -> bool {
+        !matches!(self.stage, Stage::Hop(_) | Stage::Refused(_))
+    }
+
+    /// Keeps a request without an authentication tag until the handshake is complete.
+    pub(super) fn validate(&mut self, head: Box<Head>) {
+        self.stage = Stage::Unvalidated(head);
+    }
+
+    /// Hears what it has to say by now.
+    pub(super) fn receive(&mut self, keys: &Keys<'_>, now: Duration) -> RequestKind {
+        loop {
+            let next = match &mut self.stage {
+                Stage::Silent(bytes) => first_stage(&self.socket, bytes, keys),
+                Stage::Head(reader) => {
+                    return match read_message(&self.socket, |bytes| reader.feed(bytes)) {
+                        Ok(head) => RequestKind::Request(Box::new(head)),
+                        Err(ReadError::Wrong(refusal)) => RequestKind::Bad(refusal),
+                        Err(unheard) => unheard.into(),
+                    };
+                }
+                Stage::Unvalidated(_) if sys::is_handshaking(&self.socket) => {
+                    return RequestKind::Wait;
+                }
+                Stage::Unvalidated(head) => return RequestKind::Request(head.clone()),
+                Stage::Hello(accepting) => challenge(&self.socket, accepting, keys),
+                Stage::Response(challenged) => {
+                    let feed = |bytes: &[u8]| challenged.feed(bytes);
+                    let session = read_message(&self.socket, feed).map_err(RequestKind::from);
+                    session.map(|session| Stage::Hop(Box::new(Acceptor::new(session))))
+                }
+                Stage::Hop(acceptor) => {
+                    self.until = now + HOP_SILENT;
+                    return wait_for_flow(&self.socket, acceptor);
+                }
+                Stage::Refused(received) => return discard(&self.socket, received),
+            };
+            match next {
+                Ok(stage) => self.stage = stage,
+                Err(kind) => return kind,
+            }
+            if self.is_hop() {
+                self.until = now + HOP_SILENT;
+            }
+        }
+    }
+}
+
+impl<E> From<ReadError<E>> for RequestKind {
+    fn from(unheard: ReadError<E>) -> Self {
+        match unheard {
+            ReadError::Incomplete => Self::Wait,
+            ReadError::Gone | ReadError::Reset | ReadError::Lost => Self::Close { wrong: false },
+            ReadError::Wrong(_) => Self::Close { wrong: true },
+        }
+    }
+}
+
+/// Tells by the first bytes what is spoken, and begins to read it.
+fn first_stage(
+    socket: &OwnedFd,
+    said: &mut Vec<u8>,
+    keys: &Keys<'_>,
+) -> Result<Stage, RequestKind> {
+    let gather = |bytes: &[u8]| -> Result<_, ()> {
+        said.extend_from_slice(bytes);
+        Ok(match GREETING.len().checked_sub(said.len()) {
+            None | Some(0) => Progress::Done {
+                value: (),
+                consumed: bytes.len(),
+            },
+            Some(missing) => Progress::NeedMore(missing),
+        })
+    };
+    read_message(socket, gather).map_err(RequestKind::from)?;
+    if said == GREETING
+        && let Some(me) = keys.me
+    {
+        let mut accepting = Accepting::new(me, Nonce(sys::random()));
+        let _ = accepting.feed(said, |_, _| None);
+        return Ok(Stage::Hello(Box::new(accepting)));
+    }
+    let mut reader = HeadReader::default();
+    match reader.feed(said) {
+        Ok(Progress::NeedMore(_)) => Ok(Stage::Head(reader)),
+        Ok(Progress::Done { value, .. }) => Err(RequestKind::Request(Box::new(value))),
+        Err(refusal) => Err(RequestKind::Bad(refusal)),
+    }
+}
+
+fn challenge(
+    socket: &OwnedFd,
+    accepting: &mut Accepting,
+    keys: &Keys<'_>,
+) -> Result<Stage, RequestKind> {
+    let challenged = read_message(socket, |bytes| accepting.feed(bytes, keys.find))
+        .map_err(RequestKind::from)?;
+    match send(socket, challenged.challenge()) {
+        Ok(()) => Ok(Stage::Response(Box::new(challenged))),
+        Err(_) => Err(RequestKind::Close { wrong: false }),
+    }
+}
+
+/// Answers pings until a flow is asked for.
+fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
+    loop {
+        let said = match read_message(socket, |bytes| acceptor.feed(bytes)) {
+            Ok(said) => said,
+            Err(unheard) => return unheard.into(),
+        };
+        match said {
+            FromDialer::Open(connect) => {
+                return RequestKind::Open(acceptor.session().peer, Box::new(connect));
+            }
+            FromDialer::Ping(token) if send(socket, &pong(token)).is_ok() => {}
+            FromDialer::Ping(_) | FromDialer::Validated => {
+                return RequestKind::Close { wrong: false };
+            }
+        }
+    }
+}
+
+/// Waits for the end of a connection that has been told why not.
+fn discard(socket: &OwnedFd, received: &mut usize) -> RequestKind {
+    let mut piece = [0; 4096];
+    loop {
+        match recv(socket.as_raw_fd(), &mut piece, MsgFlags::empty()) {
+            Err(nix::errno::Errno::EAGAIN) => return RequestKind::Wait,
+            Ok(count) if count > 0 && *received < HEARD_MAX => *received += count,
+            Ok(_) | Err(_) => return RequestKind::Close { wrong: false },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use posthaste_wire::convert::{Problem, Request};
+    use posthaste_wire::header::{ChainHeader, Endpoint};
+    use posthaste_wire::hop::{Dialer, Dialing, ping};
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn node(id: u64) -> NodeId {
+        NodeId::new(id).unwrap()
+    }
+
+    fn key() -> Key {
+        Key::new([7; 32])
+    }
+
+    fn find(id: NodeId, key_id: u32) -> Option<Key> {
+        (id == node(1) && key_id == 3).then(key)
+    }
+
+    fn receive(pending_request: &mut PendingRequest) -> RequestKind {
+        let keys = Keys {
+            me: Some(node(2)),
+            find: &find,
+        };
+        pending_request.receive(&keys, NOW)
+    }
+
+    fn accepted() -> (PendingRequest, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let from = "192.0.2.1:4000".parse().unwrap();
+        (PendingRequest::new(near.into(), from, NOW), far)
+    }
+
+    fn request() -> Request {
+        let server = Endpoint::new("198.51.100.7:80".parse().unwrap()).unwrap();
+        Request::connect(ChainHeader::to(server))
+    }
+
+    fn waits(kind: &RequestKind) -> bool {
+        matches!(kind, RequestKind::Wait)
+    }
+
+    #[test]
+    fn request_in_pieces() {
+        let (mut pending_request, mut client) = accepted();
+        for byte in request().encode(None).unwrap() {
+            assert!(waits(&receive(&mut pending_request)));
+            client.write_all(&[byte]).unwrap();
+        }
+        client.write_all(b"bytes").unwrap();
+        let RequestKind::Request(head) = receive(&mut pending_request) else {
+            panic!("no request");
+        };
+        assert_eq!(head.request, request());
+        let mut bytes = [0; 5];
+        UnixStream::from(pending_request.socket)
+            .read_exact(&mut bytes)
+            .unwrap();
+        assert_eq!(&bytes, b"bytes");
+    }
+
+    /// A dialer and an acceptor that have shaken hands.
+    fn warm() -> (PendingRequest, UnixStream, Dialer) {
+        let (mut pending_request, mut client) = accepted();
+        let nonce = Nonce([9; 16]);
+        let mut dialing = Dialing::new(key(), 3, node(1), node(2), nonce);
+        client.write_all(dialing.hello()).unwrap();
+        assert!(waits(&receive(&mut pending_request)) && !pending_request.is_hop());
+        let mut challenge = [0; 48];
+        client.read_exact(&mut challenge).unwrap();
+        let Ok(Progress::Done { value, .. }) = dialing.feed(&challenge) else {
+            panic!("no handshake");
+        };
+        client.write_all(&value.response).unwrap();
+        assert!(waits(&receive(&mut pending_request)) && pending_request.is_hop());
+        assert_eq!(pending_request.until, NOW + HOP_SILENT);
+        (pending_request, client, Dialer::new(value.session))
+    }
+
+    #[test]
+    fn warm_hop_answers_pings() {
+        let (mut pending_request, mut client, mut dialer) = warm();
+        client.write_all(&ping(5)).unwrap();
+        client.write_all(&ping(6)).unwrap();
+        assert!(waits(&receive(&mut pending_request)));
+        let mut pongs = [0; 16];
+        client.read_exact(&mut pongs).unwrap();
+        assert_eq!(pongs, [pong(5), pong(6)].concat()[..]);
+        let connect = request().connect.unwrap();
+        let open = dialer.open(&connect, 1, Nonce([1; 16])).unwrap();
+        client.write_all(&open).unwrap();
+        let RequestKind::Open(peer, asked) = receive(&mut pending_request) else {
+            panic!("no flow");
+        };
+        assert_eq!((peer, *asked), (node(1), connect));
+    }
+
+    #[test]
+    fn foreign_bytes_end_connection() {
+        let hello = |key_id, me, to| {
+            let dialing = Dialing::new(key(), key_id, node(me), node(to), Nonce([0; 16]));
+            dialing.hello().to_vec()
+        };
+        for said in [hello(4, 1, 2), hello(3, 9, 2), hello(3, 2, 1)] {
+            let (mut pending_request, mut client) = accepted();
+            client.write_all(&said).unwrap();
+            let kind = receive(&mut pending_request);
+            assert!(
+                matches!(kind, RequestKind::Close { wrong: true }),
+                "{kind:?}"
+            );
+        }
+        let (mut pending_request, mut client, _) = warm();
+        client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let kind = receive(&mut pending_request);
+        assert!(
+            matches!(kind, RequestKind::Close { wrong: true }),
+            "{kind:?}"
+        );
+        let (mut pending_request, mut client) = accepted();
+        client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let RequestKind::Bad(refusal) = receive(&mut pending_request) else {
+            panic!("no refusal");
+        };
+        assert_eq!(
+            (refusal.problem, refusal.answer),
+            (Problem::NotConvert, None)
+        );
+    }
+
+    #[test]
+    fn silent_close_not_blamed() {
+        for said in [&b""[..], b"PH", b"\x01\x06\x22\x63"] {
+            let (mut pending_request, mut client) = accepted();
+            client.write_all(said).unwrap();
+            drop(client);
+            let kind = receive(&mut pending_request);
+            assert!(
+                matches!(kind, RequestKind::Close { wrong: false }),
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn refusal_then_end() {
+        let (near, mut client) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let from = "192.0.2.1:4000".parse().unwrap();
+        let mut pending_request = PendingRequest::refused(near.into(), from, b"no", NOW);
+        client.write_all(&[0; 10_000]).unwrap();
+        assert!(waits(&receive(&mut pending_request)) && !pending_request.is_silent());
+        let mut why = Vec::new();
+        client.read_to_end(&mut why).unwrap();
+        assert_eq!(why, b"no");
+        drop(client);
+        assert!(matches!(
+            receive(&mut pending_request),
+            RequestKind::Close { wrong: false }
+        ));
+    }
+}

@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What nodes tell each other about a flow before its bytes.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use posthaste_wire::Progress;
+use posthaste_wire::convert::{Answer, AnswerReader, BadAnswer};
+use posthaste_wire::header::{ChainHeader, NodeId};
+use posthaste_wire::hop::{Acceptor, HopError, Icmp, Reply, ReplyReader};
+
+use crate::chain::Peer;
+use crate::flow::Flow;
+use crate::outcome::Outcome;
+use crate::side::{Side, Sides};
+use crate::sys::{self, IcmpError};
+
+use super::black_holes::Watch;
+use super::replay::Fallback;
+
+/// Bytes of the longest message that is read piece by piece.
+const PIECE_BYTES: usize = posthaste_wire::convert::BYTES_MAX;
+/// TCP options that the kernel can put into a SYN (RFC 8803 §6.2.4).
+pub(super) const OPTIONS: [u8; 2] = [4, 8];
+
+/// Who asked for a flow, and so how it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Requester {
+    /// Another node.
+    Peer,
+    /// A client of RFC 8803.
+    Client {
+        /// It asked for TCP options, and so is told those of the server.
+        options: bool,
+        /// It asked which TCP options there are.
+        extensions: bool,
+    },
+}
+
+impl Requester {
+    /// A client of RFC 8803 that wants to know no more than it must.
+    pub(super) const CLIENT: Self = Self::Client {
+        options: false,
+        extensions: false,
+    };
+
+    /// What `reply` is to it. `upstream` is the connection to the server.
+    pub(super) fn answer(self, reply: Reply, upstream: Option<&OwnedFd>) -> Vec<u8> {
+        let Self::Client {
+            options,
+            extensions,
+        } = self
+        else {
+            return Acceptor::reply(reply).to_vec();
+        };
+        let connected = reply == Reply::Connected;
+        let (options, extensions) = (options && connected, extensions && connected);
+        let answer = Answer {
+            error: reply.as_convert_error(),
+            tcp_header: options.then(|| upstream.map(sys::peer_options).unwrap_or_default()),
+            extensions: extensions.then(|| OPTIONS.to_vec()),
+        };
+        answer.encode().expect("it has no lists of any length")
+    }
+}
+
+/// The way by which a flow left this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Via {
+    pub(super) peer: NodeId,
+    /// Number of the chain.
+    pub(super) chain: u32,
+}
+
+/// Reads what the next node says of a flow.
+#[derive(Debug)]
+pub(super) enum Expecting {
+    /// In reply to a request with an authentication tag.
+    Reply(ReplyReader),
+    /// In answer to one without (RFC 8803 §6.1), for a destination of that family.
+    Answer { reader: AnswerReader, ipv6: bool },
+}
+
+impl Expecting {
+    /// What `peer` will say of `flow`.
+    pub(super) fn of(peer: &Peer, flow: &Flow) -> Self {
+        match peer.key {
+            Some(_) => Self::Reply(ReplyReader::default()),
+            None => Self::Answer {
+                reader: AnswerReader::default(),
+                ipv6: !flow.is_ipv4(),
+            },
+        }
+    }
+
+    /// Whether the node has said that it is working, or is of another make, which does not.
+    pub(super) fn works(&self) -> bool {
+        match self {
+            Self::Reply(reader) => reader.working(),
+            Self::Answer { .. } => true,
+        }
+    }
+
+    /// Takes what belongs to it from the front of `bytes`.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Progress<Reply>, NoReply> {
+        match self {
+            Self::Reply(reader) => Ok(reader.feed(bytes)?),
+            Self::Answer { reader, ipv6 } => {
+                let answer = reader.feed(bytes)?;
+                Ok(answer.map(|answer| Reply::of_answer(&answer, *ipv6)))
+            }
+        }
+    }
+}
+
+/// The next node said something else.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoReply {
+    #[error(transparent)]
+    Reply(#[from] HopError),
+    #[error(transparent)]
+    Answer(#[from] BadAnswer),
+}
+
+/// What is still to be said and heard.
+#[derive(Debug, Default)]
+pub(super) struct Preface {
+    /// The flow was asked for at an explicit listener.
+    pub(super) asked: bool,
+    /// What has announced in the SYN it, while the request for it has not come.
+    pub(super) requested_in_syn: Option<Box<ChainHeader>>,
+    /// By this peer, if by one.
+    pub(super) by: Option<NodeId>,
+    /// Who waits for an answer.
+    pub(super) requester: Option<Requester>,
+    /// The next node's reply is still to come.
+    pub(super) expecting: Option<Expecting>,
+    /// The next node, if there is one.
+    pub(super) via: Option<Via>,
+    /// Since when the next node has had the request, as far as its kernel accepts connections.
+    pub(super) waits_since: Option<Duration>,
+    /// How the flow goes on without that node.
+    pub(super) fallback: Option<Box<Fallback>>,
+    /// When whoever waits for an answer is to hear that this node is working on it.
+    pub(super) word_due: Option<Duration>,
+    /// Why the next node did not connect.
+    pub(super) failed: Option<Reply>,
+    /// That node said so, and so has delivered nothing of the flow.
+    pub(super) undelivered: bool,
+    /// The peers of hops whose flow has not sent its first bytes.
+    pub(super) starting: Sides<Option<NodeId>>,
+    /// The SYN of the hop to the next node had an option.
+    pub(super) syn_options: bool,
+    /// Whether the next node has accepted that: to be noted.
+    pub(super) accepted: Option<bool>,
+    /// Whether the first byte is waited for.
+    pub(super) watch: Watch,
+}
+
+impl Preface {
+    /// Reads the reply from `upstream`, and passes it on to who asked. Afterwards
+    /// what comes are the flow's bytes.
+    pub(super) fn receive(&mut self, upstream: &OwnedFd, downstream: &OwnedFd) -> io::Result<()> {
+        let Some(expecting) = &mut self.expecting else {
+            return Ok(());
+        };
+        let reply = match read_message(upstream, |bytes| expecting.feed(bytes)) {
+            // A write was told of the reset before.
+            Err(ReadError::Gone) if sys::is_gone(upstream) => Err(ReadError::Reset),
+            reply => reply,
+        };
+        if let Ok(reply) = &reply {
+            self.on_reply(*reply);
+        }
+        self.undelivered = matches!(reply, Ok(_) | Err(ReadError::Gone));
+        self.failed = match reply {
+            Ok(Reply::Connected) => None,
+            Ok(reply) => Some(reply),
+            Err(ReadError::Incomplete) => return Err(io::ErrorKind::WouldBlock.into()),
+            // It may have answered: a reset does not wait for lost segments.
+            Err(ReadError::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Err(ReadError::Gone | ReadError::Lost | ReadError::Wrong(_)) => Some(Reply::Failed),
+        };
+        if self.failed.is_some() {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        (self.expecting, self.fallback) = (None, None);
+        match self.requester.take() {
+            Some(requester) => send(downstream, &requester.answer(Reply::Connected, None)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether another node has asked for the flow or announced in the SYN it, and so may have another way for it.
+    pub(super) fn is_for_peer(&self) -> bool {
+        self.by.is_some() || self.requested_in_syn.is_some()
+    }
+
+    /// Forgets the hop to the next node.
+    pub(super) fn forget_hop(&mut self) {
+        (self.expecting, self.via) = (None, None);
+        (self.waits_since, self.syn_options) = (None, false);
+        (self.failed, self.undelivered) = (None, false);
+        self.watch = Watch::default();
+        self.starting[Side::Upstream] = None;
+    }
+
+    /// Takes note of what came with the reply. A node that refuses for reasons of its
+    /// own does not tell what became of the option.
+    pub(super) fn on_reply(&mut self, reply: Reply) {
+        let Some(Expecting::Reply(reader)) = &self.expecting else {
+            return;
+        };
+        let served = reply == Reply::Connected || !is_of_hop(reply);
+        if self.syn_options && (reader.accepted() || served) {
+            self.syn_options = false;
+            self.accepted = Some(reader.accepted());
+        }
+    }
+}
+
+/// Why a message was not read.
+#[derive(Debug)]
+pub(super) enum ReadError<E> {
+    /// It is not whole yet.
+    Incomplete,
+    /// The connection has ended.
+    Gone,
+    /// It was reset.
+    Reset,
+    /// It has failed in another way.
+    Lost,
+    /// It is not what it should be.
+    Wrong(E),
+}
+
+/// Reads a message and not a byte more.
+pub(super) fn read_message<T, E>(
+    from: &OwnedFd,
+    mut feed: impl FnMut(&[u8]) -> Result<Progress<T>, E>,
+) -> Result<T, ReadError<E>> {
+    let mut piece = [0; PIECE_BYTES];
+    let mut count = 0;
+    loop {
+        let missing = match feed(&piece[..count]).map_err(ReadError::Wrong)? {
+            Progress::NeedMore(missing) => missing.min(PIECE_BYTES),
+            Progress::Done { value, .. } => return Ok(value),
+        };
+        count = match recv(from.as_raw_fd(), &mut piece[..missing], MsgFlags::empty()) {
+            Ok(0) => return Err(ReadError::Gone),
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(Errno::EAGAIN) => return Err(ReadError::Incomplete),
+            Err(Errno::ECONNRESET) => return Err(ReadError::Reset),
+            Err(_) => return Err(ReadError::Lost),
+        };
+    }
+}
+
+/// Sends a message whole. It is the first on its connection, or follows others as
+/// short: there is room.
+pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    let sent = socket2::SockRef::from(to).send(message)?;
+    if sent == message.len() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::WriteZero.into())
+    }
+}
+
+/// What one who asked is told of an ICMP error.
+pub(super) fn reply_of_icmp(error: IcmpError) -> Reply {
+    Reply::Unreachable(Icmp {
+        kind: error.kind,
+        code: error.code,
+        offender: Some(error.offender),
+    })
+}
+
+/// What a flow that failed with `reply` ends with.
+pub(super) fn outcome_of(reply: Reply) -> Outcome {
+    match reply {
+        Reply::Refused => Outcome::UpstreamRefused,
+        Reply::Unreachable(_) => Outcome::UpstreamUnreachable,
+        Reply::TimedOut => Outcome::ConnectTimeout,
+        _ => Outcome::HopFailed,
+    }
+}
+
+/// What the one who asked is told of a flow that ended without being open.
+pub(super) fn reply_of(outcome: Outcome) -> Reply {
+    match outcome {
+        Outcome::UpstreamRefused | Outcome::UpstreamReset => Reply::Refused,
+        Outcome::ConnectTimeout => Reply::TimedOut,
+        Outcome::Internal | Outcome::Drained => Reply::Overloaded,
+        _ => Reply::Failed,
+    }
+}
+
+/// Whether another way may succeed where a node said this: it speaks of itself,
+/// and not of the server.
+pub(super) fn is_of_hop(reply: Reply) -> bool {
+    finds_no_next_hop(reply) || outcome_of(reply) == Outcome::HopFailed
+}
+
+/// Whether what a node said of itself holds for other flows of the chain, too: not what it may
+/// not do, not when it was asked, and not what it has no route to.
+pub(super) fn is_of_all_flows(reply: Reply) -> bool {
+    let of_this = matches!(reply, Reply::Denied | Reply::Clock) || finds_no_next_hop(reply);
+    is_of_hop(reply) && !of_this
+}
+
+fn finds_no_next_hop(reply: Reply) -> bool {
+    matches!(reply, Reply::Unreachable(icmp) if icmp.offender.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use posthaste_wire::hop::pong;
+
+    use super::*;
+
+    /// The near end as the worker holds it, and the far one.
+    fn connection() -> (OwnedFd, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        (near.into(), far)
+    }
+
+    fn expecting(requester: Option<Requester>) -> Preface {
+        Preface {
+            requester,
+            expecting: Some(Expecting::Reply(ReplyReader::default())),
+            ..Preface::default()
+        }
+    }
+
+    fn kind(result: &io::Result<()>) -> Option<io::ErrorKind> {
+        result.as_ref().err().map(io::Error::kind)
+    }
+
+    #[test]
+    fn reply_forwarded_alone() {
+        let (upstream, mut next) = connection();
+        let (downstream, mut former) = connection();
+        let mut preface = expecting(Some(Requester::Peer));
+        let reply = Acceptor::reply(Reply::Connected);
+        let said = [&pong(1)[..], &reply, b"bytes"].concat();
+        for (at, byte) in said.iter().enumerate() {
+            next.write_all(&[*byte]).unwrap();
+            let received = preface.receive(&upstream, &downstream);
+            let is_whole = at + 1 >= 8 + reply.len();
+            let waits = (!is_whole).then_some(io::ErrorKind::WouldBlock);
+            assert_eq!(kind(&received), waits, "{at}");
+        }
+        let mut passed_on = [0; 24];
+        former.read_exact(&mut passed_on).unwrap();
+        assert_eq!(passed_on, reply);
+        let mut bytes = [0; 5];
+        UnixStream::from(upstream).read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        assert!(preface.requester.is_none() && preface.failed.is_none());
+    }
+
+    #[test]
+    fn reply_reports_option() {
+        use posthaste_wire::hop::ACCEPTED;
+        for (accepted, reply, noted) in [
+            (&ACCEPTED[..], Reply::Connected, Some(true)),
+            (&ACCEPTED, Reply::Denied, Some(true)),
+            (&[], Reply::Connected, Some(false)),
+            (&[], Reply::Refused, Some(false)),
+            (&[], Reply::Denied, None),
+        ] {
+            let (upstream, mut next) = connection();
+            let (downstream, _former) = connection();
+            let mut preface = expecting(None);
+            preface.syn_options = true;
+            next.write_all(accepted).unwrap();
+            next.write_all(&Acceptor::reply(reply)).unwrap();
+            let _ = preface.receive(&upstream, &downstream);
+            assert_eq!(preface.accepted, noted, "{accepted:?} {reply:?}");
+        }
+    }
+
+    #[test]
+    fn failure_reply_not_success() {
+        let icmp = Icmp {
+            kind: 3,
+            code: 13,
+            offender: None,
+        };
+        for reply in [Reply::Refused, Reply::Unreachable(icmp), Reply::Overloaded] {
+            let (upstream, mut next) = connection();
+            let (downstream, former) = connection();
+            former.set_nonblocking(true).unwrap();
+            let mut preface = expecting(Some(Requester::Peer));
+            next.write_all(&Acceptor::reply(reply)).unwrap();
+            let received = preface.receive(&upstream, &downstream);
+            assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
+            assert_eq!(preface.failed, Some(reply));
+            assert_eq!(preface.requester, Some(Requester::Peer), "it is told later");
+            let silent = (&former).read(&mut [0]).unwrap_err();
+            assert_eq!(silent.kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn closed_or_invalid_next_node() {
+        for said in [&b""[..], b"\x04\0\0", b"HTTP/1.1 400"] {
+            let (upstream, mut next) = connection();
+            let (downstream, _former) = connection();
+            next.write_all(said).unwrap();
+            drop(next);
+            let mut preface = expecting(None);
+            let received = preface.receive(&upstream, &downstream);
+            assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
+            assert_eq!(preface.failed, Some(Reply::Failed), "{said:?}");
+        }
+    }
+
+    // promise: K9
+    #[test]
+    fn reset_may_hide_reply() {
+        let (upstream, next) = connection();
+        let (downstream, _former) = connection();
+        // What is closed before everything was read is reset.
+        send(&upstream, b"request").unwrap();
+        drop(next);
+        let mut preface = expecting(Some(Requester::Peer));
+        let received = preface.receive(&upstream, &downstream);
+        assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
+        assert_eq!(
+            (preface.failed, preface.requester),
+            (None, Some(Requester::Peer))
+        );
+        assert!(preface.expecting.is_some());
+    }
+
+    // promise: P10
+    #[test]
+    fn converter_answer_fully_read() {
+        let (upstream, mut converter) = connection();
+        let (downstream, mut client) = connection();
+        client.set_nonblocking(true).unwrap();
+        let mut preface = Preface {
+            expecting: Some(Expecting::Answer {
+                reader: AnswerReader::default(),
+                ipv6: false,
+            }),
+            ..Preface::default()
+        };
+        converter.write_all(&[1, 1, 0x22]).unwrap();
+        let received = preface.receive(&upstream, &downstream);
+        assert_eq!(kind(&received), Some(io::ErrorKind::WouldBlock));
+        converter.write_all(b"\x63bytes").unwrap();
+        preface.receive(&upstream, &downstream).unwrap();
+        let mut rest = [0; 6];
+        assert_eq!(
+            recv(upstream.as_raw_fd(), &mut rest, MsgFlags::empty()),
+            Ok(5)
+        );
+        assert_eq!(&rest[..5], b"bytes");
+        let silent = client.read(&mut [0]).unwrap_err();
+        assert_eq!(silent.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    // promise: P10
+    #[test]
+    fn converter_error_ends_flow() {
+        let (upstream, mut converter) = connection();
+        let (downstream, _client) = connection();
+        let mut preface = Preface {
+            expecting: Some(Expecting::Answer {
+                reader: AnswerReader::default(),
+                ipv6: true,
+            }),
+            ..Preface::default()
+        };
+        converter
+            .write_all(&[1, 2, 0x22, 0x63, 30, 1, 96, 0])
+            .unwrap();
+        let received = preface.receive(&upstream, &downstream);
+        assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
+        assert_eq!(preface.failed, Some(Reply::Refused));
+    }
+
+    #[test]
+    fn answers_by_requester_kind() {
+        let client = Requester::CLIENT;
+        let connected = client.answer(Reply::Connected, None);
+        assert_eq!(connected, [1, 1, 0x22, 0x63]);
+        let refused = client.answer(Reply::Refused, None);
+        assert_eq!(refused, [1, 2, 0x22, 0x63, 30, 1, 96, 0]);
+        let options = Requester::Client {
+            options: true,
+            extensions: false,
+        };
+        let connected = options.answer(Reply::Connected, None);
+        assert_eq!(connected, [1, 2, 0x22, 0x63, 20, 1, 0, 0]);
+        let extensions = Requester::Client {
+            options: false,
+            extensions: true,
+        };
+        let connected = extensions.answer(Reply::Connected, None);
+        assert_eq!(connected, [1, 3, 0x22, 0x63, 21, 2, 0, 0, 4, 8, 0, 0]);
+        let peer = Requester::Peer.answer(Reply::Refused, None);
+        assert_eq!(peer, Acceptor::reply(Reply::Refused));
+    }
+
+    #[test]
+    fn outcome_and_reply_sides() {
+        for reply in [Reply::Refused, Reply::TimedOut, Reply::Failed] {
+            assert_eq!(reply_of(outcome_of(reply)), reply);
+            assert_eq!(is_of_hop(reply), reply == Reply::Failed);
+        }
+        assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownLabel));
+        assert_eq!(outcome_of(Reply::Clock), Outcome::HopFailed);
+    }
+
+    // promise: K6
+    #[test]
+    fn refusals_of_one_flow() {
+        let unreachable = |offender| {
+            Reply::Unreachable(Icmp {
+                kind: 3,
+                code: 1,
+                offender,
+            })
+        };
+        let router = unreachable(Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into()));
+        assert!(!is_of_hop(router) && is_of_hop(unreachable(None)));
+        assert!(is_of_all_flows(Reply::Failed) && is_of_all_flows(Reply::UnknownLabel));
+        for reply in [
+            Reply::Denied,
+            Reply::Clock,
+            unreachable(None),
+            router,
+            Reply::Refused,
+        ] {
+            assert!(!is_of_all_flows(reply), "{reply:?}");
+        }
+    }
+}

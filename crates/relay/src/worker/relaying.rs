@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From two connections that have met to the end: carries out what [`Relay`]
+//! decides.
+
+use std::time::Duration;
+
+use posthaste_wire::hop::Reply;
+use posthaste_wire::proxy_v2;
+
+use crate::intercept::Intercept;
+use crate::outcome::Outcome;
+use crate::relay::{Progress, Ready, Relay};
+use crate::side::Side;
+use crate::sys::{self, IcmpError};
+
+use super::Worker;
+use super::entry::{Entry, State};
+use super::preface::{is_of_hop, outcome_of, reply_of, reply_of_icmp, send};
+use super::replay::{Fallback, Kept};
+use super::socket_io::SocketIo;
+use super::syn_option::note_syn_option;
+
+impl<I: Intercept> Worker<I> {
+    /// Joins two open connections into a relay. `upstream` is what the upstream
+    /// socket is known to be ready for; the downstream one reports when it is
+    /// first watched, but most clients have spoken by now.
+    pub(super) fn join(&mut self, key: u64, upstream: Ready) {
+        self.begin_pace(key);
+        let said = self.send_validation(key);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if said.is_err() {
+            return self.end_with(key, Outcome::HopFailed, None);
+        }
+        let expects = entry
+            .preface
+            .as_ref()
+            .is_some_and(|said| said.expecting.is_some());
+        if entry.requester().is_some() && !expects {
+            self.answer(key);
+        }
+        let is_again = self.open_relay(key);
+        self.watch_for_silence(key);
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let is_watched = entry.is_asked() || is_again;
+        let watched = match &entry.sockets[Side::Downstream] {
+            // Since it asked, or was joined with a hop before.
+            Some(_) if is_watched => Ok(()),
+            Some(socket) => self.watch(key, Side::Downstream, socket),
+            None => Err(std::io::ErrorKind::NotConnected.into()),
+        };
+        if watched.is_err() {
+            return self.end(key, Outcome::Internal);
+        }
+        let ready = Ready {
+            readable: true,
+            writable: true,
+            // Else events have come and gone.
+            edge_triggered: !is_watched,
+            ..Ready::default()
+        };
+        self.advance_with(
+            key,
+            &[(Side::Upstream, upstream), (Side::Downstream, ready)],
+        );
+        self.note_prompt(key);
+        self.complete_handshake(key);
+    }
+
+    /// Takes note of a relay whose client had spoken before it was open.
+    fn note_prompt(&mut self, key: u64) {
+        if let Some(entry) = self.entries.get_mut(key)
+            && let State::Open(relay) = &entry.state
+        {
+            entry.prompt = relay.moved_from(Side::Downstream) > 0;
+        }
+    }
+
+    /// Begins the relay of an opening flow, and keeps what the flow needs to go another way. Whether
+    /// it has had one before.
+    fn open_relay(&mut self, key: u64) -> bool {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return false;
+        };
+        let Some(pending) = entry.pending() else {
+            return false;
+        };
+        let kept = pending.kept.take();
+        let (next_hops, guard) = (std::mem::take(&mut pending.next_hops), pending.guard);
+        let hop_limit = pending.hop_limit;
+        let is_again = kept.is_some();
+        let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
+        entry.state = State::Open(Relay::with_first(now, first.into()));
+        if let Some(said) = &mut entry.preface
+            && said.expecting.is_some()
+            && !next_hops.is_empty()
+        {
+            let kept = kept.unwrap_or_else(|| Kept::new(&self.held));
+            said.fallback = Some(Box::new(Fallback {
+                next_hops,
+                guard,
+                hop_limit,
+                kept,
+            }));
+        }
+        is_again
+    }
+
+    /// Has the server told that its handshake is complete, if the client's bytes
+    /// have not: it may be the one to speak first.
+    fn complete_handshake(&self, key: u64) {
+        if let Some(entry) = self.entries.get(key)
+            && let State::Open(relay) = &entry.state
+            && relay.moved_from(Side::Downstream) == 0
+            && let Some(upstream) = &entry.sockets[Side::Upstream]
+        {
+            // The kernel does so itself after a while.
+            let _ = sys::set_quick_ack(upstream, true);
+        }
+    }
+
+    /// Gives a relay its turn, with what its sides turned out to be ready for.
+    pub(super) fn advance_with(&mut self, key: u64, ready: &[(Side, Ready)]) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let State::Open(relay) = &mut entry.state else {
+            return;
+        };
+        let up = relay.moved_from(Side::Downstream);
+        let down = relay.moved_from(Side::Upstream);
+        for (side, ready) in ready {
+            relay.note(*side, *ready);
+        }
+        let mut socket_io = SocketIo {
+            sockets: &entry.sockets,
+            deferred: &mut entry.deferred,
+            options: entry.rule.rule.sides(),
+            closed_cookie: &mut entry.closed_cookie,
+            preface: entry.preface.as_deref_mut(),
+            buffers: &mut self.buffers,
+            short: None,
+        };
+        let verdict = relay.advance(&mut socket_io, self.now);
+        self.counters
+            .bytes_up
+            .add(relay.moved_from(Side::Downstream) - up);
+        self.counters
+            .bytes_down
+            .add(relay.moved_from(Side::Upstream) - down);
+        self.counters
+            .bytes_spliced
+            .add(std::mem::take(&mut self.buffers.spliced_bytes));
+        if up == 0 || down == 0 {
+            self.note_first_bytes(key, up, down);
+        }
+        if !self.down.is_empty() {
+            self.record_replied(key);
+        }
+        let is_hop = self
+            .entries
+            .get(key)
+            .is_some_and(|entry| entry.preface.is_some());
+        if is_hop && !matches!(verdict, Progress::Done(_)) {
+            self.share_pace(key);
+        }
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        match verdict {
+            Progress::Blocked => {}
+            Progress::Again | Progress::Linger if entry.queued => {}
+            Progress::Again => {
+                entry.queued = true;
+                self.again.push(key);
+            }
+            Progress::Linger => {
+                entry.queued = true;
+                self.lingering.add(key, entry.active(), self.now);
+            }
+            Progress::Done(outcome) => self.conclude(key, outcome),
+        }
+    }
+
+    /// Takes note of the first bytes of each direction, of which `up` and `down` had moved before
+    /// this turn.
+    fn note_first_bytes(&mut self, key: u64, up: u64, down: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let State::Open(relay) = &entry.state else {
+            return;
+        };
+        let begins = |before: u64, from| before == 0 && relay.moved_from(from) > 0;
+        let (asked, answered) = (begins(up, Side::Downstream), begins(down, Side::Upstream));
+        let age = entry.age(self.now);
+        if asked {
+            entry.timers.request = age.into();
+        }
+        if !answered {
+            return;
+        }
+        entry.timers.first_byte = age.into();
+        if let Some(tally) = self.counters.rules.at(entry.rule.tally) {
+            tally.on_first_byte(age);
+        }
+        if let Some(said) = entry.preface.as_deref_mut() {
+            note_syn_option(said, &mut self.syn_options, &self.counters, self.now);
+            self.on_first_byte(key);
+        }
+    }
+
+    /// Ends a relay. If that is the next node's doing, it is called so.
+    fn conclude(&mut self, key: u64, outcome: Outcome) {
+        let entry = self.entries.get(key);
+        let said = entry.and_then(|entry| entry.preface.as_deref());
+        let hop = said.and_then(|said| Some((said.via?, said.failed, said.expecting.is_some())));
+        let undelivered = said.is_some_and(|said| said.undelivered);
+        let is_abandoned = entry.is_some_and(Entry::has_lost_client);
+        let Some((via, failed, is_awaited)) = hop else {
+            return self.end(key, outcome);
+        };
+        let Some(reply) = failed else {
+            match outcome {
+                _ if !is_awaited => self.record_success(via),
+                Outcome::UpstreamReset => self.record_reset(via),
+                _ => {}
+            }
+            return self.end(key, outcome);
+        };
+        if is_of_hop(reply) {
+            self.counters.hops_failed.add(1);
+        }
+        self.record_reply(reply, via);
+        if is_abandoned {
+            return self.end(key, outcome);
+        }
+        if !undelivered {
+            // Nobody may think that nothing was delivered.
+            return self.end(key, outcome_of(reply));
+        }
+        if !is_of_hop(reply) || !self.reroute(key) {
+            self.end_with(key, outcome_of(reply), None);
+        }
+    }
+
+    /// Tells who asked for a flow that the server has answered.
+    pub(super) fn answer(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let requester = entry
+            .preface
+            .as_mut()
+            .and_then(|said| said.requester.take());
+        let (Some(requester), Some(downstream)) = (requester, &entry.sockets[Side::Downstream])
+        else {
+            return;
+        };
+        let upstream = entry.sockets[Side::Upstream].as_ref();
+        // If this fails its connection is gone, as the relay will find.
+        let _ = send(downstream, &requester.answer(Reply::Connected, upstream));
+    }
+
+    /// Ends a flow, and tells who asked for it why, unless that was told it is
+    /// open.
+    pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let requester = entry.requester();
+        let failed = entry.preface.as_ref().and_then(|said| said.failed);
+        if let Some(requester) = requester
+            && let Some(socket) = entry.sockets[Side::Downstream].take()
+        {
+            let icmp = error.map(reply_of_icmp);
+            let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
+            let from = entry.flow.client();
+            let _ = self.epoll.delete(&socket);
+            self.end(key, outcome);
+            return self.part(socket, from, &requester.answer(reply, None));
+        }
+        self.end(key, outcome);
+    }
+
+    /// Tells the server whose connection it is, before any byte of that.
+    pub(super) fn say_who(&mut self, key: u64) {
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        if let (true, Some(upstream)) = (
+            entry.rule.rule.proxy_protocol,
+            &entry.sockets[Side::Upstream],
+        ) {
+            let mut header = Vec::new();
+            proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
+            // If this fails the connection is gone, as the relay will find.
+            let _ = send(upstream, &header);
+        }
+    }
+
+    /// An entry's deadline has come.
+    pub(super) fn on_time(&mut self, key: u64) {
+        let now: Duration = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.on_age(now);
+        self.look_for_silence(key);
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let outcome = match &entry.state {
+            State::Open(relay) => relay.on_time(now, &entry.rule.bounds),
+            State::Opening(_) => return self.on_opening_time(key),
+        };
+        if let Some(outcome) = outcome {
+            self.end(key, outcome);
+        }
+    }
+
+    /// Ends an entry: the one place where it leaves the table, is counted and
+    /// recorded. Unless it finished, both sides are reset.
+    pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
+        self.count_unanswered_end(key, outcome);
+        // Before its half-open entry opens: a SYN-ACK that came between would be answered.
+        if let Some(entry) = self.entries.get_mut(key)
+            && !entry.is_open()
+        {
+            entry.sockets[Side::Upstream] = None;
+        }
+        self.release_opening(key);
+        let Some(mut entry) = self.entries.remove(key) else {
+            return;
+        };
+        if let Some(said) = entry.preface.as_deref_mut() {
+            note_syn_option(said, &mut self.syn_options, &self.counters, self.now);
+        }
+        self.learn(&entry);
+        let closed = self.note_closed(&entry);
+        Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
+        if !self.missing_syn_event.is_empty() {
+            self.missing_syn_event.remove(&entry.flow);
+        }
+        let record = self.record(key, &entry, outcome);
+        // First: who sees that it has ended finds it counted by its rule.
+        self.tally_end(&entry, &record);
+        self.counters.relays.sub(1);
+        self.counters.ended[outcome as usize].add(1);
+        self.ended.push(record);
+        if outcome == Outcome::Finished {
+            let open = Side::BOTH.iter().filter(|side| Some(**side) != closed);
+            for socket in open.filter_map(|side| entry.sockets[*side].as_ref()) {
+                // If this failed, the peer would get a reset after the FIN.
+                let _ = sys::set_reset_on_close(socket, false);
+            }
+        }
+        if let State::Open(relay) = entry.state {
+            for pipe in relay.into_pipes() {
+                self.buffers.pipes.discard(pipe);
+            }
+        }
+    }
+}

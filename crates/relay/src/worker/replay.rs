@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a flow that has begun needs to go another way while the next node has not replied: the ways
+//! that are left, and its first bytes.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use posthaste_wire::header::LoopGuard;
+
+use crate::chain::NextHop;
+
+/// Bytes kept of one flow: more than requests have. A flow that sends more before the next node has
+/// replied goes no other way.
+const REPLAY_MAX: usize = 64 << 10;
+/// Bytes kept of all flows of a worker.
+const REPLAY_OF_ALL_MAX: usize = 16 << 20;
+
+/// Bytes that all flows of a worker keep.
+pub(super) type Held = Rc<Cell<usize>>;
+
+/// How a flow that waits for a reply may go on if there is none.
+#[derive(Debug)]
+pub(super) struct Fallback {
+    pub(super) next_hops: Vec<NextHop>,
+    pub(super) guard: Option<LoopGuard>,
+    /// As in [`Pending`](super::entry::Pending).
+    pub(super) hop_limit: Option<u8>,
+    pub(super) kept: Kept,
+}
+
+/// The first bytes of a flow.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// `None` when there were more than are kept.
+    bytes: Option<Vec<u8>>,
+    held: Held,
+}
+
+impl Kept {
+    /// None yet. `held` is what the worker's flows keep in all.
+    pub(super) fn new(held: &Held) -> Self {
+        Self {
+            bytes: Some(Vec::new()),
+            held: Rc::clone(held),
+        }
+    }
+
+    /// The client has sent more, which goes to the next node.
+    pub(super) fn push(&mut self, more: &[u8]) {
+        let Some(bytes) = &mut self.bytes else {
+            return;
+        };
+        let held = self.held.get() + more.len();
+        if bytes.len() + more.len() > REPLAY_MAX || held > REPLAY_OF_ALL_MAX {
+            return self.give_up();
+        }
+        self.held.set(held);
+        bytes.extend_from_slice(more);
+    }
+
+    /// Keeps no more, and nothing of what there was.
+    pub(super) fn give_up(&mut self) {
+        let bytes = self.bytes.take().map_or(0, |bytes| bytes.len());
+        self.held.set(self.held.get() - bytes);
+    }
+
+    /// All that the client has sent, if all of it is here.
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_deref()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // promise: K15
+    #[test]
+    fn replay_whole_or_nothing() {
+        let held = Held::default();
+        let mut kept = Kept::new(&held);
+        assert_eq!(kept.bytes(), Some(&b""[..]));
+        kept.push(b"a request");
+        kept.push(b" and more");
+        assert_eq!(kept.bytes(), Some(&b"a request and more"[..]));
+        assert_eq!(held.get(), 18);
+        kept.push(&[0; REPLAY_MAX]);
+        kept.push(b"?");
+        assert_eq!((kept.bytes(), held.get()), (None, 0));
+    }
+
+    // promise: K15
+    #[test]
+    fn replay_memory_is_bounded() {
+        let held = Held::default();
+        let flow = || {
+            let mut kept = Kept::new(&held);
+            kept.push(&[0; REPLAY_MAX]);
+            kept
+        };
+        let mut flows: Vec<Kept> = (0..REPLAY_OF_ALL_MAX / REPLAY_MAX)
+            .map(|_| flow())
+            .collect();
+        assert!(flows.iter().all(|kept| kept.bytes().is_some()));
+        assert!(flow().bytes().is_none());
+        flows.pop();
+        assert!(flow().bytes().is_some());
+        drop(flows);
+        assert_eq!(held.get(), 0);
+    }
+}

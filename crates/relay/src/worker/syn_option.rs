@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that the option of a SYN announces.
+//!
+//! The option says what the request behind it will ask for, so the flow is opened
+//! a round trip of the hop earlier. It proves nothing: no byte of a flow moves, and
+//! no server completes a handshake, before the request has come and counts. Where
+//! the option is lost, or not accepted, the request is granted as any other.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use posthaste_wire::convert::Connect;
+use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard};
+use posthaste_wire::hop::ACCEPTED;
+use posthaste_wire::syn_option;
+
+use crate::chain::{Encapsulation, Peer};
+use crate::control::{Denial, Denied};
+use crate::counters::Counters;
+use crate::flow::Flow;
+use crate::frame::Frame;
+use crate::intercept::{Event, Intercept};
+use crate::opening::{OnAsked, Opening};
+use crate::outcome::Outcome;
+use crate::policy::AcceptMode;
+use crate::side::Side;
+use crate::syn_options::SynOptions;
+
+use super::Worker;
+use super::admit::one_less;
+use super::connect_request::{ConnectRequest, Onward};
+use super::entry::Entry;
+use super::preface::{Preface, send};
+use super::silence::WORKING_AFTER;
+
+impl<I: Intercept> Worker<I> {
+    /// Somebody announces a flow who may not. Its connection goes on without.
+    pub(super) fn on_unauthorized(&mut self, event: &Event) {
+        let header = header_in(&event.frame).ok();
+        let flow = header.map(|header| flow_of(&header, event.flow.client()));
+        self.deny_syn_option(event.flow.client(), flow, Denial::Unauthorized);
+    }
+
+    /// A peer announces a flow. Its connection goes on whatever becomes of that.
+    pub(super) fn on_syn_option(&mut self, event: &Event) {
+        self.counters.syn_options_received.add(1);
+        self.forget_former(&event.flow);
+        let from = event.flow.client();
+        let asked = match self.read_syn_option(&event.frame, from) {
+            Ok(asked) => asked,
+            Err(denial) => {
+                self.deny_syn_option(from, None, denial);
+                return self.leave(event);
+            }
+        };
+        let flow = asked.flow();
+        let granted = match self.grant(&asked, &flow) {
+            Ok(granted) => granted,
+            Err(denial) => {
+                self.deny_syn_option(from, Some(flow), denial);
+                return self.leave(event);
+            }
+        };
+        let full = self.full() || self.begins_nothing();
+        if full || !self.within_budget(&event.flow) {
+            self.counters.over_budget.add(1);
+            return self.leave(event);
+        }
+        let (rule, onward) = granted;
+        let key = self.insert(
+            flow,
+            rule,
+            AcceptMode::Strict,
+            Opening::requested_in_syn(),
+            None,
+        );
+        self.opening.insert(event.flow, key);
+        self.count_half_open(key, &event.flow);
+        self.open_requested_in_syn(key, event, &asked, onward);
+    }
+
+    fn open_requested_in_syn(
+        &mut self,
+        key: u64,
+        event: &Event,
+        asked: &ConnectRequest,
+        onward: Onward,
+    ) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.preface = Some(Box::new(Preface {
+            asked: true,
+            requested_in_syn: Some(Box::new(asked.connect.header)),
+            ..Preface::default()
+        }));
+        if let Some(pending) = entry.pending() {
+            pending.half_open_flows.push((event.flow, event.half_open));
+            pending.route(onward.next_hops, onward.guard);
+            pending.hop_limit = event.frame.hop_limit().map(one_less);
+        }
+        self.counters.syn_options_opened.add(1);
+        self.open_upstream(key, None);
+    }
+
+    /// What a SYN option says, if it is one of a peer. It has no room for a guard: whoever
+    /// sent it stands for the first node, and its SYN has the flow's TTL.
+    fn read_syn_option(&self, syn: &Frame, from: SocketAddr) -> Result<ConnectRequest, Denial> {
+        let peer = self.rules.chains().syn_option_peer(from.ip());
+        let peer = peer.ok_or(Denial::Unauthorized)?.id;
+        let mut header = header_in(syn)?;
+        let hop_limit = syn.hop_limit().map(one_less);
+        let guard = hop_limit.and_then(|hops| LoopGuard::with_ttl(peer, hops));
+        header.guard = Some(guard.unwrap_or(LoopGuard {
+            origin: peer,
+            hop_limit: 0,
+        }));
+        let mut connect = Connect::new(header);
+        connect.validated = false;
+        Ok(ConnectRequest {
+            peer: Some(peer),
+            connect,
+            extensions: false,
+            from,
+        })
+    }
+
+    fn deny_syn_option(&mut self, from: SocketAddr, flow: Option<Flow>, denial: Denial) {
+        self.take_note(&Denied {
+            from,
+            flow,
+            encapsulation: Some(Encapsulation::SynOption),
+            denial,
+            ahead_ms: None,
+        });
+    }
+
+    /// Opens nothing at a SYN option. Its half-open entry stays for a while: by that a handshake with
+    /// a SYN cookie finds the listener that made it.
+    fn leave(&mut self, event: &Event) {
+        let until = self.now + self.rules.half_open().expiry;
+        self.passed.push_back((until, event.flow, event.half_open));
+    }
+
+    /// The handshake of a hop is complete whose SYN was a SYN option: the request is to
+    /// come.
+    pub(super) fn serve_syn_option(&mut self, key: u64, hop: &Flow, socket: OwnedFd) {
+        self.opening.remove(hop);
+        self.remember(hop);
+        let half_open_flows = self.pending(key).map(|pending| {
+            let (own, others) = pending
+                .half_open_flows
+                .drain(..)
+                .partition(|(reserved_flow, _)| reserved_flow == hop);
+            pending.half_open_flows = others;
+            let own: Vec<_> = own;
+            own
+        });
+        for (reserved_flow, half_open) in half_open_flows.unwrap_or_default() {
+            self.intercept.release_half_open(&reserved_flow, half_open);
+        }
+        self.receive_request(hop.client(), socket, Some(key));
+    }
+
+    /// The flow that the SYN of a greeting has announced in the SYN, if that is what is asked for.
+    pub(super) fn requested_in_syn(
+        &self,
+        pending_request: u64,
+        asked: &ConnectRequest,
+    ) -> Option<u64> {
+        let key = self.pending_requests.get(pending_request)?.syn_option?;
+        let requested_in_syn = self
+            .entries
+            .get(key)?
+            .preface
+            .as_ref()?
+            .requested_in_syn
+            .as_ref()?;
+        let same = ChainHeader {
+            guard: requested_in_syn.guard,
+            ..asked.connect.header
+        };
+        (asked.peer.is_some() && same == **requested_in_syn).then_some(key)
+    }
+
+    /// Joins a request that is granted with the flow that was opened at its SYN option.
+    pub(super) fn adopt(
+        &mut self,
+        pending_request: u64,
+        key: u64,
+        asked: &ConnectRequest,
+        onward: Onward,
+    ) {
+        self.uncount_source(pending_request);
+        let Some(pending_request) = self.pending_requests.remove(pending_request) else {
+            return;
+        };
+        let watched = self.rewatch(key, Side::Downstream, &pending_request.socket);
+        if watched.is_err() || send(&pending_request.socket, &ACCEPTED).is_err() {
+            return self.end(key, Outcome::ClientAbsent);
+        }
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.timers.accept = entry.age(now).into();
+        entry.sockets[Side::Downstream] = Some(pending_request.socket);
+        if let Some(said) = &mut entry.preface {
+            said.requested_in_syn = None;
+            said.by = asked.peer;
+            said.requester = Some(asked.requester());
+            said.word_due = Some(now + WORKING_AFTER);
+        }
+        let to_connect = entry.sockets[Side::Upstream].is_none();
+        let put_off = to_connect
+            && entry
+                .pending()
+                .is_some_and(|pending| pending.opening.asks());
+        if let Some(pending) = entry.pending() {
+            let next_hops = if put_off {
+                onward.next_hops
+            } else {
+                std::mem::take(&mut pending.next_hops)
+            };
+            pending.route(next_hops, onward.guard);
+            pending.asked = true;
+        }
+        self.owe_word(key);
+        self.meet_requester(key, asked.connect.validated);
+        if put_off {
+            self.open_upstream(key, None);
+        }
+    }
+
+    /// Whoever announced in the SYN a flow waits for it now.
+    fn meet_requester(&mut self, key: u64, validated: bool) {
+        let expiry = self.rules.half_open().expiry;
+        let now: Duration = self.now;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if validated {
+            entry.accept = AcceptMode::Late;
+            return self.on_validation(key);
+        }
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        pending.validate_by = now + expiry;
+        match pending.opening.on_asked() {
+            OnAsked::Wait => {}
+            OnAsked::Answer => self.answer(key),
+            OnAsked::Refuse(outcome) => self.end_with(key, outcome, None),
+        }
+    }
+
+    /// Ends a announced in the SYN flow that nobody will ask for.
+    pub(super) fn forsake(&mut self, syn_option: Option<u64>) {
+        if let Some(key) = syn_option
+            && self
+                .entries
+                .get(key)
+                .is_some_and(Entry::is_requested_in_syn)
+        {
+            self.end(key, Outcome::ClientAbsent);
+        }
+    }
+
+    /// The option for the SYN of a hop to a peer, if there is to be one.
+    pub(super) fn syn_option_for(&self, peer: &Peer, header: &ChainHeader) -> Option<Vec<u8>> {
+        let takes_it = peer.encapsulation == Encapsulation::SynOption && peer.address.is_ipv4();
+        if !takes_it || self.syn_options.paused_for(peer.id, self.now).is_some() {
+            return None;
+        }
+        let mut option = Vec::new();
+        syn_option::encode(header, &mut option).ok()?;
+        Some(option)
+    }
+}
+
+/// Takes note of what the next node has made of an option, if that is known.
+pub(super) fn note_syn_option(
+    said: &mut Preface,
+    syn_options: &mut SynOptions,
+    counters: &Counters,
+    now: Duration,
+) {
+    let (Some(accepted), Some(via)) = (said.accepted.take(), said.via) else {
+        return;
+    };
+    let counter = if accepted {
+        &counters.syn_options_accepted
+    } else {
+        &counters.syn_options_ignored
+    };
+    counter.add(1);
+    syn_options.note(via.peer, accepted, now);
+}
+
+fn header_in(syn: &Frame) -> Result<ChainHeader, Denial> {
+    let options = syn.tcp_options().ok_or(Denial::Malformed)?;
+    let found = syn_option::find(options).map_err(|_| Denial::Malformed)?;
+    found.ok_or(Denial::Malformed)
+}
+
+fn flow_of(header: &ChainHeader, from: SocketAddr) -> Flow {
+    let client = header.source.map_or(from, Endpoint::address);
+    Flow::new(client, header.destination.address())
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Following a controller: a thread of its own keeps the stream, so that neither the data plane nor
+//! the control thread ever waits for it. What is to be done decides
+//! [`posthaste_control::follower::Follower`]; this carries it out.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use posthaste_control::message::{Link, LinkState};
+use posthaste_relay::clock::Clock;
+use posthaste_relay::sys;
+
+use crate::admin::api::control_client as api;
+use crate::destinations::{Destinations, Samples, prefix_of};
+use crate::measure::{Report, State};
+use crate::node::Node;
+
+mod disk;
+mod observations;
+mod plan_overlay;
+mod stream;
+mod thread;
+
+pub(crate) use observations::Observations;
+pub(crate) use plan_overlay::{PlanOverlay, PrefixOwner};
+use thread::Thread;
+
+/// How long somebody waits who asks the thread for something.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Something that the thread is asked for.
+#[derive(Debug)]
+enum Ask {
+    /// Take the key of this node that was told last for the one that counts; whether there is one.
+    Forget(String, Sender<bool>),
+}
+
+/// What is known of a destination by this node's own relays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Experience {
+    /// The usual size of transfers, in bytes, and on how many recent ones that rests.
+    pub(crate) size: Option<(u32, u32)>,
+    /// The round trip to it, in microseconds.
+    pub(crate) rtt_us: Option<u32>,
+}
+
+/// What the thread shares with others.
+#[derive(Debug)]
+struct Shared {
+    /// Is told the controller's time.
+    clock: Clock,
+    /// What relays that ended have taught.
+    destinations: Mutex<Destinations>,
+    /// Where they teach it.
+    samples: Mutex<Option<Samples>>,
+    /// Links that the thread has not heard of yet, by peer.
+    links: Mutex<BTreeMap<u64, Link>>,
+    asks: Mutex<Vec<Ask>>,
+    status: Mutex<Option<api::Follow>>,
+    wake: Mutex<Option<UnixStream>>,
+    stopped: AtomicBool,
+}
+
+/// The hold of others on the thread that follows a controller, if there is one.
+#[derive(Clone, Debug)]
+pub(crate) struct ControlClient(Arc<Shared>);
+
+impl ControlClient {
+    /// Follows nobody yet. `samples` is what workers tell of relays, if anybody is to learn from it.
+    pub(crate) fn new(samples: Option<Samples>, clock: Clock) -> Self {
+        Self(Arc::new(Shared {
+            clock,
+            destinations: Mutex::new(Destinations::new(u64::from_ne_bytes(sys::random()))),
+            samples: Mutex::new(samples),
+            links: Mutex::default(),
+            asks: Mutex::default(),
+            status: Mutex::default(),
+            wake: Mutex::default(),
+            stopped: AtomicBool::default(),
+        }))
+    }
+
+    /// Begins, if the node has a controller. The plan that was kept is followed before this returns.
+    ///
+    /// # Errors
+    /// There is no thread for it, or what was kept cannot be used.
+    pub(crate) fn start(&self, node: &Arc<Node>) -> anyhow::Result<Option<JoinHandle<()>>> {
+        let config = node.config().clone();
+        let Some(settings) = config.follow.clone() else {
+            return Ok(None);
+        };
+        let (wake, woken) = UnixStream::pair().context("make a pipe for following")?;
+        for end in [&wake, &woken] {
+            end.set_nonblocking(true).context("prepare a pipe")?;
+        }
+        *lock(&self.0.wake) = Some(wake);
+        let mut following = Thread::new(Arc::clone(&self.0), Arc::clone(node), &config, settings)?;
+        following.turn();
+        let thread = std::thread::Builder::new()
+            .name("posthaste-plan".into())
+            .stack_size(1 << 20)
+            .spawn(move || following.run(woken))
+            .context("start the thread that follows the controller")?;
+        Ok(Some(thread))
+    }
+
+    /// Ends the thread, soon.
+    pub(crate) fn stop(&self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// A link was measured, and is not what it was.
+    pub(crate) fn on_report(&self, report: &Report) {
+        let state = match (report.state, report.rtt_us) {
+            (State::Dead, _) => LinkState::Dead,
+            (State::Up, Some(rtt_us)) => LinkState::Up {
+                rtt_us,
+                loss_ppm: report.loss_ppm,
+                rate: None,
+            },
+            _ => LinkState::Unmeasured,
+        };
+        let to = report.peer.to_bits();
+        lock(&self.0.links).insert(to, Link { to, state });
+        self.wake();
+    }
+
+    /// How it goes; nothing without a controller.
+    pub(crate) fn status(&self) -> Option<api::Follow> {
+        let mut status = lock(&self.0.status).clone()?;
+        // As it is now: anybody may have set the host's clock since.
+        if let (Some(clock), Some(offset_us)) = (&mut status.clock, self.0.clock.own_ahead_us()) {
+            clock.offset_us = offset_us;
+        }
+        Some(status)
+    }
+
+    /// What time it is among nodes.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// What is known of a destination.
+    pub(crate) fn experience(&self, ip: IpAddr) -> Experience {
+        let (prefix, now) = (prefix_of(ip), sys::monotonic());
+        let destinations = lock(&self.0.destinations);
+        Experience {
+            size: destinations.size(&prefix, now),
+            rtt_us: destinations.round_trip(&prefix, now),
+        }
+    }
+
+    /// Takes the key of a node that was told last for the one that counts. Whether there is such a
+    /// node; nothing if nobody follows a controller.
+    pub(crate) fn forget_key(&self, name: &str) -> Option<bool> {
+        lock(&self.0.wake).as_ref()?;
+        let (answer, answered) = channel();
+        lock(&self.0.asks).push(Ask::Forget(name.to_owned(), answer));
+        self.wake();
+        answered.recv_timeout(ANSWER_TIME_MAX).ok()
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = lock(&self.0.wake).as_mut() {
+            // A full pipe wakes the thread as well.
+            let _ = wake.write(&[0]);
+        }
+    }
+}
+
+/// A panic in another thread ends the process, so no lock stays poisoned.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread that follows a controller: waits, reads what came, and does what the follower wants done.
+
+use std::fmt::Display;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use caps::Capability;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use posthaste_control::follower::{Action, Event, Follower};
+use posthaste_control::identity::Identity;
+use posthaste_control::message::{Hello, PlanVersion, VERSION};
+use posthaste_control::tls;
+use posthaste_relay::{clock, sys};
+use posthaste_wire::header::NodeId;
+use rustls::ClientConfig;
+
+use super::disk::Disk;
+use super::plan_overlay::PairKeys;
+use super::stream::Stream;
+use super::{Ask, Observations, PlanOverlay, Shared, lock};
+use crate::admin::api::control_client as api;
+use crate::config::{Config, Follow};
+use crate::destinations::Samples;
+use crate::journal::{Level, Log, Quota};
+use crate::node::Node;
+use crate::privileges;
+
+/// What the thread keeps: to mark its socket, to tell the redirect programs of peers, and to have
+/// links measured.
+const KEPT: [Capability; 3] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_BPF,
+];
+/// How long opening a stream may take.
+const DIAL_WITHIN: Duration = Duration::from_secs(10);
+/// Nothing is waited for longer.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How often what finished relays teach is looked at.
+const LEARN_EVERY: Duration = Duration::from_secs(3);
+
+/// All that the thread works with.
+pub(super) struct Thread {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    settings: Follow,
+    identity: Identity,
+    mark: u32,
+    tls: Arc<ClientConfig>,
+    disk: Disk,
+    follower: Follower,
+    keys: PairKeys,
+    samples: Option<Samples>,
+    /// What flows go by.
+    observations: Observations,
+    learn_at: Duration,
+    stream: Option<Stream>,
+    /// When a stream that is being opened has to be.
+    open_by: Option<Duration>,
+    /// Why there is no stream, as the log was told.
+    trouble: Option<String>,
+    /// Lines that the controller causes.
+    lines: Quota,
+    log: Log,
+}
+
+impl Thread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        node: Arc<Node>,
+        config: &Config,
+        settings: Follow,
+    ) -> anyhow::Result<Self> {
+        let log = node.log.clone();
+        let me = config.policy.chains.me.context("the node has no number")?;
+        let identity = settings
+            .secret
+            .clone()
+            .context("the node has no identity")?
+            .0;
+        let disk = Disk::new(&settings.state)?;
+        let now = sys::monotonic();
+        let saved = disk.load().unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            log.warn("stored plan unreadable", &[("error", &error)]);
+            None
+        });
+        let saved = saved.map(|saved| {
+            let stood = saved.stood(disk.boot);
+            (saved.since(disk.boot), stood)
+        });
+        let hello = hello(config, me, &identity);
+        let seed = u64::from_ne_bytes(sys::random());
+        let samples = lock(&shared.samples).take();
+        Ok(Self {
+            shared,
+            node,
+            samples,
+            observations: Observations::default(),
+            learn_at: now + LEARN_EVERY,
+            tls: Arc::new(tls::client(&identity, settings.key)),
+            settings,
+            identity,
+            mark: config.transparent.socket_mark,
+            disk,
+            follower: Follower::new(hello, saved, seed, now),
+            keys: PairKeys::default(),
+            stream: None,
+            open_by: None,
+            trouble: None,
+            lines: Quota::default(),
+            log,
+        })
+    }
+
+    /// Follows until it is told to stop.
+    pub(super) fn run(mut self, mut woken: UnixStream) {
+        if let Err(error) = privileges::keep_only(&KEPT) {
+            let error = format!("{error:#}");
+            self.log.warn(
+                "could not drop capabilities in the control-client thread",
+                &[("error", &error)],
+            );
+        }
+        while !self.shared.stopped.load(Ordering::Relaxed) {
+            self.wait(&woken);
+            while woken.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+            self.turn();
+        }
+        if let Some(stream) = self.stream.take() {
+            stream.close();
+        }
+        self.save();
+    }
+
+    /// Does all that is to be done now.
+    pub(super) fn turn(&mut self) {
+        self.hear();
+        self.follower.on_own_clock(clock::own(), sys::monotonic());
+        let links = std::mem::take(&mut *lock(&self.shared.links));
+        links
+            .into_values()
+            .for_each(|link| self.follower.on_link(link));
+        let asks = std::mem::take(&mut *lock(&self.shared.asks));
+        let now = sys::monotonic();
+        for Ask::Forget(name, answer) in asks {
+            let found = self.follower.forget_key(&name, now);
+            // Whoever asked may have stopped waiting.
+            let _ = answer.send(found);
+        }
+        // What they have to be answered with is among the orders.
+        self.send_events();
+        if now >= self.learn_at {
+            self.learn();
+        }
+        while let Some(order) = self.follower.poll_action(sys::monotonic()) {
+            self.carry_out(order);
+        }
+        self.send_events();
+        *lock(&self.shared.status) = Some(self.status());
+    }
+
+    /// Takes over what finished relays have taught: flows go by it, and the controller is told.
+    fn learn(&mut self) {
+        let now = sys::monotonic();
+        self.learn_at = now + LEARN_EVERY;
+        let mut destinations = lock(&self.shared.destinations);
+        for sample in self.samples.iter().flat_map(Samples::take) {
+            destinations.on_sample(&sample, now);
+        }
+        if self.follower.is_joined() {
+            let news = destinations.news(self.follower.ttl(), now);
+            self.follower.on_destinations(news);
+        }
+        let observations = Observations::of(&mut destinations, &self.follower, now);
+        drop(destinations);
+        if observations != self.observations {
+            self.renew();
+        }
+    }
+
+    fn send_events(&mut self) {
+        while let Some(event) = self.follower.next_event() {
+            self.send(&event);
+            if event == Event::Joined {
+                // The controller may have been started since it was told last.
+                lock(&self.shared.destinations).forget_reported();
+                self.learn();
+            }
+        }
+    }
+
+    /// Waits until something is to be read or done.
+    fn wait(&self, woken: &UnixStream) {
+        let learn_at = self.samples.is_some().then_some(self.learn_at);
+        let deadline = [self.follower.deadline(), self.open_by, learn_at];
+        let now = sys::monotonic();
+        let wait = deadline.into_iter().flatten().min();
+        let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
+        // The next whole millisecond, so as not to wake too early.
+        let wait_ms = i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+        let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
+        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+        if let Some(stream) = &self.stream {
+            fds.push(PollFd::new(stream.socket(), stream.interest()));
+        }
+        // A signal wakes it too early, and it waits again.
+        let _ = poll(&mut fds, timeout);
+    }
+
+    /// Takes the stream as far as it goes.
+    fn hear(&mut self) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        let mut ended = stream.advance().err();
+        let now = sys::monotonic();
+        if stream.is_open() && self.open_by.take().is_some() {
+            self.follower.on_open(now);
+        }
+        if self.open_by.is_some_and(|by| by <= now) {
+            ended.get_or_insert_with(|| anyhow::anyhow!("it takes too long"));
+        }
+        // What came before the end counts.
+        while self.open_by.is_none() {
+            match stream.next() {
+                Ok(Some(message)) => self.follower.on_message(message, now),
+                Ok(None) => break,
+                Err(error) => {
+                    ended = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = ended {
+            self.lose(&error);
+        }
+    }
+
+    /// The stream is no more.
+    fn lose(&mut self, error: &anyhow::Error) {
+        (self.stream, self.open_by) = (None, None);
+        self.follower.on_closed(sys::monotonic());
+        self.complain(format!("{error:#}"));
+    }
+
+    /// Says why there is no stream, once for each reason.
+    fn complain(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            let address = self.settings.address;
+            let what = "no stream to the controller";
+            self.say(
+                Level::Warn,
+                what,
+                &[("controller", &address), ("error", &why)],
+            );
+            self.trouble = Some(why);
+        }
+    }
+
+    fn carry_out(&mut self, order: Action) {
+        match order {
+            Action::Dial => match Stream::dial(self.settings.address, self.mark, &self.tls) {
+                Ok(stream) => {
+                    self.stream = Some(stream);
+                    self.open_by = Some(sys::monotonic() + DIAL_WITHIN);
+                }
+                Err(error) => self.lose(&error),
+            },
+            Action::Send(message) => {
+                let sent = self.stream.as_mut().map(|stream| stream.send(&message));
+                if let Some(Err(error)) = sent {
+                    self.lose(&error);
+                }
+            }
+            Action::Close(why) => {
+                if let Some(stream) = self.stream.take() {
+                    stream.close();
+                }
+                self.complain(why);
+            }
+            Action::Renew => self.renew(),
+            Action::Measure => {
+                let wanted = self.follower.intervals().iter();
+                let wanted = wanted.filter_map(|(to, every_ms)| {
+                    let every = Duration::from_millis((*every_ms).into());
+                    Some((NodeId::new(*to)?, every))
+                });
+                self.node.set_wanted(wanted.collect());
+            }
+            Action::Save => self.save(),
+            Action::SetTime(sent) => {
+                let clock = &self.shared.clock;
+                clock.set_offset(|| sent.time(sys::monotonic()));
+            }
+        }
+    }
+
+    /// Has flows go by what is followed now.
+    fn renew(&mut self) {
+        let now = sys::monotonic();
+        self.observations =
+            Observations::of(&mut lock(&self.shared.destinations), &self.follower, now);
+        let observations = self.observations.clone();
+        let Self {
+            follower,
+            settings,
+            identity,
+            keys,
+            ..
+        } = self;
+        let plan_overlay = PlanOverlay::of(follower, settings, identity, keys, observations);
+        if let Err(error) = self.node.set_extension(plan_overlay) {
+            let error = format!("{error:#}");
+            self.log
+                .error("could not apply the plan", &[("error", &error)]);
+        }
+        let config = self.node.config();
+        let peers = &config.policy.chains;
+        self.follower
+            .retain_links(|to| NodeId::new(to).is_some_and(|id| peers.peer(id).is_some()));
+    }
+
+    fn save(&self) {
+        if let Err(error) = self.disk.save(&self.follower.saved(self.disk.boot)) {
+            let error = format!("{error:#}");
+            self.log
+                .warn("could not store the plan", &[("error", &error)]);
+        }
+    }
+
+    /// Logs what the controller causes, within bounds.
+    fn say(&mut self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
+        if let Some(left_out) = self.lines.take(Instant::now()) {
+            self.log.event_after(left_out, level, message, fields);
+        }
+    }
+
+    fn send(&mut self, event: &Event) {
+        match event {
+            Event::Joined => {
+                self.trouble = None;
+                let address = self.settings.address;
+                let what = "connected the controller";
+                self.say(Level::Info, what, &[("controller", &address)]);
+            }
+            Event::Follows(plan_version) | Event::Again(plan_version) => {
+                self.say(
+                    Level::Info,
+                    "follows a plan",
+                    &plan_version_fields(plan_version),
+                );
+            }
+            Event::Over(plan_version) => {
+                let what = "the plan is too old: flows go without it";
+                self.say(Level::Warn, what, &plan_version_fields(plan_version));
+            }
+            Event::Refused(refusal) => {
+                self.say(Level::Warn, "plan refused", &[("error", refusal)]);
+            }
+            Event::Unwanted(unwanted) => {
+                self.say(Level::Warn, "member key mismatch", &[("error", unwanted)]);
+            }
+            Event::GoAway(why) => {
+                let what = "controller closed the stream";
+                self.say(Level::Warn, what, &[("reason", why)]);
+            }
+            Event::ClockWrong(ahead_us) => {
+                let ahead = format!("{:.3}", *ahead_us as f64 / 1e6);
+                let what = "the clock of this host is not the controller's, by which the node goes: is \
+                            something like chrony running on both hosts?";
+                self.say(Level::Warn, what, &[("clock_ahead_s", &ahead)]);
+            }
+            Event::ClockRight => {
+                let what = "the clock of this host is the controller's again";
+                self.say(Level::Info, what, &[]);
+            }
+        }
+    }
+
+    fn status(&self) -> api::Follow {
+        let now = sys::monotonic();
+        let held = self.follower.held(now);
+        let plan = self.follower.plan();
+        let counts = self.follower.counts();
+        let (chains, egresses) =
+            plan.map_or((0, 0), posthaste_control::route_table::RouteTable::size);
+        api::Follow {
+            address: self.settings.address.to_string(),
+            connected: self.follower.is_joined(),
+            trouble: self.trouble.clone(),
+            plan: held.map(|(plan_version, age)| api::Plan {
+                epoch: plan_version.epoch,
+                version: plan_version.version,
+                age_ms: age.map(millis),
+                ttl_ms: millis(self.follower.ttl()),
+                in_force: plan.is_some(),
+                chains,
+                egresses,
+            }),
+            members: self.follower.members().count(),
+            joins: counts.joins,
+            plans: counts.plans,
+            older: counts.older,
+            nacks: counts.nacks,
+            keys: counts.keys,
+            clock: self.follower.time().map(|sent| api::Clock {
+                offset_us: 0,
+                error_us: micros(sent.error(now)),
+            }),
+            destinations: self.experience(now),
+        }
+    }
+
+    /// What was learned of destinations, in numbers.
+    fn experience(&self, now: Duration) -> api::Destinations {
+        let counts = lock(&self.shared.destinations).counts(now);
+        api::Destinations {
+            known: counts.known,
+            sized: counts.sized,
+            measured: counts.measured,
+            refused: counts.refused,
+            dropped: self.samples.as_ref().map_or(0, Samples::dropped),
+        }
+    }
+}
+
+fn plan_version_fields(plan_version: &PlanVersion) -> [(&str, &dyn Display); 2] {
+    [
+        ("epoch", &plan_version.epoch),
+        ("version", &plan_version.version),
+    ]
+}
+
+/// Who this node is.
+fn hello(config: &Config, me: NodeId, identity: &Identity) -> Hello {
+    Hello {
+        version: VERSION,
+        number: me.to_bits(),
+        software: concat!("posthaste ", env!("CARGO_PKG_VERSION")).to_owned(),
+        exchange: identity.exchange_public(),
+        listeners: config.explicit.clone(),
+        reflectors: config.measure.reflectors.clone(),
+        holds: None,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of a configuration does not fit the host as it is: interfaces by which nothing can be relayed,
+//! and addresses that this host lacks. Said by `check`, `doctor` and a node that starts.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use posthaste_relay::sys;
+
+use super::links::{Framing, Link, links};
+use crate::config::{Config, Transparent};
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    pub(crate) what: String,
+    /// What to do about it.
+    pub(crate) fix: String,
+    /// Whether a node cannot start with it.
+    pub(crate) is_fatal: bool,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.fix)
+    }
+}
+
+/// Everything that does not fit this host. What cannot be found out is left out.
+pub(crate) fn conflicts(config: &Config) -> Vec<Conflict> {
+    let mut all = match links() {
+        Ok(links) => gaps(&config.transparent, &links),
+        Err(_) => Vec::new(),
+    };
+    let fixed = config.fixed.iter().map(|fixed| fixed.address);
+    let listeners = config.explicit.iter().copied().chain(fixed);
+    let listeners = listeners.map(|address| ("listener.address", address));
+    let metrics = config.metrics.map(|address| ("metrics.listen", address));
+    let addresses = listeners.chain(metrics);
+    let lacking = addresses.filter(|(_, address)| !sys::is_own_address(address.ip()));
+    all.extend(lacking.map(|(key, address)| lacking_address(key, address)));
+    all
+}
+
+fn lacking_address(key: &str, address: SocketAddr) -> Conflict {
+    Conflict {
+        what: format!(
+            "{key} = \"{address}\": this host has no address {}",
+            address.ip()
+        ),
+        fix: "a node does not start without it; ip address shows those there are".into(),
+        is_fatal: true,
+    }
+}
+
+/// The interfaces that are named but by which nothing, or not what was meant, can be relayed.
+pub(crate) fn gaps(wanted: &Transparent, links: &[Link]) -> Vec<Conflict> {
+    let names = &wanted.interfaces;
+    if !wanted.enabled || names.is_empty() {
+        return Vec::new();
+    }
+    let mut found: Vec<Conflict> = names.iter().filter_map(|name| gap(name, links)).collect();
+    let usable: Vec<&Link> = links
+        .iter()
+        .filter(|link| wanted.wants(&link.name) && obstacle(link, links).is_none())
+        .collect();
+    match usable.as_slice() {
+        [] => found.push(Conflict {
+            what: "no interface that transparent.interfaces names can be intercepted: nothing is relayed".into(),
+            fix: "name the interfaces on both sides of the path; ip link shows those there are"
+                .into(),
+            is_fatal: false,
+        }),
+        [only] => found.push(alone(only, links)),
+        _ => {}
+    }
+    found
+}
+
+/// What keeps flows from being relayed by the interface of this name.
+fn gap(name: &str, links: &[Link]) -> Option<Conflict> {
+    let Some(link) = links.iter().find(|link| link.name == name) else {
+        return Some(Conflict {
+            what: format!("transparent.interfaces: there is no interface {name} on this host"),
+            fix: "a node does not start without it; ip link shows those there are".into(),
+            is_fatal: true,
+        });
+    };
+    obstacle(link, links)
+}
+
+/// The same of an interface that there is.
+fn obstacle(link: &Link, links: &[Link]) -> Option<Conflict> {
+    let name = &link.name;
+    if link.is_port() {
+        return Some(port(link, links));
+    }
+    if let Framing::Other(kind) = link.framing {
+        return Some(Conflict {
+            what: format!("{name}: frames of ARPHRD type {kind} cannot be intercepted"),
+            fix: "its flows are forwarded; name the others in transparent.interfaces".into(),
+            is_fatal: false,
+        });
+    }
+    (!link.up).then(|| Conflict {
+        what: format!("{name} is down: nothing is relayed by it"),
+        fix: format!("ip link set {name} up"),
+        is_fatal: false,
+    })
+}
+
+/// A port hands its packets to its master, which is the interface that they are forwarded by.
+fn port(link: &Link, links: &[Link]) -> Conflict {
+    let (name, kind) = (&link.name, link.port_of.as_deref().unwrap_or_default());
+    let master = links.iter().find(|other| Some(other.index) == link.master);
+    let master = master.map_or_else(|| "its master".into(), |master| master.name.clone());
+    let (why, instead) = match kind {
+        "bridge" => (
+            "packets between its ports are bridged, not routed",
+            format!("if this host routes by the bridge, name {master} in its place"),
+        ),
+        "openvswitch" => (
+            "packets between its ports are switched, not routed",
+            "if this host routes by the switch, name its internal port that has the address".into(),
+        ),
+        _ => (
+            "packets come and leave by the master",
+            format!("name {master} in its place"),
+        ),
+    };
+    Conflict {
+        what: format!(
+            "{name} is a port of {master} ({kind}): {why}, so nothing is relayed by {name}"
+        ),
+        fix: instead,
+        is_fatal: false,
+    }
+}
+
+/// Flows have to leave by an interface that is intercepted as well, or their answers would be missed.
+fn alone(only: &Link, links: &[Link]) -> Conflict {
+    let name = &only.name;
+    let tagged: Vec<&str> = links
+        .iter()
+        .filter(|link| link.vlan_on == Some(only.index))
+        .map(|link| link.name.as_str())
+        .collect();
+    let vlans = match tagged.as_slice() {
+        [] => String::new(),
+        some => format!(", and {} for tagged frames", some.join(", ")),
+    };
+    Conflict {
+        what: format!(
+            "of transparent.interfaces only {name} can be intercepted: flows that come and leave by {name} are relayed, and all others are forwarded"
+        ),
+        fix: format!(
+            "unless {name} is both sides of the path, name the interface on the other side too{vlans}"
+        ),
+        is_fatal: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str) -> Link {
+        Link {
+            index,
+            name: name.into(),
+            framing: Framing::Ethernet,
+            up: true,
+            port_of: None,
+            master: None,
+            vlan_on: None,
+        }
+    }
+
+    fn port_link(index: u32, name: &str, kind: &str, master: u32) -> Link {
+        Link {
+            port_of: Some(kind.into()),
+            master: Some(master),
+            ..link(index, name)
+        }
+    }
+
+    fn said(names: &[&str], links: &[Link]) -> Vec<String> {
+        let wanted = Transparent {
+            interfaces: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Transparent::default()
+        };
+        gaps(&wanted, links)
+            .iter()
+            .map(Conflict::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn two_sides_fit() {
+        let links = [link(2, "eth0"), link(3, "eth1"), link(4, "eth2")];
+        assert_eq!(said(&["eth0", "eth1"], &links), [""; 0]);
+        assert_eq!(said(&[], &links), [""; 0]);
+        let off = Transparent {
+            enabled: false,
+            interfaces: vec!["eth9".into()],
+            ..Transparent::default()
+        };
+        assert_eq!(gaps(&off, &links), []);
+    }
+
+    #[test]
+    fn single_interface_turns_around() {
+        let tagged = Link {
+            vlan_on: Some(2),
+            ..link(5, "eth0.10")
+        };
+        let links = [link(2, "eth0"), link(3, "eth1"), tagged];
+        let [alone] = &said(&["eth0"], &links)[..] else {
+            panic!("one sentence")
+        };
+        for words in ["only eth0", "come and leave by eth0", "eth0.10 for tagged"] {
+            assert!(alone.contains(words), "{alone}");
+        }
+        assert!(!said(&["eth1"], &links)[0].contains("tagged"));
+        // Of two, one that is down.
+        let down = Link {
+            up: false,
+            ..link(3, "eth1")
+        };
+        let both = said(&["eth0", "eth1"], &[link(2, "eth0"), down]);
+        assert!(
+            both[0].contains("eth1 is down") && both[1].contains("only eth0"),
+            "{both:?}"
+        );
+    }
+
+    #[test]
+    fn missing_or_bridged_interface() {
+        let links = [
+            link(2, "br0"),
+            port_link(3, "eth0", "bridge", 2),
+            link(4, "bond0"),
+            port_link(5, "eth1", "bond", 4),
+        ];
+        let missing = said(&["eth7"], &links);
+        assert!(missing[0].contains("no interface eth7"), "{missing:?}");
+        assert!(missing[1].contains("nothing is relayed"), "{missing:?}");
+        let ports = said(&["eth0", "eth1"], &links);
+        assert!(
+            ports[0].contains("eth0 is a port of br0 (bridge)"),
+            "{ports:?}"
+        );
+        assert!(ports[0].contains("bridged, not routed"), "{ports:?}");
+        assert!(ports[1].contains("name bond0 in its place"), "{ports:?}");
+        assert!(ports[2].contains("nothing is relayed"), "{ports:?}");
+        let master = said(&["br0", "bond0"], &links);
+        assert_eq!(master, [""; 0]);
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The worker that carries a command's connections.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::fcntl::OFlag;
+use nix::poll::PollTimeout;
+use nix::unistd::pipe2;
+use posthaste_bpf as bpf;
+use posthaste_relay::control::{Command, Handle};
+use posthaste_relay::flow::Flow;
+use posthaste_relay::frame::Frame;
+use posthaste_relay::intercept::{
+    Closed, Direction, Event, HalfOpen, Intercept, Observed, PathSettings, Source,
+};
+use posthaste_relay::sys::{self, SocketSettings};
+use posthaste_relay::worker;
+
+use crate::privileges;
+
+use super::child::Signals;
+use super::complaint::{self, Complaints};
+use super::via::Via;
+use super::{netns, policy};
+
+/// Length of each listener's accept queue; the kernel caps it at
+/// `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+/// How long what the command has said may be under way after its end: at all, and
+/// without a byte that moves.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(60);
+const LAST_WORDS_STILL: Duration = Duration::from_secs(3);
+/// Milliseconds between two looks at it.
+const LOOK_MS: u8 = 50;
+/// Connections looked at.
+const LOOKED_AT: usize = 65_536;
+
+/// The worker in its thread.
+#[derive(Debug)]
+pub(super) struct Worker {
+    worker: Handle,
+    thread: JoinHandle<()>,
+    complaints: Complaints,
+}
+
+impl Worker {
+    /// Starts the worker; from then on connections are led to it.
+    pub(super) fn start(programs: Arc<bpf::Capture>, via: Via) -> anyhow::Result<Self> {
+        let netns = netns()?;
+        let mut settings = worker::Settings {
+            index: 0,
+            listeners: Vec::new(),
+            socket_mark: 0,
+            explicit: Vec::new(),
+            fixed: Vec::new(),
+            replay_guard: Arc::default(),
+            policy: Arc::new(policy::toward(&via)),
+        };
+        let ports = listen(&mut settings)?;
+        let (journal, complaints) = complaint::start(via);
+        let open = move || {
+            privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
+            let capture = Capture::open(programs, netns, ports)?;
+            Ok((capture, 0))
+        };
+        let starting = worker::spawn(settings, Box::new(journal), open)?;
+        Ok(Self {
+            worker: starting.handle(),
+            thread: starting.wait().context("start the worker")?,
+            complaints,
+        })
+    }
+
+    /// Leads no more connections away, lets what the command has said arrive, and
+    /// ends the worker. A signal cuts it short.
+    pub(super) fn finish(self, signals: &Signals) {
+        let start = Instant::now();
+        self.drain(LAST_WORDS_MAX);
+        while start.elapsed() < LAST_WORDS_MAX && self.is_moving() {
+            if signals.next(PollTimeout::from(LOOK_MS)).is_some() {
+                break;
+            }
+        }
+        self.drain(Duration::ZERO);
+        // If it has panicked it has said so.
+        let _ = self.thread.join();
+        self.complaints.finish();
+    }
+
+    fn drain(&self, deadline: Duration) {
+        self.worker.send(Command::Drain { deadline });
+    }
+
+    /// Whether bytes of a connection have moved of late.
+    fn is_moving(&self) -> bool {
+        let (answer, relays) = mpsc::channel();
+        self.worker.send(Command::List {
+            limit: LOOKED_AT,
+            answer,
+        });
+        // A worker that has ended answers nothing.
+        let relays = relays.recv().unwrap_or_default();
+        relays.iter().any(|relay| relay.idle < LAST_WORDS_STILL)
+    }
+}
+
+/// Opens listeners on the loopback addresses; their ports.
+fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
+    let settings = SocketSettings {
+        mark: 0,
+        backlog: BACKLOG,
+    };
+    let mut ports = bpf::Ports::default();
+    for ipv6 in [false, true] {
+        let listener = match sys::transparent_listener(ipv6, settings) {
+            Ok(listener) => listener,
+            // The host has IPv6 switched off: no connections of it to lead away.
+            Err(_) if ipv6 => continue,
+            Err(error) => return Err(error).context("open a listener"),
+        };
+        let address = listener.local_addr().context("read a listener's port")?;
+        let port = address.as_socket().map(|address| address.port());
+        let Some(port) = port else {
+            bail!("a listener without a port");
+        };
+        *(if ipv6 {
+            &mut ports.ipv6
+        } else {
+            &mut ports.ipv4
+        }) = Some(port);
+        worker.listeners.push(listener);
+    }
+    Ok(ports)
+}
+
+/// The [`Intercept`] of a command's connections: they are complete when they come,
+/// and their clients are processes of this host, so there is nothing to report
+/// before and nothing to hold back.
+struct Capture {
+    programs: Arc<bpf::Capture>,
+    netns: u64,
+    ports: bpf::Ports,
+    /// A pipe that nothing is written to.
+    silence: (OwnedFd, OwnedFd),
+}
+
+impl Capture {
+    fn open(programs: Arc<bpf::Capture>, netns: u64, ports: bpf::Ports) -> io::Result<Self> {
+        Ok(Self {
+            programs,
+            netns,
+            ports,
+            silence: pipe2(OFlag::O_CLOEXEC)?,
+        })
+    }
+}
+
+impl Intercept for Capture {
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.silence.0.as_fd()
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        None
+    }
+
+    fn set_accepting(&mut self, listening: bool) -> io::Result<()> {
+        let ports = if listening {
+            self.ports
+        } else {
+            bpf::Ports::default()
+        };
+        let told = self.programs.lead_to(self.netns, ports);
+        told.map_err(io::Error::other)
+    }
+
+    fn original(&mut self, client: SocketAddr) -> Option<SocketAddr> {
+        let ip = match client.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let original = self.programs.take_original(bpf::Endpoint {
+            ip: ip.octets(),
+            port: client.port(),
+        })?;
+        let ip = Ipv6Addr::from(original.ip).to_canonical();
+        Some(SocketAddr::new(ip, original.port))
+    }
+
+    fn lag(&self) -> Duration {
+        // Within this host a handshake is complete when it has begun.
+        Duration::ZERO
+    }
+
+    fn release_half_open(&mut self, _flow: &Flow, _half_open: HalfOpen) {}
+
+    fn release_if_unchanged(&mut self, _flow: &Flow, _half_open: HalfOpen) {}
+
+    fn reserve_half_open(&mut self, _flow: &Flow) -> io::Result<HalfOpen> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn admit(&mut self, _flow: &Flow, _half_open: HalfOpen) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn pass(&mut self, _flow: &Flow, _half_open: HalfOpen) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn inject(&mut self, _frame: &Frame, _direction: Direction) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn syn_option(&mut self, _socket: BorrowedFd<'_>, _option: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn validate_prefix(&mut self, _flow: &Flow) {}
+
+    fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}
+
+    /// Nothing is forwarded that could be observed.
+    fn observed(&mut self, _flow: &Flow) -> Option<Observed> {
+        None
+    }
+
+    fn source(&mut self, _flow: &Flow, _now: bool) -> Source {
+        Source::Client
+    }
+
+    fn record_no_answer(&mut self, _flow: &Flow) {}
+
+    fn block(&mut self) {}
+
+    fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
+
+    /// No packet crosses a host because of a command: nothing is in the way.
+    fn forget(&mut self, _closed: &[Closed]) {}
+
+    fn clear_failure(&mut self, _flow: &Flow) {}
+}
