@@ -33,10 +33,11 @@ bench: setup-bench build ## compare posthaste with IP forwarding, HAProxy and ng
 
 test: setup lint unit e2e ## everything that must pass (needs root)
 
-lint: ## formatting, and clippy with warnings as errors, of what fuzzing builds too
+lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too, and the documents
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --package posthaste-documents
 	RUSTFLAGS='--cfg fuzzing' $(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features -- -D warnings
 
 unit: ## unit tests (those of the eBPF programs need root)

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links between documents lead somewhere.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::tree;
+
+/// What the links of a document name: `](target)`, outside of code.
+fn targets(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        in_code ^= line.starts_with("```");
+        if !in_code {
+            let links = line.split("](").skip(1);
+            found.extend(links.filter_map(|rest| rest.split_once(')').map(|(target, _)| target)));
+        }
+    }
+    found
+}
+
+/// The anchors of a document's headings, as GitHub writes them.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = title
+                .chars()
+                .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+/// A path without `..` in it.
+fn resolved(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(result.pop()),
+            Component::CurDir => {}
+            part => result.push(part),
+        }
+    }
+    result
+}
+
+#[test]
+fn links_resolve() {
+    let mut broken = Vec::new();
+    for file in tree::files(&[".md"]) {
+        let directory = Path::new(&file.path)
+            .parent()
+            .unwrap_or_else(|| Path::new(""));
+        for target in targets(&file.text) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = match path {
+                "" => PathBuf::from(&file.path),
+                path => resolved(&directory.join(path)),
+            };
+            let whole = tree::root().join(&path);
+            let has_anchor = || {
+                let text = std::fs::read_to_string(&whole).unwrap_or_default();
+                anchors(&text).iter().any(|found| found == anchor)
+            };
+            if !whole.exists() || !(anchor.is_empty() || has_anchor()) {
+                broken.push(format!("{}: {target}", file.path));
+            }
+        }
+    }
+    assert!(
+        broken.is_empty(),
+        "links that lead nowhere:\n{}",
+        broken.join("\n")
+    );
+}
+
+#[test]
+fn targets_and_anchors() {
+    let text = "[a](b.md#c) and [d](e)\n```\n[no](link)\n```\n## Limits to know, 2\n";
+    assert_eq!(targets(text), ["b.md#c", "e"]);
+    assert_eq!(anchors(text), ["limits-to-know-2"]);
+    assert_eq!(
+        resolved(Path::new("docs/design/../run.md")),
+        Path::new("docs/run.md")
+    );
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Words that this project does not use: invented names for things that the field has a name for,
+//! and phrases that are no plain English.
+
+use super::tree;
+
+/// Invented words, each with the standard one. They are wrong as words and as parts of names.
+const INVENTED: [(&str, &str); 16] = [
+    ("herald", "SYN option"),
+    ("heralds", "SYN options"),
+    ("heralded", "requested in the SYN"),
+    ("stranger", "unauthorized"),
+    ("strangers", "unauthorized"),
+    ("misfit", "NACK"),
+    ("misfits", "NACKs"),
+    ("farewell", "GoAway"),
+    ("prologue", "preface"),
+    ("heeded", "accepted"),
+    ("unheeded", "ignored"),
+    ("ailment", "problem"),
+    ("remedy", "fix"),
+    ("remedies", "fixes"),
+    ("knock", "probe"),
+    ("unproven", "unvalidated"),
+];
+
+/// Phrases that documents do not use, each with what to write.
+const PHRASES: [(&str, &str); 5] = [
+    ("whoever", "the actor's name"),
+    ("somebody", "the actor's name"),
+    ("of late", "recently, or a time"),
+    ("in vain", "what happened instead"),
+    ("to whom", "the actor's name"),
+];
+
+/// Documents that are still to be rewritten.
+const NOT_YET: &[&str] = &[];
+
+/// The words of a text, in lower case: those of `snake_case` and `CamelCase` names apart.
+fn words(line: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let mut was_lower = false;
+    for c in line.chars() {
+        if !c.is_alphabetic() || (c.is_uppercase() && was_lower) {
+            found.push(String::new());
+        }
+        if c.is_alphabetic() {
+            let word = found.last_mut().expect("there is one");
+            word.extend(c.to_lowercase());
+        }
+        was_lower = c.is_lowercase();
+    }
+    found.retain(|word| !word.is_empty());
+    found
+}
+
+fn invented(line: &str) -> Option<(&'static str, &'static str)> {
+    let words = words(line);
+    let is_in = |banned: &&(&str, &str)| words.iter().any(|word| word == banned.0);
+    INVENTED.iter().find(is_in).copied()
+}
+
+fn phrase(line: &str) -> Option<(&'static str, &'static str)> {
+    let line = format!(" {} ", words(line).join(" "));
+    let is_in = |banned: &&(&str, &str)| line.contains(&format!(" {} ", banned.0));
+    PHRASES.iter().find(is_in).copied()
+}
+
+#[test]
+fn standard_words() {
+    let mut wrong = Vec::new();
+    for file in tree::files(&[".md", ".rs", ".c", ".h"]) {
+        if file.path.starts_with("crates/documents/") {
+            continue;
+        }
+        for (number, line) in (1..).zip(file.text.lines()) {
+            if let Some((banned, standard)) = invented(line) {
+                wrong.push(format!(
+                    "{}:{number}: {banned}: write {standard}",
+                    file.path
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn plain_phrases() {
+    let mut wrong = Vec::new();
+    let mut clean = Vec::new();
+    for file in tree::files(&[".md"]) {
+        let lines = (1..).zip(file.text.lines());
+        let found = lines.filter_map(|(number, line)| Some((number, phrase(line)?)));
+        let found: Vec<String> = found
+            .map(|(number, (banned, plain))| {
+                format!("{}:{number}: {banned}: write {plain}", file.path)
+            })
+            .collect();
+        match NOT_YET.contains(&file.path.as_str()) {
+            false => wrong.extend(found),
+            true if found.is_empty() => clean.push(file.path),
+            true => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(clean.is_empty(), "take these off the list: {clean:?}");
+}
+
+#[test]
+fn names_are_split() {
+    assert_eq!(
+        words("fn send_herald(HeraldKind)"),
+        ["fn", "send", "herald", "herald", "kind"]
+    );
+    assert!(invented("let x = SendHerald;").is_some());
+    assert!(invented("heraldry").is_none());
+    assert!(phrase("It tried, in vain.").is_some());
+}
