@@ -14,6 +14,7 @@ mod admit;
 mod black_holes;
 mod connect_request;
 mod entry;
+mod fresh;
 mod health;
 mod hop;
 mod inspect;
@@ -67,6 +68,7 @@ use crate::warm::{self, WarmHops};
 pub use connect_request::ReplayGuard;
 use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
+use fresh::Fresh;
 use health::Failure;
 use inspect::Rules;
 use linger::Lingering;
@@ -173,6 +175,7 @@ pub(crate) struct Worker<I> {
     trial_worked: Option<Duration>,
     /// The last one whose server did not answer, which does not yet say who was to blame.
     silent_trial: Option<Flow>,
+    fresh: Fresh,
     /// Relays that want another turn.
     again: Vec<u64>,
     /// Relays that want another in a while.
@@ -331,6 +334,7 @@ impl<I: Intercept> Worker<I> {
             failed_trials: 0,
             trial_worked: None,
             silent_trial: None,
+            fresh: Fresh::default(),
             again: Vec::new(),
             lingering: Lingering::default(),
             ended: Vec::new(),
@@ -387,6 +391,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn turn(&mut self, events: &[EpollEvent]) {
+        self.fresh.begin_turn();
         // SYN events first: an accepted socket looks for what they begin.
         self.take_events();
         for event in events.iter().filter(|event| is_listener(event.data())) {
@@ -471,7 +476,10 @@ impl<I: Intercept> Worker<I> {
             ending: flags.contains(EpollFlags::EPOLLRDHUP),
             edge_triggered: true,
         };
-        let (key, now) = (token >> 1, self.now);
+        let key = token >> 1;
+        if side == Side::Upstream && self.fresh.outdates_events_of(key) {
+            return;
+        }
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -482,11 +490,6 @@ impl<I: Intercept> Worker<I> {
             self.end(key, Outcome::ClientAbsent);
         } else if side == Side::Downstream {
             self.on_requester_ready(key);
-        } else if entry
-            .pending()
-            .is_some_and(|pending| pending.begun == now && pending.kept.is_some())
-        {
-            // It is of the hop that the flow has just left.
         } else if entry
             .pending()
             .is_some_and(|pending| pending.hopping.is_some())
@@ -604,6 +607,13 @@ impl<I: Intercept> Worker<I> {
             let dropped = self.journal.record(&mut self.ended);
             self.counters.log_drops.add(dropped);
         }
+    }
+
+    /// Watches an upstream socket, which may not be the first of its flow.
+    fn watch_upstream(&mut self, key: u64, fd: &OwnedFd) -> io::Result<()> {
+        self.watch(key, Side::Upstream, fd)?;
+        self.fresh.note(key);
+        Ok(())
     }
 
     /// Watches a side of a relay, once for its whole life.

@@ -270,7 +270,7 @@ impl<I: Intercept> Worker<I> {
             return self.put_off(key, error);
         }
         let socket = hop.connect()?;
-        self.watch(key, Side::Upstream, &socket)?;
+        self.watch_upstream(key, &socket)?;
         let now = self.now;
         if let Some(entry) = self.entries.get_mut(key) {
             if let Some(pending) = entry.pending() {

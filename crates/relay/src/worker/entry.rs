@@ -128,8 +128,6 @@ pub(super) struct Pending {
     pub(super) half_open_flows: Vec<(Flow, HalfOpen)>,
     /// It counts against the half-open budget of this client prefix.
     pub(super) counted: Option<[u8; 8]>,
-    /// When it began to open.
-    pub(super) begun: Duration,
     /// What its client has sent, if it has left a hop after that.
     pub(super) kept: Option<Kept>,
     /// When the upstream SYN was sent.
@@ -174,7 +172,6 @@ impl Pending {
             syn: None,
             half_open_flows: Vec::new(),
             counted: None,
-            begun: now,
             kept: None,
             connecting: now,
             connect_by,

@@ -186,7 +186,7 @@ impl<I: Intercept> Worker<I> {
                     self.mark_down(Failure::Peer(via.peer));
                 })?,
         };
-        self.watch(key, Side::Upstream, &opened.socket)?;
+        self.watch_upstream(key, &opened.socket)?;
         let Some(entry) = self.entries.get_mut(key) else {
             return Ok(());
         };
