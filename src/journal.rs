@@ -341,15 +341,10 @@ mod tests {
     #[test]
     fn values_are_quoted() {
         let (log, entries) = queue();
-        log.warn(
-            "could not reload",
-            &[("error", &"a \"b\"\nc"), ("count", &3)],
-        );
+        log.warn("reload failed", &[("error", &"a \"b\"\nc"), ("count", &3)]);
         let line = written(log, &entries);
         assert!(
-            line.ends_with(
-                "level=warn msg=\"could not reload\" error=\"a \\\"b\\\"\\nc\" count=3\n"
-            ),
+            line.ends_with("level=warn msg=\"reload failed\" error=\"a \\\"b\\\"\\nc\" count=3\n"),
             "{line}"
         );
     }

@@ -292,7 +292,7 @@ fn late_acks_permit_nothing() {
         firewall(network.node(0), "forbidding", &[("forward", forbidden)]);
         until("the change is noticed", || {
             let log = node.log();
-            log.iter().any(|line| line.contains("observed anew"))
+            log.iter().any(|line| line.contains("observed again"))
         });
         remove_firewall(network.client(), "late");
         stream.write_all(b"late").expect("the bytes are sent");

@@ -247,6 +247,36 @@ fn silent_node_skipped() {
     }
 }
 
+/// The second node gives its hop up after it has lost two SYNs. The first has no other chain, and the
+/// client would have waited for a third.
+// promise: K19
+#[test]
+fn only_chain_asked_again() {
+    for accept in ["early", "strict", "late"] {
+        for family in Family::ALL {
+            let network = line_of(3);
+            let plan = Plan {
+                accept,
+                ..Plan::of(3)
+            };
+            let nodes = plan.start(&network);
+            let deaf = format!("tcp dport {} drop", crate::requests::ASK_PORT);
+            firewall(network.node(2), "deaf", &[("input", &deaf)]);
+            let listener = listen(network.server(), PORT);
+            let mut pair = thread::scope(|scope| {
+                let opening = scope.spawn(|| Pair::open(&network, family, &listener));
+                until_counter(&nodes[1], "hops_failed", 1);
+                remove_firewall(network.node(2), "deaf");
+                opening.join().expect("the connection opens")
+            });
+            pair.check();
+            pair.close_client_first();
+            assert_eq!(counter(&nodes[1], "hops_failed"), 1, "{accept} {family}");
+            until_ended(&nodes[0], "finished", 1);
+        }
+    }
+}
+
 // promise: K5
 #[test]
 fn no_chain_goes_direct() {

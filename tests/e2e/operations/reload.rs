@@ -117,7 +117,7 @@ fn a_wrong_file_changes_nothing() {
 
     node.process().signal(Signal::SIGHUP).unwrap();
     assert_mistake_named(
-        &wait_for_line(&node, &["level=error", "could not reload"]),
+        &wait_for_line(&node, &["level=error", "reload failed"]),
         &file,
     );
     let twice = wait_until("a second failure", SOON, || {

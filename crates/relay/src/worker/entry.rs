@@ -23,7 +23,7 @@ use crate::sys;
 
 use super::next_hops::Hopping;
 use super::preface::{Preface, Requester};
-use super::replay::Kept;
+use super::replay::{Kept, Repeat};
 use super::wait::LOOK;
 
 /// The age from which a relay may need what short ones never do.
@@ -140,6 +140,8 @@ pub(super) struct Pending {
     pub(super) look_at: Duration,
     /// Ways that are left to try, the best first.
     pub(super) next_hops: Vec<NextHop>,
+    /// Whether the one it has now may be asked again.
+    pub(super) repeat: Repeat,
     /// What the next node is told against loops.
     pub(super) guard: Option<LoopGuard>,
     /// The TTL or hop limit that the flow goes on with, if it came with one.
@@ -178,6 +180,7 @@ impl Pending {
             validate_by: connect_by,
             look_at: now + LOOK,
             next_hops: Vec::new(),
+            repeat: Repeat::default(),
             guard: None,
             hop_limit: None,
             validation: ValidationReader::default(),

@@ -200,6 +200,9 @@ impl<I: Intercept> Worker<I> {
         let connect_by = now + entry.rule.rule.timeouts.connect;
         let pending = entry.pending().ok_or_else(unusable)?;
         pending.connect_by = connect_by;
+        if !asked_by_peer {
+            pending.repeat.note(next_hop);
+        }
         // A peer that asked may have another way.
         let accept_by = if pending.next_hops.is_empty() && !asked_by_peer {
             connect_by
@@ -457,10 +460,7 @@ impl<I: Intercept> Worker<I> {
             } else {
                 self.record_reply(reply, hopping.via);
             }
-            let left = self
-                .pending(key)
-                .is_some_and(|pending| !pending.next_hops.is_empty());
-            if left {
+            if self.has_way_after(key, reply, lost) {
                 return self.try_next(key);
             }
         }
@@ -475,6 +475,18 @@ impl<I: Intercept> Worker<I> {
         // A destination is not to blame for a node.
         let blame = if of_hop { Blame::Us } else { Blame::Them };
         self.fail_upstream(key, outcome_of(reply), error, blame);
+    }
+
+    /// Whether a flow whose hop has failed has a next one: if no other is left, a node that could not
+    /// reach its own next hop is asked again.
+    fn has_way_after(&mut self, key: u64, reply: Reply, lost: bool) -> bool {
+        let Some(pending) = self.pending(key) else {
+            return false;
+        };
+        if pending.next_hops.is_empty() && reply == Reply::Failed && !lost {
+            pending.next_hops.extend(pending.repeat.take());
+        }
+        !pending.next_hops.is_empty()
     }
 
     pub(super) fn try_next(&mut self, key: u64) {

@@ -91,21 +91,21 @@ impl<I: Intercept> Worker<I> {
         };
         let kept = pending.kept.take();
         let (next_hops, guard) = (std::mem::take(&mut pending.next_hops), pending.guard);
-        let hop_limit = pending.hop_limit;
+        let (hop_limit, repeat) = (pending.hop_limit, pending.repeat);
         let is_again = kept.is_some();
         let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
         entry.state = State::Open(Relay::with_first(now, first.into()));
         if let Some(said) = &mut entry.preface
             && said.expecting.is_some()
-            && !next_hops.is_empty()
         {
-            let kept = kept.unwrap_or_else(|| Kept::new(&self.held));
-            said.fallback = Some(Box::new(Fallback {
+            let fallback = Fallback {
                 next_hops,
                 guard,
                 hop_limit,
-                kept,
-            }));
+                repeat,
+                kept: kept.unwrap_or_else(|| Kept::new(&self.held)),
+            };
+            said.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
         }
         is_again
     }
@@ -243,7 +243,7 @@ impl<I: Intercept> Worker<I> {
             // Nobody may think that nothing was delivered.
             return self.end(key, outcome_of(reply));
         }
-        if !is_of_hop(reply) || !self.reroute(key) {
+        if !is_of_hop(reply) || !self.reroute(key, reply == Reply::Failed) {
             self.end_with(key, outcome_of(reply), None);
         }
     }

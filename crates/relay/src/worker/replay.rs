@@ -25,7 +25,46 @@ pub(super) struct Fallback {
     pub(super) guard: Option<LoopGuard>,
     /// As in [`Pending`](super::entry::Pending).
     pub(super) hop_limit: Option<u8>,
+    pub(super) repeat: Repeat,
     pub(super) kept: Kept,
+}
+
+impl Fallback {
+    /// Whether there is another next hop, or with `repeat` the same one once more, and all that the
+    /// client has sent.
+    pub(super) fn can_go_on(&self, repeat: bool) -> bool {
+        let leads = !self.next_hops.is_empty() || repeat && self.repeat.is_allowed();
+        leads && self.kept.bytes().is_some()
+    }
+}
+
+/// Whether a flow may ask its last next hop once more.
+///
+/// A node in the middle gives its own next hop little time, since who asked may have another way.
+/// Where that has none, two lost SYNs in a row would reset the client, who without nodes would have
+/// repeated a third.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Repeat {
+    hop: Option<NextHop>,
+    used: bool,
+}
+
+impl Repeat {
+    /// The flow has asked this hop.
+    pub(super) fn note(&mut self, hop: NextHop) {
+        self.hop = Some(hop);
+    }
+
+    fn is_allowed(self) -> bool {
+        self.hop.is_some() && !self.used
+    }
+
+    /// The hop to ask again, which is allowed once.
+    pub(super) fn take(&mut self) -> Option<NextHop> {
+        let allowed = self.is_allowed();
+        self.used = true;
+        self.hop.filter(|_| allowed)
+    }
 }
 
 /// The first bytes of a flow.
@@ -93,6 +132,34 @@ mod tests {
         kept.push(&[0; REPLAY_MAX]);
         kept.push(b"?");
         assert_eq!((kept.bytes(), held.get()), (None, 0));
+    }
+
+    #[test]
+    fn last_hop_asked_twice() {
+        let mut repeat = Repeat::default();
+        assert!(!repeat.is_allowed(), "none was asked");
+        repeat.note(NextHop::Direct);
+        assert_eq!(repeat.take(), Some(NextHop::Direct));
+        repeat.note(NextHop::Direct);
+        assert_eq!(repeat.take(), None);
+    }
+
+    #[test]
+    fn going_on_needs_way_and_bytes() {
+        let mut fallback = Fallback {
+            next_hops: Vec::new(),
+            guard: None,
+            hop_limit: None,
+            repeat: Repeat::default(),
+            kept: Kept::new(&Held::default()),
+        };
+        assert!(!fallback.can_go_on(true), "no hop was asked");
+        fallback.repeat.note(NextHop::Direct);
+        assert!(fallback.can_go_on(true) && !fallback.can_go_on(false));
+        fallback.next_hops.push(NextHop::Direct);
+        assert!(fallback.can_go_on(false));
+        fallback.kept.give_up();
+        assert!(!fallback.can_go_on(true));
     }
 
     // promise: K15

@@ -17,7 +17,6 @@ use super::Worker;
 use super::admit::Blame;
 use super::entry::{Entry, Pending, State};
 use super::preface::{Requester, Via, send};
-use super::replay::Fallback;
 use super::silence::{self, Seen, Step, WORKING_AFTER};
 
 impl<I: Intercept> Worker<I> {
@@ -92,7 +91,7 @@ impl<I: Intercept> Worker<I> {
     /// Leaves a hop over which nothing of the flow has arrived: for another way, or to tell who asked
     /// for it.
     fn leave_hop(&mut self, key: u64) {
-        if self.reroute(key) {
+        if self.reroute(key, false) {
             return;
         }
         let Some(entry) = self.entries.get_mut(key) else {
@@ -117,9 +116,9 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Has a flow that has begun go by the next way, with all that its client has sent. Whether there
-    /// is one and all of that was kept. To be called only when none of it has arrived, nor can any
-    /// more: the hop is reset.
-    pub(super) fn reroute(&mut self, key: u64) -> bool {
+    /// is one and all of that was kept. With `repeat` that may be the same hop, which is asked once
+    /// more. To be called only when none of it has arrived, nor can any more: the hop is reset.
+    pub(super) fn reroute(&mut self, key: u64, repeat: bool) -> bool {
         let now = self.now;
         let Some(entry) = self.entries.get_mut(key) else {
             return false;
@@ -128,10 +127,14 @@ impl<I: Intercept> Worker<I> {
             return false;
         }
         let said = entry.preface.as_mut();
-        let fallback = said.and_then(|said| said.fallback.take_if(|fallback| is_whole(fallback)));
-        let Some(fallback) = fallback else {
+        let fallback =
+            said.and_then(|said| said.fallback.take_if(|fallback| fallback.can_go_on(repeat)));
+        let Some(mut fallback) = fallback else {
             return false;
         };
+        if fallback.next_hops.is_empty() {
+            fallback.next_hops.extend(fallback.repeat.take());
+        }
         entry.forget_upstream();
         if let Some(said) = &mut entry.preface {
             said.forget_hop();
@@ -139,6 +142,7 @@ impl<I: Intercept> Worker<I> {
         let mut pending = Pending::new(Opening::late(), now, &entry.rule.rule);
         pending.route(fallback.next_hops, fallback.guard);
         pending.hop_limit = fallback.hop_limit;
+        pending.repeat = fallback.repeat;
         pending.kept = Some(fallback.kept);
         let former = std::mem::replace(&mut entry.state, State::Opening(Box::new(pending)));
         if let State::Open(relay) = former {
@@ -151,10 +155,6 @@ impl<I: Intercept> Worker<I> {
         self.try_next(key);
         true
     }
-}
-
-fn is_whole(fallback: &Fallback) -> bool {
-    fallback.kept.bytes().is_some()
 }
 
 /// What is known of a flow that waits for the next node's reply: by which way, since when, and what
@@ -170,7 +170,9 @@ fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
     let (sent, next_hops_left) = match &entry.state {
         State::Open(relay) => (
             relay.sent_to_upstream(),
-            said.fallback.as_deref().is_some_and(is_whole),
+            said.fallback
+                .as_deref()
+                .is_some_and(|fallback| fallback.can_go_on(false)),
         ),
         State::Opening(pending) => (0, !pending.next_hops.is_empty()),
     };
