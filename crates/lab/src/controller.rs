@@ -14,6 +14,7 @@ use posthaste_control::identity::{Identity, KEY_BYTES, PublicKey};
 use posthaste_control::message::NodeNumber;
 use serde_json::Value;
 
+use crate::boot::memory;
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -124,10 +125,9 @@ impl Controller {
                 .with_context(|| format!("read {file} of the controller"))
         };
         let seconds = processor_seconds(&read("stat")?);
-        let memory = crate::measuring::memory_bytes(pid)?;
         Ok(Used {
             seconds: seconds.context("read the controller's processor time")?,
-            memory,
+            memory: memory::of(pid)?.anonymous as f64,
         })
     }
 }

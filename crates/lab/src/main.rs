@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, establish, fleet, hit_rate, load, measuring, off_path, overlay, planning,
-    record, router_churn, synflood, transfer_times,
+    boot, compare, demo, fleet, hit_rate, load, off_path, overlay, planning, record, router_churn,
+    synflood, transfer_times,
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -27,8 +27,6 @@ enum Command {
     TransferTimes(transfer_times::Args),
     /// Time transfers by one node beside the path, farther and farther from it.
     OffPath(off_path::Args),
-    /// Measure how long connections take to open, many at once.
-    Establish(establish::Args),
     /// Flood a server behind a node with spoofed SYNs.
     Synflood(synflood::Args),
     /// Compute what share of a web-like mix of connections a node relays that observes first.
@@ -38,8 +36,6 @@ enum Command {
     RouterChurn(router_churn::Args),
     /// Measure how fast a node starts and how much memory it takes.
     Boot(boot::Args),
-    /// Measure what it costs a node to know the links to its peers.
-    Measuring(measuring::Args),
     /// Measure what nodes cost beside IP forwarding, HAProxy and nginx.
     Compare(compare::Args),
     /// Generate load, or serve it, for `compare`.
@@ -58,14 +54,12 @@ enum Command {
 fn main() -> ExitCode {
     let result = match &Cli::parse().command {
         Command::Demo(args) => demo::run(args),
-        Command::Establish(args) => establish::run(args),
         Command::TransferTimes(args) => transfer_times::run(args),
         Command::OffPath(args) => off_path::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::HitRate(args) => hit_rate::run(args),
         Command::RouterChurn(args) => router_churn::run(args),
         Command::Boot(args) => boot::run(args),
-        Command::Measuring(args) => measuring::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Load(args) => load::run(args),
         Command::Planning(args) => planning::run(args),
