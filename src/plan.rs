@@ -40,10 +40,10 @@ const NODES_BETWEEN_MAX: u8 = 100;
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Measured links: CSV, JSON, rows of round-trip times, or a map of a network
+    /// Measured links, as CSV or JSON
     #[arg(value_name = "MATRIX")]
     file: PathBuf,
-    /// csv, json, square, rocketfuel or repetita, if its name does not end accordingly
+    /// csv or json, unless the name of the file tells: JSON if it ends in .json, else CSV
     #[arg(long, value_parser = Format::named)]
     format: Option<Format>,
     /// Explain the chains from this node; without it, list the chains of all pairs

@@ -15,8 +15,6 @@ mod csv;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod invariants;
 mod json;
-mod square;
-mod topology;
 
 /// The forms that a file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,23 +23,11 @@ pub(crate) enum Format {
     Csv,
     /// An object with nodes and links
     Json,
-    /// Rows of round-trip times in milliseconds, one for each node
-    Square,
-    /// Lines between routers, as Rocketfuel's maps have them, with one-way milliseconds
-    Rocketfuel,
-    /// A network with places on earth, as REPETITA has them
-    Repetita,
 }
 
 impl Format {
     /// All formats by name.
-    pub(crate) const ALL: [(&'static str, Self); 5] = [
-        ("csv", Self::Csv),
-        ("json", Self::Json),
-        ("square", Self::Square),
-        ("rocketfuel", Self::Rocketfuel),
-        ("repetita", Self::Repetita),
-    ];
+    pub(crate) const ALL: [(&'static str, Self); 2] = [("csv", Self::Csv), ("json", Self::Json)];
 
     /// The format of a name.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
@@ -52,15 +38,11 @@ impl Format {
         })
     }
 
-    /// The format that goes with the name of a file: numbers in rows unless the ending says
-    /// otherwise.
+    /// The format that goes with the name of a file: JSON if it ends so.
     pub(crate) fn of_name(name: &str) -> Self {
         match name.rsplit('.').next() {
-            Some("csv") => Self::Csv,
             Some("json") => Self::Json,
-            Some("intra") => Self::Rocketfuel,
-            Some("graph") => Self::Repetita,
-            _ => Self::Square,
+            _ => Self::Csv,
         }
     }
 }
@@ -98,7 +80,7 @@ impl Free {
         }
         let what = format!(
             "{} is 0 ms: a link without delay attracts every chain. Leave out what was not \
-             measured; in rows of numbers write -",
+             measured",
             place()
         );
         self.named.push(Problem { line, what });
@@ -169,9 +151,6 @@ pub(crate) fn read(text: &str, format: Format) -> Result<Network, Problem> {
     match format {
         Format::Csv => csv::read(text),
         Format::Json => json::read(text),
-        Format::Square => square::read(text),
-        Format::Rocketfuel => topology::read_rocketfuel(text),
-        Format::Repetita => topology::read_repetita(text),
     }
 }
 
@@ -275,24 +254,9 @@ mod tests {
 
     #[test]
     fn endings_tell_formats() {
-        let formats = [
-            "a.csv",
-            "b.json",
-            "1221.latencies.intra",
-            "Karen.graph",
-            "x.tsv",
-            "x",
-        ];
         assert_eq!(
-            formats.map(Format::of_name),
-            [
-                Format::Csv,
-                Format::Json,
-                Format::Rocketfuel,
-                Format::Repetita,
-                Format::Square,
-                Format::Square
-            ]
+            ["a.csv", "b.json", "x"].map(Format::of_name),
+            [Format::Csv, Format::Json, Format::Csv]
         );
     }
 
@@ -339,43 +303,11 @@ mod tests {
 
     #[test]
     fn problems_of_other_formats() {
-        let wrong = [
-            (
-                Format::Square,
-                "1 2\n3\n",
-                "f:2: 1 numbers, where the first row has 2",
-            ),
-            (
-                Format::Square,
-                "0 2\n3 0\n0 0\n",
-                "f:3: more rows than the 2 numbers in each",
-            ),
-            (
-                Format::Square,
-                "0 2\n",
-                "f: 1 rows of 2 numbers: expected as many",
-            ),
-            (
-                Format::Square,
-                "0 x\n1 0\n",
-                "f:1: \"x\" is not a time: expected milliseconds, or - for a link that was not measured",
-            ),
-            (
-                Format::Rocketfuel,
-                "a b\n",
-                "f:1: expected two ends and milliseconds one way",
-            ),
-            (
-                Format::Repetita,
-                "x\n",
-                "f:1: expected NODES and their number",
-            ),
-            (
-                Format::Json,
-                "{\n\"links\": [],\n\"more\": 1\n}",
-                "f:3: unknown field `more`, expected `nodes` or `links` at column 6",
-            ),
-        ];
+        let wrong = [(
+            Format::Json,
+            "{\n\"links\": [],\n\"more\": 1\n}",
+            "f:3: unknown field `more`, expected `nodes` or `links` at column 6",
+        )];
         for (format, text, expected) in wrong {
             assert_eq!(problem(text, format), expected, "{text:?}");
         }
