@@ -32,6 +32,7 @@ mod neighbour;
 mod observing;
 mod odd_clients;
 mod operations;
+mod order;
 mod patience;
 mod payload;
 mod pitfalls;
