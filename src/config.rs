@@ -37,7 +37,7 @@ pub(crate) use host::Capacity;
 pub(crate) use measure::{Measure, Schedule};
 pub(crate) use observe::Observe;
 pub(crate) use problem::Error;
-pub(crate) use show::{Matches, accept as accept_word, action as action_word, ports as ports_word};
+pub(crate) use show::{Matches, action as action_word, ports as ports_word};
 pub(crate) use value::{prefix_text, transfer_size};
 
 /// Where the admin socket is unless the configuration says otherwise.

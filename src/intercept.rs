@@ -7,13 +7,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use posthaste_bpf as bpf;
+use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
     Closed, Direction, Event, EventKind, HalfOpen, Intercept, Observed, Path, PathSettings, Source,
 };
-use posthaste_relay::policy::{AcceptMode, Action, Policy, Prefix, Rule};
+use posthaste_relay::policy::{Action, Policy, Prefix, Rule};
 use posthaste_relay::sys;
 
 use crate::config::Config;
@@ -280,11 +281,7 @@ pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
             Action::Forward => bpf::Action::Forward,
             Action::Reject => bpf::Action::Reject,
         },
-        accept: match rule.accept {
-            AcceptMode::Early => bpf::Accept::Early,
-            AcceptMode::Strict => bpf::Accept::Strict,
-            AcceptMode::Late => bpf::Accept::Late,
-        },
+        accept: accept_bits(rule.accept),
         observe: rule.observe.then(|| rounds(rule, config)),
         windows: [&rule.downstream, &rule.upstream].map(|side| {
             let segments = side.initial_window.unwrap_or(0);
@@ -312,7 +309,15 @@ fn rounds(rule: &Rule, config: &Config) -> u8 {
         sent = sent.saturating_add(window);
         rounds += 1;
     }
-    rounds + u8::from(rule.accept == AcceptMode::Early)
+    rounds + u8::from(rule.accept.overlaps_handshakes())
+}
+
+fn accept_bits(mode: AcceptMode) -> bpf::Accept {
+    bpf::Accept {
+        connects_at_syn: mode.connects_at_syn(),
+        holds_syn: mode.holds_syn(),
+        becomes_strict: mode.becomes_strict(),
+    }
 }
 
 fn key(flow: &Flow, half_open: HalfOpen) -> bpf::HalfOpenKey {

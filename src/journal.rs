@@ -272,10 +272,10 @@ fn write_entry(text: &mut String, entry: &Entry) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use posthaste_relay::accept_mode::AcceptMode;
     use posthaste_relay::control::RelayId;
     use posthaste_relay::flow::Flow;
     use posthaste_relay::outcome::Outcome;
-    use posthaste_relay::policy::AcceptMode;
 
     fn ended() -> Ended {
         Ended {
@@ -285,7 +285,7 @@ mod tests {
                 "[2001:db8::1]:80".parse().unwrap(),
             ),
             rule: "web".into(),
-            accept: AcceptMode::Early,
+            accept: AcceptMode::EARLY,
             outcome: Outcome::Finished,
             bytes_up: 100,
             bytes_down: 2000,

@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use posthaste_plan::Model;
 use posthaste_relay::control::{Course, Ended, Leg, Saved};
-use posthaste_relay::policy::AcceptMode;
 
 /// By how much a time of the kernel's that counts in ticks may be wrong: a tick of the slowest
 /// clock that Linux is built with (100 Hz).
@@ -89,7 +88,7 @@ impl Seen {
         };
         let (down, up) = (&course.downstream, &course.upstream);
         Some(Self {
-            from_accept: ended.accept == AcceptMode::Late,
+            from_accept: !ended.accept.connects_at_syn(),
             client: RoundTrip::new(client, down),
             server: RoundTrip::new(measured.min(handshake), up),
             handshake,

@@ -7,8 +7,6 @@ use posthaste_relay::control::{Phase, RelayDetail, RelayInfo};
 use posthaste_relay::sys::TcpInfo;
 use serde::{Deserialize, Serialize};
 
-use crate::config::accept_word;
-
 pub(crate) mod chains;
 pub(crate) mod control_client;
 pub(crate) mod links;
@@ -209,7 +207,7 @@ impl From<RelayInfo> for Relay {
             client: info.flow.client().to_string(),
             server: info.flow.server().to_string(),
             rule: info.rule,
-            accept: accept_word(info.accept).into(),
+            accept: info.accept.name().into(),
             phase: phase_word(info.phase).into(),
             age_ms: millis(info.age),
             idle_ms: millis(info.idle),

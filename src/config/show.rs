@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use posthaste_relay::policy::{
-    AcceptMode, Action, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
 use posthaste_wire::header::NodeId;
 use serde::Serialize;
@@ -234,7 +234,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
     EffectiveRule {
         name: rule.name.clone(),
         action: action(rule.action),
-        accept: accept(rule.accept),
+        accept: rule.accept.name(),
         observe: rule.observe,
         source_address: source_address(rule.source_address),
         proxy_protocol: rule.proxy_protocol,
@@ -252,15 +252,6 @@ pub(crate) fn action(action: Action) -> &'static str {
         Action::Relay => "relay",
         Action::Forward => "forward",
         Action::Reject => "reject",
-    }
-}
-
-/// The word of the configuration for an accept mode.
-pub(crate) fn accept(accept: AcceptMode) -> &'static str {
-    match accept {
-        AcceptMode::Early => "early",
-        AcceptMode::Strict => "strict",
-        AcceptMode::Late => "late",
     }
 }
 

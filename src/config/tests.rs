@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use posthaste_relay::policy::{AcceptMode, Action, SourceAddress};
+use posthaste_relay::accept_mode::AcceptMode;
+use posthaste_relay::policy::{Action, SourceAddress};
 
 use super::invariants::{HOST, read_again};
 use super::{Capacity, Config};
@@ -58,7 +59,7 @@ fn safe_defaults() {
     };
     assert_eq!(
         (all.name.as_str(), all.action, all.accept),
-        ("all", Action::Relay, AcceptMode::Early)
+        ("all", Action::Relay, AcceptMode::EARLY)
     );
     assert_eq!(config.warnings, Vec::<String>::new());
 }
@@ -82,7 +83,7 @@ fn every_key_is_read() {
     let web = &config.policy.rules[0];
     assert_eq!(
         (web.accept, web.source_address),
-        (AcceptMode::Early, SourceAddress::Node)
+        (AcceptMode::EARLY, SourceAddress::Node)
     );
     assert_eq!(web.matches.ports, [80..=80, 8000..=8999, 443..=443]);
     assert_eq!(web.matches.destinations[2].to_string(), "198.51.100.7/32");
@@ -93,7 +94,7 @@ fn every_key_is_read() {
     let rest = &config.policy.rules[1];
     assert_eq!(
         (rest.action, rest.accept),
-        (Action::Forward, AcceptMode::Strict)
+        (Action::Forward, AcceptMode::STRICT)
     );
     assert_eq!(rest.downstream.congestion.as_deref(), Some("bbr"));
 }

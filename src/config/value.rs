@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use posthaste_relay::policy::{AcceptMode, Action, Prefix, SourceAddress};
+use posthaste_relay::accept_mode::AcceptMode;
+use posthaste_relay::policy::{Action, Prefix, SourceAddress};
 use toml::Value;
 
 use crate::groups::Group;
@@ -240,13 +241,22 @@ pub(super) fn name(value: &Value) -> Reading<String> {
     Err("expected a name of 1 to 64 letters, digits, '-', '_' or '.'".into())
 }
 
-/// `early`, `strict` or `late`.
+/// An accept mode by its name.
 pub(super) fn accept(value: &Value) -> Reading<AcceptMode> {
-    match value.as_str() {
-        Some("early") => Ok(AcceptMode::Early),
-        Some("strict") => Ok(AcceptMode::Strict),
-        Some("late") => Ok(AcceptMode::Late),
-        _ => Err("expected \"early\", \"strict\" or \"late\"".into()),
+    let mode = value.as_str().and_then(AcceptMode::named);
+    mode.ok_or_else(|| {
+        let names: Vec<String> = AcceptMode::all()
+            .map(|mode| format!("{:?}", mode.name()))
+            .collect();
+        format!("expected {}", one_of(&names))
+    })
+}
+
+/// `a, b or c`.
+fn one_of(names: &[String]) -> String {
+    match names {
+        [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
+        _ => names.concat(),
     }
 }
 

@@ -162,9 +162,9 @@ impl Journal for Ends {
 mod tests {
     use std::time::Duration;
 
+    use posthaste_relay::accept_mode::AcceptMode;
     use posthaste_relay::control::RelayId;
     use posthaste_relay::flow::Flow;
-    use posthaste_relay::policy::AcceptMode;
     use posthaste_wire::header::NodeId;
 
     use super::*;
@@ -174,7 +174,7 @@ mod tests {
             id: RelayId(1),
             flow: Flow::new(client.parse().unwrap(), server.parse().unwrap()),
             rule: "web".into(),
-            accept: AcceptMode::Early,
+            accept: AcceptMode::EARLY,
             outcome: Outcome::Finished,
             bytes_up: 700,
             bytes_down: 90_000,

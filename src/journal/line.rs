@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use posthaste_relay::control::Ended;
 
 use super::Level;
-use crate::config::accept_word;
 
 /// The line of one ended relay.
 pub(super) fn write_ended(text: &mut String, ended: &Ended) {
@@ -18,7 +17,7 @@ pub(super) fn write_ended(text: &mut String, ended: &Ended) {
          accept_ms={} connect_ms={} first_byte_ms={} total_ms={:.3}",
         ended.id,
         Value(&ended.rule),
-        accept_word(ended.accept),
+        ended.accept.name(),
         ended.flow.client(),
         ended.flow.server(),
         ended.outcome.code(),

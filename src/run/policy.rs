@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::{Chain, Chains, Route};
 use posthaste_relay::policy::{
-    AcceptMode, Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
 
 use crate::config::Config;
@@ -25,7 +26,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         name: NAME.to_owned(),
         matches: Match::default(),
         action: Action::Relay,
-        accept: AcceptMode::Late,
+        accept: AcceptMode::LATE,
         observe: false,
         source_address: SourceAddress::Node,
         proxy_protocol: false,

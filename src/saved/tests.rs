@@ -276,7 +276,7 @@ fn ended() -> Ended {
             "203.0.113.9:443".parse().unwrap(),
         ),
         rule: "web".into(),
-        accept: AcceptMode::Early,
+        accept: posthaste_relay::accept_mode::AcceptMode::EARLY,
         outcome: Outcome::Finished,
         bytes_up: 300,
         bytes_down: 1_000,

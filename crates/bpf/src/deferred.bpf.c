@@ -95,6 +95,7 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	struct half_open *half_open;
 	struct flow flow;
 	__u32 listen;
+	bool holds;
 
 	if (!pkt || !event)
 		return SYN_PASS;
@@ -108,21 +109,22 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	listen = SYN_LISTEN | listener_key(worker, pkt) << SYN_ACTION_BITS;
 	if (is_draining(worker))
 		return SYN_PASS;
-	if (event->accept == ACCEPT_LATE)
+	if (!(event->accept & ACCEPT_AT_SYN))
 		return listen;
-	if (event->accept == ACCEPT_EARLY && has_failed(pkt)) {
+	if (event->accept & ACCEPT_YIELDS && has_failed(pkt)) {
 		count(STAT_SUSPECTS);
 		event->accept = ACCEPT_STRICT;
 	}
-	if (event->accept == ACCEPT_EARLY && hop_limit(pkt) < HOP_LIMIT_SURE)
+	if (hop_limit(pkt) < HOP_LIMIT_SURE)
 		event->accept = ACCEPT_STRICT;
+	holds = event->accept & ACCEPT_HOLDS;
 	made.worker = worker;
 	made.isn = pkt->tcp.seq;
-	made.syn = event->accept == ACCEPT_STRICT ? SYN_HELD : SYN_ADMITTED;
+	made.syn = holds ? SYN_HELD : SYN_ADMITTED;
 	if (report(skb, pkt, event, worker, &made))
-		return event->accept == ACCEPT_STRICT ? SYN_HOLD : listen;
+		return holds ? SYN_HOLD : listen;
 	/* No room: early becomes late; strict cannot be kept, so forward. */
-	return event->accept == ACCEPT_STRICT ? SYN_PASS : listen;
+	return holds ? SYN_PASS : listen;
 }
 
 /* The packet again, as `redirect` has parsed it. Returns where its TCP header

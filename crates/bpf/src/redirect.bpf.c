@@ -379,7 +379,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	skb->cb[MESSAGE_OUT] = verdict.out_ifindex;
 	bpf_tail_call(skb, &tail_calls, TAIL_OPEN_FLOW);
 	/* Not there yet: early becomes late; strict cannot be kept, so forward. */
-	if (action != ACTION_RELAY || verdict.accept == ACCEPT_STRICT || waiting ||
+	if (action != ACTION_RELAY || verdict.accept & ACCEPT_HOLDS || waiting ||
 	    is_draining(worker))
 		return TC_ACT_UNSPEC;
 	count(STAT_REDIRECTED);

@@ -29,15 +29,29 @@ pub enum Action {
     Reject = 2,
 }
 
-/// When the client is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accept {
-    /// At its SYN.
-    Early = 0,
-    /// When the server answered.
-    Strict = 1,
-    /// At its SYN; the server is asked later.
-    Late = 2,
+/// What the redirect program does at a SYN that a rule has relayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accept {
+    /// Report it to the worker, which connects to the server.
+    pub connects_at_syn: bool,
+    /// Hold it until the server has answered.
+    pub holds_syn: bool,
+    /// Hold it where the last connection to the server has failed.
+    pub becomes_strict: bool,
+}
+
+impl Accept {
+    /// `enum accept_bits` of the programs.
+    fn bits(self) -> u8 {
+        u8::from(self.connects_at_syn)
+            | u8::from(self.holds_syn) << 1
+            | u8::from(self.becomes_strict) << 2
+    }
+
+    /// Whether the SYN of an event with these bits was held.
+    pub(crate) fn is_held(bits: u8) -> bool {
+        bits & 2 != 0
+    }
 }
 
 /// A prefix: 16 address bytes, v4-mapped for IPv4, and how many of the 128
@@ -145,7 +159,7 @@ impl Candidate {
             window_down: self.windows[0],
             window_up: self.windows[1],
             action: self.action as u8,
-            accept: self.accept as u8,
+            accept: self.accept.bits(),
             family: self.family,
             observe: self.observe.is_some().into(),
             rounds: self.observe.unwrap_or(0),
@@ -272,7 +286,7 @@ mod tests {
             sources: vec![],
             ports,
             action: Action::Relay,
-            accept: Accept::Early,
+            accept: Accept::default(),
             windows: [0; 2],
             observe: None,
         }

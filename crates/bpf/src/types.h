@@ -54,10 +54,12 @@ enum action {
 	ACTION_REJECT,
 };
 
-enum accept_mode {
-	ACCEPT_EARLY,
-	ACCEPT_STRICT,
-	ACCEPT_LATE,
+/* What a mode of acceptance does at a SYN. */
+enum accept_bits {
+	ACCEPT_AT_SYN = 1, /* the worker connects to the server now */
+	ACCEPT_HOLDS = 2, /* the SYN is held until the server has answered */
+	ACCEPT_YIELDS = 4, /* it is held where the last connection has failed */
+	ACCEPT_STRICT = ACCEPT_AT_SYN | ACCEPT_HOLDS,
 };
 
 /* One rule as it applies to a destination prefix. */
@@ -225,7 +227,7 @@ struct event_head {
 	__u16 frame_bytes;
 	__u8 generation;
 	__u8 kind;	/* enum event_kind */
-	__u8 accept;	/* enum accept_mode */
+	__u8 accept;	/* enum accept_bits */
 	__u8 kept;	/* the half-open entry is in `half_open_reserve` */
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
 	__u8 trial;	/* the first that is relayed after it was observed */

@@ -14,7 +14,7 @@ use crate::objects::types;
 use crate::observe::{Path, Profile, Trust};
 use crate::redirect::bytes;
 use crate::ring::Reader;
-use crate::rules::words;
+use crate::rules::{Accept, words};
 use crate::syn_option;
 use crate::sys;
 
@@ -478,7 +478,7 @@ fn parse(raw: &[u8]) -> Option<Event> {
     let head: types::event_head = whole(head)?;
     let kind = match head.kind {
         0 => EventKind::Syn {
-            held: head.accept == 1,
+            held: Accept::is_held(head.accept),
         },
         1 => EventKind::SynAck,
         2 => EventKind::Reject,

@@ -13,11 +13,12 @@ use posthaste_wire::header::NodeId;
 
 use posthaste_wire::hop::Reply;
 
+use crate::accept_mode::AcceptMode;
 use crate::chain::Chains;
 use crate::chain::Encapsulation;
 use crate::flow::Flow;
 use crate::outcome::Outcome;
-use crate::policy::{AcceptMode, Policy};
+use crate::policy::Policy;
 use crate::sys::{TcpInfo, Waker};
 
 /// Names one relay of this process for as long as it lives, and no other.

@@ -11,6 +11,7 @@
 //! How flows are redirected to the listeners is not known here: the worker
 //! speaks to an [`Intercept`](intercept::Intercept).
 
+pub mod accept_mode;
 pub mod access;
 mod black_holes;
 pub mod chain;

@@ -112,24 +112,19 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// A flow whose SYN went to the listener.
-    pub fn early() -> Self {
+    /// A flow whose client has yet to complete its handshake: its SYN went to the listener, or an
+    /// option announced it in the SYN, whose sender waits for nothing until its request comes.
+    pub fn unvalidated() -> Self {
         Self::new(Client::Unvalidated)
     }
 
     /// A flow whose SYN is held.
-    pub fn strict() -> Self {
+    pub fn held() -> Self {
         Self::new(Client::Held)
     }
 
-    /// A flow that an option announced in the SYN. Who sent that waits for nothing until its
-    /// request comes.
-    pub fn requested_in_syn() -> Self {
-        Self::new(Client::Unvalidated)
-    }
-
     /// A flow whose client is validated.
-    pub fn late() -> Self {
+    pub fn validated() -> Self {
         Self::new(Client::Validated)
     }
 
@@ -203,7 +198,7 @@ impl Opening {
             return false;
         }
         self.unsent = self.unsent.saturating_add(1);
-        let most = if self.held() {
+        let most = if self.is_held() {
             UNSENT_HELD_MAX
         } else {
             UNSENT_MAX
@@ -249,7 +244,7 @@ impl Opening {
     }
 
     /// Whether the client's SYN is held.
-    pub fn held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         self.client == Client::Held
     }
 
@@ -274,7 +269,7 @@ mod tests {
 
     #[test]
     fn early_releases_at_validation() {
-        let mut opening = Opening::early();
+        let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
@@ -283,7 +278,7 @@ mod tests {
 
     #[test]
     fn early_near_client() {
-        let mut opening = Opening::early();
+        let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_accept(), OnMeeting::Wait(None));
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::LetIn(syn_ack()));
         assert_eq!(opening.on_connected(), OnMeeting::Join);
@@ -291,7 +286,7 @@ mod tests {
 
     #[test]
     fn early_refused_before_validation() {
-        let mut opening = Opening::early();
+        let mut opening = Opening::unvalidated();
         assert_eq!(
             opening.on_failed(Outcome::UpstreamRefused),
             OnFailure::Remember
@@ -304,8 +299,8 @@ mod tests {
 
     #[test]
     fn strict_admits_once() {
-        let mut opening = Opening::strict();
-        assert!(opening.held());
+        let mut opening = Opening::held();
+        assert!(opening.is_held());
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
@@ -314,7 +309,7 @@ mod tests {
 
     #[test]
     fn strict_answer_elsewhere() {
-        let mut opening = Opening::strict();
+        let mut opening = Opening::held();
         assert_eq!(opening.on_connected(), OnMeeting::Admit);
         assert_eq!(opening.on_connected(), OnMeeting::WaitForClient, "repeated");
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
@@ -323,7 +318,7 @@ mod tests {
 
     #[test]
     fn strict_passes_a_refusal_on() {
-        let mut opening = Opening::strict();
+        let mut opening = Opening::held();
         assert_eq!(
             opening.on_failed(Outcome::UpstreamRefused),
             OnFailure::PassOn
@@ -332,11 +327,11 @@ mod tests {
 
     #[test]
     fn requested_before_answer() {
-        let mut opening = Opening::requested_in_syn();
+        let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_asked(), OnAsked::Wait);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
-        let mut opening = Opening::requested_in_syn();
+        let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_asked(), OnAsked::Wait);
         let refused = Outcome::UpstreamRefused;
         assert_eq!(opening.on_failed(refused), OnFailure::PassOn);
@@ -344,16 +339,16 @@ mod tests {
 
     #[test]
     fn failure_kept_for_request() {
-        let mut opening = Opening::requested_in_syn();
+        let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
         assert_eq!(opening.on_asked(), OnAsked::Answer);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
-        let mut opening = Opening::requested_in_syn();
+        let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_connected(), OnMeeting::WaitForClient);
         assert_eq!(opening.on_asked(), OnAsked::Answer);
         assert_eq!(opening.on_accept(), OnMeeting::Join);
-        let mut opening = Opening::requested_in_syn();
+        let mut opening = Opening::unvalidated();
         let refused = Outcome::UpstreamRefused;
         assert_eq!(opening.on_failed(refused), OnFailure::Remember);
         assert_eq!(opening.on_asked(), OnAsked::Refuse(refused));
@@ -362,7 +357,7 @@ mod tests {
     // promise: Q15
     #[test]
     fn unrequested_flow_reset() {
-        let mut opening = Opening::requested_in_syn();
+        let mut opening = Opening::unvalidated();
         opening.on_syn_ack(syn_ack());
         let absent = (Outcome::ClientAbsent, Some(syn_ack()));
         assert_eq!(opening.on_expiry(), absent);
@@ -370,9 +365,9 @@ mod tests {
 
     #[test]
     fn held_flow_expires_sooner() {
-        let mut held = Opening::strict();
+        let mut held = Opening::held();
         assert_eq!([(); 2].map(|()| held.on_unsent()), [false, true]);
-        for mut opening in [Opening::early(), Opening::late()] {
+        for mut opening in [Opening::unvalidated(), Opening::validated()] {
             let looks = [(); 4].map(|()| opening.on_unsent());
             assert_eq!(looks, [false, false, false, true]);
         }
@@ -380,7 +375,7 @@ mod tests {
 
     #[test]
     fn answered_server_kept() {
-        let mut opening = Opening::strict();
+        let mut opening = Opening::held();
         assert!(!opening.on_unsent());
         opening.on_syn_ack(syn_ack());
         assert!(![(); 9].map(|()| opening.on_unsent()).contains(&true));
@@ -388,22 +383,19 @@ mod tests {
 
     #[test]
     fn absent_client_resets_server() {
-        let mut opening = Opening::early();
+        let mut opening = Opening::unvalidated();
         opening.on_syn_ack(syn_ack());
         assert_eq!(
             opening.on_expiry(),
             (Outcome::ClientAbsent, Some(syn_ack()))
         );
-        assert_eq!(
-            Opening::strict().on_expiry(),
-            (Outcome::ConnectTimeout, None)
-        );
+        assert_eq!(Opening::held().on_expiry(), (Outcome::ConnectTimeout, None));
     }
 
     // promise: D10
     #[test]
     fn late_connect_at_validation() {
-        let mut opening = Opening::early();
+        let mut opening = Opening::unvalidated();
         opening.on_syn_ack(syn_ack());
         assert_eq!(opening.on_unvalidated_close(), Some(syn_ack()));
         assert_eq!(
@@ -413,7 +405,7 @@ mod tests {
         );
         assert_eq!(opening.on_accept(), OnMeeting::Wait(None));
         assert_eq!(opening.on_connected(), OnMeeting::Join);
-        let mut absent = Opening::early();
+        let mut absent = Opening::unvalidated();
         absent.on_syn_ack(syn_ack());
         absent.on_unvalidated_close();
         assert_eq!(absent.on_expiry(), (Outcome::ClientAbsent, None));
@@ -421,7 +413,7 @@ mod tests {
 
     #[test]
     fn late_refuses_an_accepted_client() {
-        let mut opening = Opening::late();
+        let mut opening = Opening::validated();
         assert_eq!(
             opening.on_failed(Outcome::ConnectTimeout),
             OnFailure::Refuse

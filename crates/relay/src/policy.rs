@@ -6,22 +6,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::accept_mode::AcceptMode;
 use crate::access::Access;
 use crate::chain::Chains;
 use crate::flow::Flow;
 use crate::side::Sides;
-
-/// When the client is answered, relative to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AcceptMode {
-    /// Answer the client at once and open upstream at its SYN (Early SYN
-    /// Forwarding).
-    Early,
-    /// Answer the client only when the server answered; pass refusals on.
-    Strict,
-    /// Open upstream only after the client's handshake is complete.
-    Late,
-}
 
 /// What a rule does with the flows it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

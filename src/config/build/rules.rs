@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use posthaste_relay::policy::{
-    AcceptMode, Action, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
-};
+use posthaste_relay::accept_mode::AcceptMode;
+use posthaste_relay::policy::{Action, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts};
 use toml::{Spanned, Value};
 
 use super::super::file;
@@ -45,7 +44,7 @@ impl Reader {
             accept: self.get(
                 "defaults.accept",
                 &section.accept,
-                AcceptMode::Early,
+                AcceptMode::EARLY,
                 value::accept,
             ),
             observe: self.get("defaults.observe", &section.observe, true, value::switch),

@@ -9,10 +9,10 @@ use posthaste_bpf::{Accept, Action, Device, EventKind, LinkLayer};
 use posthaste_lab::network::Family;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
-use crate::host::{Host, client, half_open, on_host, rule, server};
+use crate::host::{EARLY, Host, LATE, STRICT, client, half_open, on_host, rule, server};
 use crate::segment::{Segment, ethernet, finish_ipv4};
 
-const MODES: [Accept; 3] = [Accept::Early, Accept::Strict, Accept::Late];
+const MODES: [Accept; 3] = [EARLY, STRICT, LATE];
 
 fn syn(family: Family) -> Segment {
     Segment::syn(client(family), server(family))
@@ -23,10 +23,7 @@ fn syn(family: Family) -> Segment {
 fn assert_passed(host: &mut Host<'_>, packet: &[u8], what: &str) {
     let before = host.half_open_flows();
     let rules = MODES.map(|accept| rule(Action::Relay, accept));
-    for rule in rules
-        .into_iter()
-        .chain([rule(Action::Reject, Accept::Early)])
-    {
+    for rule in rules.into_iter().chain([rule(Action::Reject, EARLY)]) {
         host.obey(&[rule]);
         assert_eq!(host.receive(&ethernet(packet)), Passed, "{what}");
         assert!(host.events().is_empty(), "{what}");
@@ -37,9 +34,9 @@ fn assert_passed(host: &mut Host<'_>, packet: &[u8], what: &str) {
 /// It is taken in late mode, and in strict mode. Leaves no half-open entry.
 #[track_caller]
 fn assert_taken(host: &mut Host<'_>, packet: &[u8], what: &str) {
-    host.obey(&[rule(Action::Relay, Accept::Late)]);
+    host.obey(&[rule(Action::Relay, LATE)]);
     assert_eq!(host.receive(&ethernet(packet)), Redirected, "{what}");
-    host.obey(&[rule(Action::Relay, Accept::Strict)]);
+    host.obey(&[rule(Action::Relay, STRICT)]);
     assert_eq!(host.receive(&ethernet(packet)), Swallowed, "{what}");
     let event = host.event();
     host.worker_maps.release_if_unchanged(&half_open(&event));

@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 
-use posthaste_bpf::{Accept, Action, EventKind, Settings};
+use posthaste_bpf::{Action, EventKind, Settings};
 use posthaste_lab::network::Family;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{
-    Host, SETTINGS, client, client_at, flow, half_open, listen, on_host, on_host_with, rule, server,
+    EARLY, Host, LATE, SETTINGS, STRICT, client, client_at, flow, half_open, listen, on_host,
+    on_host_with, rule, server,
 };
 use crate::segment::Segment;
 
@@ -33,7 +34,7 @@ fn syn_from(client: SocketAddr) -> Vec<u8> {
 }
 
 fn strict(host: &mut Host<'_>) {
-    host.obey(&[rule(Action::Relay, Accept::Strict)]);
+    host.obey(&[rule(Action::Relay, STRICT)]);
 }
 
 /// Lets as many flows in as there is room for anybody.
@@ -346,10 +347,10 @@ fn ring_wraps_around() {
 /// server's SYN-ACK.
 #[test]
 fn lost_event_keeps_entry() {
-    for (accept, fate) in [(Accept::Early, Redirected), (Accept::Strict, Passed)] {
+    for (accept, fate) in [(EARLY, Redirected), (STRICT, Passed)] {
         on_host(|host| {
             host.obey(&[rule(Action::Relay, accept)]);
-            let held = accept == Accept::Strict;
+            let held = accept == STRICT;
             let former = host.receive(&syn(Family::V6).frame());
             overflow(host, fate);
             let half_open_flows = host.half_open_flows();
@@ -413,7 +414,7 @@ fn new_attempt_keeps_worker() {
 
 #[test]
 fn draining_worker_finishes() {
-    for (accept, begun) in [(Accept::Early, Redirected), (Accept::Strict, Swallowed)] {
+    for (accept, begun) in [(EARLY, Redirected), (STRICT, Swallowed)] {
         on_host(|host| {
             host.obey(&[rule(Action::Relay, accept)]);
             host.receive(&syn(Family::V4).frame());
@@ -440,9 +441,9 @@ fn draining_worker_finishes() {
 fn draining_worker_still_rejects() {
     on_host(|host| {
         host.worker_maps.set_draining(true).unwrap();
-        host.obey(&[rule(Action::Relay, Accept::Late)]);
+        host.obey(&[rule(Action::Relay, LATE)]);
         assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
-        host.obey(&[rule(Action::Reject, Accept::Late)]);
+        host.obey(&[rule(Action::Reject, LATE)]);
         assert_eq!(host.receive(&syn(Family::V4).frame()), Swallowed);
         assert_eq!(host.event().kind, EventKind::Reject);
     });
@@ -456,7 +457,7 @@ fn replaced_program_finishes() {
         host.redirect.set_followed(true).unwrap();
         host.worker_maps.set_draining(true).unwrap();
         assert_eq!(host.receive(&syn(Family::V6).frame()), Redirected);
-        host.obey(&[rule(Action::Reject, Accept::Early)]);
+        host.obey(&[rule(Action::Reject, EARLY)]);
         assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
         assert!(host.events().is_empty());
     });

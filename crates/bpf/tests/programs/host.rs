@@ -125,7 +125,7 @@ impl<'a> Host<'a> {
             out,
             listeners,
         };
-        host.obey(&[rule(Action::Relay, Accept::Early)]);
+        host.obey(&[rule(Action::Relay, EARLY)]);
         host
     }
 
@@ -226,6 +226,25 @@ pub(crate) fn device(layer: LinkLayer) -> Device {
         strict_source: false,
     }
 }
+
+/// The client is answered at its SYN, at which the worker connects to the server.
+pub(crate) const EARLY: Accept = Accept {
+    connects_at_syn: true,
+    holds_syn: false,
+    becomes_strict: true,
+};
+/// The SYN is held until the server has answered.
+pub(crate) const STRICT: Accept = Accept {
+    connects_at_syn: true,
+    holds_syn: true,
+    becomes_strict: false,
+};
+/// The client is answered at its SYN, of which the worker does not hear.
+pub(crate) const LATE: Accept = Accept {
+    connects_at_syn: false,
+    holds_syn: false,
+    becomes_strict: false,
+};
 
 /// A rule for every flow.
 pub(crate) fn rule(action: Action, accept: Accept) -> RuleSpec {

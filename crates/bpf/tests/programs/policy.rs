@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use posthaste_bpf::{self as bpf, EventKind, PrefixSpec, RuleSpec};
+use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::access::Access;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{
-    AcceptMode, Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress,
-    Timeouts,
+    Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
@@ -83,16 +83,15 @@ fn outcome(rule: Option<(usize, &Rule)>) -> (crate::host::Verdict, Option<(Event
     let Some((index, rule)) = rule else {
         return (Passed, None);
     };
-    match (rule.action, rule.accept) {
-        (Action::Forward, _) => (Passed, None),
-        (Action::Reject, _) => (Swallowed, Some((EventKind::Reject, index))),
-        (Action::Relay, AcceptMode::Early) => {
-            (Redirected, Some((EventKind::Syn { held: false }, index)))
-        }
-        (Action::Relay, AcceptMode::Strict) => {
-            (Swallowed, Some((EventKind::Syn { held: true }, index)))
-        }
-        (Action::Relay, AcceptMode::Late) => (Redirected, None),
+    let held = rule.accept.holds_syn();
+    match rule.action {
+        Action::Forward => (Passed, None),
+        Action::Reject => (Swallowed, Some((EventKind::Reject, index))),
+        Action::Relay if !rule.accept.connects_at_syn() => (Redirected, None),
+        Action::Relay => (
+            if held { Swallowed } else { Redirected },
+            Some((EventKind::Syn { held }, index)),
+        ),
     }
 }
 
@@ -115,10 +114,10 @@ fn specs(policy: &Policy) -> Vec<RuleSpec> {
             Action::Forward => bpf::Action::Forward,
             Action::Reject => bpf::Action::Reject,
         },
-        accept: match rule.accept {
-            AcceptMode::Early => bpf::Accept::Early,
-            AcceptMode::Strict => bpf::Accept::Strict,
-            AcceptMode::Late => bpf::Accept::Late,
+        accept: bpf::Accept {
+            connects_at_syn: rule.accept.connects_at_syn(),
+            holds_syn: rule.accept.holds_syn(),
+            becomes_strict: rule.accept.becomes_strict(),
         },
         windows: [0; 2],
         observe: None,
@@ -176,7 +175,6 @@ impl Random {
     }
 
     fn rule(&mut self, number: usize) -> Rule {
-        use AcceptMode::{Early, Late, Strict};
         use Action::{Forward, Reject, Relay};
         Rule {
             name: number.to_string(),
@@ -187,7 +185,12 @@ impl Random {
             },
             // Rarely what does not show its rule.
             action: self.pick(&[Relay, Relay, Relay, Reject, Forward]),
-            accept: self.pick(&[Early, Early, Strict, Strict, Late]),
+            accept: self.pick(&[
+                AcceptMode::EARLY,
+                AcceptMode::STRICT,
+                AcceptMode::STRICT,
+                AcceptMode::LATE,
+            ]),
             observe: false,
             source_address: SourceAddress::Client,
             proxy_protocol: false,

@@ -3,12 +3,13 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use posthaste_bpf::{Accept, Action, EventKind, LinkLayer, RuleSpec, Settings};
+use posthaste_bpf::{Action, EventKind, LinkLayer, RuleSpec, Settings};
 use posthaste_lab::network::Family;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{
-    Host, REDIRECT_MARK, SETTINGS, client, device, flow, on_host, on_host_with, rule, server,
+    EARLY, Host, LATE, REDIRECT_MARK, SETTINGS, STRICT, client, device, flow, on_host,
+    on_host_with, rule, server,
 };
 use crate::segment::{ACK, FIN, RST, SYN, Segment};
 
@@ -29,10 +30,7 @@ fn assert_passed(host: &mut Host<'_>) {
 #[test]
 fn early_redirects_and_reports() {
     on_host(|host| {
-        let generation = host.obey(&[
-            rule(Action::Relay, Accept::Early),
-            rule(Action::Forward, Accept::Early),
-        ]);
+        let generation = host.obey(&[rule(Action::Relay, EARLY), rule(Action::Forward, EARLY)]);
         for family in Family::ALL {
             let frame = Segment::syn(client(family), server(family))
                 .sequence(7)
@@ -56,7 +54,7 @@ fn early_redirects_and_reports() {
 #[test]
 fn strict_reports_only() {
     on_host(|host| {
-        host.obey(&[rule(Action::Relay, Accept::Strict)]);
+        host.obey(&[rule(Action::Relay, STRICT)]);
         for family in Family::ALL {
             assert_eq!(host.receive(&syn(family)), Swallowed);
             assert_eq!(host.event().kind, EventKind::Syn { held: true });
@@ -69,7 +67,7 @@ fn strict_reports_only() {
 #[test]
 fn late_redirects_only() {
     on_host(|host| {
-        host.obey(&[rule(Action::Relay, Accept::Late)]);
+        host.obey(&[rule(Action::Relay, LATE)]);
         for family in Family::ALL {
             assert_eq!(host.receive(&syn(family)), Redirected);
         }
@@ -81,7 +79,7 @@ fn late_redirects_only() {
 #[test]
 fn forward_leaves_it_alone() {
     on_host(|host| {
-        host.obey(&[rule(Action::Forward, Accept::Early)]);
+        host.obey(&[rule(Action::Forward, EARLY)]);
         assert_passed(host);
     });
 }
@@ -89,7 +87,7 @@ fn forward_leaves_it_alone() {
 #[test]
 fn reject_has_the_worker_answer() {
     on_host(|host| {
-        host.obey(&[rule(Action::Reject, Accept::Strict)]);
+        host.obey(&[rule(Action::Reject, STRICT)]);
         for family in Family::ALL {
             assert_eq!(host.receive(&syn(family)), Swallowed);
             let event = host.event();
@@ -105,7 +103,7 @@ fn without_a_rule_it_passes() {
     on_host(|host| {
         host.obey(&[]);
         assert_passed(host);
-        let mut other_port = rule(Action::Relay, Accept::Early);
+        let mut other_port = rule(Action::Relay, EARLY);
         other_port.ports = vec![(81, 81)];
         host.obey(&[other_port]);
         assert_passed(host);
@@ -117,12 +115,12 @@ fn rules_replaced_repeatedly() {
     on_host(|host| {
         // More often than an event's generation can count.
         for round in 0..300 {
-            let accept = [Accept::Early, Accept::Late][round % 2];
+            let accept = [EARLY, LATE][round % 2];
             host.obey(&[rule(Action::Relay, accept)]);
         }
         assert_eq!(host.receive(&syn(Family::V4)), Redirected);
         assert!(host.events().is_empty(), "late is in force");
-        let generation = host.obey(&[rule(Action::Relay, Accept::Early)]);
+        let generation = host.obey(&[rule(Action::Relay, EARLY)]);
         assert_eq!(host.receive(&syn(Family::V4)), Redirected);
         assert_eq!(host.event().generation, generation);
     });
@@ -218,7 +216,7 @@ fn family_without_listener_passes() {
 fn dead_listeners_pass() {
     for action in [Action::Relay, Action::Reject] {
         on_host(|host| {
-            host.obey(&[rule(action, Accept::Strict)]);
+            host.obey(&[rule(action, STRICT)]);
             host.end_listeners();
             assert_passed(host);
         });
@@ -419,7 +417,7 @@ fn zero_budget_is_late() {
 fn egress_watched_when_observing() {
     let observing = |action| RuleSpec {
         observe: Some(1),
-        ..rule(action, Accept::Early)
+        ..rule(action, EARLY)
     };
     on_host(|host| {
         assert_eq!(host.redirect.watched(), 0);
@@ -428,7 +426,7 @@ fn egress_watched_when_observing() {
         host.obey(&[observing(Action::Relay)]);
         assert_eq!(host.redirect.watched(), 2);
         // What was tried under those rules goes on.
-        host.obey(&[rule(Action::Relay, Accept::Early)]);
+        host.obey(&[rule(Action::Relay, EARLY)]);
         assert_eq!(host.redirect.watched(), 2);
     });
 }

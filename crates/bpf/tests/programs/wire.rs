@@ -16,8 +16,8 @@ use posthaste_relay::frame::Frame;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::host::{
-    REDIRECT_MARK, SETTINGS, SOCKET_MARK, connecting, device, half_open, interface, listen, load,
-    rule,
+    EARLY, LATE, REDIRECT_MARK, SETTINGS, SOCKET_MARK, STRICT, connecting, device, half_open,
+    interface, listen, load, rule,
 };
 use crate::segment::{Segment, ethernet, ethernet_of};
 
@@ -186,7 +186,7 @@ fn captured(event: &Event) -> Frame {
 
 #[test]
 fn listener_under_server_address() {
-    on_wires((Action::Relay, Accept::Early), |wire| {
+    on_wires((Action::Relay, EARLY), |wire| {
         let client = connected(wire.dial(0));
         let accepted = wire.accept();
         assert_eq!(accepted.peer_addr().unwrap(), client.local_addr().unwrap());
@@ -199,7 +199,7 @@ fn listener_under_server_address() {
 
 #[test]
 fn injected_syn_reaches_listener() {
-    on_wires((Action::Relay, Accept::Strict), |wire| {
+    on_wires((Action::Relay, STRICT), |wire| {
         let client = wire.dial(0);
         let event = wire.event();
         assert_eq!(event.kind, EventKind::Syn { held: true });
@@ -216,7 +216,7 @@ fn injected_syn_reaches_listener() {
 
 #[test]
 fn injected_syn_reaches_server() {
-    on_wires((Action::Relay, Accept::Strict), |wire| {
+    on_wires((Action::Relay, STRICT), |wire| {
         let server = wire.serve();
         let client = wire.dial(0);
         let event = wire.event();
@@ -231,7 +231,7 @@ fn injected_syn_reaches_server() {
 
 #[test]
 fn injected_reset_refuses_client() {
-    on_wires((Action::Reject, Accept::Early), |wire| {
+    on_wires((Action::Reject, EARLY), |wire| {
         let client = wire.dial(0);
         let event = wire.event();
         assert_eq!(event.kind, EventKind::Reject);
@@ -250,7 +250,7 @@ fn injected_reset_refuses_client() {
 
 #[test]
 fn held_answer_released() {
-    on_wires((Action::Relay, Accept::Early), |wire| {
+    on_wires((Action::Relay, EARLY), |wire| {
         let server = wire.serve();
         let client = connected(wire.dial(0));
         let half_open = half_open(&wire.event());
@@ -278,7 +278,7 @@ fn held_answer_released() {
 
 #[test]
 fn handshakes_by_cookie_are_completed() {
-    on_wires((Action::Relay, Accept::Late), |wire| {
+    on_wires((Action::Relay, LATE), |wire| {
         wire.network
             .node(0)
             .sysctl("net.ipv4.tcp_syncookies", "2")
@@ -303,7 +303,7 @@ fn leave_time_wait(wire: &Wire<'_>, port: u16) {
 
 #[test]
 fn syn_renews_time_wait() {
-    on_wires((Action::Relay, Accept::Late), |wire| {
+    on_wires((Action::Relay, LATE), |wire| {
         leave_time_wait(wire, 44_000);
         for round in 1..=3 {
             let client = connected(wire.dial(44_000));
@@ -320,10 +320,10 @@ fn syn_renews_time_wait() {
 
 #[test]
 fn time_wait_yields_to_forwarding() {
-    on_wires((Action::Relay, Accept::Late), |wire| {
+    on_wires((Action::Relay, LATE), |wire| {
         leave_time_wait(wire, 44_000);
         wire.redirect
-            .set_rules(&[rule(Action::Forward, Accept::Late)])
+            .set_rules(&[rule(Action::Forward, LATE)])
             .unwrap();
         let server = wire.serve();
         let client = connected(wire.dial(44_000));
@@ -333,7 +333,7 @@ fn time_wait_yields_to_forwarding() {
 
 #[test]
 fn no_listeners_forwards() {
-    on_wires((Action::Relay, Accept::Early), |wire| {
+    on_wires((Action::Relay, EARLY), |wire| {
         let server = wire.serve();
         wire.listeners.clear();
         assert_carries(
@@ -347,7 +347,7 @@ fn no_listeners_forwards() {
 
 #[test]
 fn draining_worker_forwards() {
-    on_wires((Action::Relay, Accept::Early), |wire| {
+    on_wires((Action::Relay, EARLY), |wire| {
         let server = wire.serve();
         let before = connected(wire.dial(0));
         let accepted = wire.accept();
@@ -393,7 +393,7 @@ fn events_wait_for_settling() {
 
 #[test]
 fn removed_devices_are_errors() {
-    on_wires((Action::Relay, Accept::Early), |wire| {
+    on_wires((Action::Relay, EARLY), |wire| {
         let frame = ethernet(&syn("10.0.0.1", "10.0.0.2").packet());
         for direction in [Direction::In, Direction::Out] {
             let error = wire
@@ -416,7 +416,7 @@ fn tagged_and_torn_frames_pass() {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     let mac = mac(&network);
     network.node(0).run_in(|| {
-        let rule = (Action::Relay, Accept::Early);
+        let rule = (Action::Relay, EARLY);
         let mut wire = Wire::new(&network, Family::V4, LinkLayer::Ethernet, rule);
         let packet = syn("10.0.0.1", "10.0.1.2").packet();
         let sentinel = syn("10.0.0.1", "10.0.1.2").sequence(77).packet();

@@ -7,12 +7,12 @@
 //! told. The world checks that nothing reaches the server's handshake before
 //! the client is validated, and that every flow ends once, as it should.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::{OnFailure, OnMeeting, OnSynAck, Opening};
+use crate::accept_mode::AcceptMode;
 use crate::frame::Frame;
 use crate::outcome::Outcome;
-use crate::policy::AcceptMode;
 use crate::rng::{Rng, simulate};
 
 const SCHEDULES: u64 = 100_000;
@@ -81,12 +81,8 @@ struct Simulation {
 
 impl Simulation {
     fn new(mut rng: Rng) -> Self {
-        let mode = rng.pick(&[AcceptMode::Early, AcceptMode::Strict, AcceptMode::Late]);
-        let opening = match mode {
-            AcceptMode::Early => Opening::early(),
-            AcceptMode::Strict => Opening::strict(),
-            AcceptMode::Late => Opening::late(),
-        };
+        let modes: Vec<_> = AcceptMode::all().collect();
+        let mode = rng.pick(&modes);
         let servers = [
             Server::Answers,
             Server::Answers,
@@ -96,17 +92,17 @@ impl Simulation {
             Server::IsBeyond,
         ];
         Self {
-            opening: Some(opening),
+            opening: Some(mode.open()),
             mode,
-            genuine: mode == AcceptMode::Late || !rng.once_in(4),
+            genuine: !mode.connects_at_syn() || !rng.once_in(4),
             server: rng.pick(&servers),
             unwatched: rng.once_in(8),
-            half_open: mode != AcceptMode::Late,
+            half_open: mode.connects_at_syn(),
             ring: VecDeque::new(),
             socket: Socket::SynSent,
             socket_event: false,
-            listened: mode != AcceptMode::Strict,
-            accepted: mode == AcceptMode::Late,
+            listened: mode.answers_before_server(),
+            accepted: !mode.connects_at_syn(),
             sent: 0,
             kept: None,
             let_in: Vec::new(),
@@ -249,7 +245,7 @@ impl Simulation {
     }
 
     fn admit(&mut self) {
-        assert_eq!(self.mode, AcceptMode::Strict, "its SYN was not held");
+        assert!(self.mode.holds_syn(), "its SYN was not held");
         assert!(self.failure.is_none(), "admitted to a failed server");
         self.admitted += 1;
         self.listened = true;
@@ -361,7 +357,7 @@ impl Simulation {
             return;
         }
         let opening = self.opening();
-        if opening.is_validated() || opening.held() {
+        if opening.is_validated() || opening.is_held() {
             return self.learn_of_failure(Outcome::ConnectTimeout);
         }
         let opening = self.opening.take().expect("it has not ended");
@@ -380,7 +376,7 @@ impl Simulation {
         let (accepted, listened) = (self.accepted, self.listened);
         if let (Some(opening), None) = (&self.opening, self.end) {
             assert_eq!(opening.is_validated(), accepted);
-            assert_eq!(opening.held(), !listened);
+            assert_eq!(opening.is_held(), !listened);
             let remembered = self.failure.is_some() && !accepted;
             assert_eq!(opening.failed(), remembered);
         }
@@ -390,7 +386,7 @@ impl Simulation {
             "connected before the validation"
         );
         assert!(self.admitted <= 1, "admitted twice");
-        if self.mode == AcceptMode::Strict {
+        if self.mode.holds_syn() {
             assert_eq!(listened, self.admitted == 1);
         }
     }
@@ -399,17 +395,12 @@ impl Simulation {
 // promise: A7, D1, D8
 #[test]
 fn random_event_orders() {
-    let mut joined = [0; 3];
-    let mut ended = [0; 3];
+    let mut ends = HashMap::new();
     simulate(SCHEDULES, |rng| {
         let (mode, end) = Simulation::new(rng).run();
-        let count = match end {
-            End::Joined => &mut joined,
-            End::With(_) => &mut ended,
-        };
-        count[mode as usize] += 1;
+        *ends.entry((mode, end == End::Joined)).or_insert(0) += 1;
     });
-    for count in joined.into_iter().chain(ended) {
-        assert!(count > 1000, "joined {joined:?}, ended {ended:?}");
+    for end in AcceptMode::all().flat_map(|mode| [(mode, true), (mode, false)]) {
+        assert!(ends[&end] > 1000, "{ends:?}");
     }
 }

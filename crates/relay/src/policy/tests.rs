@@ -36,7 +36,7 @@ fn policy(matches: &[Match]) -> Policy {
         name: String::new(),
         matches: matches.clone(),
         action: Action::Relay,
-        accept: AcceptMode::Early,
+        accept: AcceptMode::EARLY,
         observe: false,
         source_address: SourceAddress::Client,
         proxy_protocol: false,

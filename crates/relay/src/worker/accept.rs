@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::accept_mode::AcceptMode;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::{Direction, Intercept};
 use crate::opening::{OnMeeting, Opening};
-use crate::policy::{AcceptMode, Action};
+use crate::policy::Action;
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys;
@@ -206,7 +207,7 @@ impl<I: Intercept> Worker<I> {
         }
         self.counters.late.add(1);
         self.remember(&flow);
-        if rule.rule.accept != AcceptMode::Late {
+        if rule.rule.accept.connects_at_syn() {
             self.missing_syn_event.insert(flow);
         }
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
@@ -266,7 +267,7 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
             DeferredOptions::ALL
         };
-        let key = self.insert(flow, rule, AcceptMode::Late, Opening::late(), None);
+        let key = self.insert(flow, rule, AcceptMode::LATE, Opening::validated(), None);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.deferred[Side::Downstream] = deferred;

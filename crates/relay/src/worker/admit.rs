@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use posthaste_wire::hop::Reply;
 
+use crate::accept_mode::AcceptMode;
 use crate::chain::NextHop;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Event, EventKind, HalfOpen, Intercept};
 use crate::opening::{OnFailure, OnMeeting, OnSynAck, Opening};
 use crate::outcome::Outcome;
-use crate::policy::AcceptMode;
 use crate::relay::Ready;
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
@@ -116,15 +116,15 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn begin(&mut self, event: Event, rule: Rc<LocalRule>, held: bool) {
-        let (opening, accept) = if held {
-            self.counters.strict.add(1);
-            (Opening::strict(), AcceptMode::Strict)
+        let accept = rule.rule.accept.at_syn(held);
+        let begun = if accept.holds_syn() {
+            &self.counters.strict
         } else {
-            self.counters.early.add(1);
-            (Opening::early(), AcceptMode::Early)
+            &self.counters.early
         };
+        begun.add(1);
         let hop_limit = event.frame.hop_limit().map(one_less);
-        let key = self.insert(event.flow, rule, accept, opening, Some(event.frame));
+        let key = self.insert(event.flow, rule, accept, accept.open(), Some(event.frame));
         self.opening.insert(event.flow, key);
         self.count_half_open(key, &event.flow);
         if let Some(pending) = self.pending(key) {
@@ -242,7 +242,7 @@ impl<I: Intercept> Worker<I> {
             rule: &rule.rule,
             mark: self.socket_mark,
             mss,
-            strict: asked || entry.accept == AcceptMode::Strict,
+            strict: asked || entry.accept.holds_syn(),
             asked: asked || entry.fixed,
             path,
             translated,
@@ -310,7 +310,7 @@ impl<I: Intercept> Worker<I> {
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
         let entry = self.entries.get(key);
         if !entry
-            .is_some_and(|entry| entry.accept == AcceptMode::Early || entry.is_requested_in_syn())
+            .is_some_and(|entry| entry.accept.overlaps_handshakes() || entry.is_requested_in_syn())
         {
             return Err(error);
         }
@@ -431,7 +431,7 @@ impl<I: Intercept> Worker<I> {
             }
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
-        let strict = entry.accept == AcceptMode::Strict || entry.is_asked();
+        let strict = entry.accept.holds_syn() || entry.is_asked();
         let flow = entry.flow;
         let Some(pending) = entry.pending() else {
             return;
@@ -502,7 +502,7 @@ impl<I: Intercept> Worker<I> {
         if outcome == Outcome::Internal {
             self.starve();
         }
-        if accept == AcceptMode::Early && blame == Blame::Them {
+        if accept.becomes_strict() && blame == Blame::Them {
             self.intercept
                 .record_failure(&flow, self.rules.strict_after_failure());
         }

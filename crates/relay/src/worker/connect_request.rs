@@ -14,14 +14,14 @@ use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cook
 use posthaste_wire::header::{Endpoint, Label, LoopGuard, NodeId, RESOLVE};
 use posthaste_wire::replay::ReplayWindow;
 
+use crate::accept_mode::AcceptMode;
 use crate::chain::{Chains, Encapsulation, NextHop, NoNextHop};
 use crate::clock::Clock;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
-use crate::opening::Opening;
 use crate::outcome::Outcome;
-use crate::policy::{AcceptMode, Action};
+use crate::policy::Action;
 use crate::side::Side;
 use crate::sys;
 
@@ -382,16 +382,16 @@ impl<I: Intercept> Worker<I> {
         let Some(pending_request) = self.dismiss(key) else {
             return;
         };
-        let (opening, accept) = if validated {
-            (Opening::late(), AcceptMode::Late)
+        let accept = if validated {
+            AcceptMode::LATE
         } else {
-            (Opening::strict(), AcceptMode::Strict)
+            AcceptMode::STRICT
         };
         if asked.peer.is_none() && !rule.inherited {
             // The connection works without, so let it.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
-        let entry = self.insert(flow, rule, accept, opening, None);
+        let entry = self.insert(flow, rule, accept, accept.open(), None);
         if self
             .rewatch(entry, Side::Downstream, &pending_request.socket)
             .is_err()

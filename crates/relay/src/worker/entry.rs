@@ -9,6 +9,7 @@ use std::time::Duration;
 use posthaste_wire::header::LoopGuard;
 use posthaste_wire::hop::ValidationReader;
 
+use crate::accept_mode::AcceptMode;
 use crate::chain::NextHop;
 use crate::compact_instant::{CompactInstant, Micros};
 use crate::flow::Flow;
@@ -16,7 +17,7 @@ use crate::frame::Frame;
 use crate::intercept::{HalfOpen, Path};
 use crate::opening::Opening;
 use crate::pipes::Pipe;
-use crate::policy::{AcceptMode, Rule};
+use crate::policy::Rule;
 use crate::relay::{Bounds, Relay};
 use crate::side::{Side, Sides};
 use crate::sys;
@@ -206,7 +207,7 @@ impl Pending {
 
     /// When the opening has failed.
     pub(super) fn limit(&self) -> Duration {
-        if self.opening.is_validated() || self.opening.held() {
+        if self.opening.is_validated() || self.opening.is_held() {
             self.connect_by
         } else {
             self.validate_by
@@ -287,7 +288,7 @@ impl Entry {
     /// Whether the client's SYN is held.
     pub(super) fn holds_syn(&self) -> bool {
         matches!(&self.state, State::Opening(pending)
-            if pending.opening.held() && pending.syn.is_some())
+            if pending.opening.is_held() && pending.syn.is_some())
     }
 
     /// When the entry wants to be looked at.

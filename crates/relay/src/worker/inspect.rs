@@ -11,7 +11,7 @@ use crate::control::{ChainState, Command, Ended, Known, PeerState, Phase, RelayD
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
-use crate::policy::{AcceptMode, HalfOpenLimits, Policy, SideOptions};
+use crate::policy::{HalfOpenLimits, Policy, SideOptions};
 use crate::relay::Bounds;
 use crate::side::Side;
 use crate::sys;
@@ -84,7 +84,7 @@ impl Rules {
     /// Whether a rule opens flows in late mode.
     pub(super) fn any_late(&self) -> bool {
         let mut rules = self.policy.rules.iter();
-        rules.any(|rule| rule.accept == AcceptMode::Late)
+        rules.any(|rule| !rule.accept.connects_at_syn())
     }
 
     pub(super) fn half_open(&self) -> &HalfOpenLimits {

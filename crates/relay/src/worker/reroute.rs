@@ -139,7 +139,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(said) = &mut entry.preface {
             said.forget_hop();
         }
-        let mut pending = Pending::new(Opening::late(), now, &entry.rule.rule);
+        let mut pending = Pending::new(Opening::validated(), now, &entry.rule.rule);
         pending.route(fallback.next_hops, fallback.guard);
         pending.hop_limit = fallback.hop_limit;
         pending.repeat = fallback.repeat;

@@ -12,7 +12,6 @@ use std::io;
 use std::time::Duration;
 
 use crate::intercept::{Direction, Intercept};
-use crate::policy::AcceptMode;
 use crate::side::Side;
 use crate::sys;
 
@@ -43,9 +42,9 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let (over_hop, held) = (pending.hopping.is_some(), pending.opening.held());
+        let (over_hop, held) = (pending.hopping.is_some(), pending.opening.is_held());
         // Who answers only when the server has, waits for it a little longer.
-        let strict = entry.accept == AcceptMode::Strict;
+        let strict = entry.accept.holds_syn();
         match &entry.sockets[Side::Upstream] {
             // The node at the end of the hop restrains its own.
             _ if over_hop => {}
@@ -82,7 +81,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn is_closed_by(&mut self, key: u64, error: &io::Error) -> bool {
         let timed_out = error.raw_os_error() == Some(libc::ETIMEDOUT);
         let pending = self.pending(key).filter(|_| timed_out);
-        pending.is_some_and(|pending| pending.restrained && !pending.opening.held())
+        pending.is_some_and(|pending| pending.restrained && !pending.opening.is_held())
     }
 
     /// Lets go of the upstream connection. The server is asked again when the client is

@@ -15,6 +15,7 @@ use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard};
 use posthaste_wire::hop::ACCEPTED;
 use posthaste_wire::syn_option;
 
+use crate::accept_mode::AcceptMode;
 use crate::chain::{Encapsulation, Peer};
 use crate::control::{Denial, Denied};
 use crate::counters::Counters;
@@ -23,7 +24,6 @@ use crate::frame::Frame;
 use crate::intercept::{Event, Intercept};
 use crate::opening::{OnAsked, Opening};
 use crate::outcome::Outcome;
-use crate::policy::AcceptMode;
 use crate::side::Side;
 use crate::syn_options::SynOptions;
 
@@ -68,13 +68,7 @@ impl<I: Intercept> Worker<I> {
             return self.leave(event);
         }
         let (rule, onward) = granted;
-        let key = self.insert(
-            flow,
-            rule,
-            AcceptMode::Strict,
-            Opening::requested_in_syn(),
-            None,
-        );
+        let key = self.insert(flow, rule, AcceptMode::STRICT, Opening::unvalidated(), None);
         self.opening.insert(event.flow, key);
         self.count_half_open(key, &event.flow);
         self.open_requested_in_syn(key, event, &asked, onward);
@@ -241,7 +235,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         if validated {
-            entry.accept = AcceptMode::Late;
+            entry.accept = AcceptMode::LATE;
             return self.on_validation(key);
         }
         let Some(pending) = entry.pending() else {

@@ -4,7 +4,6 @@
 use crate::control::{Course, Ended};
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
-use crate::policy::AcceptMode;
 use crate::side::Side;
 use crate::sys;
 
@@ -70,5 +69,5 @@ fn has_asked_late(entry: &Entry) -> bool {
 /// How long the handshake with the client took, where that is known.
 fn client_of(entry: &Entry) -> Option<u32> {
     let client = entry.timers.accept.get();
-    client.filter(|_| entry.accept != AcceptMode::Late)
+    client.filter(|_| entry.accept.connects_at_syn())
 }

@@ -41,7 +41,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let over = now >= pending.limit();
-        let mut given_up = over && (pending.opening.is_validated() || pending.opening.held());
+        let mut given_up = over && (pending.opening.is_validated() || pending.opening.is_held());
         if now >= pending.look_at {
             pending.look_at = now + LOOK;
             given_up |= unsent && pending.opening.on_unsent();
@@ -77,7 +77,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        let opening = std::mem::replace(&mut pending.opening, Opening::late());
+        let opening = std::mem::replace(&mut pending.opening, Opening::validated());
         let (outcome, syn_ack) = opening.on_expiry();
         // The server would keep its half of the handshake for a minute.
         self.inject(syn_ack.and_then(|frame| frame.reset()), Direction::Out);

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When a client is answered, relative to its server.
+//!
+//! A mode is a row of [`MODES`]. Nothing else matches on modes: the rest of the program asks what a
+//! mode does, and so a new mode is a new row.
+
+use std::fmt;
+
+use crate::opening::Opening;
+
+/// What a mode does.
+struct Row {
+    name: &'static str,
+    connects_at_syn: bool,
+    holds_syn: bool,
+    becomes_strict: bool,
+}
+
+const MODES: &[Row] = &[
+    Row {
+        name: "early",
+        connects_at_syn: true,
+        holds_syn: false,
+        becomes_strict: true,
+    },
+    Row {
+        name: "strict",
+        connects_at_syn: true,
+        holds_syn: true,
+        becomes_strict: false,
+    },
+    Row {
+        name: "late",
+        connects_at_syn: false,
+        holds_syn: false,
+        becomes_strict: false,
+    },
+    #[cfg(test)]
+    Row {
+        name: "stubborn",
+        connects_at_syn: true,
+        holds_syn: false,
+        becomes_strict: false,
+    },
+];
+
+/// When a client is answered, relative to its server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AcceptMode(u8);
+
+impl AcceptMode {
+    /// The client is answered at once, and the server's SYN leaves at the client's (Early SYN
+    /// Forwarding).
+    pub const EARLY: Self = Self(0);
+    /// The client is answered when the server has answered, and as the server has.
+    pub const STRICT: Self = Self(1);
+    /// The server's SYN leaves after the client's handshake.
+    pub const LATE: Self = Self(2);
+
+    /// Every mode.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..).take(MODES.len()).map(Self)
+    }
+
+    /// The mode that a configuration calls so.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|mode| mode.name() == name)
+    }
+
+    /// What a configuration calls it.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Whether the server's SYN leaves at the client's, and not after the client's handshake.
+    pub fn connects_at_syn(self) -> bool {
+        self.row().connects_at_syn
+    }
+
+    /// Whether the client's SYN waits until the server has answered.
+    pub fn holds_syn(self) -> bool {
+        self.row().holds_syn
+    }
+
+    /// Whether the client is answered before the server has answered.
+    pub fn answers_before_server(self) -> bool {
+        !self.holds_syn()
+    }
+
+    /// Whether both handshakes run at once.
+    pub fn overlaps_handshakes(self) -> bool {
+        self.connects_at_syn() && self.answers_before_server()
+    }
+
+    /// Whether the next flows to a server that did not answer are opened as in [`Self::STRICT`].
+    pub fn becomes_strict(self) -> bool {
+        self.row().becomes_strict
+    }
+
+    /// How a flow opens whose SYN was held or let through, which the redirect program decides: it may
+    /// hold a SYN in any mode.
+    pub(crate) fn at_syn(self, held: bool) -> Self {
+        if held && !self.holds_syn() {
+            Self::STRICT
+        } else if !held && !self.overlaps_handshakes() {
+            // The rules have changed since.
+            Self::EARLY
+        } else {
+            self
+        }
+    }
+
+    /// A flow of this mode at its beginning.
+    pub(crate) fn open(self) -> Opening {
+        if self.holds_syn() {
+            Opening::held()
+        } else if self.connects_at_syn() {
+            Opening::unvalidated()
+        } else {
+            Opening::validated()
+        }
+    }
+
+    fn row(self) -> &'static Row {
+        &MODES[usize::from(self.0)]
+    }
+}
+
+impl fmt::Debug for AcceptMode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Early, whatever became of earlier flows.
+    fn stubborn() -> AcceptMode {
+        AcceptMode::named("stubborn").expect("tests have this mode")
+    }
+
+    #[test]
+    fn names_and_constants() {
+        for (mode, name) in [
+            (AcceptMode::EARLY, "early"),
+            (AcceptMode::STRICT, "strict"),
+            (AcceptMode::LATE, "late"),
+        ] {
+            assert_eq!(mode.name(), name);
+            assert_eq!(AcceptMode::named(name), Some(mode));
+        }
+        assert_eq!(AcceptMode::named("Early"), None);
+    }
+
+    #[test]
+    fn each_mode_differs() {
+        let does = |mode: AcceptMode| {
+            (
+                mode.connects_at_syn(),
+                mode.holds_syn(),
+                mode.becomes_strict(),
+            )
+        };
+        let modes: std::collections::HashSet<_> = AcceptMode::all().map(does).collect();
+        assert_eq!(modes.len(), AcceptMode::all().count());
+    }
+
+    #[test]
+    fn redirect_program_decides() {
+        let (early, strict, late) = (AcceptMode::EARLY, AcceptMode::STRICT, AcceptMode::LATE);
+        for (mode, held, let_through) in [
+            (early, strict, early),
+            (strict, strict, early),
+            (late, strict, early),
+            (stubborn(), strict, stubborn()),
+        ] {
+            assert_eq!((mode.at_syn(true), mode.at_syn(false)), (held, let_through));
+        }
+    }
+
+    #[test]
+    fn new_mode_is_a_row() {
+        let mode = stubborn();
+        assert!(mode.overlaps_handshakes() && !mode.becomes_strict());
+        assert!(!mode.open().is_validated() && !mode.open().is_held());
+    }
+}
