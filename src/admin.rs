@@ -243,7 +243,7 @@ where
 /// once.
 async fn drain_on(mut signals: Signal, control: Arc<Control>) {
     while signals.recv().await.is_some() {
-        let impatient = control.was_asked_to_end();
+        let impatient = control.is_ending();
         let control = Arc::clone(&control);
         let work = move || control.drain(impatient.then_some(Duration::ZERO));
         let _ = tokio::task::spawn_blocking(work).await;

@@ -18,7 +18,7 @@ use crate::{client, controller, doctor, guard, host, keys, node, plan, run, tryo
 
 const EXAMPLES: &str = "\
 Examples:
-  posthaste doctor                     what this host lacks, and how to mend it
+  posthaste doctor                     what this host lacks, and how to fix it
   posthaste try 60                     relay for a minute, and say what it did
   posthaste node                       relay every TCP connection this host forwards
   posthaste check /etc/posthaste/node.toml

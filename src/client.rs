@@ -126,15 +126,15 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
 pub(crate) fn relays(verb: &RelaysVerb) -> anyhow::Result<()> {
     match verb {
         RelaysVerb::List { admin, limit } => {
-            let relays: Relays = ask(&admin.socket, "GET", &format!("/relays?limit={limit}"))?;
+            let relays: Relays = query(&admin.socket, "GET", &format!("/relays?limit={limit}"))?;
             present(admin, &relays, list)
         }
         RelaysVerb::Show { id, admin } => {
-            let detail: Detail = ask(&admin.socket, "GET", &target(id)?)?;
+            let detail: Detail = query(&admin.socket, "GET", &target(id)?)?;
             present(admin, &detail, show::detail)
         }
         RelaysVerb::Kill { id, admin } => {
-            let killed: Killed = ask(&admin.socket, "DELETE", &target(id)?)?;
+            let killed: Killed = query(&admin.socket, "DELETE", &target(id)?)?;
             present(admin, &killed, |_| format!("killed {id}\n"))
         }
     }
@@ -146,7 +146,7 @@ pub(crate) fn forget_key(name: &str, admin: &AdminArgs) -> anyhow::Result<()> {
     if name.is_empty() || !name.chars().all(|c| c.is_ascii() && is_name(c)) {
         bail!("\"{name}\" is not a node's name: expected one from posthaste chains");
     }
-    let forgotten: Killed = ask(&admin.socket, "DELETE", &format!("/keys/{name}"))?;
+    let forgotten: Killed = query(&admin.socket, "DELETE", &format!("/keys/{name}"))?;
     present(admin, &forgotten, |_| {
         format!("the key that is told of {name} now counts\n")
     })
@@ -188,11 +188,11 @@ fn left_out(relays: &Relays) -> String {
 
 /// The `drain` verb.
 pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
-    let query = args
+    let parameters = args
         .timeout
         .map(|timeout| format!("?timeout_ms={}", timeout.as_millis()));
-    let target = format!("/drain{}", query.unwrap_or_default());
-    let draining: Draining = ask(&args.admin.socket, "POST", &target)?;
+    let target = format!("/drain{}", parameters.unwrap_or_default());
+    let draining: Draining = query(&args.admin.socket, "POST", &target)?;
     present(&args.admin, &draining, |draining| {
         format!("draining; open relays: {}\n", draining.relays)
     })
@@ -201,17 +201,17 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
 /// Has the node at an admin socket end by a deadline.
 pub(crate) fn end_within(socket: &Path, deadline: Duration) -> anyhow::Result<()> {
     let target = format!("/drain?timeout_ms={}", deadline.as_millis());
-    ask::<Draining>(socket, "POST", &target).map(drop)
+    query::<Draining>(socket, "POST", &target).map(drop)
 }
 
 /// What the node at an admin socket has learned of destinations.
 pub(crate) fn observed_by(socket: &Path, limit: usize) -> anyhow::Result<Observed> {
-    ask(socket, "GET", &format!("/observed?limit={limit}"))
+    query(socket, "GET", &format!("/observed?limit={limit}"))
 }
 
 /// What the node at an admin socket says of itself.
 pub(crate) fn status_of(socket: &Path) -> anyhow::Result<Status> {
-    ask(socket, "GET", "/status")
+    query(socket, "GET", "/status")
 }
 
 /// The `reload` verb.
@@ -221,7 +221,7 @@ pub(crate) fn reload(args: &AdminArgs) -> anyhow::Result<()> {
 
 /// The same; returns the keys that wait for another process.
 pub(crate) fn reload_at(args: &AdminArgs) -> anyhow::Result<Vec<String>> {
-    let report: ReloadReport = ask(&args.socket, "POST", "/reload")?;
+    let report: ReloadReport = query(&args.socket, "POST", "/reload")?;
     present(args, &report, show::reload)?;
     Ok(report.needs_restart)
 }
@@ -279,10 +279,10 @@ struct Busy {
 
 impl Look {
     fn take(socket: &Path) -> anyhow::Result<Self> {
-        let relays: Relays = ask(socket, "GET", &format!("/relays?limit={TOP_RELAYS_MAX}"))?;
+        let relays: Relays = query(socket, "GET", &format!("/relays?limit={TOP_RELAYS_MAX}"))?;
         Ok(Self {
             at: Instant::now(),
-            status: ask(socket, "GET", "/status")?,
+            status: query(socket, "GET", "/status")?,
             relays,
         })
     }
@@ -369,7 +369,7 @@ impl Busiest {
 }
 
 /// Sends a request and reads the answer; a refusal is an error.
-fn ask<T: DeserializeOwned>(socket: &Path, method: &str, target: &str) -> anyhow::Result<T> {
+fn query<T: DeserializeOwned>(socket: &Path, method: &str, target: &str) -> anyhow::Result<T> {
     let answer = http::request(socket, method, target)?;
     if answer.code >= 300 {
         let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);

@@ -59,11 +59,11 @@ struct Shared {
     clock: Clock,
     /// What relays that ended have taught.
     destinations: Mutex<Destinations>,
-    /// Where they teach it.
+    /// What the observations go to.
     samples: Mutex<Option<Samples>>,
     /// Links that the thread has not heard of yet, by peer.
     links: Mutex<BTreeMap<u64, Link>>,
-    asks: Mutex<Vec<Ask>>,
+    requests_: Mutex<Vec<Ask>>,
     status: Mutex<Option<api::Follow>>,
     wake: Mutex<Option<UnixStream>>,
     stopped: AtomicBool,
@@ -81,7 +81,7 @@ impl ControlClient {
             destinations: Mutex::new(Destinations::new(u64::from_ne_bytes(sys::random()))),
             samples: Mutex::new(samples),
             links: Mutex::default(),
-            asks: Mutex::default(),
+            requests_: Mutex::default(),
             status: Mutex::default(),
             wake: Mutex::default(),
             stopped: AtomicBool::default(),
@@ -164,7 +164,7 @@ impl ControlClient {
     pub(crate) fn forget_key(&self, name: &str) -> Option<bool> {
         lock(&self.0.wake).as_ref()?;
         let (answer, answered) = channel();
-        lock(&self.0.asks).push(Ask::Forget(name.to_owned(), answer));
+        lock(&self.0.requests_).push(Ask::Forget(name.to_owned(), answer));
         self.wake();
         answered.recv_timeout(ANSWER_TIME_MAX).ok()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What finished relays teach of the destinations that they went to: how large transfers from there
+//! What finished relays show of the destinations that they went to: how large transfers from there
 //! are, and how long the handshakes with servers took. Pure: told of relays and of the time.
 //!
 //! Destinations are kept by prefix, as many as [`KNOWN_MAX`]. Who is used the most stays: a new one

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `doctor` verb: what on this host keeps a node from working, or from
-//! working well, and the command that mends it.
+//! working well, and the command that fixes it.
 //!
 //! One reader fills a [`Host`]; the checks are pure functions over it, so that
 //! each is tested with a host that has the problem. Nothing is changed.

@@ -225,13 +225,13 @@ impl Journal for Log {
         let Some(left_out) = self.denials.take(Instant::now()) else {
             return;
         };
-        let asked = denied.flow.map(|flow| flow.server().to_string());
-        let asked = asked.as_deref().unwrap_or("-");
+        let requested = denied.flow.map(|flow| flow.server().to_string());
+        let requested = requested.as_deref().unwrap_or("-");
         let encapsulation = denied.encapsulation.map_or("-", Encapsulation::name);
         let reason = denied.denial.label();
         let mut fields: Vec<(&str, &dyn Display)> = vec![
             ("from", &denied.from),
-            ("destination", &asked),
+            ("destination", &requested),
             ("header_in", &encapsulation),
             ("reason", &reason),
         ];

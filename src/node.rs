@@ -135,7 +135,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     node.measure.configure(&node.config(), &node.log)?;
     let node = Arc::new(node);
     let following = node.following.start(&node)?;
-    entry.tell();
+    entry.notify_peer();
     let ended = admin::serve(&node, listeners);
     node.measure.stop();
     node.following.stop();

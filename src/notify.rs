@@ -13,13 +13,13 @@ const TEARDOWN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The node relays. `what` is shown by `systemctl status`.
 pub(crate) fn ready(what: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(what)]);
+    send(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
 /// The node relays, and this is its process from now on.
 pub(crate) fn took_over() {
     let own = NotifyState::MainPid(std::process::id());
-    tell(&[own, NotifyState::Ready, NotifyState::Status("relaying")]);
+    send(&[own, NotifyState::Ready, NotifyState::Status("relaying")]);
 }
 
 /// Whether a service manager wants word.
@@ -36,8 +36,8 @@ pub(crate) fn watchdog_limit() -> Option<Duration> {
 pub(crate) fn reloading() {
     // systemd 253 wants the time, to tell this reload from earlier ones.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(_) => tell(&[NotifyState::Reloading]),
+        Ok(now) => send(&[NotifyState::Reloading, now]),
+        Err(_) => send(&[NotifyState::Reloading]),
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn reloading() {
 /// take itself off the host.
 pub(crate) fn stopping(most: Duration) {
     let most_us = u32::try_from((most + TEARDOWN_TIME_MAX).as_micros()).unwrap_or(u32::MAX);
-    tell(&[
+    send(&[
         NotifyState::Stopping,
         NotifyState::ExtendTimeoutUsec(most_us),
     ]);
@@ -59,9 +59,9 @@ pub(crate) fn watchdog_interval() -> Option<Duration> {
 
 /// Every worker turns.
 pub(crate) fn alive() {
-    tell(&[NotifyState::Watchdog]);
+    send(&[NotifyState::Watchdog]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn send(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);
 }

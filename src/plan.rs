@@ -78,7 +78,7 @@ pub(crate) struct PlanArgs {
     json: bool,
     /// Draw the chains of the pair to a file
     #[arg(long, value_name = "FILE.svg", requires = "from")]
-    picture: Option<PathBuf>,
+    chart: Option<PathBuf>,
 }
 
 /// Accept modes, as configurations name them.
@@ -146,7 +146,7 @@ fn answer(args: &PlanArgs, network: &Network, warnings: &[String]) -> anyhow::Re
             args.file.display()
         )
     })?;
-    if let Some(file) = &args.picture {
+    if let Some(file) = &args.chart {
         let written = std::fs::write(file, chart::draw(&pair));
         written.with_context(|| format!("write {}", file.display()))?;
     }

@@ -113,7 +113,7 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
             privileges::keep_only(&[Capability::CAP_KILL])?;
             child.wait(&signals)?
         }
-        Err(failure) => failure.tell(&args.command),
+        Err(failure) => failure.report(&args.command),
     };
     worker.finish(&signals);
     cgroup.remove();

@@ -112,7 +112,7 @@ impl Seen {
                 end_us: 0,
             },
             None => Saved {
-                first_byte_us: self.saved_until(self.asked()),
+                first_byte_us: self.saved_until(self.requested()),
                 end_us: self.saved_to_end().unwrap_or(0),
             },
         }
@@ -125,7 +125,7 @@ impl Seen {
 
     /// When the server was asked for its first bytes, at the latest: a request that it did not wait
     /// for was none, but its handshake.
-    fn asked(&self) -> i64 {
+    fn requested(&self) -> i64 {
         let latest = self.first_byte - self.server.least;
         self.request.map_or(latest, |request| request.min(latest))
     }
@@ -154,7 +154,7 @@ impl Seen {
         } else {
             last_up + self.server.most + self.client.most
         };
-        let first_byte = self.first_byte + self.client.least + self.saved_until(self.asked());
+        let first_byte = self.first_byte + self.client.least + self.saved_until(self.requested());
         let down = first_byte + self.rounds(self.bytes_down) * self.path();
         let up = self.request.map_or(0, |request| {
             // An answer need not have waited for the last of them.

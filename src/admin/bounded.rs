@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// Asks, and waits for the answer.
-    fn ask(stream: &mut TcpStream) -> String {
+    fn query(stream: &mut TcpStream) -> String {
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             .unwrap();
@@ -197,27 +197,27 @@ mod tests {
         let mut open: VecDeque<TcpStream> = VecDeque::new();
         for _ in 0..4 * MOST {
             let mut next = connect(address);
-            assert!(ask(&mut next).starts_with("HTTP/1.1 200"));
+            assert!(query(&mut next).starts_with("HTTP/1.1 200"));
             open.push_back(next);
             if open.len() > MOST {
                 ended(open.pop_front().unwrap());
             }
         }
         // Those that have room go on.
-        open.iter_mut().for_each(|stream| drop(ask(stream)));
+        open.iter_mut().for_each(|stream| drop(query(stream)));
     }
 
     #[test]
     fn ended_connections_free_room() {
         let address = serve(PATIENCE);
         let mut first = connect(address);
-        ask(&mut first);
+        query(&mut first);
         for _ in 0..4 * MOST {
             let mut next = connect(address);
             next.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
             next.read_to_end(&mut Vec::new()).unwrap();
         }
-        ask(&mut first);
+        query(&mut first);
     }
 
     // promise: W6
@@ -231,6 +231,6 @@ mod tests {
             .unwrap();
         ended(silent);
         ended(waiting);
-        ask(&mut connect(address));
+        query(&mut connect(address));
     }
 }

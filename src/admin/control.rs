@@ -31,7 +31,7 @@ pub(super) struct Control {
     started: Duration,
     /// The same by a clock that nobody sets.
     begun: Instant,
-    asked: Mutex<Asked>,
+    requests: Mutex<Requests>,
     /// Held while the configuration is read: two at once would mix.
     reloading: Mutex<()>,
     /// Wakes whoever waits for a drain to begin.
@@ -44,10 +44,10 @@ pub(super) struct Control {
 
 /// What was asked so far.
 #[derive(Debug)]
-struct Asked {
+struct Requests {
     state: State,
     /// Somebody has told the node to end.
-    asked_to_end: bool,
+    end_requested: bool,
     /// Until when open relays may go on.
     deadline: Option<Instant>,
     reloads: Reloads,
@@ -56,7 +56,7 @@ struct Asked {
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control")
-            .field("asked", &self.asked)
+            .field("requests", &self.requests)
             .finish_non_exhaustive()
     }
 }
@@ -68,9 +68,9 @@ impl Control {
             node,
             started,
             begun: Instant::now(),
-            asked: Mutex::new(Asked {
+            requests: Mutex::new(Requests {
                 state: State::Ready,
-                asked_to_end: false,
+                end_requested: false,
                 deadline: None,
                 reloads: Reloads {
                     last_success_unix_seconds: started.as_secs_f64(),
@@ -107,8 +107,8 @@ impl Control {
             .take();
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn workers(&self) -> &[Handle] {
@@ -116,20 +116,20 @@ impl Control {
     }
 
     pub(super) fn state(&self) -> State {
-        self.asked().state
+        self.requests().state
     }
 
-    pub(super) fn was_asked_to_end(&self) -> bool {
-        self.asked().asked_to_end
+    pub(super) fn is_ending(&self) -> bool {
+        self.requests().end_requested
     }
 
     /// Begins to end, or shortens the time for it.
     pub(super) fn end(&self, state: State, deadline: Duration) {
-        let mut asked = self.asked();
+        let mut requests = self.requests();
         let until = Instant::now() + deadline;
-        asked.deadline = Some(asked.deadline.map_or(until, |set| set.min(until)));
-        if asked.state != State::Replaced {
-            asked.state = state;
+        requests.deadline = Some(requests.deadline.map_or(until, |set| set.min(until)));
+        if requests.state != State::Replaced {
+            requests.state = state;
         }
     }
 
@@ -146,7 +146,7 @@ impl Control {
         }
         notify::reloading();
         let outcome = self.node.reload();
-        self.asked()
+        self.requests()
             .reloads
             .record(&outcome, unix_now().as_secs_f64());
         let log = self.node.log();
@@ -174,7 +174,7 @@ impl Control {
     pub(super) fn drain(&self, deadline: Option<Duration>) {
         let deadline = deadline.unwrap_or_else(|| self.node.drain_timeout());
         self.end(State::Draining, deadline);
-        self.asked().asked_to_end = true;
+        self.requests().end_requested = true;
         let within = deadline.as_secs_f64();
         self.node
             .log()
@@ -234,7 +234,7 @@ impl Control {
 
     /// For how long relays may go on, if the node ends.
     fn time_left(&self) -> Option<Duration> {
-        let deadline = self.asked().deadline?;
+        let deadline = self.requests().deadline?;
         Some(deadline.saturating_duration_since(Instant::now()))
     }
 
@@ -253,8 +253,8 @@ impl Control {
     /// Every number there is, at one moment.
     pub(super) fn snapshot(&self) -> Snapshot {
         let (state, reloads) = {
-            let asked = self.asked();
-            (asked.state, asked.reloads.clone())
+            let requests = self.requests();
+            (requests.state, requests.reloads.clone())
         };
         Snapshot {
             state,

@@ -14,43 +14,43 @@ use crate::chains::Workers;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Asks every worker. An error says whether it is too slow or has ended.
-fn ask_all<T>(
+fn query_all<T>(
     workers: &[Handle],
     question: impl Fn(Sender<T>) -> Command,
 ) -> Vec<Result<T, RecvTimeoutError>> {
-    let asked = pose(workers, question);
+    let requested = pose(workers, question);
     let deadline = Instant::now() + ANSWER_TIME_MAX;
     let wait = |answers: Receiver<T>| {
         answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
     };
-    asked.into_iter().map(wait).collect()
+    requested.into_iter().map(wait).collect()
 }
 
 /// Sends every worker the question.
 fn pose<T>(workers: &[Handle], question: impl Fn(Sender<T>) -> Command) -> Vec<Receiver<T>> {
-    let ask = |worker: &Handle| {
+    let query = |worker: &Handle| {
         let (answer, answers) = channel();
         worker.send(question(answer));
         answers
     };
-    workers.iter().map(ask).collect()
+    workers.iter().map(query).collect()
 }
 
-fn ask_owner<T>(
+fn query_owner<T>(
     workers: &[Handle],
     id: RelayId,
     question: impl Fn(Sender<T>) -> Command,
 ) -> Option<T> {
     let owner = workers.get(id.worker())?;
-    ask_all(std::slice::from_ref(owner), question).pop()?.ok()
+    query_all(std::slice::from_ref(owner), question).pop()?.ok()
 }
 
 /// Up to `limit` relays of the whole node.
 pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
     // One more than is shown: whether there is one, counters of another moment cannot tell.
-    let asked = limit.saturating_add(1);
-    let answers = ask_all(workers, |answer| Command::List {
-        limit: asked,
+    let requested = limit.saturating_add(1);
+    let answers = query_all(workers, |answer| Command::List {
+        limit: requested,
         answer,
     });
     let silent_workers = answers.iter().filter(|answer| answer.is_err()).count();
@@ -71,18 +71,18 @@ pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
 
 /// One relay; `None` when there is no such relay.
 pub(super) fn show(workers: &[Handle], id: RelayId) -> Option<Detail> {
-    let answer = ask_owner(workers, id, |answer| Command::Show { id, answer })?;
+    let answer = query_owner(workers, id, |answer| Command::Show { id, answer })?;
     answer.map(Into::into)
 }
 
 /// Resets both sides of a relay; whether it existed.
 pub(super) fn kill(workers: &[Handle], id: RelayId) -> bool {
-    ask_owner(workers, id, |answer| Command::Kill { id, answer }) == Some(true)
+    query_owner(workers, id, |answer| Command::Kill { id, answer }) == Some(true)
 }
 
 /// What the workers know of other nodes.
 pub(super) fn known(workers: &[Handle]) -> Workers {
-    let answers = ask_all(workers, |answer| Command::Peers { answer });
+    let answers = query_all(workers, |answer| Command::Peers { answer });
     Workers {
         incomplete: answers.iter().any(Result::is_err),
         known: answers.into_iter().flatten().collect(),
@@ -91,7 +91,7 @@ pub(super) fn known(workers: &[Handle]) -> Workers {
 
 /// Whether every worker turns.
 pub(super) fn alive(workers: &[Handle]) -> bool {
-    let answers = ask_all(workers, |answer| Command::List { limit: 0, answer });
+    let answers = query_all(workers, |answer| Command::List { limit: 0, answer });
     answers.iter().all(Result::is_ok)
 }
 

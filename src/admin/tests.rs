@@ -151,7 +151,7 @@ impl Served {
     }
 
     /// Code and body of the admin API's answer.
-    fn ask(&self, request: &str) -> (u16, serde_json::Value) {
+    fn query(&self, request: &str) -> (u16, serde_json::Value) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         let (code, body) = exchange(&mut stream, request);
         (code, serde_json::from_str(&body).unwrap_or_default())
@@ -189,7 +189,7 @@ fn exchange(stream: &mut (impl Read + Write), request: &str) -> (u16, String) {
 #[test]
 fn status_fields() {
     let served = Served::start("status");
-    let (code, status) = served.ask("GET /status");
+    let (code, status) = served.query("GET /status");
     assert_eq!(
         (code, &status["state"], &status["redirect"]["events_lost"]),
         (200, &"ready".into(), &4.into())
@@ -201,7 +201,7 @@ fn status_fields() {
 #[test]
 fn unknown_relays_refused() {
     let served = Served::start("relays");
-    let (code, list) = served.ask("GET /relays?limit=5");
+    let (code, list) = served.query("GET /relays?limit=5");
     assert_eq!(
         (
             code,
@@ -216,7 +216,7 @@ fn unknown_relays_refused() {
         "GET /relays/xyz",
         "DELETE /relays/ffffffffffffffff",
     ] {
-        let (code, refusal) = served.ask(request);
+        let (code, refusal) = served.query(request);
         assert_eq!(code, 404, "{request}");
         assert!(
             refusal["error"]
@@ -226,15 +226,15 @@ fn unknown_relays_refused() {
             "{refusal}"
         );
     }
-    assert_eq!(served.ask("GET /relays?limit=x").0, 400);
-    assert_eq!(served.ask("GET /nonsense").0, 404);
-    assert_eq!(served.ask("GET /reload").0, 405);
+    assert_eq!(served.query("GET /relays?limit=x").0, 400);
+    assert_eq!(served.query("GET /nonsense").0, 404);
+    assert_eq!(served.query("GET /reload").0, 405);
 }
 
 #[test]
 fn chains_are_listed_and_explained() {
     let served = Served::start("chains");
-    let (code, list) = served.ask("GET /chains");
+    let (code, list) = served.query("GET /chains");
     assert_eq!((code, &list["id"]), (200, &7.into()));
     assert_eq!(list["peers"][0]["name"], "paris");
     assert_eq!(
@@ -243,27 +243,27 @@ fn chains_are_listed_and_explained() {
     );
     assert_eq!(list["incomplete"], false);
     let question = "destination=198.51.100.7:443&from=10.1.0.1";
-    let (code, answer) = served.ask(&format!("GET /chains/explain?{question}"));
+    let (code, answer) = served.query(&format!("GET /chains/explain?{question}"));
     assert_eq!((code, &answer["routes"][0]["number"]), (200, &1.into()));
-    let (code, answer) = served.ask("GET /chains/explain?destination=[2001:db8::7]:443");
+    let (code, answer) = served.query("GET /chains/explain?destination=[2001:db8::7]:443");
     assert_eq!((code, &answer["next_hops"]["taken"]), (200, &0.into()));
     let families = "destination=[2001:db8::7]:443&from=10.1.0.1";
-    let (code, refusal) = served.ask(&format!("GET /chains/explain?{families}"));
+    let (code, refusal) = served.query(&format!("GET /chains/explain?{families}"));
     assert_eq!(code, 400);
     assert!(refusal["error"].as_str().unwrap().contains("one family"));
-    assert_eq!(served.ask("GET /chains/explain").0, 400);
-    assert_eq!(served.ask("GET /chains/explain?destination=x:1").0, 400);
+    assert_eq!(served.query("GET /chains/explain").0, 400);
+    assert_eq!(served.query("GET /chains/explain?destination=x:1").0, 400);
 }
 
 #[test]
 fn reloads_counted() {
     let served = Served::start("reload");
-    assert_eq!(served.ask("POST /reload").0, 200);
-    let (code, refusal) = served.ask("POST /reload");
+    assert_eq!(served.query("POST /reload").0, 200);
+    let (code, refusal) = served.query("POST /reload");
     assert_eq!(code, 422);
     assert!(refusal["error"].as_str().unwrap().contains("unknown key"));
     let reloads: Reloads =
-        serde_json::from_value(served.ask("GET /status").1["reloads"].clone()).unwrap();
+        serde_json::from_value(served.query("GET /status").1["reloads"].clone()).unwrap();
     assert_eq!((reloads.succeeded, reloads.failed), (1, 1));
     assert!(reloads.last_error.unwrap().contains("unknown key"));
     let (_, metrics) = served.observe("/metrics");
@@ -291,7 +291,7 @@ fn health_and_readiness() {
 #[test]
 fn drain_with_deadline() {
     let served = Served::start("drain");
-    let (code, draining) = served.ask("POST /drain?timeout_ms=1500");
+    let (code, draining) = served.query("POST /drain?timeout_ms=1500");
     assert_eq!((code, &draining["relays"]), (202, &0.into()));
     assert_eq!(
         *served.node.drains.lock().unwrap(),

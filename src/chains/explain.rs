@@ -88,7 +88,7 @@ pub(crate) fn explain(
                 .zip(&policy.chains.routes)
                 .find(|(_, route)| *route == taken)
         }),
-        asked: question.bytes,
+        wanted: question.bytes,
     };
     let size = case.size(followed);
     api::Explanation {
@@ -114,7 +114,7 @@ pub(crate) fn explain(
                 .map(|special| special.name().into()),
             client_admitted: question.client.map(|client| policy.access.admits(client)),
         },
-        asked: workers.is_some(),
+        workers_queried: workers.is_some(),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Case<'a> {
     /// And which it is, from 1.
     pub(super) route: Option<(usize, &'a Route)>,
     /// The size that is asked about, in bytes.
-    pub(super) asked: Option<u32>,
+    pub(super) wanted: Option<u32>,
 }
 
 impl Case<'_> {
@@ -45,9 +45,9 @@ impl Case<'_> {
     /// The ways for the flow, the best first.
     pub(super) fn next_hops(&self) -> Vec<NextHop> {
         let chains = &self.config.policy.chains;
-        match (&chains.planned, self.asked) {
+        match (&chains.planned, self.wanted) {
             (Some(planned), Some(_)) if self.is_planned() => {
-                let next_hops = planned.next_hops(&self.flow, self.asked);
+                let next_hops = planned.next_hops(&self.flow, self.wanted);
                 next_hops.iter().copied().chain([NextHop::Direct]).collect()
             }
             _ => chains.next_hops(&self.flow, self.rule.and_then(|rule| rule.transfer_bytes)),
@@ -57,11 +57,11 @@ impl Case<'_> {
     /// How much the flow is taken to carry. Nothing where no way depends on it.
     pub(super) fn size(&self, followed: Option<&Followed>) -> Option<api::Size> {
         let follow = self.config.follow.as_ref();
-        if !self.is_planned() || (follow.is_none() && self.asked.is_none()) {
+        if !self.is_planned() || (follow.is_none() && self.wanted.is_none()) {
             return None;
         }
         let (bytes, source) = self
-            .said()
+            .text()
             .or_else(|| {
                 let (bytes, _) = followed?.experience.size?;
                 Some((bytes, "learned".to_owned()))
@@ -84,7 +84,7 @@ impl Case<'_> {
     }
 
     /// The size that somebody says, and who.
-    fn said(&self) -> Option<(u32, String)> {
+    fn text(&self) -> Option<(u32, String)> {
         let by_route = || {
             let (number, route) = self.route?;
             Some((route.transfer_bytes?, format!("route {number}")))
@@ -93,8 +93,8 @@ impl Case<'_> {
             let rule = self.rule?;
             Some((rule.transfer_bytes?, format!("rule \"{}\"", rule.name)))
         };
-        let asked = self.asked.map(|bytes| (bytes, "asked".to_owned()));
-        asked.or_else(by_route).or_else(by_rule)
+        let wanted = self.wanted.map(|bytes| (bytes, "given".to_owned()));
+        wanted.or_else(by_route).or_else(by_rule)
     }
 
     /// What the plan says of the flow, which is taken to be of this size class. Nothing without a

@@ -92,7 +92,7 @@ fn workers<const N: usize>(known: [Known; N]) -> Workers {
     }
 }
 
-fn ask(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> api::Explanation {
+fn query(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> api::Explanation {
     let client: Option<IpAddr> = client.map(|client| client.parse().unwrap());
     let question = Question::new(destination.parse().unwrap(), client).unwrap();
     explain(&config(), &question, workers, None)
@@ -131,9 +131,9 @@ fn peers_chains_and_workers() {
 
 #[test]
 fn matched_route_named() {
-    let asked = ask("198.51.100.7:443", Some("192.0.2.5"), None);
-    let [taken, others @ ..] = asked.routes.as_slice() else {
-        panic!("{asked:?}")
+    let answer = query("198.51.100.7:443", Some("192.0.2.5"), None);
+    let [taken, others @ ..] = answer.routes.as_slice() else {
+        panic!("{answer:?}")
     };
     let expected = api::AppliedRoute {
         number: 3,
@@ -144,18 +144,18 @@ fn matched_route_named() {
     assert_eq!(*taken, expected);
     let numbers: Vec<_> = others.iter().map(|route| route.number).collect();
     assert_eq!(numbers, [1, 2]);
-    assert_eq!(chains_of(&asked.next_hops), ["east", "south", "-"]);
-    assert!(!asked.asked);
+    assert_eq!(chains_of(&answer.next_hops), ["east", "south", "-"]);
+    assert!(!answer.workers_queried);
 
     // Without a client, routes for some of them do not apply.
-    let asked = ask("198.51.100.7:443", None, None);
-    assert_eq!(asked.routes[0].number, 2);
-    assert_eq!(asked.routes[0].source, None);
-    let asked = ask("203.0.113.1:80", None, None);
-    assert_eq!((asked.routes[0].number, asked.routes.len()), (1, 1));
-    let asked = ask("[2001:db8::7]:80", None, None);
+    let answer = query("198.51.100.7:443", None, None);
+    assert_eq!(answer.routes[0].number, 2);
+    assert_eq!(answer.routes[0].source, None);
+    let answer = query("203.0.113.1:80", None, None);
+    assert_eq!((answer.routes[0].number, answer.routes.len()), (1, 1));
+    let answer = query("[2001:db8::7]:80", None, None);
     assert_eq!(
-        asked.routes[0].destination.as_deref(),
+        answer.routes[0].destination.as_deref(),
         Some("2001:db8::/32")
     );
 }
@@ -164,12 +164,12 @@ fn matched_route_named() {
 #[test]
 fn first_usable_next_hop() {
     let taken = |known: [Known; 1]| {
-        let asked = ask("198.51.9.9:80", None, Some(&workers(known)));
-        assert!(asked.asked);
-        asked
+        let answer = query("198.51.9.9:80", None, Some(&workers(known)));
+        assert!(answer.workers_queried);
+        answer
             .next_hops
             .taken
-            .map(|index| asked.next_hops.candidates[index].chain.clone())
+            .map(|index| answer.next_hops.candidates[index].chain.clone())
     };
     let chain = |name: &str| Some(Some(name.to_owned()));
     assert_eq!(taken([worker(false, false)]), chain("south"));
@@ -191,12 +191,12 @@ fn first_usable_next_hop() {
     // With all of them down, the best is tried.
     assert_eq!(taken([known.clone()]), chain("south"));
     // A worker that knows nothing tries.
-    let asked = ask(
+    let answer = query(
         "198.51.9.9:80",
         None,
         Some(&workers([known, Known::default()])),
     );
-    assert_eq!(asked.next_hops.taken, Some(0));
+    assert_eq!(answer.next_hops.taken, Some(0));
 }
 
 /// How a cold hop to the first peer is opened for a flow, and why not by the option.
@@ -236,16 +236,16 @@ fn encapsulation_and_reason() {
 
 #[test]
 fn what_access_denies_is_told() {
-    let asked = ask("10.1.1.1:80", Some("192.0.2.5"), None);
-    assert_eq!(asked.access.denied.as_deref(), Some("private"));
-    assert_eq!(asked.access.client_admitted, Some(true));
-    let asked = ask("198.51.100.7:80", Some("203.0.113.5"), None);
-    assert_eq!(asked.access.denied.as_deref(), Some("reserved"));
-    assert_eq!(asked.access.client_admitted, Some(false));
-    let asked = ask("1.1.1.1:80", Some("203.0.113.5"), None);
-    assert_eq!(asked.access.denied, None);
+    let answer = query("10.1.1.1:80", Some("192.0.2.5"), None);
+    assert_eq!(answer.access.denied.as_deref(), Some("private"));
+    assert_eq!(answer.access.client_admitted, Some(true));
+    let answer = query("198.51.100.7:80", Some("203.0.113.5"), None);
+    assert_eq!(answer.access.denied.as_deref(), Some("reserved"));
+    assert_eq!(answer.access.client_admitted, Some(false));
+    let answer = query("1.1.1.1:80", Some("203.0.113.5"), None);
+    assert_eq!(answer.access.denied, None);
     assert_eq!(
-        ask("198.51.100.7:80", None, None).access.client_admitted,
+        query("198.51.100.7:80", None, None).access.client_admitted,
         None
     );
 }
@@ -315,16 +315,16 @@ fn followed(rtt_us: Option<u32>, experience: Experience) -> Followed {
     }
 }
 
-fn ask_followed(
+fn query_followed(
     config: &Config,
     followed: &Followed,
     bytes: Option<u32>,
 ) -> (api::Size, api::AppliedPlan, Vec<String>) {
     let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
-    let asked = explain(config, &question.carrying(bytes), None, Some(followed));
-    let next_hops = chains_of(&asked.next_hops).into_iter().map(str::to_owned);
+    let answer = explain(config, &question.carrying(bytes), None, Some(followed));
+    let next_hops = chains_of(&answer.next_hops).into_iter().map(str::to_owned);
     let next_hops = next_hops.collect();
-    (asked.size.unwrap(), asked.plan.unwrap(), next_hops)
+    (answer.size.unwrap(), answer.plan.unwrap(), next_hops)
 }
 
 // promise: E6
@@ -332,16 +332,16 @@ fn ask_followed(
 fn size_and_class_source() {
     let config = followed_config("");
     let nothing = followed(None, Experience::default());
-    let (size, _, next_hops) = ask_followed(&config, &nothing, Some(9_000));
+    let (size, _, next_hops) = query_followed(&config, &nothing, Some(9_000));
     assert_eq!(
         (size.bytes, size.source.as_str(), size.class),
-        (9_000, "asked", Some(0))
+        (9_000, "given", Some(0))
     );
     assert_eq!(
         (size.class_bytes, next_hops),
         (Some(15_000), vec!["to rome".into(), "-".into()])
     );
-    let (size, _, next_hops) = ask_followed(&config, &nothing, None);
+    let (size, _, next_hops) = query_followed(&config, &nothing, None);
     assert_eq!(
         (size.bytes, size.source.as_str(), size.class),
         (64 << 10, "default", Some(1))
@@ -351,18 +351,18 @@ fn size_and_class_source() {
         size: Some((20_000, 31)),
         rtt_us: None,
     };
-    let (size, ..) = ask_followed(&config, &followed(None, learned), None);
+    let (size, ..) = query_followed(&config, &followed(None, learned), None);
     assert_eq!(
         (size.source.as_str(), size.transfers),
         ("learned", Some(31))
     );
     assert_eq!(size.prefix.as_deref(), Some("203.0.113.0/24"));
-    let said = followed_config("[[route]]\ntransfer_size = \"10KiB\"\n");
-    let (size, _, next_hops) = ask_followed(&said, &followed(None, learned), None);
+    let reason = followed_config("[[route]]\ntransfer_size = \"10KiB\"\n");
+    let (size, _, next_hops) = query_followed(&reason, &followed(None, learned), None);
     assert_eq!((size.bytes, size.source.as_str()), (10 << 10, "route 1"));
     assert_eq!(next_hops.len(), 2);
-    let (size, ..) = ask_followed(&said, &nothing, Some(1_000_000));
-    assert_eq!((size.source.as_str(), size.class), ("asked", Some(1)));
+    let (size, ..) = query_followed(&reason, &nothing, Some(1_000_000));
+    assert_eq!((size.source.as_str(), size.class), ("given", Some(1)));
 }
 
 // promise: E6
@@ -373,7 +373,7 @@ fn plan_reasons() {
         size: None,
         rtt_us: own,
     };
-    let why = |followed: &Followed, bytes| ask_followed(&config, followed, Some(bytes)).1.why;
+    let why = |followed: &Followed, bytes| query_followed(&config, followed, Some(bytes)).1.why;
     let table = followed(None, Experience::default());
     assert_eq!(
         why(&table, 9_000),
@@ -413,7 +413,7 @@ fn named_chains_ignore_size() {
     );
     let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
     let known = followed(None, Experience::default());
-    let asked = explain(&config, &question.carrying(Some(9_000)), None, Some(&known));
-    assert_eq!(asked.size, None);
-    assert_eq!(asked.plan.unwrap().why, "route 1 goes first");
+    let answer = explain(&config, &question.carrying(Some(9_000)), None, Some(&known));
+    assert_eq!(answer.size, None);
+    assert_eq!(answer.plan.unwrap().why, "route 1 goes first");
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{ask, present, show};
+use super::{present, query, show};
 use crate::admin::api::chains::{
     AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, NextHops, Size,
 };
@@ -70,7 +70,7 @@ fn size(text: &str) -> Result<u32, String> {
 pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
     match &args.verb {
         None => {
-            let chains: Chains = ask(&args.admin.socket, "GET", "/chains")?;
+            let chains: Chains = query(&args.admin.socket, "GET", "/chains")?;
             present(&args.admin, &chains, list)
         }
         Some(ChainsVerb::Explain(args)) => {
@@ -78,7 +78,7 @@ pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
             let question = question.map_err(anyhow::Error::msg)?.carrying(args.size);
             let explanation = match &args.config {
                 Some(file) => explain_config(&Config::load(file)?, &question, None, None),
-                None => ask(&args.admin.socket, "GET", &target(args))?,
+                None => query(&args.admin.socket, "GET", &target(args))?,
             };
             present(&args.admin, &explanation, explain)
         }
@@ -261,7 +261,7 @@ fn explain(explanation: &Explanation) -> String {
     for (index, candidate) in explanation.next_hops.candidates.iter().enumerate() {
         let title = if index == 0 { "next hops" } else { "" };
         let taken = explanation.next_hops.taken == Some(index);
-        line(title, &way(candidate, taken, explanation.asked));
+        line(title, &way(candidate, taken, explanation.workers_queried));
     }
     if explanation.next_hops.taken.is_none() {
         let title = if explanation.next_hops.candidates.is_empty() {
@@ -308,7 +308,7 @@ fn route(route: &AppliedRoute) -> String {
 fn size_words(size: &Size) -> String {
     let mut text = format!("{} bytes, ", size.bytes);
     text += &match (size.source.as_str(), size.transfers, &size.prefix) {
-        ("asked", ..) => "as asked".to_owned(),
+        ("given", ..) => "as asked".to_owned(),
         ("learned", Some(transfers), Some(prefix)) => {
             format!("the median of {transfers} recent transfers to {prefix}")
         }
@@ -334,7 +334,7 @@ fn plan_words(plan: &AppliedPlan) -> String {
     stamp.unwrap_or_default() + &age.unwrap_or_default() + &plan.why
 }
 
-fn way(candidate: &Candidate, taken: bool, asked: bool) -> String {
+fn way(candidate: &Candidate, taken: bool, requested: bool) -> String {
     let mut text = match (&candidate.chain, &candidate.peer) {
         (Some(chain), Some(_)) if candidate.nodes.len() > 1 => {
             format!("chain {chain} by way of {}", candidate.nodes.join(" > "))
@@ -343,7 +343,7 @@ fn way(candidate: &Candidate, taken: bool, asked: bool) -> String {
         _ => "directly".to_owned(),
     };
     if candidate.peer.is_some() {
-        text += match (asked, candidate.usable) {
+        text += match (requested, candidate.usable) {
             (false, _) => ", state unknown",
             (true, false) => ", down",
             (true, true) => ", usable",

@@ -34,10 +34,10 @@ pub(super) fn status(url: &str, token_file: Option<&Path>, json: bool) -> anyhow
     });
     let token = token.transpose()?;
     let token = token.as_deref().map(str::trim);
-    let nodes: Nodes = ask(address, "/v1/nodes", token)?;
+    let nodes: Nodes = query(address, "/v1/nodes", token)?;
     let overview = Overview {
-        status: ask(address, "/v1/status", token)?,
-        links: ask(address, &format!("/v1/links?limit={LINKS_MAX}"), token)?,
+        status: query(address, "/v1/status", token)?,
+        links: query(address, &format!("/v1/links?limit={LINKS_MAX}"), token)?,
         nodes: nodes.nodes,
     };
     if json {
@@ -57,7 +57,7 @@ fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
     })
 }
 
-fn ask<T: DeserializeOwned>(
+fn query<T: DeserializeOwned>(
     address: SocketAddr,
     target: &str,
     token: Option<&str>,
@@ -142,8 +142,8 @@ fn link(link: &Link) -> [String; 6] {
     [
         link.from.clone(),
         link.to.clone(),
-        link.said.clone().unwrap_or_else(absent),
-        link.said_back.clone().unwrap_or_else(absent) + disputed,
+        link.reported.clone().unwrap_or_else(absent),
+        link.reported_back.clone().unwrap_or_else(absent) + disputed,
         link.rtt_us.map_or_else(absent, show::micros),
         link.loss_ppm
             .map_or_else(absent, |ppm| format!("{:.1}%", f64::from(ppm) / 10_000.0)),

@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 
-use super::{ask, present, show};
+use super::{present, query, show};
 use crate::admin::api::links::{Link, Links};
 use crate::cli::AdminArgs;
 
 /// The `links` verb.
 pub(crate) fn links(args: &AdminArgs) -> anyhow::Result<()> {
-    let links: Links = ask(&args.socket, "GET", "/links")?;
+    let links: Links = query(&args.socket, "GET", "/links")?;
     present(args, &links, list)
 }
 

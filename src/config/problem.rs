@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is wrong with a configuration file, said so that it can be mended:
+//! What is wrong with a configuration file, said so that it can be repaired:
 //! file, line, key, value and the accepted form.
 
 use std::fmt;

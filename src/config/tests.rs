@@ -30,14 +30,14 @@ const PEER: &str = "[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"
 /// Asserts that each body, below a `version = 1` line and `above`, is refused at that place in
 /// those words.
 fn assert_mistakes(above: &str, table: &[(&str, &str, &[&str])]) {
-    for (body, place, said) in table {
+    for (body, place, message) in table {
         let error = error_of(&format!("{above}{body}"));
         let start = format!("node.toml{place}: ");
         assert!(
             error.starts_with(&start),
             "{body}\ngives {error}\nnot at {start}"
         );
-        for words in *said {
+        for words in *message {
             assert!(
                 error.contains(words),
                 "{body}\ngives {error}\nwithout {words}"
@@ -319,10 +319,10 @@ fn doubtful_values_are_warned_about() {
     let config =
         parse("version = 1\n[node]\nrelays_max = 50000\n[metrics]\nlisten = \"0.0.0.0:9464\"")
             .unwrap();
-    let said = config.warnings.join("\n");
+    let message = config.warnings.join("\n");
     assert!(
-        said.contains("suffices for 10000") && said.contains("readable by anyone"),
-        "{said}"
+        message.contains("suffices for 10000") && message.contains("readable by anyone"),
+        "{message}"
     );
 }
 

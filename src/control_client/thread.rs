@@ -42,7 +42,7 @@ const KEPT: [Capability; 3] = [
 const DIAL_WITHIN: Duration = Duration::from_secs(10);
 /// Nothing is waited for longer.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How often what finished relays teach is looked at.
+/// How often observations of finished relays are read.
 const LEARN_EVERY: Duration = Duration::from_secs(3);
 
 /// All that the thread works with.
@@ -141,15 +141,15 @@ impl Thread {
 
     /// Does all that is to be done now.
     pub(super) fn turn(&mut self) {
-        self.hear();
+        self.receive();
         self.follower.on_own_clock(clock::own(), sys::monotonic());
         let links = std::mem::take(&mut *lock(&self.shared.links));
         links
             .into_values()
             .for_each(|link| self.follower.on_link(link));
-        let asks = std::mem::take(&mut *lock(&self.shared.asks));
+        let requests_ = std::mem::take(&mut *lock(&self.shared.requests_));
         let now = sys::monotonic();
-        for Ask::Forget(name, answer) in asks {
+        for Ask::Forget(name, answer) in requests_ {
             let found = self.follower.forget_key(&name, now);
             // Whoever asked may have stopped waiting.
             let _ = answer.send(found);
@@ -215,7 +215,7 @@ impl Thread {
     }
 
     /// Takes the stream as far as it goes.
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let Some(stream) = &mut self.stream else {
             return;
         };
@@ -255,7 +255,7 @@ impl Thread {
         if self.trouble.as_ref() != Some(&why) {
             let address = self.settings.address;
             let what = "no stream to the controller";
-            self.say(
+            self.log_event(
                 Level::Warn,
                 what,
                 &[("controller", &address), ("error", &why)],
@@ -336,7 +336,7 @@ impl Thread {
     }
 
     /// Logs what the controller causes, within bounds.
-    fn say(&mut self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
+    fn log_event(&mut self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
         if let Some(left_out) = self.lines.take(Instant::now()) {
             self.log.event_after(left_out, level, message, fields);
         }
@@ -348,10 +348,10 @@ impl Thread {
                 self.trouble = None;
                 let address = self.settings.address;
                 let what = "connected the controller";
-                self.say(Level::Info, what, &[("controller", &address)]);
+                self.log_event(Level::Info, what, &[("controller", &address)]);
             }
             Event::Follows(plan_version) | Event::Again(plan_version) => {
-                self.say(
+                self.log_event(
                     Level::Info,
                     "follows a plan",
                     &plan_version_fields(plan_version),
@@ -359,27 +359,27 @@ impl Thread {
             }
             Event::Over(plan_version) => {
                 let what = "the plan is too old: flows go without it";
-                self.say(Level::Warn, what, &plan_version_fields(plan_version));
+                self.log_event(Level::Warn, what, &plan_version_fields(plan_version));
             }
             Event::Refused(refusal) => {
-                self.say(Level::Warn, "plan refused", &[("error", refusal)]);
+                self.log_event(Level::Warn, "plan refused", &[("error", refusal)]);
             }
             Event::Unwanted(unwanted) => {
-                self.say(Level::Warn, "member key mismatch", &[("error", unwanted)]);
+                self.log_event(Level::Warn, "member key mismatch", &[("error", unwanted)]);
             }
             Event::GoAway(why) => {
                 let what = "controller closed the stream";
-                self.say(Level::Warn, what, &[("reason", why)]);
+                self.log_event(Level::Warn, what, &[("reason", why)]);
             }
             Event::ClockWrong(ahead_us) => {
                 let ahead = format!("{:.3}", *ahead_us as f64 / 1e6);
                 let what = "the clock of this host is not the controller's, by which the node goes: is \
                             something like chrony running on both hosts?";
-                self.say(Level::Warn, what, &[("clock_ahead_s", &ahead)]);
+                self.log_event(Level::Warn, what, &[("clock_ahead_s", &ahead)]);
             }
             Event::ClockRight => {
                 let what = "the clock of this host is the controller's again";
-                self.say(Level::Info, what, &[]);
+                self.log_event(Level::Info, what, &[]);
             }
         }
     }

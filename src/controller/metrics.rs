@@ -148,7 +148,7 @@ fn counters(page: &mut Page, server: &Server) {
         ),
         (
             "plan_repairs_total",
-            "Times that a plan was mended without planning anew.",
+            "Times that a plan was repaired without planning anew.",
             &counters.repairs,
         ),
         (

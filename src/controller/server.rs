@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the streams of nodes, the planner and the API meet: the desk, who sits at it, and what is kept.
+//! Where the streams of nodes, the planner and the API meet: the state, the sessions and the store.
 //!
 //! One lock, held for as long as it takes to look something up. Plans are made without it.
 
@@ -228,7 +228,7 @@ impl Server {
     }
 
     /// A node says something, in so many bytes. Returns for how long nothing more is to be read of it.
-    pub(super) fn heard(
+    pub(super) fn received(
         &self,
         number: NodeNumber,
         ticket: u64,
@@ -245,7 +245,7 @@ impl Server {
         if let ToController::Nack { why, .. } = &message {
             self.on_nack(&mut inner, number, why, now)?;
         }
-        inner.state.heard(number, message, now)?;
+        inner.state.received(number, message, now)?;
         drop(inner);
         wake.notify_one();
         self.scheduler.notify_one();

@@ -193,7 +193,7 @@ impl ControllerState {
     }
 
     /// A node says something else.
-    pub(super) fn heard(
+    pub(super) fn received(
         &mut self,
         number: NodeNumber,
         message: ToController,
@@ -211,7 +211,7 @@ impl ControllerState {
             ToController::Alive => {}
             ToController::Time { mark, ahead_us } => {
                 if let Some(due) = self.connected.get_mut(&number) {
-                    due.asks(mark, ahead_us);
+                    due.requests_(mark, ahead_us);
                 }
             }
             ToController::Links(links) => {

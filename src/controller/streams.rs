@@ -186,8 +186,8 @@ async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> End {
     let patience = server.keepalive() * SILENT_INTERVALS;
     loop {
-        let heard = wire::read(reading, MESSAGE_BYTES_MAX, patience).await;
-        match heard.and_then(|heard| server.heard(number, ticket, heard)) {
+        let received = wire::read(reading, MESSAGE_BYTES_MAX, patience).await;
+        match received.and_then(|received| server.received(number, ticket, received)) {
             // What comes meanwhile waits in the network.
             Ok(pause) if !pause.is_zero() => sleep(pause).await,
             Ok(_) => {}
@@ -205,18 +205,18 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     server: &Server,
 ) -> End {
     let mut next = Some(server.welcome(number));
-    let mut said = Instant::now();
+    let mut text = Instant::now();
     loop {
         while let Some(message) = next.take().or_else(|| server.due(number, ticket)) {
             if let Err(end) = wire::write(writing, &message).await {
                 return end;
             }
-            said = Instant::now();
+            text = Instant::now();
         }
         // Whoever is woken often may have nothing to say each time.
         tokio::select! {
             () = wake.notified() => {}
-            () = sleep_until(said + server.keepalive()) => next = Some(server.idle(number)),
+            () = sleep_until(text + server.keepalive()) => next = Some(server.idle(number)),
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How what finished relays teach gets from the workers to whoever learns: without waiting for
+//! How observations of finished relays get from the workers to the learner: without waiting for
 //! anybody, and within bounds.
 
 use std::net::IpAddr;
@@ -197,11 +197,11 @@ mod tests {
             (sample.bytes, sample.handshake_us),
             (Some(90_000), Some(20_000))
         );
-        let asked = Ended {
+        let requested = Ended {
             by: NodeId::new(3),
             ..direct.clone()
         };
-        let sample = Sample::of(&asked).unwrap();
+        let sample = Sample::of(&requested).unwrap();
         assert_eq!((sample.bytes, sample.handshake_us), (None, Some(20_000)));
         let sent_on = Ended {
             via: NodeId::new(3),

@@ -250,7 +250,7 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
         known.split_whitespace().any(|known| known == name)
             || host.congestion_modules.iter().any(|known| known == name)
     };
-    let missing = asked_for(config).filter(|(_, name)| !known(name));
+    let missing = requested(config).filter(|(_, name)| !known(name));
     let findings = missing.map(|(who, name)| {
         let what = format!("{who} asks for {name}, which this kernel lacks");
         let fix = format!("modprobe tcp_{name}, or choose another");
@@ -268,7 +268,7 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
 }
 
 /// The congestion controls that the configuration names, and where.
-fn asked_for(config: &Config) -> impl Iterator<Item = (String, &str)> {
+fn requested(config: &Config) -> impl Iterator<Item = (String, &str)> {
     let rules = config.policy.rules.iter().flat_map(|rule| {
         let sides = [&rule.downstream, &rule.upstream];
         let names = sides

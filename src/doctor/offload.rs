@@ -49,7 +49,7 @@ pub(super) fn lro(interface: &str) -> Option<bool> {
 fn get(interface: &str, command: u32) -> Option<u32> {
     let mut value = Value { command, data: 0 };
     // SAFETY: both commands read and write an `ethtool_value`.
-    unsafe { ask(interface, &mut value) }.then_some(value.data)
+    unsafe { query(interface, &mut value) }.then_some(value.data)
 }
 
 /// Whether the hash that chooses a receive queue is the same for both directions of a flow.
@@ -66,14 +66,14 @@ pub(super) fn symmetric(interface: &str) -> Option<bool> {
     };
     // SAFETY: asked for no bytes of table or key, the command writes the part of `ethtool_rxfh`
     // before them, with which `Hash` begins.
-    if !unsafe { ask(interface, &mut hash) } {
+    if !unsafe { query(interface, &mut hash) } {
         return None;
     }
     let key_bytes = usize::try_from(hash.key_bytes).ok()?;
     (hash.command, hash.table_entries) = (GET_HASH, 0);
     // SAFETY: asked for the key alone, the command writes no more than it was told there is room
     // for, and there is room.
-    if key_bytes > hash.key.len() || !unsafe { ask(interface, &mut hash) } {
+    if key_bytes > hash.key.len() || !unsafe { query(interface, &mut hash) } {
         return None;
     }
     let key = hash.key.get(..key_bytes)?;
@@ -95,7 +95,7 @@ fn is_symmetric(function: u8, transformation: u8, key: &[u8]) -> bool {
 ///
 /// # Safety
 /// `value` is what the command in it reads and writes.
-unsafe fn ask<T>(interface: &str, value: &mut T) -> bool {
+unsafe fn query<T>(interface: &str, value: &mut T) -> bool {
     let Ok(socket) = UdpSocket::bind("127.0.0.1:0") else {
         return false;
     };

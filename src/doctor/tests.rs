@@ -136,17 +136,17 @@ fn recommendations_with_peers() {
             "peer \"a\" asks for dctcp",
         ),
     ];
-    for (problem, level, said) in cases {
+    for (problem, level, message) in cases {
         let found = diagnose_others(|h, c| {
             well(h);
             problem(h, c);
         });
         let [(found_level, what)] = found.as_slice() else {
-            panic!("{said}: one finding, not {found:?}")
+            panic!("{message}: one finding, not {found:?}")
         };
         assert!(
-            *found_level == level && what.contains(said),
-            "{said}: {found:?}"
+            *found_level == level && what.contains(message),
+            "{message}: {found:?}"
         );
     }
     // Only what the node has use for.
@@ -250,7 +250,7 @@ fn flowtable(hardware: bool) -> Flowtable {
 }
 
 /// What a host with this is told of it, however it is.
-fn told(check: &str, change: impl FnOnce(&mut Host)) -> String {
+fn finding_of(check: &str, change: impl FnOnce(&mut Host)) -> String {
     let (mut host, config) = (sound(), config());
     change(&mut host);
     let all = Diagnosis::of(&host, &config).findings.into_iter();
@@ -266,22 +266,23 @@ fn ordinary_routers_explained() {
         drops: false,
         ..chain(hook)
     };
-    let said = told("NAT", |h| {
+    let message = finding_of("NAT", |h| {
         h.firewall.chains = vec![nat(Hook::Prerouting), nat(Hook::Postrouting)];
     });
     assert!(
-        said.contains("(ip filter postrouting): relays use the address that NAT gives"),
-        "{said}"
+        message.contains("(ip filter postrouting): relays use the address that NAT gives"),
+        "{message}"
     );
     assert!(
-        said.contains("(ip filter prerouting): connections with another destination are forwarded"),
-        "{said}"
+        message
+            .contains("(ip filter prerouting): connections with another destination are forwarded"),
+        "{message}"
     );
-    let said = told("forward rules", |h| {
+    let message = finding_of("forward rules", |h| {
         h.firewall.chains.push(chain(Hook::Forward))
     });
-    assert!(said.contains("is not relayed"), "{said}");
-    let said = told("policy routing", |h| {
+    assert!(message.contains("is not relayed"), "{message}");
+    let message = finding_of("policy routing", |h| {
         h.rules.push(Rule {
             by_source: true,
             ..rule(0, 0, 102)
@@ -301,19 +302,19 @@ fn ordinary_routers_explained() {
         });
     });
     assert!(
-        said.contains("(priority IPv4 100, IPv4 90, IPv4 80)"),
-        "{said}"
+        message.contains("(priority IPv4 100, IPv4 90, IPv4 80)"),
+        "{message}"
     );
-    let said = told("bridges", |h| {
+    let message = finding_of("bridges", |h| {
         h.interfaces[0].link.port_of = Some("bridge".into());
         set(h, "net/bridge/bridge-nf-call-iptables", "1");
     });
     assert!(
-        said.contains("(c0)") && said.contains("br_netfilter"),
-        "{said}"
+        message.contains("(c0)") && message.contains("br_netfilter"),
+        "{message}"
     );
-    let said = told("flowtables", |h| h.flowtables.push(flowtable(false)));
-    assert!(said.contains("handshakes are observed"), "{said}");
+    let message = finding_of("flowtables", |h| h.flowtables.push(flowtable(false)));
+    assert!(message.contains("handshakes are observed"), "{message}");
 }
 
 fn set(host: &mut Host, key: &str, value: &str) {
@@ -530,14 +531,14 @@ const PROBLEMS: [Problem; 42] = [
 // promise: H8
 #[test]
 fn each_problem_alone() {
-    for (problem, level, said) in PROBLEMS {
+    for (problem, level, message) in PROBLEMS {
         let found = diagnose(problem);
         let [(found_level, what)] = found.as_slice() else {
-            panic!("{said}: one finding, not {found:?}")
+            panic!("{message}: one finding, not {found:?}")
         };
         assert!(
-            *found_level == level && what.contains(said),
-            "{said}: {found:?}"
+            *found_level == level && what.contains(message),
+            "{message}: {found:?}"
         );
     }
 }

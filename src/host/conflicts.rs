@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    fn said(names: &[&str], links: &[Link]) -> Vec<String> {
+    fn message(names: &[&str], links: &[Link]) -> Vec<String> {
         let wanted = Transparent {
             interfaces: names.iter().map(|name| (*name).to_owned()).collect(),
             ..Transparent::default()
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn two_sides_fit() {
         let links = [link(2, "eth0"), link(3, "eth1"), link(4, "eth2")];
-        assert_eq!(said(&["eth0", "eth1"], &links), [""; 0]);
-        assert_eq!(said(&[], &links), [""; 0]);
+        assert_eq!(message(&["eth0", "eth1"], &links), [""; 0]);
+        assert_eq!(message(&[], &links), [""; 0]);
         let off = Transparent {
             enabled: false,
             interfaces: vec!["eth9".into()],
@@ -215,19 +215,19 @@ mod tests {
             ..link(5, "eth0.10")
         };
         let links = [link(2, "eth0"), link(3, "eth1"), tagged];
-        let [alone] = &said(&["eth0"], &links)[..] else {
+        let [alone] = &message(&["eth0"], &links)[..] else {
             panic!("one sentence")
         };
         for words in ["only eth0", "come and leave by eth0", "eth0.10 for tagged"] {
             assert!(alone.contains(words), "{alone}");
         }
-        assert!(!said(&["eth1"], &links)[0].contains("tagged"));
+        assert!(!message(&["eth1"], &links)[0].contains("tagged"));
         // Of two, one that is down.
         let down = Link {
             up: false,
             ..link(3, "eth1")
         };
-        let both = said(&["eth0", "eth1"], &[link(2, "eth0"), down]);
+        let both = message(&["eth0", "eth1"], &[link(2, "eth0"), down]);
         assert!(
             both[0].contains("eth1 is down") && both[1].contains("only eth0"),
             "{both:?}"
@@ -242,10 +242,10 @@ mod tests {
             link(4, "bond0"),
             port_link(5, "eth1", "bond", 4),
         ];
-        let missing = said(&["eth7"], &links);
+        let missing = message(&["eth7"], &links);
         assert!(missing[0].contains("no interface eth7"), "{missing:?}");
         assert!(missing[1].contains("nothing is relayed"), "{missing:?}");
-        let ports = said(&["eth0", "eth1"], &links);
+        let ports = message(&["eth0", "eth1"], &links);
         assert!(
             ports[0].contains("eth0 is a port of br0 (bridge)"),
             "{ports:?}"
@@ -253,7 +253,7 @@ mod tests {
         assert!(ports[0].contains("bridged, not routed"), "{ports:?}");
         assert!(ports[1].contains("name bond0 in its place"), "{ports:?}");
         assert!(ports[2].contains("nothing is relayed"), "{ports:?}");
-        let master = said(&["br0", "bond0"], &links);
+        let master = message(&["br0", "bond0"], &links);
         assert_eq!(master, [""; 0]);
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Hops {
     workers: Vec<Handle>,
     /// By worker: the answer that is waited for.
     answers: Vec<Option<Receiver<Known>>>,
-    asked: Duration,
+    requested: Duration,
     peers: HashMap<(usize, NodeId), Seen>,
     /// Until when links are in use.
     used: HashMap<NodeId, Duration>,
@@ -45,7 +45,7 @@ impl Hops {
         Self {
             workers,
             answers,
-            asked: Duration::ZERO,
+            requested: Duration::ZERO,
             peers: HashMap::new(),
             used: HashMap::new(),
         }
@@ -63,7 +63,7 @@ impl Hops {
         if now < self.deadline() {
             return;
         }
-        self.asked = now;
+        self.requested = now;
         for (worker, waiting) in self.workers.iter().zip(&mut self.answers) {
             if waiting.is_none() {
                 let (answer, answers) = channel();
@@ -80,7 +80,7 @@ impl Hops {
 
     /// When to ask next.
     pub(super) fn deadline(&self) -> Duration {
-        self.asked + ASK_INTERVAL
+        self.requested + ASK_INTERVAL
     }
 
     fn answer(&mut self, worker: usize) -> Option<Known> {

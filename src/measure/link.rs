@@ -413,8 +413,8 @@ impl Link {
             // All that it takes to be certain, while the first of them is waited for.
             self.check_ports(flight.port + 1, DEAD_AFTER - 1);
         }
-        let asked = self.handshake.pending || self.handshake.due.is_some();
-        if self.handshake.passed.is_none() && !asked {
+        let requested = self.handshake.pending || self.handshake.due.is_some();
+        if self.handshake.passed.is_none() && !requested {
             // Unless the next probe is answered meanwhile.
             self.handshake.due = Some(now + self.patience() / 2);
         }

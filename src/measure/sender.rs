@@ -156,7 +156,9 @@ impl Sender {
             for (port, socket) in (0..).zip(sockets) {
                 for _ in 0..TURN_MAX {
                     match socket.receive() {
-                        Ok(datagram) => events.push(hear(sent, settings, port, &datagram, now)),
+                        Ok(datagram) => {
+                            events.push(receive_all(sent, settings, port, &datagram, now))
+                        }
                         Err(Errno::EAGAIN) => break,
                         // What the network refused, the other queue tells.
                         Err(_) => {}
@@ -192,7 +194,7 @@ fn probe_of(sent: &HashMap<Timestamp, Sent>, bytes: &[u8]) -> Option<Timestamp> 
     (known.sequence == probe.sequence).then_some(probe.sent)
 }
 
-fn hear(
+fn receive_all(
     sent: &mut HashMap<Timestamp, Sent>,
     settings: &Settings,
     port: u8,

@@ -116,8 +116,8 @@ impl Thread {
     /// Waits until something is to be read or done.
     fn wait(&self, woken: &UnixStream) {
         let deadline = lock(&self.shared.links).deadline();
-        let ask = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
-        let all = [deadline, ask, self.handshake_probes.deadline()];
+        let query = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
+        let all = [deadline, query, self.handshake_probes.deadline()];
         let now = sys::monotonic();
         let wait = all.into_iter().flatten().min();
         let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
@@ -157,7 +157,7 @@ impl Thread {
         while let Some((report, was)) = links.next_report(now) {
             shared.following.on_report(&report);
             if report.state != was {
-                self.tell(&report);
+                self.log_change(&report);
             }
         }
     }
@@ -215,7 +215,7 @@ impl Thread {
     }
 
     /// Links that come and go are events of the node.
-    fn tell(&self, report: &Report) {
+    fn log_change(&self, report: &Report) {
         let peer = report.peer.to_bits();
         match (report.state, report.rtt_us) {
             (State::Dead, _) => self.log.warn("link is down", &[("peer", &peer)]),

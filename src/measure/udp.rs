@@ -298,9 +298,9 @@ mod tests {
         (udp, address)
     }
 
-    fn wait<T>(mut ask: impl FnMut() -> Result<Option<T>, Errno>) -> T {
+    fn wait<T>(mut query: impl FnMut() -> Result<Option<T>, Errno>) -> T {
         loop {
-            match ask() {
+            match query() {
                 Ok(Some(answer)) => return answer,
                 Ok(None) | Err(Errno::EAGAIN | Errno::ECONNREFUSED) => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
@@ -314,12 +314,12 @@ mod tests {
             let ((one, from), (other, to)) = (open(local), open(local));
             let before = clock::own();
             one.send(b"a packet", to, None).unwrap();
-            let heard = wait(|| other.receive().map(Some));
-            assert_eq!(heard.bytes(), b"a packet");
-            assert_eq!((heard.from, heard.to), (from, Some(to.ip())));
-            assert!(before <= heard.at && heard.at <= clock::own());
-            assert_eq!(heard.ttl, Some(64));
-            other.send(b"another", from, heard.to).unwrap();
+            let received = wait(|| other.receive().map(Some));
+            assert_eq!(received.bytes(), b"a packet");
+            assert_eq!((received.from, received.to), (from, Some(to.ip())));
+            assert!(before <= received.at && received.at <= clock::own());
+            assert_eq!(received.ttl, Some(64));
+            other.send(b"another", from, received.to).unwrap();
             assert_eq!(wait(|| one.receive().map(Some)).bytes(), b"another");
         }
     }
@@ -336,11 +336,11 @@ mod tests {
             let FateKind::Left(left) = fate.kind else {
                 panic!("{fate:?}");
             };
-            let heard = wait(|| other.receive().map(Some));
+            let received = wait(|| other.receive().map(Some));
             assert!(
-                before <= left && left <= heard.at,
+                before <= left && left <= received.at,
                 "{left:?} {:?}",
-                heard.at
+                received.at
             );
             drop(other);
             one.send(b"the second packet", to, None).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     fn oversized_packet_refused() {
         let ((one, _), (other, to)) = (open(ANY[0]), open(ANY[0]));
         one.send(&[1; 1_000], to, None).unwrap();
-        let heard = wait(|| other.receive().map(Some));
-        assert_eq!(heard.bytes().len(), PACKET_BYTES_MAX);
+        let received = wait(|| other.receive().map(Some));
+        assert_eq!(received.bytes().len(), PACKET_BYTES_MAX);
     }
 }

@@ -62,7 +62,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Says that the node has its place.
-    pub(super) fn tell(&self) {
+    pub(super) fn notify_peer(&self) {
         if let Some(word) = self.word {
             notify::took_over();
             word.done();

@@ -21,7 +21,7 @@ const BEST: &str = "#d55e00";
 const INK: &str = "#222222";
 const SOFT: &str = "#555555";
 
-/// The picture.
+/// The chart.
 pub(super) fn draw(pair: &Pair) -> String {
     let height = TOP + ROW * pair.chains.len() as f64 + 24.0;
     let mut svg = format!(

@@ -96,7 +96,7 @@ pub(super) struct Failure(io::Error);
 
 impl Failure {
     /// Says so; the exit code for it.
-    pub(super) fn tell(&self, command: &[OsString]) -> u8 {
+    pub(super) fn report(&self, command: &[OsString]) -> u8 {
         let name = command.first().map(|name| name.to_string_lossy());
         let name = name.unwrap_or_default();
         let Self(error) = self;

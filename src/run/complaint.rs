@@ -86,7 +86,7 @@ fn diagnose(node: &Peer) -> String {
              the destination, or found no way to it"
         );
     }
-    match ask(connection) {
+    match query(connection) {
         None => format!("{address} does not answer as a node's explicit listener does (RFC 8803)"),
         Some(answer) => match answer.error {
             Some(ConvertError::NotAuthorized) => {
@@ -106,7 +106,7 @@ fn diagnose(node: &Peer) -> String {
 }
 
 /// Asks for what a converter can do, which whoever may use it is told.
-fn ask(mut connection: TcpStream) -> Option<Answer> {
+fn query(mut connection: TcpStream) -> Option<Answer> {
     connection.set_read_timeout(Some(PATIENCE)).ok()?;
     let request = Request {
         wants_extensions: true,

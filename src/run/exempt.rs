@@ -37,7 +37,7 @@ pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
 
 /// Every destination to leave alone: those that are always, the addresses that
 /// this host has now, the node's, and those asked for.
-pub(super) fn all(asked: &[Prefix], node: SocketAddr) -> anyhow::Result<Vec<Prefix>> {
+pub(super) fn all(requested: &[Prefix], node: SocketAddr) -> anyhow::Result<Vec<Prefix>> {
     let always = ALWAYS.iter().map(|text| prefix(text).expect("a prefix"));
     let interfaces = getifaddrs().context("list the addresses of this host")?;
     let own = interfaces.filter_map(|interface| address_of(&interface));
@@ -45,8 +45,8 @@ pub(super) fn all(asked: &[Prefix], node: SocketAddr) -> anyhow::Result<Vec<Pref
         let ip = ip.to_canonical();
         Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 })
     });
-    let asked = asked.iter().copied();
-    Ok(always.chain(single).chain(asked).collect())
+    let requested = requested.iter().copied();
+    Ok(always.chain(single).chain(requested).collect())
 }
 
 fn address_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
@@ -78,8 +78,8 @@ mod tests {
     // promise: P3
     #[test]
     fn local_destinations_exempt() {
-        let asked = [prefix("198.51.100.0/24").unwrap()];
-        let all = all(&asked, "192.0.2.8:4480".parse().unwrap()).unwrap();
+        let requested = [prefix("198.51.100.0/24").unwrap()];
+        let all = all(&requested, "192.0.2.8:4480".parse().unwrap()).unwrap();
         let is_exempt = |text: &str| {
             let ip: IpAddr = text.parse().unwrap();
             let octets = match ip {

@@ -39,11 +39,11 @@ impl Via {
 }
 
 /// The node of this address or name, or the only peer.
-pub(super) fn find(asked: Option<&str>, config: Option<&Path>) -> anyhow::Result<Via> {
-    if let Some(address) = asked.and_then(|text| text.parse::<SocketAddr>().ok()) {
+pub(super) fn find(requested: Option<&str>, config: Option<&Path>) -> anyhow::Result<Via> {
+    if let Some(address) = requested.and_then(|text| text.parse::<SocketAddr>().ok()) {
         return by_address(address).map(|peer| Via { peer, me: None });
     }
-    if let Some(text) = asked
+    if let Some(text) = requested
         && text.parse::<IpAddr>().is_ok()
     {
         bail!("--via {text}: the port is missing: expected ADDRESS:PORT, [ADDRESS]:PORT for IPv6");
@@ -52,7 +52,7 @@ pub(super) fn find(asked: Option<&str>, config: Option<&Path>) -> anyhow::Result
     let shown = path.display();
     // One that may not be looked at is there: reading it says what is wrong.
     if config.is_none() && !path.try_exists().unwrap_or(true) {
-        bail!(match asked {
+        bail!(match requested {
             Some(name) => format!(
                 "--via {name}: no address and port, and there is no {shown} to find a peer of that \
                  name in: say -c FILE"
@@ -62,7 +62,7 @@ pub(super) fn find(asked: Option<&str>, config: Option<&Path>) -> anyhow::Result
     }
     let config = Config::load(&path)?;
     let chains = &config.policy.chains;
-    let peer = by_name(asked, &chains.peers).with_context(|| format!("peers of {shown}"))?;
+    let peer = by_name(requested, &chains.peers).with_context(|| format!("peers of {shown}"))?;
     Ok(Via {
         peer,
         me: chains.me,
@@ -92,14 +92,14 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
     })
 }
 
-fn by_name(asked: Option<&str>, peers: &[Peer]) -> anyhow::Result<Peer> {
+fn by_name(requested: Option<&str>, peers: &[Peer]) -> anyhow::Result<Peer> {
     let names: Vec<&str> = peers.iter().map(|peer| &*peer.name).collect();
     let listed = if names.is_empty() {
         "there are none".to_owned()
     } else {
         format!("there are {}", names.join(", "))
     };
-    match (asked, peers) {
+    match (requested, peers) {
         (None, [only]) => Ok(only.clone()),
         (None, _) => bail!("which one? {listed}: say --via NAME or --via ADDRESS:PORT"),
         (Some(name), _) => {

@@ -176,8 +176,8 @@ impl Intercept for Capture {
         } else {
             bpf::Ports::default()
         };
-        let told = self.programs.lead_to(self.netns, ports);
-        told.map_err(io::Error::other)
+        let redirected = self.programs.lead_to(self.netns, ports);
+        redirected.map_err(io::Error::other)
     }
 
     fn original(&mut self, client: SocketAddr) -> Option<SocketAddr> {

@@ -71,10 +71,10 @@ impl Predecessors {
     pub(crate) fn drain(&self, deadline: Duration) {
         for one in &self.0 {
             let peer = one.peer.clone();
-            let tell = move || drain(&peer.socket, deadline);
+            let report = move || drain(&peer.socket, deadline);
             let _ = std::thread::Builder::new()
                 .stack_size(256 << 10)
-                .spawn(tell);
+                .spawn(report);
         }
     }
 
@@ -89,12 +89,12 @@ impl Predecessors {
 
 impl Predecessor {
     fn drain(&self, deadline: Duration) -> anyhow::Result<()> {
-        let told = drain(&self.peer.socket, deadline);
+        let drained = drain(&self.peer.socket, deadline);
         // One that has ended meanwhile cannot be told.
-        if told.is_err() && self.ends_within(Duration::ZERO) {
+        if drained.is_err() && self.ends_within(Duration::ZERO) {
             return Ok(());
         }
-        told
+        drained
     }
 
     fn ends_within(&self, most: Duration) -> bool {

@@ -99,25 +99,25 @@ fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Resul
         .clone()
         .or_else(|| running.config.clone().map(Into::into));
     let mut child = spawn(config.as_deref(), running, theirs.into())?;
-    let mut said = String::new();
-    let heard = ours.read_to_string(&mut said);
+    let mut message = String::new();
+    let received = ours.read_to_string(&mut message);
     let pid = child.id();
-    if said == DONE {
+    if message == DONE {
         return Ok(Upgraded {
             pid,
             replaced: running.pid,
             relays: running.counters.get("relays").copied().unwrap_or(0),
         });
     }
-    if heard.is_err() {
+    if received.is_err() {
         // It is stuck.
         let _ = child.kill();
     }
     let _ = child.wait();
-    let why = if said.is_empty() {
+    let why = if message.is_empty() {
         "the new process ended without a word".into()
     } else {
-        said
+        message
     };
     bail!(
         "{why}\n{}",
@@ -179,15 +179,15 @@ impl Word {
 
     /// That it has taken over.
     pub(crate) fn done(&self) {
-        self.say(DONE);
+        self.write(DONE);
     }
 
     /// That it has not; nothing once it has.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
-        self.say(&format!("{error:#}"));
+        self.write(&format!("{error:#}"));
     }
 
-    fn say(&self, text: &str) {
+    fn write(&self, text: &str) {
         let word = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut word) = word {
             // Nobody may be there to hear it. The guard has a copy, which says nothing.

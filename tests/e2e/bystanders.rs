@@ -32,14 +32,14 @@ fn other_traffic(network: &Network, family: Family) {
         bind(network.client(), client).expect("a UDP socket"),
         bind(network.server(), server).expect("a UDP socket"),
     ];
-    let mut heard = [0; 10_000];
+    let mut received = [0; 10_000];
     for bytes in [100, 5000] {
         let content = vec![3; bytes];
         for (from, to) in [(0, 1), (1, 0)] {
             let target = ends[to].local_addr().expect("a bound socket");
             ends[from].send_to(&content, target).expect("it is sent");
-            let (length, _) = ends[to].recv_from(&mut heard).expect("it arrives");
-            assert_eq!(heard[..length], content, "{family}");
+            let (length, _) = ends[to].recv_from(&mut received).expect("it arrives");
+            assert_eq!(received[..length], content, "{family}");
         }
     }
     // 253: for experiments (RFC 3692).
@@ -59,9 +59,9 @@ fn other_traffic(network: &Network, family: Family) {
     let target = SocketAddr::new(server, 0);
     from.send_to(b"neither TCP nor UDP", &target.into())
         .expect("it is sent");
-    let length = to.read(&mut heard).expect("it arrives");
+    let length = to.read(&mut received).expect("it arrives");
     assert!(
-        heard[..length].ends_with(b"neither TCP nor UDP"),
+        received[..length].ends_with(b"neither TCP nor UDP"),
         "{family}"
     );
     ping(network.client(), server);
@@ -82,8 +82,8 @@ fn ping(host: &Namespace, to: IpAddr) {
     let mut message = vec![0; 4000];
     message[0] = request;
     socket.send_to(&message, &to.into()).expect("it is sent");
-    let mut heard = [0; 5000];
-    let length = socket.read(&mut heard).expect("an answer arrives");
+    let mut received = [0; 5000];
+    let length = socket.read(&mut received).expect("an answer arrives");
     assert_eq!(length, message.len());
 }
 

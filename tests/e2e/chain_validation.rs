@@ -21,7 +21,7 @@ const CLIENTS: u32 = 50;
 
 /// A node on the path, and one that it asks for everything.
 fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -> [Node; 2] {
-    let asked = SocketAddr::new(network.node_address(1, hop), 4480);
+    let requested = SocketAddr::new(network.node_address(1, hop), 4480);
     let asking = SocketAddr::new(network.calling_address(0, hop), 4480);
     let peer = |name: &str, id: u32, address: SocketAddr| {
         format!(
@@ -35,13 +35,13 @@ fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -
     );
     let second = format!(
         "[node]\nid = 2\n[transparent]\nenabled = false\n{common}\
-         [[listener]]\naddress = \"{asked}\"\n{}",
+         [[listener]]\naddress = \"{requested}\"\n{}",
         peer("first", 1, asking)
     );
     let first = format!(
         "[node]\nid = 1\n{common}{}[[chain]]\nname = \"pair\"\nnumber = 1\nnodes = [\"second\"]\n\
          [[route]]\nchains = [\"pair\"]\ndirect = false\n",
-        peer("second", 2, asked)
+        peer("second", 2, requested)
     );
     let second = start_in(network.node(1), &second);
     [start_in(network.node(0), &first), second]
@@ -129,14 +129,14 @@ fn flood_comes_to_nothing(
         seed: 7,
     };
     let last = nodes.last().expect("there are nodes");
-    let asked = counter(last, "relays_opened");
+    let requested = counter(last, "relays_opened");
     let start = || Flood::start(plan);
     let flood = network.client().run_in(start).expect("the flood starts");
     flood.finish().expect("all are sent");
     let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
     if mode == "early" {
         until("requests at the last node", || {
-            counter(last, "relays_opened") > asked
+            counter(last, "relays_opened") > requested
         });
     }
     for node in nodes {

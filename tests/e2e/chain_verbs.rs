@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::{
     PORT, Pair, SOON, binary, counter, line, listen, network, start, start_in, until,
 };
-use crate::verbs::{assert_says, posthaste, printed, said};
+use crate::verbs::{assert_reports, failure_text, posthaste, printed};
 use crate::watch::{assert_nothing_left, installed};
 
 mod files;
@@ -80,7 +80,7 @@ fn chains_list() {
     );
     assert_eq!(list["incomplete"], false);
     let text = node.admin("chains").unwrap();
-    assert_says(
+    assert_reports(
         &text,
         &[
             "node 7",
@@ -129,27 +129,27 @@ fn chains_explain() {
         ("[2001:db8:5::1]:80", 2, "south"),
         ("2001:db8:6::1", 1, "east"),
     ] {
-        let mut asked = node
+        let mut requested = node
             .admin_json(&format!("chains explain {question}"))
             .unwrap();
-        assert_eq!(asked["routes"][0]["number"], number, "{asked:#}");
-        let taken = usize::try_from(asked["next_hops"]["taken"].as_u64().unwrap()).unwrap();
+        assert_eq!(requested["routes"][0]["number"], number, "{requested:#}");
+        let taken = usize::try_from(requested["next_hops"]["taken"].as_u64().unwrap()).unwrap();
         assert_eq!(
-            asked["next_hops"]["candidates"][taken]["chain"], chain,
-            "{asked:#}"
+            requested["next_hops"]["candidates"][taken]["chain"], chain,
+            "{requested:#}"
         );
-        assert_eq!(asked["asked"], true);
-        asked["asked"] = false.into();
-        assert_eq!(offline(question), asked);
+        assert_eq!(requested["workers_queried"], true);
+        requested["workers_queried"] = false.into();
+        assert_eq!(offline(question), requested);
     }
-    let asked = offline("10.1.1.1:80 --from 192.0.2.5");
+    let requested = offline("10.1.1.1:80 --from 192.0.2.5");
     assert_eq!(
-        asked["access"],
+        requested["access"],
         json!({"denied": "private", "client_admitted": true})
     );
-    let asked = offline("198.51.100.7:80 --from 10.0.0.1");
+    let requested = offline("198.51.100.7:80 --from 10.0.0.1");
     assert_eq!(
-        asked["access"],
+        requested["access"],
         json!({"denied": null, "client_admitted": false})
     );
 
@@ -164,7 +164,7 @@ fn chains_explain() {
         "<- taken",
         "the client may not ask without a key",
     ];
-    assert_says(&text, &words);
+    assert_reports(&text, &words);
 }
 
 // promise: C6
@@ -191,10 +191,10 @@ fn invalid_questions_refused() {
             .into_iter()
             .chain(words.split(' '))
             .collect();
-        assert_says(&said(&posthaste(&all), code), &[saying]);
+        assert_reports(&failure_text(&posthaste(&all), code), &[saying]);
     }
     let none = posthaste(["chains", "--socket", "/nowhere/admin.sock"]);
-    assert_says(&said(&none, 1), &["no node answers at /nowhere"]);
+    assert_reports(&failure_text(&none, 1), &["no node answers at /nowhere"]);
 }
 
 // promise: C7

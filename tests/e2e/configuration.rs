@@ -16,7 +16,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use crate::support::{SOON, binary, line, listen_at};
-use crate::verbs::{assert_says, posthaste, said};
+use crate::verbs::{assert_reports, failure_text, posthaste};
 use crate::watch::assert_nothing_left;
 
 /// A file in a directory of its own.
@@ -126,10 +126,10 @@ const WRONG: &[(&str, &str, &[&str])] = &[
 fn mistakes_with_places() {
     for (text, place, words) in WRONG {
         let file = File::new(text);
-        let message = said(&posthaste([Path::new("check"), &file.path]), 2);
+        let message = failure_text(&posthaste([Path::new("check"), &file.path]), 2);
         let start = format!("posthaste: {}{place}: ", file.path.display());
         assert!(message.starts_with(&start), "{message} at {start}");
-        assert_says(&message, words);
+        assert_reports(&message, words);
     }
 }
 
@@ -137,10 +137,10 @@ fn mistakes_with_places() {
 #[test]
 fn same_mistakes_every_verb() {
     let file = File::new("version = 1\n[node]\nworkers = 0\n");
-    let expected = said(&posthaste([Path::new("check"), &file.path]), 2);
+    let expected = failure_text(&posthaste([Path::new("check"), &file.path]), 2);
     for verb in ["node", "doctor", "setup", "teardown"] {
         let output = posthaste([Path::new(verb), Path::new("-c"), &file.path]);
-        assert_eq!(said(&output, 2), expected, "{verb}");
+        assert_eq!(failure_text(&output, 2), expected, "{verb}");
     }
 }
 
@@ -148,20 +148,20 @@ fn same_mistakes_every_verb() {
 #[test]
 fn unreadable_files_named() {
     let missing = Path::new("/nowhere/node.toml");
-    let message = said(&posthaste([Path::new("check"), missing]), 2);
-    assert_says(
+    let message = failure_text(&posthaste([Path::new("check"), missing]), 2);
+    assert_reports(
         &message,
         &["/nowhere/node.toml: cannot be read", "No such file"],
     );
     let directory = Scratch::new().unwrap();
-    let message = said(&posthaste([Path::new("check"), directory.path()]), 2);
-    assert_says(
+    let message = failure_text(&posthaste([Path::new("check"), directory.path()]), 2);
+    assert_reports(
         &message,
         &[&directory.path().display().to_string(), "cannot be read"],
     );
     let binary = File::new([0xff, 0xfe, 0x00]);
-    let message = said(&posthaste([Path::new("check"), &binary.path]), 2);
-    assert_says(
+    let message = failure_text(&posthaste([Path::new("check"), &binary.path]), 2);
+    assert_reports(
         &message,
         &[&binary.path.display().to_string(), "cannot be read"],
     );
@@ -176,7 +176,7 @@ fn check_prints_configuration() {
     let meaning = posthaste([Path::new("check"), &file.path]);
     assert_eq!(meaning.status.code(), Some(0), "{meaning:?}");
     let text = String::from_utf8(meaning.stdout).unwrap();
-    assert_says(
+    assert_reports(
         &text,
         &["is valid", "name = \"web\"", "workers = ", "relays_max = "],
     );
@@ -201,7 +201,7 @@ fn wrong_arguments_exit_2() {
         (&["top", "--interval", "x"], "such as 2 or 0.5"),
     ] {
         let output = posthaste(words);
-        assert_says(&said(&output, 2), &[help]);
+        assert_reports(&failure_text(&output, 2), &[help]);
     }
 }
 
@@ -219,14 +219,14 @@ fn refused(network: &Network, toml: &str) -> String {
 fn failed_start_leaves_nothing() {
     let network = line();
     let message = refused(&network, "[transparent]\ninterfaces = [\"c0\", \"eth7\"]\n");
-    assert_says(&message, &["transparent.interfaces", "eth7"]);
+    assert_reports(&message, &["transparent.interfaces", "eth7"]);
 
     let metrics = "127.0.0.1:9464";
     let taken = listen_at(network.node(0), metrics.parse().unwrap());
     let node = Node::builder(network.node(0), binary()).metrics(9464);
     let message = format!("{:#}", node.start().unwrap_err());
     drop(taken);
-    assert_says(
+    assert_reports(
         &message,
         &[
             "exit status: 1",
@@ -259,10 +259,10 @@ fn missing_capabilities_are_named() {
         // Root without it. One that has CAP_SYS_ADMIN needs no CAP_BPF.
         let bounds = format!("--bounding-set=-{capability},-sys_admin");
         let output = run_with(network.node(0), &[&bounds], &binary(), &["node"]);
-        let message = said(&output, 1);
+        let message = failure_text(&output, 1);
         let name = format!("CAP_{}", capability.to_uppercase());
-        assert_says(&message, &[&format!("{name} is missing"), purpose]);
-        assert_says(&message, &["run as root", "AmbientCapabilities=", "setcap"]);
+        assert_reports(&message, &[&format!("{name} is missing"), purpose]);
+        assert_reports(&message, &["run as root", "AmbientCapabilities=", "setcap"]);
         assert_eq!(message.matches("is missing").count(), 1, "{message}");
     }
     assert_nothing_left(network.node(0));
@@ -294,7 +294,7 @@ fn initial_window_unprivileged() {
     };
     let mut without = run(&hidden);
     assert!(!without.wait(SOON).unwrap().success());
-    assert_says(&without.stderr(), &["`initial_window` needs the cgroup v2"]);
+    assert_reports(&without.stderr(), &["`initial_window` needs the cgroup v2"]);
     let mut with = run(&mounted);
     let is_ready = |process: &Process| process.stdout().contains("is ready\"");
     let ready = with.wait_until("word that it is ready", SOON, is_ready);
@@ -311,15 +311,18 @@ fn missing_privileges_named() {
     // By another process, so that none of ours holds the file open for writing.
     let copied = Command::new("cp").arg(binary()).arg(&program).status();
     assert!(copied.unwrap().success());
-    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let run = |words: &[&str]| run_with(network.node(0), &nobody, &program, words);
-    let message = said(&run(&["node"]), 1);
-    assert_says(
+    let absent_host = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let run = |words: &[&str]| run_with(network.node(0), &absent_host, &program, words);
+    let message = failure_text(&run(&["node"]), 1);
+    assert_reports(
         &message,
         &["CAP_NET_ADMIN is missing", "CAP_NET_RAW is missing"],
     );
     for verb in ["setup", "teardown"] {
-        assert_says(&said(&run(&[verb]), 1), &["CAP_NET_ADMIN is missing"]);
+        assert_reports(
+            &failure_text(&run(&[verb]), 1),
+            &["CAP_NET_ADMIN is missing"],
+        );
     }
     // What needs no privilege works.
     let file = File::new("version = 1\n");
@@ -334,7 +337,7 @@ fn all_mistakes_at_once() {
         "version = 1\n[transparent]\ninterfaces = \"eth0\"\n[node]\nworkers = 0\nwrkers = 2\n\
          [[rule]]\nname = \"web\"\nports = 443\naccept = \"soon\"\n",
     );
-    let message = said(&posthaste([Path::new("check"), &file.path]), 2);
+    let message = failure_text(&posthaste([Path::new("check"), &file.path]), 2);
     let name = file.path.display();
     for (place, words) in [
         (
@@ -375,7 +378,7 @@ fn doubtful_values_warned() {
     let network = line();
     let host = network.node(0);
     let rules = "[[rule]]\nname = \"all\"\n[[rule]]\nname = \"late\"\nsources = []\n";
-    assert_says(
+    assert_reports(
         &warnings(host, rules),
         &["rule \"late\" can never apply: rule \"all\" goes first"],
     );
@@ -397,17 +400,17 @@ fn doubtful_values_warned() {
         listener("0.0.0.0:4480"),
         listener("127.0.0.1:4480")
     );
-    assert_says(
+    assert_reports(
         &warnings(host, &both),
         &["\"127.0.0.1:4480\": the listener \"0.0.0.0:4480\""],
     );
     let lacking = format!("{node}{}", listener("192.0.2.77:4480"));
-    assert_says(
+    assert_reports(
         &warnings(host, &lacking),
         &["this host has no address 192.0.2.77"],
     );
     let lacking = format!("{node}{}", listener("[2001:db8::77]:4480"));
-    assert_says(
+    assert_reports(
         &warnings(host, &lacking),
         &["this host has no address 2001:db8::77"],
     );
@@ -417,7 +420,7 @@ fn doubtful_values_warned() {
     );
     // Such a node cannot start, and says why.
     let metrics = format!("{node}{}", listener("127.0.0.1:9464"));
-    assert_says(
+    assert_reports(
         &warnings(host, &metrics),
         &["a node cannot start with both"],
     );
@@ -461,7 +464,7 @@ fn doctor_tries_listeners() {
     let taken = findings();
     assert_eq!(taken.len(), 2, "{taken:?}");
     for (finding, key) in taken.iter().zip(["metrics.listen", "listener.address"]) {
-        assert_says(
+        assert_reports(
             finding,
             &["\"fail\"", key, "another program listens there", "ss -tlnp"],
         );

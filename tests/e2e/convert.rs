@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use posthaste_lab::network::{Family, Network};
 
 use crate::payload;
-use crate::requests::{Asked, explicit, fixture, listener, read, say_to};
+use crate::requests::{ExplicitNode, explicit, fixture, listener, read, send_to};
 use crate::support::{PORT, Pair, accept, listen, until_ended};
 
 /// A node for the test's clients and servers.
@@ -62,14 +62,14 @@ fn server(network: &Network, family: Family) -> SocketAddr {
 #[test]
 fn families_of_client_and_server() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     let mut count = 0;
     for ours in Family::ALL {
         for theirs in Family::ALL {
             let mut request = message(&[&connect(server(&network, theirs), &[])]);
             request.extend_from_slice(b"said early");
-            let client = say_to(&network, listener(&network, 0, ours), &request);
+            let client = send_to(&network, listener(&network, 0, ours), &request);
             let (server, from) = accept(&servers);
             assert_eq!(from.is_ipv4(), theirs == Family::V4, "{ours} to {theirs}");
             let mut pair = Pair { client, server };
@@ -81,22 +81,22 @@ fn families_of_client_and_server() {
             payload::receive(&mut pair.server, 2, 200_000).unwrap();
             pair.close_client_first();
             count += 1;
-            until_ended(&asked.node, "finished", count);
+            until_ended(&listening.node, "finished", count);
         }
     }
-    assert_eq!(asked.settle(), 4);
+    assert_eq!(listening.settle(), 4);
 }
 
 // promise: Q1
 #[test]
 fn request_byte_by_byte() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let request = message(&[&connect(server(&network, family), &[])]);
         let (first, rest) = request.split_at(1);
-        let mut client = say_to(&network, listener(&network, 0, family), first);
+        let mut client = send_to(&network, listener(&network, 0, family), first);
         for byte in rest {
             client.write_all(&[*byte]).unwrap();
         }
@@ -105,9 +105,9 @@ fn request_byte_by_byte() {
         let mut pair = Pair { client, server };
         pair.check();
         pair.close_server_first();
-        until_ended(&asked.node, "finished", count);
+        until_ended(&listening.node, "finished", count);
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(listening.settle(), 2);
 }
 
 /// Supported TCP Extensions (§6.2.4): SACK and timestamps.
@@ -118,47 +118,47 @@ const INFO: [u8; 4] = [1, 1, 0, 0];
 #[test]
 fn supported_options_reported() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     for family in Family::ALL {
         let node = listener(&network, 0, family);
-        let mut client = say_to(&network, node, &message(&[&INFO]));
-        let heard = crate::requests::hear(&mut client);
-        let expected = crate::requests::Heard::and_closed(&message(&[&EXTENSIONS]));
-        assert_eq!(heard, expected);
+        let mut client = send_to(&network, node, &message(&[&INFO]));
+        let received = crate::requests::receive_all(&mut client);
+        let expected = crate::requests::Received::and_closed(&message(&[&EXTENSIONS]));
+        assert_eq!(received, expected);
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(listening.settle(), 0);
 }
 
 // promise: Q3
 #[test]
 fn connection_with_options() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {
         let request = message(&[&INFO, &connect(server(&network, family), &[])]);
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
         let (server, _) = accept(&servers);
         assert_eq!(read(&mut client, 12), message(&[&EXTENSIONS]));
         let mut pair = Pair { client, server };
         pair.check();
         pair.close_client_first();
     }
-    until_ended(&asked.node, "finished", 2);
-    assert_eq!(asked.settle(), 2);
+    until_ended(&listening.node, "finished", 2);
+    assert_eq!(listening.settle(), 2);
 }
 
 // promise: Q3
 #[test]
 fn server_options_reported() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {
         // SACK permitted, without a value; maximum segment size, which is passed over (§7.1).
         let options = [4, 2, 2, 4, 1, 0];
         let request = message(&[&connect(server(&network, family), &options)]);
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
         let (server, _) = accept(&servers);
         let head = read(&mut client, 4);
         let tlv = read(&mut client, 4 * usize::from(head[1]) - 4);
@@ -176,6 +176,6 @@ fn server_options_reported() {
         pair.check();
         pair.close_client_first();
     }
-    until_ended(&asked.node, "finished", 2);
-    assert_eq!(asked.settle(), 2);
+    until_ended(&listening.node, "finished", 2);
+    assert_eq!(listening.settle(), 2);
 }

@@ -85,8 +85,11 @@ fn chains_page_steps() {
     let last = printed.last().unwrap();
     assert!(last.contains("america"), "{printed:#?}");
     connect_by(&network, &hosts, "203.0.113.7", "boston");
-    let said = hosts.run("lille", "posthaste chains");
-    assert!(said.contains("boston") && said.contains("up"), "{said}");
+    let message = hosts.run("lille", "posthaste chains");
+    assert!(
+        message.contains("boston") && message.contains("up"),
+        "{message}"
+    );
 }
 
 // promise: W7
@@ -123,8 +126,9 @@ fn controller_page_steps() {
         ["paris", "tokyo"].iter().all(|name| status.contains(name))
     });
     until("a way by tokyo", || {
-        let said = hosts.run("paris", "posthaste chains explain 198.51.100.7:443");
-        said.lines()
+        let message = hosts.run("paris", "posthaste chains explain 198.51.100.7:443");
+        message
+            .lines()
             .any(|line| line.contains("tokyo") && line.contains("<- taken"))
     });
     connect_by(&network, &hosts, "198.51.100.7", "tokyo");

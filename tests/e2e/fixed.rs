@@ -7,7 +7,9 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::payload;
-use crate::requests::{Asked, KEY, explicit, fixture, hear, listener, peer, start_all};
+use crate::requests::{
+    ExplicitNode, KEY, explicit, fixture, listener, peer, receive_all, start_all,
+};
 use crate::support::{PORT, Pair, accept, counter, dial, listen, until, until_ended};
 
 /// Where clients connect to the first node.
@@ -52,7 +54,7 @@ fn destination_of_either_family() {
             "[transparent]\nenabled = false\n{}",
             entrances(&network, theirs)
         );
-        let asked = Asked::start(&network, &config);
+        let listening = ExplicitNode::start(&network, &config);
         for ours in Family::ALL {
             let client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
             let (server, from) = accept(&servers);
@@ -61,12 +63,12 @@ fn destination_of_either_family() {
             assert_eq!(from.ip(), calling, "{ours} to {theirs}");
             check(Pair { client, server });
         }
-        until_ended(&asked.node, "finished", 2);
-        assert_eq!(counter(&asked.node, "fixed_connections"), 2);
+        until_ended(&listening.node, "finished", 2);
+        assert_eq!(counter(&listening.node, "fixed_connections"), 2);
         // Nothing crosses the programs of a node that needs none.
-        let status = asked.node.status().expect("it answers");
+        let status = listening.node.status().expect("it answers");
         assert_eq!(status["interfaces"], serde_json::json!([]), "{status:#}");
-        asked.settle();
+        listening.settle();
     }
 }
 
@@ -99,13 +101,13 @@ fn refusal_resets_client() {
         "[transparent]\nenabled = false\n{}",
         entrances(&network, Family::V6)
     );
-    let asked = Asked::start(&network, &config);
+    let listening = ExplicitNode::start(&network, &config);
     for (count, ours) in (1..).zip(Family::ALL) {
         let mut client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
-        assert!(hear(&mut client).reset, "{ours}");
-        until_ended(&asked.node, "upstream_refused", count);
+        assert!(receive_all(&mut client).reset, "{ours}");
+        until_ended(&listening.node, "upstream_refused", count);
     }
-    asked.settle();
+    listening.settle();
 }
 
 // promise: Q17
@@ -118,15 +120,15 @@ fn rules_of_listeners() {
         entrances(&network, Family::V4),
         network.client_address(Family::V6),
     );
-    let asked = Asked::start(&network, &config);
+    let listening = ExplicitNode::start(&network, &config);
     let servers = listen(network.server(), PORT);
     let mut client = dial(network.client(), entrance(&network, Family::V6)).expect("it accepts");
-    assert!(hear(&mut client).reset);
-    asked.until_denied(&network, "rule", 1);
+    assert!(receive_all(&mut client).reset);
+    listening.until_denied(&network, "rule", 1);
     let client = dial(network.client(), entrance(&network, Family::V4)).expect("it accepts");
     let (server, _) = accept(&servers);
     check(Pair { client, server });
-    asked.settle();
+    listening.settle();
 }
 
 // promise: Q17
@@ -186,22 +188,22 @@ fn fixed_relays_bounded() {
         "[node]\nworkers = 1\nrelays_max = 8\n[transparent]\nenabled = false\n{}",
         entrances(&network, Family::V4)
     );
-    let asked = Asked::start(&network, &config);
+    let listening = ExplicitNode::start(&network, &config);
     let servers = listen(network.server(), PORT);
     let dial = |_| dial(network.client(), entrance(&network, Family::V4)).expect("it accepts");
     let mut clients: Vec<_> = (0..8).map(dial).collect();
-    let all = || counter(&asked.node, "relays_opened") + asked.denied(&network, "overload");
+    let all = || counter(&listening.node, "relays_opened") + listening.denied(&network, "overload");
     until("all have met the node", || all() == 8);
-    let served = counter(&asked.node, "relays_opened");
+    let served = counter(&listening.node, "relays_opened");
     assert!((1..8).contains(&served), "{served}");
     let at = usize::try_from(served).expect("a few");
     for client in &mut clients.split_off(at) {
-        assert!(hear(client).reset, "it is turned away");
+        assert!(receive_all(client).reset, "it is turned away");
     }
     for client in clients {
         let (server, _) = accept(&servers);
         check(Pair { client, server });
     }
-    until_ended(&asked.node, "finished", served);
-    asked.settle();
+    until_ended(&listening.node, "finished", served);
+    listening.settle();
 }

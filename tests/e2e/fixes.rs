@@ -171,7 +171,7 @@ fn nat_and_filters_explained() {
     }
     let (content, answer) = doctor(host);
     assert!(content, "{answer:#}");
-    for (check, said) in [
+    for (check, message) in [
         ("NAT", "sources are translated (inet router after)"),
         ("NAT", "destinations are translated (inet router before)"),
         ("forward rules", "inet router through drops"),
@@ -183,7 +183,7 @@ fn nat_and_filters_explained() {
         ("limits", "no nftables rule limits"),
     ] {
         let words = words(&answer, check);
-        assert!(words.contains(said), "{check}: {words}");
+        assert!(words.contains(message), "{check}: {words}");
         assert_eq!(complaints(&answer, check), []);
     }
     let node = observing(host, "early");

@@ -17,7 +17,9 @@ use posthaste_wire::auth::{AuthTag, Key, Nonce};
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
 
-use crate::requests::{ALLOWED, Asked, Heard, KEY, explicit, hear, listener, say_to};
+use crate::requests::{
+    ALLOWED, ExplicitNode, KEY, Received, explicit, listener, receive_all, send_to,
+};
 use crate::support::{PORT, until};
 
 /// The node that is asked, and the peer that the tests play.
@@ -113,22 +115,22 @@ impl Draft {
 
 /// Says something to a node over each family and reads what it answers: no flow is begun, the
 /// refusal is counted under its reason and logged with the sender's address, and nothing is left.
-fn expect(network: &Network, reason: &str, answer: &Heard, hostile: impl Fn(Family) -> Vec<u8>) {
-    let asked = Asked::start(network, &config(network));
+fn expect(network: &Network, reason: &str, answer: &Received, hostile: impl Fn(Family) -> Vec<u8>) {
+    let listening = ExplicitNode::start(network, &config(network));
     for (count, family) in (1..).zip(Family::ALL) {
-        let mut stream = say_to(network, listener(network, 0, family), &hostile(family));
+        let mut stream = send_to(network, listener(network, 0, family), &hostile(family));
         let from = stream.local_addr().unwrap();
-        assert_eq!(hear(&mut stream), *answer, "{family}");
-        asked.until_denied(network, reason, count);
-        until_logged(&asked, from, reason);
+        assert_eq!(receive_all(&mut stream), *answer, "{family}");
+        listening.until_denied(network, reason, count);
+        until_logged(&listening, from, reason);
     }
-    assert_eq!(asked.settle(), 0, "no flow was begun");
+    assert_eq!(listening.settle(), 0, "no flow was begun");
 }
 
 /// Waits for the line that tells of a denial.
-fn until_logged(asked: &Asked, from: SocketAddr, reason: &str) {
+fn until_logged(listening: &ExplicitNode, from: SocketAddr, reason: &str) {
     until("line of the log", || {
-        let lines = asked.node.log();
+        let lines = listening.node.log();
         let mut lines = lines.iter().map(|line| crate::watch::fields(line));
         lines.any(|fields| {
             let is = |key: &str, value: &str| fields.get(key).is_some_and(|text| text == value);

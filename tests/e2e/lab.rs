@@ -94,9 +94,9 @@ fn small_overlay() {
         let of = samples.filter(|samples| samples.labels["subject"] == subject);
         assert_eq!(of.count(), 4, "{subject}: two sizes, and two times of each");
     }
-    let said = |part: &str| record.remarks.iter().any(|remark| remark.contains(part));
+    let is_remarked = |part: &str| record.remarks.iter().any(|remark| remark.contains(part));
     assert!(
-        said("with cold hops: 0 hops had waited"),
+        is_remarked("with cold hops: 0 hops had waited"),
         "{:?}",
         record.remarks
     );

@@ -47,19 +47,19 @@ fn refuse(mut stream: TcpStream, close: Close) {
 /// Uploads until that fails, then reads what there is; whether all of the answer came.
 fn upload(mut stream: TcpStream, close: Close) -> bool {
     let sent = stream.write_all(&vec![1; UPLOAD_BYTES]);
-    let mut heard = Vec::new();
-    let end = stream.read_to_end(&mut heard);
+    let mut received = Vec::new();
+    let end = stream.read_to_end(&mut received);
     let is_told = sent.is_err() || end.is_err();
     assert!(
         is_told || matches!(close, Close::BehindFin),
         "no reset: {} bytes",
-        heard.len()
+        received.len()
     );
     for error in [sent.err(), end.err()].into_iter().flatten() {
         let reset = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
         assert!(reset.contains(&error.kind()), "{error}");
     }
-    heard == ANSWER
+    received == ANSWER
 }
 
 /// Who uploads, and so who is cut off.
@@ -195,13 +195,13 @@ fn reset_waits_for_acknowledgement() {
 
 /// Sends bytes, waits until the node has them, resets; all of them have to arrive.
 fn last_words(mut from: TcpStream, mut to: TcpStream, taken: impl Fn() -> u64) {
-    let said = vec![9; 100_000];
-    from.write_all(&said).expect("they are sent");
-    until("bytes at the node", || taken() == said.len() as u64);
+    let message = vec![9; 100_000];
+    from.write_all(&message).expect("they are sent");
+    until("bytes at the node", || taken() == message.len() as u64);
     reset(from);
-    let mut heard = vec![0; said.len()];
-    to.read_exact(&mut heard)
+    let mut received = vec![0; message.len()];
+    to.read_exact(&mut received)
         .expect("every byte before a reset");
-    assert!(heard == said);
+    assert!(received == message);
     expect_reset(&mut to);
 }

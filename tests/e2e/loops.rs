@@ -21,7 +21,7 @@ use posthaste_lab::link::Link;
 const NOWHERE: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
 
 /// Somebody who would be there if the routes led to them.
-fn nobody(family: Family) -> SocketAddr {
+fn absent_host(family: Family) -> SocketAddr {
     let text = ["10.77.0.1", "fd00:77::1"][usize::from(family == Family::V6)];
     SocketAddr::new(text.parse().expect("an address"), PORT)
 }
@@ -77,7 +77,7 @@ fn own_syn_returning() {
             talkative(network.nodes());
             let node = start(&network, &accepting(mode));
             let capture = Capture::start(network.node(1));
-            let reach = reach(network.node(0), nobody(family));
+            let reach = reach(network.node(0), absent_host(family));
             let syns = syns_until_quiet(&capture);
             drop(reach);
             // The kernel repeats its SYN every second.
@@ -98,7 +98,7 @@ fn own_address_loop_ends() {
             let config = accepting(mode) + "source_address = \"node\"\n";
             let nodes = [0, 1].map(|host| start_in(network.node(host), &config));
             let capture = Capture::start(network.node(1));
-            let reach = reach(network.client(), nobody(family));
+            let reach = reach(network.client(), absent_host(family));
             let syns = syns_until_quiet(&capture);
             drop(reach);
             let relays: u64 = nodes
@@ -122,7 +122,7 @@ fn client_address_loop_ends() {
             talkative(network.nodes());
             let node = start(&network, &accepting(mode));
             let capture = Capture::start(network.node(1));
-            let reach = reach(network.client(), nobody(family));
+            let reach = reach(network.client(), absent_host(family));
             let syns = syns_until_quiet(&capture);
             drop(reach);
             assert!(syns.len() <= 64 * 3, "{mode} {family}: {}", syns.len());

@@ -66,7 +66,7 @@ fn privileged_ports_without_capability() {
         connect_from_low_ports(&network);
         assert_eq!(counter(&node, "relays_opened"), 2, "{mode}");
         assert_eq!(counter(&node, "ports_forbidden"), 6);
-        let said = |line: &&String| line.contains("CAP_NET_BIND_SERVICE is missing");
-        assert_eq!(node.log().iter().filter(said).count(), 1, "{mode}");
+        let message = |line: &&String| line.contains("CAP_NET_BIND_SERVICE is missing");
+        assert_eq!(node.log().iter().filter(message).count(), 1, "{mode}");
     }
 }

@@ -13,8 +13,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, SOON, accept, accepting, close, counter, dial, dial_from, dial_with,
-    expect_end, firewall, line, listen, network, remove_firewall, reset, say, start, target,
+    MODES, PORT, Pair, SOON, accept, accepting, close, counter, deliver, dial, dial_from,
+    dial_with, expect_end, firewall, line, listen, network, remove_firewall, reset, start, target,
     tcp_socket, until, until_counter, until_ended,
 };
 
@@ -36,14 +36,14 @@ fn early_bytes_arrive() {
             client.write_all(&[5; 20_000]).expect("it is sent");
             client.shutdown(Shutdown::Write).expect("it is open");
             let (mut server, _) = accept(&listener);
-            let mut heard = Vec::new();
-            server.read_to_end(&mut heard).expect("it arrives");
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).expect("it arrives");
             assert!(
-                heard == [5; 20_000],
+                received == [5; 20_000],
                 "{mode} {family}: {} bytes",
-                heard.len()
+                received.len()
             );
-            say(&mut server, &mut client, b"an answer");
+            deliver(&mut server, &mut client, b"an answer");
             drop(server);
             expect_end(&mut client);
         }
@@ -156,10 +156,10 @@ fn send_with_urgent_bytes(mut from: &TcpStream, mut to: &TcpStream, bytes: usize
             }
             from.write_all(sent).expect("it is sent");
         });
-        let mut heard = vec![0; 4 * bytes + 3];
-        to.read_exact(&mut heard).expect("everything arrives");
+        let mut received = vec![0; 4 * bytes + 3];
+        to.read_exact(&mut received).expect("everything arrives");
         let expected = [&content[..]; 4].join(&b'!');
-        assert!(heard == expected, "other bytes than were sent");
+        assert!(received == expected, "other bytes than were sent");
     });
 }
 
@@ -192,9 +192,9 @@ fn syn_with_data() {
             client.set_read_timeout(Some(SOON)).unwrap();
             let (server, _) = accept(&listener);
             let mut pair = Pair { client, server };
-            let mut heard = [0; 10];
-            pair.server.read_exact(&mut heard).expect("it arrives");
-            assert_eq!(&heard, b"in a hurry");
+            let mut received = [0; 10];
+            pair.server.read_exact(&mut received).expect("it arrives");
+            assert_eq!(&received, b"in a hurry");
             pair.check();
             pair.close_client_first();
         }

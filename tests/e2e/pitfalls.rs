@@ -13,8 +13,8 @@ use posthaste_lab::transfer::{Request, fetch};
 use serde_json::Value;
 
 use crate::support::{
-    MODES, PORT, Pair, SOON, accepting, binary, counter, dial, firewall, firewall_script, line,
-    listen, network, say, serve, start, until_counter, until_ended,
+    MODES, PORT, Pair, SOON, accepting, binary, counter, deliver, dial, firewall, firewall_script,
+    line, listen, network, serve, start, until_counter, until_ended,
 };
 
 /// Opens a connection of each family and sends something each way.
@@ -209,8 +209,8 @@ fn older_connection_continues() {
         let mut node = start(&network, "");
         pairs.iter_mut().for_each(Pair::check);
         for Pair { client, server } in &mut pairs {
-            say(client, server, &[1; 50_000]);
-            say(server, client, &[2; 50_000]);
+            deliver(client, server, &[1; 50_000]);
+            deliver(server, client, &[2; 50_000]);
         }
         assert_eq!(counter(&node, "relays_opened"), 0);
         stop(&mut node).expect("the node ends");

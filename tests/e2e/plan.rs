@@ -61,9 +61,9 @@ fn stderr(output: &Output) -> String {
 fn choice_explained_and_drawn() {
     let directory = Directory::new();
     let file = directory.write("links.csv", LINKS);
-    let picture = directory.0.path().join("chains.svg");
+    let chart = directory.0.path().join("chains.svg");
     let words = ["--from", "paris", "--to", "tokyo", "--size", "10KB,1MB"];
-    let drawn = ["--picture", picture.to_str().unwrap()];
+    let drawn = ["--chart", chart.to_str().unwrap()];
     let output = plan(&file, &[&words[..], &drawn].concat());
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -73,8 +73,8 @@ fn choice_explained_and_drawn() {
         text.contains("1 MB: dubai, 460.5 ms; direct takes 21.6 % longer"),
         "{text}"
     );
-    let picture = fs::read_to_string(picture).unwrap();
-    assert!(picture.starts_with("<svg ") && picture.contains("paris - dubai - tokyo"));
+    let chart = fs::read_to_string(chart).unwrap();
+    assert!(chart.starts_with("<svg ") && chart.contains("paris - dubai - tokyo"));
 
     let unauthorized = ["--assumed", "0", "--json"];
     let answer = json(&plan(&file, &[&words[..], &unauthorized].concat()));
@@ -132,17 +132,17 @@ fn pairs_in_every_format() {
 fn mistakes_with_file_and_line() {
     let directory = Directory::new();
     let file = directory.write("links.csv", "from,to,rtt_ms\na,b,1\na,b,x\n");
-    let said = stderr(&plan(&file, &[]));
+    let message = stderr(&plan(&file, &[]));
     assert!(
-        said.contains("links.csv:3: rtt_ms: \"x\" is not a number"),
-        "{said}"
+        message.contains("links.csv:3: rtt_ms: \"x\" is not a number"),
+        "{message}"
     );
     let file = directory.write("links.csv", LINKS);
-    let said = stderr(&plan(&file, &["--from", "rome", "--to", "oslo"]));
-    assert!(said.contains("there is no node rome in"), "{said}");
+    let message = stderr(&plan(&file, &["--from", "rome", "--to", "oslo"]));
+    assert!(message.contains("there is no node rome in"), "{message}");
     assert!(
-        said.contains("which has paris, tokyo, dubai, oslo"),
-        "{said}"
+        message.contains("which has paris, tokyo, dubai, oslo"),
+        "{message}"
     );
     let missing = directory.0.path().join("missing.csv");
     assert!(stderr(&plan(&missing, &[])).contains("missing.csv"));
@@ -187,15 +187,18 @@ fn links_without_delay_are_named() {
             "links.json: link 1 (\"a\" to \"b\"): rtt_ms is 0 ms",
         ),
     ];
-    for (name, text, said) in files {
+    for (name, text, message) in files {
         let file = directory.write(name, text);
         let output = plan(&file, &["--json"]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(stderr.contains(said), "{said} in {stderr}");
+        assert!(stderr.contains(message), "{message} in {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
         let answer = json(&output);
         let warnings = answer["warnings"].as_array().unwrap();
-        assert!(warnings[0].as_str().unwrap().contains(said), "{warnings:?}");
+        assert!(
+            warnings[0].as_str().unwrap().contains(message),
+            "{warnings:?}"
+        );
     }
     // Of very many, some are named.
     let file = directory.write("links.csv", "from,to,rtt_ms\na,b,5\n");

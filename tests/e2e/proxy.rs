@@ -10,8 +10,8 @@ use posthaste_lab::network::Family;
 
 use crate::chains::{Plan, line_of};
 use crate::payload;
-use crate::requests::{Asked, explicit, fixture, listener, read, say_to};
-use crate::support::{MODES, PORT, Pair, line, listen, say, start, until_ended};
+use crate::requests::{ExplicitNode, explicit, fixture, listener, read, send_to};
+use crate::support::{MODES, PORT, Pair, deliver, line, listen, start, until_ended};
 
 /// A rule that has servers told.
 const RULE: &str = "[[rule]]\nname = \"told\"\nproxy_protocol = true\nsource_address = \"node\"\n";
@@ -39,9 +39,9 @@ fn header(client: SocketAddr, destination: SocketAddr) -> Vec<u8> {
 }
 
 /// Asserts that the server hears of its client before anything else, whoever speaks first.
-fn expect_told(mut pair: Pair, client: SocketAddr, destination: SocketAddr, server_first: bool) {
+fn expect_header(mut pair: Pair, client: SocketAddr, destination: SocketAddr, server_first: bool) {
     if server_first {
-        say(&mut pair.server, &mut pair.client, b"220 ready\r\n");
+        deliver(&mut pair.server, &mut pair.client, b"220 ready\r\n");
     } else {
         payload::send(&mut pair.client, 3, 50_000).unwrap();
     }
@@ -67,7 +67,7 @@ fn proxy_header_names_client() {
                 let client = pair.client_address();
                 let destination = pair.client.peer_addr().unwrap();
                 assert_ne!(pair.seen_by_server().ip(), client.ip());
-                expect_told(pair, client, destination, server_first);
+                expect_header(pair, client, destination, server_first);
             }
             until_ended(&node, "finished", 2 * (count + 1));
         }
@@ -98,7 +98,7 @@ fn last_node_sends_header() {
                     let pair = Pair::open(&network, family, &servers);
                     let client = pair.client_address();
                     let destination = pair.client.peer_addr().unwrap();
-                    expect_told(pair, client, destination, server_first);
+                    expect_header(pair, client, destination, server_first);
                 }
             }
             for node in &nodes {
@@ -117,7 +117,7 @@ fn convert_client_in_header() {
         "[node]\nid = 1\n[access]\nclients = {all}\ndestinations = {all}\n{}{RULE}",
         explicit(&network, 0)
     );
-    let asked = Asked::start(&network, &config);
+    let listening = ExplicitNode::start(&network, &config);
     let servers = listen(network.server(), PORT);
     let mut count = 0;
     for ours in Family::ALL {
@@ -125,15 +125,15 @@ fn convert_client_in_header() {
             let destination = SocketAddr::new(network.server_address(theirs), PORT);
             let tlv = crate::convert::connect(destination, &[]);
             let request = crate::convert::message(&[&tlv]);
-            let mut client = say_to(&network, listener(&network, 0, ours), &request);
+            let mut client = send_to(&network, listener(&network, 0, ours), &request);
             let (server, _) = crate::support::accept(&servers);
             assert_eq!(read(&mut client, 4), [1, 1, 0x22, 0x63]);
             let pair = Pair { client, server };
             let from = pair.client_address();
-            expect_told(pair, from, destination, count % 2 == 0);
+            expect_header(pair, from, destination, count % 2 == 0);
             count += 1;
-            until_ended(&asked.node, "finished", count);
+            until_ended(&listening.node, "finished", count);
         }
     }
-    assert_eq!(asked.settle(), 4);
+    assert_eq!(listening.settle(), 4);
 }

@@ -15,7 +15,7 @@ use crate::support::{counter, dial, network, start_in, until};
 use crate::watch::{Accounts, http_get};
 
 /// Where nodes are asked for flows.
-pub(crate) const ASK_PORT: u16 = 4480;
+pub(crate) const LISTENER_PORT: u16 = 4480;
 /// What nodes of the tests share.
 pub(crate) const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 /// The networks of the tests, which are private ones.
@@ -30,7 +30,7 @@ pub(crate) fn fixture() -> Network {
 
 /// Where the node number `node` of a network is asked.
 pub(crate) fn listener(network: &Network, node: usize, family: Family) -> SocketAddr {
-    SocketAddr::new(network.node_address(node, family), ASK_PORT)
+    SocketAddr::new(network.node_address(node, family), LISTENER_PORT)
 }
 
 /// A node that relays what it is asked for, and nothing else.
@@ -55,19 +55,19 @@ pub(crate) fn peer(network: &Network, node: usize, family: Family) -> String {
 /// beyond it from another address than it is asked at.
 pub(crate) fn syn_option_peers(network: &Network, node: usize) -> String {
     let calling = network.calling_address(node, Family::V4);
-    let asked = network.node_address(node, Family::V4);
-    format!("header_in = \"syn-option\"\nsource_addresses = [\"{calling}\", \"{asked}\"]\n")
+    let listening = network.node_address(node, Family::V4);
+    format!("header_in = \"syn-option\"\nsource_addresses = [\"{calling}\", \"{listening}\"]\n")
 }
 
 /// All that came over a connection until its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
     /// It ended by a reset, and not in order.
     pub(crate) reset: bool,
 }
 
-impl Heard {
+impl Received {
     pub(crate) fn and_closed(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.to_vec(),
@@ -84,25 +84,25 @@ impl Heard {
 }
 
 /// Reads a connection to its end.
-pub(crate) fn hear(stream: &mut TcpStream) -> Heard {
-    let mut heard = Heard::and_closed(&[]);
+pub(crate) fn receive_all(stream: &mut TcpStream) -> Received {
+    let mut received = Received::and_closed(&[]);
     let mut piece = [0; 2048];
     loop {
         match stream.read(&mut piece) {
-            Ok(0) => return heard,
-            Ok(count) => heard.bytes.extend_from_slice(&piece[..count]),
+            Ok(0) => return received,
+            Ok(count) => received.bytes.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
-                heard.reset = true;
-                return heard;
+                received.reset = true;
+                return received;
             }
         }
     }
 }
 
 /// Connects to a node and says something.
-pub(crate) fn say_to(network: &Network, node: SocketAddr, bytes: &[u8]) -> TcpStream {
+pub(crate) fn send_to(network: &Network, node: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut stream = dial(network.client(), node).expect("a node accepts");
     stream.write_all(bytes).expect("it can be said");
     stream
@@ -116,12 +116,12 @@ pub(crate) fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
 }
 
 /// A node that is asked, and what it had before anybody did.
-pub(crate) struct Asked {
+pub(crate) struct ExplicitNode {
     pub(crate) node: Node,
     accounts: Accounts,
 }
 
-impl Asked {
+impl ExplicitNode {
     /// Starts the first node of a network.
     pub(crate) fn start(network: &Network, config: &str) -> Self {
         let node = Node::builder(network.node(0), crate::support::binary())

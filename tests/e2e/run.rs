@@ -26,7 +26,7 @@ mod next_hops;
 mod sockets;
 
 /// Where nodes are asked for flows.
-const ASK_PORT: u16 = 4480;
+const LISTENER_PORT: u16 = 4480;
 /// The networks of the tests: both who may ask and where to.
 const OPEN: &str = "[access]\nclients = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
                     destinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
@@ -37,8 +37,8 @@ fn line_of(nodes: usize) -> Network {
 }
 
 /// The explicit listener of a node.
-fn ask_address(network: &Network, node: usize, family: Family) -> SocketAddr {
-    SocketAddr::new(network.node_address(node, family), ASK_PORT)
+fn listener_address(network: &Network, node: usize, family: Family) -> SocketAddr {
+    SocketAddr::new(network.node_address(node, family), LISTENER_PORT)
 }
 
 /// The configuration of a node with explicit listeners and nothing else, and `more`.
@@ -48,7 +48,7 @@ fn explicit(network: &Network, node: usize, more: &str) -> String {
         node + 1
     );
     for family in Family::ALL {
-        let address = ask_address(network, node, family);
+        let address = listener_address(network, node, family);
         text += &format!("[[listener]]\nmode = \"explicit\"\naddress = \"{address}\"\n");
     }
     text + more
@@ -80,7 +80,7 @@ pub(crate) fn led(network: &Network, via: SocketAddr, command: &Command) -> Comm
 /// A node that anybody may ask, and its listener.
 pub(crate) fn start_open(network: &Network, family: Family) -> (Node, SocketAddr) {
     let node = start_explicit(network, 0, "");
-    (node, ask_address(network, 0, family))
+    (node, listener_address(network, 0, family))
 }
 
 /// What a command that succeeded printed.
@@ -169,12 +169,12 @@ fn command_through_node() {
     let mirror = Mirror::start(network.server());
     for hop in Family::ALL {
         for family in Family::ALL {
-            let via = ask_address(&network, 0, hop);
+            let via = listener_address(&network, 0, hop);
             let server = network.server_address(family);
             let mut command = through(&network, via, &[], curl(&mirror.url(server)));
             // The node's address on the server's side.
-            let said = printed(&mut command);
-            let (seen, sees) = said.trim().split_once('\n').unwrap();
+            let message = printed(&mut command);
+            let (seen, sees) = message.trim().split_once('\n').unwrap();
             assert_eq!(sees, server.to_string());
             let seen: IpAddr = seen.parse().unwrap();
             assert_eq!(seen.is_ipv4(), family == Family::V4);
@@ -185,7 +185,7 @@ fn command_through_node() {
 
 // promise: P1
 #[test]
-fn children_go_the_same_way() {
+fn children_take_same_next_hop() {
     let network = line_of(1);
     let (_node, via) = start_open(&network, Family::V4);
     let mirror = Mirror::start(network.server());
@@ -193,9 +193,9 @@ fn children_go_the_same_way() {
         let url = mirror.url(network.server_address(family));
         let script =
             format!("curl -sS {url}; (curl -sS {url} & wait); sh -c 'exec curl -sS {url}'");
-        let said = printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
-        let seen: Vec<IpAddr> = said.lines().map(|line| line.parse().unwrap()).collect();
-        assert_eq!(seen.len(), 3, "{said}");
+        let message = printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
+        let seen: Vec<IpAddr> = message.lines().map(|line| line.parse().unwrap()).collect();
+        assert_eq!(seen.len(), 3, "{message}");
         assert!(seen.iter().all(|ip| is_address_of(network.node(0), *ip)));
     }
 }
@@ -214,20 +214,20 @@ fn what_is_exempt_goes_direct() {
         let url = server.url(ip);
         let prefix = ip.to_string();
         let direct = &["--direct", prefix.as_str()];
-        let said = printed(&mut through(&network, via, direct, ["curl", "-sS", &url]));
-        assert_eq!(said.trim(), client(family));
+        let message = printed(&mut through(&network, via, direct, ["curl", "-sS", &url]));
+        assert_eq!(message.trim(), client(family));
 
         let url = own.url(network.client_address(family));
-        let said = printed(&mut through(&network, via, &[], ["curl", "-sS", &url]));
-        assert_eq!(said.trim(), client(family), "the client itself");
+        let message = printed(&mut through(&network, via, &[], ["curl", "-sS", &url]));
+        assert_eq!(message.trim(), client(family), "the client itself");
     }
     let url = on_node.url(via.ip());
-    let said = printed(&mut through(&network, via, &[], ["curl", "-sS", &url]));
-    assert_eq!(said.trim(), client(Family::V4), "the node itself");
+    let message = printed(&mut through(&network, via, &[], ["curl", "-sS", &url]));
+    assert_eq!(message.trim(), client(Family::V4), "the node itself");
     for loopback in ["127.0.0.1", "::1"] {
         let url = own.url(loopback.parse().unwrap());
-        let said = printed(&mut through(&network, via, &[], ["curl", "-sS", &url]));
-        assert_eq!(said.trim(), loopback);
+        let message = printed(&mut through(&network, via, &[], ["curl", "-sS", &url]));
+        assert_eq!(message.trim(), loopback);
     }
 }
 

@@ -10,7 +10,7 @@ use posthaste_lab::transfer::{Request, Timing, fetch};
 use serde_json::Value;
 
 use crate::chains::{Plan, line_of};
-use crate::requests::ASK_PORT;
+use crate::requests::LISTENER_PORT;
 use crate::support::{
     PORT, Pair, accepting, binary, firewall, listen, network, relay_of, serve, start, start_in,
     until, until_ended,
@@ -78,29 +78,32 @@ fn saved_time_is_real() {
         let node = start(&network, "");
         let longer = CLIENT.max(SERVER).as_secs_f64();
         let bounds = [(path + longer) * 1.03, (path + 4.0 * longer) * 1.15];
-        let (mut before, mut said) = ([0.0; 2], Vec::new());
+        let (mut before, mut message) = ([0.0; 2], Vec::new());
         let relayed = quickest(bounds, || {
             let timing = transfer(&network, family, BYTES);
-            until_ended(&node, "finished", said.len() as u64 + 1);
+            until_ended(&node, "finished", message.len() as u64 + 1);
             let now = saved(&node);
-            said.push([0, 1].map(|part| now[part] - before[part]));
+            message.push([0, 1].map(|part| now[part] - before[part]));
             before = now;
             parts(&timing)
         });
         for part in [0, 1] {
             let really = direct[part] - relayed[part];
-            let most = said.iter().map(|said| said[part]).fold(0.0, f64::max);
+            let most = message
+                .iter()
+                .map(|message| message[part])
+                .fold(0.0, f64::max);
             assert!(
                 most <= really * 1.25 + 0.005,
-                "{family}: {said:?}, but {direct:?} became {relayed:?}"
+                "{family}: {message:?}, but {direct:?} became {relayed:?}"
             );
             assert!(
                 most >= really * 0.5,
-                "{family}: no more than {said:?}, but {direct:?} became {relayed:?}"
+                "{family}: no more than {message:?}, but {direct:?} became {relayed:?}"
             );
         }
         let status = node.status().unwrap();
-        assert_eq!(status["saved"]["relays"], said.len() as u64);
+        assert_eq!(status["saved"]["relays"], message.len() as u64);
         assert_eq!(status["saved"]["slower"], 0, "{}", status["saved"]);
     }
 }
@@ -129,11 +132,11 @@ fn bounded_by_rate_or_loss() {
                 let took = complete(&transfer(&network, family, LARGE));
                 until_ended(&node, "finished", count);
                 let [_, now] = saved(&node);
-                let (said, really) = (now - before, direct - took);
+                let (message, really) = (now - before, direct - took);
                 before = now;
                 assert!(
-                    said <= really.max(0.0) * 1.25 + 0.02,
-                    "{family}: {said}, but {direct} became {took}"
+                    message <= really.max(0.0) * 1.25 + 0.02,
+                    "{family}: {message}, but {direct} became {took}"
                 );
             }
             let status = node.status().unwrap();
@@ -161,8 +164,8 @@ fn idle_time_not_counted() {
         until_ended(&node, "finished", count);
         let now = saved(&node);
         for part in [0, 1] {
-            let said = now[part] - before[part];
-            assert!(said <= shorter + 0.005, "{family}: {said}");
+            let message = now[part] - before[part];
+            assert!(message <= shorter + 0.005, "{family}: {message}");
         }
         let status = node.status().unwrap();
         assert_eq!(status["saved"]["relays"], count, "{}", status["saved"]);
@@ -200,7 +203,7 @@ fn delayed_connection_was_slower() {
     for family in Family::ALL {
         let network = line_of(2);
         let _server = serve(&network);
-        let silence = format!("tcp dport {ASK_PORT} drop");
+        let silence = format!("tcp dport {LISTENER_PORT} drop");
         firewall(network.node(1), "silence", &[("input", &silence)]);
         let node = start_in(network.node(0), &plan.config(&network, 0));
         let timing = transfer(&network, family, 10);

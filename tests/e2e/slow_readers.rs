@@ -47,7 +47,7 @@ fn unacknowledged(stream: &TcpStream) -> i32 {
 }
 
 /// Says `count` bytes, and fails once the node has all of them.
-fn say_and_fail(mut from: TcpStream, count: usize) {
+fn send_and_fail(mut from: TcpStream, count: usize) {
     from.write_all(&vec![9; count])
         .expect("the node takes them");
     until("all at the node", || unacknowledged(&from) == 0);
@@ -56,15 +56,15 @@ fn say_and_fail(mut from: TcpStream, count: usize) {
 
 /// Reads slowly and then the rest at once: every byte, and behind them the reset.
 fn read_slowly(mut stream: TcpStream, count: usize) {
-    let (begun, mut heard) = (Instant::now(), 0);
+    let (begun, mut received) = (Instant::now(), 0);
     while begun.elapsed() < SLOW_FOR {
         let mut piece = [0; PIECE_BYTES];
         stream.read_exact(&mut piece).expect("it is not cut off");
-        heard += piece.len();
+        received += piece.len();
         // The pace is what is tested.
         thread::sleep(EVERY);
     }
-    let mut rest = vec![0; count - heard];
+    let mut rest = vec![0; count - received];
     stream.read_exact(&mut rest).expect("the rest comes too");
     expect_reset(&mut stream);
 }
@@ -100,7 +100,7 @@ fn slow_reader_awaited() {
                         Reader::Server => (client, server),
                     };
                     scope.spawn(move || {
-                        say_and_fail(from, *count);
+                        send_and_fail(from, *count);
                         read_slowly(to, *count);
                     });
                 }

@@ -245,8 +245,8 @@ impl Pair {
 
     /// Sends some bytes each way and checks that they arrive.
     pub(crate) fn check(&mut self) {
-        say(&mut self.client, &mut self.server, b"a question");
-        say(&mut self.server, &mut self.client, b"an answer");
+        deliver(&mut self.client, &mut self.server, b"a question");
+        deliver(&mut self.server, &mut self.client, b"an answer");
     }
 
     /// Ends the connection in order, the client first.
@@ -271,11 +271,11 @@ impl Pair {
 }
 
 /// Sends bytes from one end and waits for them at the other.
-pub(crate) fn say(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
+pub(crate) fn deliver(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
     from.write_all(bytes).expect("the bytes are sent");
-    let mut heard = vec![0; bytes.len()];
-    to.read_exact(&mut heard).expect("the bytes arrive");
-    assert_eq!(heard, bytes);
+    let mut received = vec![0; bytes.len()];
+    to.read_exact(&mut received).expect("the bytes arrive");
+    assert_eq!(received, bytes);
 }
 
 /// Closes `first`, waits for that at `second`, then closes `second` and waits for that too.

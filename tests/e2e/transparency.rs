@@ -11,9 +11,9 @@ use posthaste_lab::transfer::{Request, fetch};
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, accepting, add_address, close, counter, dial_from, dial_with, expect_end,
-    expect_reset, line, listen, network, plain, relay_of, reset, say, serve, start, start_in,
-    target, until_counter, until_ended,
+    MODES, PORT, Pair, accepting, add_address, close, counter, deliver, dial_from, dial_with,
+    expect_end, expect_reset, line, listen, network, plain, relay_of, reset, serve, start,
+    start_in, target, until_counter, until_ended,
 };
 
 /// More addresses of the client, by family.
@@ -206,11 +206,11 @@ fn half_close() {
                 mut client,
                 mut server,
             } = Pair::open(&network, family, &listener);
-            say(&mut client, &mut server, b"all I have to say");
+            deliver(&mut client, &mut server, b"all I have to say");
             client.shutdown(Shutdown::Write).unwrap();
             expect_end(&mut server);
             for _ in 0..3 {
-                say(&mut server, &mut client, &[7; 30_000]);
+                deliver(&mut server, &mut client, &[7; 30_000]);
             }
             close(server, client);
 
@@ -218,11 +218,11 @@ fn half_close() {
                 mut client,
                 mut server,
             } = Pair::open(&network, family, &listener);
-            say(&mut server, &mut client, b"all there is");
+            deliver(&mut server, &mut client, b"all there is");
             server.shutdown(Shutdown::Write).unwrap();
             expect_end(&mut client);
             for _ in 0..3 {
-                say(&mut client, &mut server, &[8; 30_000]);
+                deliver(&mut client, &mut server, &[8; 30_000]);
             }
             close(client, server);
         }
@@ -241,8 +241,8 @@ fn a_server_may_speak_first() {
         for family in Family::ALL {
             for _ in 0..5 {
                 let mut pair = Pair::open(&network, family, &listener);
-                say(&mut pair.server, &mut pair.client, b"220 ready");
-                say(&mut pair.client, &mut pair.server, b"QUIT");
+                deliver(&mut pair.server, &mut pair.client, b"220 ready");
+                deliver(&mut pair.client, &mut pair.server, b"QUIT");
                 pair.close_server_first();
             }
         }
@@ -309,10 +309,10 @@ fn upload(network: &Network, family: Family, bytes: usize) {
         let mut sender = client.try_clone().expect("a second handle");
         let sent = &content;
         scope.spawn(move || sender.write_all(sent).expect("everything is sent"));
-        let mut heard = vec![0; bytes];
+        let mut received = vec![0; bytes];
         let mut receiver = &server;
-        std::io::Read::read_exact(&mut receiver, &mut heard).expect("everything arrives");
-        assert!(heard == content, "wrong bytes");
+        std::io::Read::read_exact(&mut receiver, &mut received).expect("everything arrives");
+        assert!(received == content, "wrong bytes");
     });
     close(client, server);
 }

@@ -180,7 +180,7 @@ fn absent_client_reset_half_open() {
 }
 
 /// The most SYNs that the server has seen from any one address and port of a prefix, and all.
-fn asked(capture: &Capture, sources: Prefix) -> (usize, usize) {
+fn requested(capture: &Capture, sources: Prefix) -> (usize, usize) {
     let mut by_client = std::collections::HashMap::new();
     let syns = capture.syns_to(PORT).into_iter();
     for syn in syns.filter(|syn| sources.contains(syn.from.ip())) {
@@ -207,7 +207,7 @@ fn absent_client_two_syns() {
                 let capture = Capture::start(network.server());
                 flood(&network, &node, family, spoofed(family), COUNT);
                 until_counter(&node, "relays", 0);
-                let (most, all) = asked(&capture, spoofed(family));
+                let (most, all) = requested(&capture, spoofed(family));
                 println!("{what}: {all} SYNs for {COUNT}");
                 assert!((1..=2).contains(&most), "{what}: {most}");
                 let segments = capture.segments().into_iter();
@@ -363,7 +363,7 @@ fn fractional_budget() {
         }
         until_counter(&node, "relays", 0);
         assert_eq!(counter(&node, "half_open"), 0);
-        assert_eq!(counter(&node, "suspects"), 0, "{mode}");
+        assert_eq!(counter(&node, "failed_destinations"), 0, "{mode}");
     }
 }
 

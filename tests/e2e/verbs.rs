@@ -20,14 +20,14 @@ pub(crate) fn printed(output: &Output) -> String {
 }
 
 /// What a run that failed said, if it failed with that exit code.
-pub(crate) fn said(output: &Output, code: i32) -> String {
+pub(crate) fn failure_text(output: &Output, code: i32) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     stderr
 }
 
 /// Asserts that a message has all of `words`.
-pub(crate) fn assert_says(message: &str, words: &[&str]) {
+pub(crate) fn assert_reports(message: &str, words: &[&str]) {
     for word in words {
         assert!(message.contains(word), "no {word:?} in: {message}");
     }

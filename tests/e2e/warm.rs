@@ -187,12 +187,12 @@ fn configured_window_first() {
 fn accepted_hops_congestion_control() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     for pool in ["pool_min = 2\n", "pool_max = 0\n"] {
-        let mut asked = member(&network, 1, "early", Family::V6, "");
+        let mut requested = member(&network, 1, "early", Family::V6, "");
         // The default is that of the host, or BBR.
-        let at = asked.find("pool_max = 0\n").expect("it keeps no hops") + 13;
-        asked.insert_str(at, "[peer.socket]\ncongestion = \"reno\"\n");
+        let at = requested.find("pool_max = 0\n").expect("it keeps no hops") + 13;
+        requested.insert_str(at, "[peer.socket]\ncongestion = \"reno\"\n");
         let asking = member(&network, 0, "early", Family::V6, pool);
-        let nodes = start_all(&network, [asking, asked].into_iter());
+        let nodes = start_all(&network, [asking, requested].into_iter());
         let listener = listen(network.server(), PORT);
         let mut pair = Pair::open(&network, Family::V4, &listener);
         pair.check();

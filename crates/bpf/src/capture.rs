@@ -188,11 +188,11 @@ mod tests {
             ip: [7; 16],
             port: 4711,
         };
-        let told = Endpoint {
+        let reported = Endpoint {
             ip: [9; 16],
             port: 443,
         };
-        assert_eq!(programs.take_original(client), Some(told));
+        assert_eq!(programs.take_original(client), Some(reported));
         assert_eq!(programs.take_original(client), None);
     }
 }

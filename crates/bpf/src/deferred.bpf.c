@@ -112,7 +112,7 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	if (!(event->accept & ACCEPT_AT_SYN))
 		return listen;
 	if (event->accept & ACCEPT_YIELDS && has_failed(pkt)) {
-		count(STAT_SUSPECTS);
+		count(STAT_FAILED_DESTINATIONS);
 		event->accept = ACCEPT_STRICT;
 	}
 	if (hop_limit(pkt) < HOP_LIMIT_SURE)
@@ -209,7 +209,7 @@ int open_flow(struct __sk_buff *skb)
 	if (action == SYN_PASS && is_followed())
 		return TC_ACT_UNSPEC;
 	if (action != SYN_PASS)
-		count(STAT_RENEWALS);
+		count(STAT_TIME_WAIT_SYNS);
 	bpf_map_update_elem(&time_wait_syns, &pkt.flow, &key, BPF_ANY);
 	return deliver(skb);
 }

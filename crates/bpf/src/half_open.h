@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Gates of flows whose client is not validated. */
+/* Entries of flows whose client is not validated. */
 #pragma once
 #include "packet.h"
 

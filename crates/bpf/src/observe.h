@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * Handshakes that are forwarded and observed at the client's interface, and what
- * they teach. A SYN in, its SYN-ACK out, and the client's ACK in by the same
+ * they show. A SYN in, its SYN-ACK out, and the client's ACK in by the same
  * interface prove that firewall, NAT and routes of this host let the connection
  * pass, and that both directions cross it.
  */

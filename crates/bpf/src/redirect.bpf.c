@@ -8,7 +8,7 @@
  *
  * The programs hold no policy: user space writes `rules`, they look it up.
  * While a worker has no listener in `listeners` (not started, or dead) or has
- * `draining` (full, starved, draining), its new flows are left to IP forwarding.
+ * `draining` (full, out of descriptors, draining), its new flows are left to IP forwarding.
  *
  * What takes more than a look at a segment is done by the programs of
  * later.bpf.c, which are called by way of `tail_calls`. A node relays before they

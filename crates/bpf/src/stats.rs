@@ -18,9 +18,12 @@ const STATS: [(&str, &str); 19] = [
         "SYNs and SYN-ACKs whose event found the worker's ring full.",
     ),
     ("cookies", "Client handshakes completed by SYN cookie."),
-    ("renewals", "SYNs that met a TIME_WAIT socket."),
+    ("time_wait_syns", "SYNs that met a TIME_WAIT socket."),
     ("icmp_errors", "ICMP errors handed to our sockets."),
-    ("suspects", "Early flows made strict by an earlier failure."),
+    (
+        "failed_destinations",
+        "Early flows made strict by an earlier failure.",
+    ),
     (
         "syn_options_refused",
         "SYNs with a chain header from addresses that may not send one.",

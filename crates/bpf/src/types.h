@@ -260,9 +260,9 @@ enum stat {
 	STAT_HALF_OPEN_FULL,    /* no room for a half-open entry: late, or forwarded if strict */
 	STAT_EVENTS_LOST,   /* ring full: late, or forwarded if strict */
 	STAT_COOKIES,       /* handshakes completed by SYN cookie */
-	STAT_RENEWALS,      /* SYNs that found a TIME_WAIT socket */
+	STAT_TIME_WAIT_SYNS,      /* SYNs that found a TIME_WAIT socket */
 	STAT_ICMP,          /* ICMP errors handed to our sockets */
-	STAT_SUSPECTS,      /* early flows made strict by an earlier failure */
+	STAT_FAILED_DESTINATIONS,      /* early flows made strict by an earlier failure */
 	STAT_SYN_OPTIONS_REFUSED, /* SYN options from who may send none */
 	STAT_SYN_OPTIONS_LEFT_OUT, /* SYN options that their SYN had no room for */
 	STAT_PORTS,         /* SYNs forwarded for a port that the node may not bind to */

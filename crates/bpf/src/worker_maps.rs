@@ -145,7 +145,7 @@ pub struct WorkerHandle {
     pub(crate) tail_call_maps: Arc<OnceLock<TailCalls>>,
     /// There once SYN options can be sent.
     pub(crate) syn_options: Arc<OnceLock<Arc<Map>>>,
-    /// Gates within the budget, and within its reserve.
+    /// Half-open entries within the budget, and within its reserve.
     pub(crate) half_open_flows: [Arc<Map>; 2],
     pub(crate) profiles: Arc<Map>,
     pub(crate) blocked: Arc<Map>,

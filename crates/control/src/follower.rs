@@ -195,7 +195,7 @@ impl Follower {
             return Some(Action::Close(why));
         }
         let message = self.next_message(now)?;
-        self.stage.on_said(now);
+        self.stage.on_sent(now);
         Some(Action::Send(Box::new(message)))
     }
 
@@ -267,7 +267,7 @@ impl Follower {
 
     /// Takes what the controller sent.
     pub fn on_message(&mut self, message: ToNode, now: Duration) {
-        self.stage.on_heard(now);
+        self.stage.on_received(now);
         let is_first = matches!(message, ToNode::Welcome(_));
         let is_last = matches!(message, ToNode::GoAway(_));
         if is_first == self.stage.is_joined() && !is_last {

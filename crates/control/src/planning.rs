@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When to plan, and when to mend the plan. Pure.
+//! When to plan, and when to fix the plan. Pure.
 
 use std::time::Duration;
 

@@ -195,7 +195,7 @@ impl Registry {
             news.note(Some(*old), LinkState::Unmeasured);
         }
         let worse = changed.into_iter().filter(|(to, old, new)| {
-            let back = self.said(*to, from);
+            let back = self.reported(*to, from);
             back.is_some_and(|back| {
                 report::is_much_worse(Agreed::of(*old, back), Agreed::of(*new, back))
             })
@@ -205,18 +205,19 @@ impl Registry {
     }
 
     /// What was said of a link from one node to another.
-    pub fn said(&self, from: NodeNumber, to: NodeNumber) -> Option<LinkState> {
+    pub fn reported(&self, from: NodeNumber, to: NodeNumber) -> Option<LinkState> {
         self.nodes.get(&from)?.links.get(&to).copied()
     }
 
     /// What both ends of a link come to, if both have registered.
     pub fn agreed(&self, one: NodeNumber, other: NodeNumber) -> Agreed {
-        self.agree(self.said(one, other), self.said(other, one))
+        self.agree(self.reported(one, other), self.reported(other, one))
     }
 
     fn agree(&self, there: Option<LinkState>, back: Option<LinkState>) -> Agreed {
-        let said = there.zip(back);
-        let mut agreed = said.map_or_else(Agreed::default, |(there, back)| Agreed::of(there, back));
+        let reported = there.zip(back);
+        let mut agreed =
+            reported.map_or_else(Agreed::default, |(there, back)| Agreed::of(there, back));
         if let Some(link) = agreed.link.as_mut().filter(|_| self.warm) {
             // What it may send at once is what its ends take it to bear, if that is more.
             link.window = Some(NonZeroU32::MIN);
@@ -228,14 +229,17 @@ impl Registry {
     pub fn network(&self) -> Network {
         let nodes: Vec<NodeNumber> = self.nodes.keys().copied().collect();
         let count = nodes.len();
-        let said = self.all_said();
+        let reported = self.all_reported();
         let mut matrix = Matrix::new(count).expect("the list is no longer than a matrix");
         for (place, node) in nodes.iter().enumerate() {
             let cost_us = self.listed.get(node).map_or(0, |listed| listed.cost_us);
             // A cost that the matrix does not take is not the node's fault: it is the list's.
             let _ = matrix.set_cost(place, cost_us.min(posthaste_plan::matrix::TIME_MAX_US));
             for before in 0..place {
-                let (there, back) = (said[place * count + before], said[before * count + place]);
+                let (there, back) = (
+                    reported[place * count + before],
+                    reported[before * count + place],
+                );
                 let set = matrix.set_both(place, before, self.agree(there, back).link);
                 set.expect("what was agreed is possible");
             }
@@ -245,10 +249,10 @@ impl Registry {
 
     /// What every node said of the link to every other, by row: half a million links are not looked up one
     /// by one.
-    fn all_said(&self) -> Vec<Option<LinkState>> {
+    fn all_reported(&self) -> Vec<Option<LinkState>> {
         let count = self.nodes.len();
-        let mut said = vec![None; count * count];
-        for (row, node) in said.chunks_mut(count.max(1)).zip(self.nodes.values()) {
+        let mut reported = vec![None; count * count];
+        for (row, node) in reported.chunks_mut(count.max(1)).zip(self.nodes.values()) {
             let mut links = node.links.iter().peekable();
             for (known, number) in row.iter_mut().zip(self.nodes.keys()) {
                 while links.next_if(|(to, _)| *to < number).is_some() {}
@@ -256,7 +260,7 @@ impl Registry {
                 *known = link.map(|(_, state)| *state);
             }
         }
-        said
+        reported
     }
 
     /// Whether every node on the list has told its links: nothing more is to be waited for.
@@ -300,10 +304,10 @@ impl Registry {
 
     fn count_disputed(&self) -> u64 {
         let count = self.nodes.len();
-        let said = self.all_said();
+        let reported = self.all_reported();
         let pairs = (0..count).flat_map(|one| (0..one).map(move |two| (one, two)));
         let disputed = pairs.filter(|(one, two)| {
-            let (there, back) = (said[one * count + two], said[two * count + one]);
+            let (there, back) = (reported[one * count + two], reported[two * count + one]);
             self.agree(there, back).is_disputed
         });
         disputed.count() as u64

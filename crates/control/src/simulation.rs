@@ -152,14 +152,14 @@ impl Simulation {
             return;
         };
         while let Some(message) = stream.up.pop_front() {
-            self.controller.hear(number, message, self.now);
+            self.controller.receive(number, message, self.now);
             if !self.is_quiet && self.rng.once_in(4) {
                 break;
             }
         }
         let node = self.nodes.get_mut(&number).unwrap();
         if self.is_quiet {
-            let answers = stream.down.drain(..).map(|update| node.hear(&update));
+            let answers = stream.down.drain(..).map(|update| node.receive(&update));
             stream.up.extend(answers);
         } else if !stream.down.is_empty() {
             let place = self.rng.below(u32::try_from(stream.down.len()).unwrap()) as usize;
@@ -169,7 +169,7 @@ impl Simulation {
                 stream.down.remove(place);
             }
             if !self.rng.once_in(5) {
-                stream.up.push_back(node.hear(&update));
+                stream.up.push_back(node.receive(&update));
             }
         }
     }

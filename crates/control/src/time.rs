@@ -16,7 +16,7 @@ pub struct StoredClock {
     pub clock: Duration,
 }
 
-/// Tells the time by a clock that anybody may set, without leaps. Nodes ask one after the other, and refuse
+/// The time by a clock that an operator may set, without steps. Nodes ask one after the other, and refuse
 /// each other's authentication tags if what they were told differs too much; and they never take an authentication tag again that
 /// is as old as those they have forgotten, so time must not go back for them.
 #[derive(Clone, Copy, Debug)]

@@ -89,3 +89,41 @@ fn targets_and_anchors() {
         Path::new("docs/run.md")
     );
 }
+
+/// The paths of functions and modules that a document has in backticks: `module::name`.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let is_path = |word: &&str| {
+        let parts: Vec<&str> = word.split("::").collect();
+        let is_name = |part: &&str| {
+            let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            !part.is_empty() && part.chars().all(allowed)
+        };
+        parts.len() > 1 && parts.iter().all(is_name)
+    };
+    text.split('`').skip(1).step_by(2).filter(is_path)
+}
+
+#[test]
+fn named_code_exists() {
+    let sources = tree::files(&[".rs"]);
+    let is_there = |name: &str| {
+        let defined = [
+            format!("fn {name}("),
+            format!("mod {name};"),
+            format!("mod {name} {{"),
+        ];
+        sources
+            .iter()
+            .any(|file| defined.iter().any(|words| file.text.contains(words)))
+    };
+    let mut unknown = Vec::new();
+    for file in tree::files(&[".md"]) {
+        let names = paths(&file.text).filter_map(|path| path.rsplit("::").next());
+        unknown.extend(
+            names
+                .filter(|name| !is_there(name))
+                .map(|name| format!("{}: {name}", file.path)),
+        );
+    }
+    assert!(unknown.is_empty(), "\n{}", unknown.join("\n"));
+}

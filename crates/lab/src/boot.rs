@@ -65,7 +65,7 @@ pub struct Args {
     /// Seed, for the record only: nothing here is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the record and the picture go
+    /// Where the record and the chart go
     #[arg(long, value_name = "DIR", default_value = "lab-output")]
     output: PathBuf,
 }
@@ -88,7 +88,7 @@ struct Footprint {
     loaded: Vec<Usage>,
 }
 
-/// Runs the experiment, prints its tables, writes record and picture.
+/// Runs the experiment, prints its tables, writes record and chart.
 pub fn run(args: &Args) -> Result<()> {
     let descriptors = echo::raise_descriptor_limit()?;
     let mut record = Record::start("boot", args.seed);
@@ -189,7 +189,7 @@ impl Launch {
     ) -> Result<(Duration, Duration)> {
         let timed = time_start(network, self.command, target);
         let (node, total, forked) =
-            timed.with_context(|| format!("the node said: {}", said(&self.files)))?;
+            timed.with_context(|| format!("the node said: {}", message(&self.files)))?;
         // A node that is stopped before it is ready dies, and the next waits
         // for what its guard cleans up.
         await_ready(&self.ready)?;
@@ -247,7 +247,7 @@ fn await_ready(notices: &UnixDatagram) -> Result<()> {
     }
 }
 
-fn said(files: &Scratch) -> String {
+fn message(files: &Scratch) -> String {
     fs::read_to_string(files.path().join("output")).unwrap_or_default()
 }
 

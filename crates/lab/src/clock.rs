@@ -82,13 +82,13 @@ impl WrongClock {
         while let Ok(call) = sys::next_time_call(calls) {
             // A caller that has gone needs no answer.
             let Some(call) = call else { continue };
-            let answer = self.tell(calls, &call);
+            let answer = self.reply(calls, &call);
             let _ = sys::answer_time_call(calls, &call, answer);
         }
     }
 
     /// Writes the time into the caller's memory.
-    fn tell(&self, calls: &OwnedFd, call: &TimeCall) -> io::Result<()> {
+    fn reply(&self, calls: &OwnedFd, call: &TimeCall) -> io::Result<()> {
         let memory = memory_of(call.caller)?;
         // Only while it waits the number and the memory are the caller's.
         sys::check_time_call(calls, call)?;
@@ -173,16 +173,22 @@ mod tests {
         command.args(["-c", &script]);
         let before = WrongClock::new(0).now().as_secs();
         let mut process = clock.spawn("the shell", command).unwrap();
-        let told = |process: &Process| seconds(&process.stdout());
+        let reported = |process: &Process| seconds(&process.stdout());
         process
-            .wait_until("the time", SOON, |process| told(process).len() == 1)
+            .wait_until("the time", SOON, |process| reported(process).len() == 1)
             .unwrap();
         clock.set(90_000);
         fs::write(&flag, "").unwrap();
         assert!(process.wait(SOON).unwrap().success());
         let after = WrongClock::new(0).now().as_secs();
-        let told = told(&process);
-        assert!((before..=after).contains(&(told[0] + 3_600)), "{told:?}");
-        assert!((before..=after).contains(&(told[1] - 90)), "{told:?}");
+        let reported = reported(&process);
+        assert!(
+            (before..=after).contains(&(reported[0] + 3_600)),
+            "{reported:?}"
+        );
+        assert!(
+            (before..=after).contains(&(reported[1] - 90)),
+            "{reported:?}"
+        );
     }
 }

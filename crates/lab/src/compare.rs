@@ -8,7 +8,7 @@
 //! sent, on top of the sender, so that the processes' own clocks hold everything and whatever else
 //! runs on the machine does not count, though it may push things out of caches.
 //!
-//! Contenders take turns within each round, in an order that changes. Figures are compared within
+//! Subjects take turns within each round, in an order that changes. Figures are compared within
 //! a round; medians and quartiles over the rounds are shown.
 
 mod bench;
@@ -52,7 +52,7 @@ pub struct Args {
     /// Loads, by name; all if none is named
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     loads: Vec<String>,
-    /// Contenders, by name; all if none is named. The direct link is always among them
+    /// Subjects, by name; all if none is named. The direct link is always among them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     subjects: Vec<String>,
     /// How often every load is put through every subject
@@ -70,7 +70,7 @@ pub struct Args {
     /// Seed of the order of subjects
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the record and the pictures go
+    /// Where the record and the charts go
     #[arg(long, value_name = "DIR", default_value = "lab-output")]
     output: PathBuf,
 }
@@ -92,7 +92,7 @@ impl Args {
 /// What every load found with every subject, a value for each round, by their names.
 type Results = BTreeMap<(&'static str, &'static str), Vec<Measured>>;
 
-/// Runs the benchmark, prints its tables, writes record and pictures. Fails when a load was not
+/// Runs the benchmark, prints its tables, writes record and charts. Fails when a load was not
 /// carried in full.
 pub fn run(args: &Args) -> Result<()> {
     if args.list {

@@ -141,7 +141,7 @@ fn processor_seconds(stat: &str) -> Option<f64> {
 }
 
 /// A document of the API of the controller in the calling thread's namespace.
-pub(crate) fn ask(target: &str) -> Result<Value> {
+pub(crate) fn query(target: &str) -> Result<Value> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, API));
     let mut stream =
         TcpStream::connect_timeout(&address, PATIENCE).context("reach the controller's API")?;

@@ -43,7 +43,7 @@ pub struct Args {
     /// Fetches of each object each way; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Directory for the record and the picture
+    /// Directory for the record and the chart
     #[arg(long, default_value = "lab-output", value_name = "DIR")]
     output: PathBuf,
 }

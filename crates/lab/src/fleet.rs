@@ -68,7 +68,7 @@ pub struct Args {
     /// Seed of where nodes are, and of what changes
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the record and the picture
+    /// Directory for the record and the chart
     #[arg(long, default_value = "lab-output", value_name = "DIR")]
     output: PathBuf,
 }
@@ -158,7 +158,7 @@ impl Experiment<'_> {
             processor: self.controller.used()?.seconds,
             sent: self.clients.bytes.sent,
             received: self.clients.bytes.received,
-            plans: plan_version(&controller::ask("/v1/plan")?)?.version,
+            plans: plan_version(&controller::query("/v1/plan")?)?.version,
         })
     }
 
@@ -202,7 +202,7 @@ impl Experiment<'_> {
         let deadline = Instant::now() + PATIENCE;
         let mut found = None;
         loop {
-            let plan = controller::ask("/v1/plan")?;
+            let plan = controller::query("/v1/plan")?;
             let links = plan["links"].as_u64().context("links of the plan")?;
             if links == (nodes * (nodes - 1)) as u64 {
                 let whole = *found.get_or_insert(plan_version(&plan)?);
@@ -252,10 +252,10 @@ impl Experiment<'_> {
     /// hold it.
     fn settle(&mut self) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
-        let mut before = plan_version(&controller::ask("/v1/plan")?)?;
+        let mut before = plan_version(&controller::query("/v1/plan")?)?;
         loop {
             self.clients.run_for(REST)?;
-            let plan = plan_version(&controller::ask("/v1/plan")?)?;
+            let plan = plan_version(&controller::query("/v1/plan")?)?;
             let all = self
                 .clients
                 .living()

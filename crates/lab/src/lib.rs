@@ -3,7 +3,7 @@
 //!
 //! The lab builds networks of namespaces joined by emulated links ([`network`]), runs the product
 //! in them as an operator would ([`node`]), times transfers ([`transfer`]) and writes dated
-//! records with pictures ([`record`], [`chart`]). It knows the product only as a program, and never
+//! records with charts ([`record`], [`chart`]). It knows the product only as a program, and never
 //! uses its code, but to play a thousand nodes ([`fleet`]).
 //! Everything it makes is in namespaces of its own and goes away
 //! with it, even when it is killed.

@@ -64,7 +64,7 @@ pub struct Call {
     /// Whom it connects to.
     pub target: SocketAddr,
     /// The server that it asks for there by RFC 8803; none if the target leads to it.
-    pub ask_for: Option<SocketAddr>,
+    pub request_for: Option<SocketAddr>,
     /// Before anything is counted, in ms.
     pub warm_up_ms: u64,
     /// While transactions are counted and CPUs are measured, in ms.

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_hops_make_nobody_wait() {
+    fn warm_hops_add_no_wait() {
         let warm = Path {
             hops: vec![2 * MS, 46 * MS, 2 * MS],
             warm: true,

@@ -45,7 +45,7 @@ const PORT: u16 = 8001;
 /// How long one transfer may take; the slowest takes less than a second.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Distances and sizes: as many as pictures have colours, no node aside.
+/// Distances and sizes: as many as charts have colours, no node aside.
 const SERIES_MAX: usize = 6;
 
 /// Arguments of `posthaste-lab off-path`.
@@ -80,7 +80,7 @@ pub struct Args {
     /// Seed of the order of transfers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the record and the pictures
+    /// Directory for the record and the charts
     #[arg(long, default_value = "lab-output", value_name = "DIR")]
     output: PathBuf,
 }

@@ -89,7 +89,7 @@ pub struct Args {
     /// Seed of the order of transfers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the record and the pictures
+    /// Directory for the record and the charts
     #[arg(long, default_value = "lab-output", value_name = "DIR")]
     output: PathBuf,
 }

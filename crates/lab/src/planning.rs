@@ -38,7 +38,7 @@ pub struct Args {
     /// Seed of synthetic matrices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the record and the pictures
+    /// Directory for the record and the charts
     #[arg(long, default_value = "lab-output", value_name = "DIR")]
     output: PathBuf,
 }
@@ -51,9 +51,9 @@ pub fn run(args: &Args) -> Result<()> {
     let cloud = data::read_cloud(&args.data)?;
     let cities = data::read_cities(&args.data)?;
     let findings = report::Findings {
-        published: quality::judge(&mesh, quality::Counting::AsPublished)?,
-        counted: quality::judge(&mesh, quality::Counting::WithHandshake)?,
-        cloud: quality::judge(&[cloud], quality::Counting::WithHandshake)?,
+        published: quality::compare(&mesh, quality::Counting::AsPublished)?,
+        counted: quality::compare(&mesh, quality::Counting::WithHandshake)?,
+        cloud: quality::compare(&[cloud], quality::Counting::WithHandshake)?,
         times: runtime::measure(args, &mesh, &cities)?,
         graphs: mesh.len(),
     };

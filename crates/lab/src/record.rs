@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records: what an experiment did, on what machine, and every raw sample.
 //!
-//! A record is written once, as JSON, and never edited: pictures and tables
+//! A record is written once, as JSON, and never edited: charts and tables
 //! in the documents are made from it. It holds enough to run the experiment
 //! again and to check every summary row against the samples.
 
@@ -147,7 +147,7 @@ impl Record {
         self.save(directory, charts)
     }
 
-    /// Writes pictures, by the extensions of their files' names, and the record below `directory`,
+    /// Writes charts, by the extensions of their files' names, and the record below `directory`,
     /// and prints where they are.
     pub(crate) fn save<N: Display>(
         &self,
@@ -157,7 +157,7 @@ impl Record {
         for (extension, chart) in charts {
             let path = self.path(directory, &extension.to_string());
             write_file(&path, &chart.svg())?;
-            println!("Picture: {}", path.display());
+            println!("Chart: {}", path.display());
         }
         println!("Record: {}", self.write(directory)?.display());
         Ok(())

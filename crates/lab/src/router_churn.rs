@@ -10,11 +10,11 @@
 
 mod clients;
 mod ends;
-mod judge;
 mod keeper;
 mod plan;
 mod report;
 mod testbed;
+mod verdict;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
@@ -25,10 +25,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use self::clients::Clients;
-use self::judge::{Pair, Span};
 use self::keeper::Keeper;
 use self::plan::{Event, Plan};
 use self::testbed::Testbed;
+use self::verdict::{Pair, Span};
 use crate::chart::Chart;
 use crate::node::Binary;
 use crate::process::wait_until;
@@ -147,7 +147,7 @@ impl Both {
         let [direct, node] = [0, 1].map(|index: usize| clients[index].lives());
         let pairs = (0..dialled).zip(direct.into_iter().zip(node));
         let pairs = pairs.map(|(number, (direct, node))| {
-            judge::pair(Plan::new(args.seed, number), direct, node, &spans)
+            verdict::pair(Plan::new(args.seed, number), direct, node, &spans)
         });
         Ok(Run {
             pairs: pairs.collect(),
@@ -168,7 +168,7 @@ fn playing(clients: &[Clients; 2]) -> usize {
 fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
     let events = plan::events(args.seed, args.connections, args.rate);
     let mut events = events.into_iter().peekable();
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     for number in 0..args.connections {
         while playing(clients) >= PLAYING_MAX && start.elapsed().as_secs() < args.seconds {
             thread::sleep(LOOK);
@@ -182,8 +182,8 @@ fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(
             begin(event);
         }
         clients.iter().for_each(|clients| clients.dial(number));
-        if told.elapsed() >= PROGRESS {
-            told = Instant::now();
+        if reported.elapsed() >= PROGRESS {
+            reported = Instant::now();
             let (seconds, busy) = (start.elapsed().as_secs(), playing(clients));
             eprintln!("router-churn: {seconds} s, {number} connections, {busy} open");
         }

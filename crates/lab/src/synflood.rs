@@ -3,7 +3,7 @@
 //!
 //! Two promises are checked: no handshake is completed with the server on behalf of a client
 //! that is not validated, and half-open upstream connections stay within their budget.
-//! The experiment fails when one is broken. What the gate that keeps the first promise costs
+//! The experiment fails when one is broken. What the half-open entries that keep the first promise cost
 //! legitimate flows is measured beside plain forwarding and the model, before and during the
 //! flood, with the client nearer to the node than the server and the other way round.
 
@@ -55,7 +55,7 @@ pub struct Args {
     /// Seed of spoofed addresses and the network's random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the record and the picture go
+    /// Where the record and the chart go
     #[arg(long, value_name = "DIR", default_value = "lab-output")]
     output: PathBuf,
 }
@@ -109,7 +109,7 @@ impl Delays {
     }
 }
 
-/// Runs the experiment, prints its tables, writes record and picture. Fails when a promise is
+/// Runs the experiment, prints its tables, writes record and chart. Fails when a promise is
 /// broken.
 pub fn run(args: &Args) -> Result<()> {
     let strength = Strength {

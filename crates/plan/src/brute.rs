@@ -138,13 +138,13 @@ fn agree(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> us
         for point in fronts.points(from.into(), to.into()) {
             fronts.chain(from.into(), to.into(), &point, &mut chain);
             assert!(all.contains(&chain), "{chain:?} in {matrix:?}");
-            let said = (point.length_us, point.longest_us);
+            let message = (point.length_us, point.longest_us);
             assert_eq!(
-                said,
+                message,
                 cost(matrix, model, measure, &chain),
                 "{chain:?} in {matrix:?}"
             );
-            found.push(said);
+            found.push(message);
         }
         assert_eq!(found, expected, "{from} to {to}, {limits:?}, in {matrix:?}");
         points += found.len();

@@ -18,7 +18,7 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 const READINGS_MAX: u32 = 100;
 
 /// Stands for a time that nobody has told.
-const UNTOLD: i64 = i64::MIN;
+const UNKNOWN: i64 = i64::MIN;
 
 /// The time among nodes, shared by all that hold a copy. Reading it takes no lock.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Default for Clock {
     /// The host's own, until another is told.
     fn default() -> Self {
         Self {
-            started_us: Arc::new(AtomicI64::new(UNTOLD)),
+            started_us: Arc::new(AtomicI64::new(UNKNOWN)),
         }
     }
 }
@@ -40,7 +40,7 @@ impl Clock {
     /// The time since 1970.
     pub fn now(&self) -> Duration {
         match self.started_us.load(Ordering::Relaxed) {
-            UNTOLD => own(),
+            UNKNOWN => own(),
             started_us => {
                 let now_us = started_us.saturating_add(micros(sys::since_start()));
                 Duration::from_micros(u64::try_from(now_us).unwrap_or(0))
@@ -70,8 +70,8 @@ impl Clock {
 
     /// How far the host's own clock is ahead, in microseconds; nothing if no other time was told.
     pub fn own_ahead_us(&self) -> Option<i64> {
-        let told = self.started_us.load(Ordering::Relaxed) != UNTOLD;
-        told.then(|| micros(own()).saturating_sub(micros(self.now())))
+        let corrected_to = self.started_us.load(Ordering::Relaxed) != UNKNOWN;
+        corrected_to.then(|| micros(own()).saturating_sub(micros(self.now())))
     }
 
     /// A time of the host's own clock, such as the kernel stamps packets with, as all others are.
@@ -121,14 +121,14 @@ mod tests {
         const HOUR: Duration = Duration::from_secs(3_600);
         let clock = Clock::default();
         let copy = clock.clone();
-        let told = own() + HOUR;
-        clock.set_offset(|| told);
+        let corrected_to = own() + HOUR;
+        clock.set_offset(|| corrected_to);
         let now = copy.now();
-        assert!(now >= told - Duration::from_micros(1) && near(now, told));
+        assert!(now >= corrected_to - Duration::from_micros(1) && near(now, corrected_to));
         assert!(u128::from(copy.now_ms()) >= now.as_millis());
         let ahead = copy.own_ahead_us().unwrap();
         assert!(ahead < 0 && near(Duration::from_micros(ahead.unsigned_abs()), HOUR));
-        assert!(near(copy.corrected(own()), told));
+        assert!(near(copy.corrected(own()), corrected_to));
         clock.set_offset(|| own() - HOUR);
         assert!(near(copy.corrected(own()), own() - HOUR));
         clock.set_offset(|| Duration::ZERO);

@@ -93,7 +93,7 @@ pub enum OnFailure {
 /// What to do when the request for a announced in the SYN flow comes from a node whose client
 /// is not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnAsked {
+pub enum OnRequest {
     /// Nothing yet: the server has not answered.
     Wait,
     /// Tell the node that the server has answered.
@@ -166,14 +166,14 @@ impl Opening {
 
     /// The request has come for a announced in the SYN flow whose client is not validated. What the
     /// server answers from now on is passed on at once.
-    pub fn on_asked(&mut self) -> OnAsked {
+    pub fn on_request(&mut self) -> OnRequest {
         match self.server {
             Server::Connecting => {
                 self.client = Client::Held;
-                OnAsked::Wait
+                OnRequest::Wait
             }
-            Server::Answered(_) | Server::Connected => OnAsked::Answer,
-            Server::Failed(outcome) => OnAsked::Refuse(outcome),
+            Server::Answered(_) | Server::Connected => OnRequest::Answer,
+            Server::Failed(outcome) => OnRequest::Refuse(outcome),
         }
     }
 
@@ -194,7 +194,7 @@ impl Opening {
     /// A look found the upstream SYN still in this host. Whether the server is
     /// to be given up as unreachable.
     pub fn on_unsent(&mut self) -> bool {
-        if !self.asks() {
+        if !self.awaits_server() {
             return false;
         }
         self.unsent = self.unsent.saturating_add(1);
@@ -249,7 +249,7 @@ impl Opening {
     }
 
     /// Whether nothing is known of the server yet.
-    pub fn asks(&self) -> bool {
+    pub fn awaits_server(&self) -> bool {
         matches!(self.server, Server::Connecting)
     }
 
@@ -328,11 +328,11 @@ mod tests {
     #[test]
     fn requested_before_answer() {
         let mut opening = Opening::unvalidated();
-        assert_eq!(opening.on_asked(), OnAsked::Wait);
+        assert_eq!(opening.on_request(), OnRequest::Wait);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Admit);
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
         let mut opening = Opening::unvalidated();
-        assert_eq!(opening.on_asked(), OnAsked::Wait);
+        assert_eq!(opening.on_request(), OnRequest::Wait);
         let refused = Outcome::UpstreamRefused;
         assert_eq!(opening.on_failed(refused), OnFailure::PassOn);
     }
@@ -341,17 +341,17 @@ mod tests {
     fn failure_kept_for_request() {
         let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep);
-        assert_eq!(opening.on_asked(), OnAsked::Answer);
+        assert_eq!(opening.on_request(), OnRequest::Answer);
         assert_eq!(opening.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
         assert_eq!(opening.on_accept(), OnMeeting::Wait(Some(syn_ack())));
         let mut opening = Opening::unvalidated();
         assert_eq!(opening.on_connected(), OnMeeting::WaitForClient);
-        assert_eq!(opening.on_asked(), OnAsked::Answer);
+        assert_eq!(opening.on_request(), OnRequest::Answer);
         assert_eq!(opening.on_accept(), OnMeeting::Join);
         let mut opening = Opening::unvalidated();
         let refused = Outcome::UpstreamRefused;
         assert_eq!(opening.on_failed(refused), OnFailure::Remember);
-        assert_eq!(opening.on_asked(), OnAsked::Refuse(refused));
+        assert_eq!(opening.on_request(), OnRequest::Refuse(refused));
     }
 
     // promise: Q15

@@ -593,8 +593,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// of which Linux tells readers only, or because the relay holds bytes of it.
     fn probe(&mut self, side: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         // After our FIN every write fails.
-        let asks = self.failure.is_none() && !self.ended(!side);
-        if asks && std::mem::take(&mut self.ready[side].failed) {
+        let fails = self.failure.is_none() && !self.ended(!side);
+        if fails && std::mem::take(&mut self.ready[side].failed) {
             let result = io.write(side, 0, 0, false);
             self.wrote(side, result)?;
         }

@@ -306,7 +306,7 @@ impl WarmHops {
 
     /// A hop to a peer was reset without an answer: those that wait are asked whether
     /// they live, before they carry anything.
-    pub(crate) fn record_failure(&mut self, peer: usize, now: Duration) {
+    pub(crate) fn verify_hops(&mut self, peer: usize, now: Duration) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
             neighbour.pool.check_all();
             neighbour.due = Some(now);

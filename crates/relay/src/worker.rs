@@ -92,7 +92,7 @@ const SLOTS_RESERVE: usize = 64;
 /// How long handshakes may take to complete that began before a successor took over: as long as it
 /// takes a kernel to repeat a SYN-ACK twice, one and three seconds after the first.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Descriptors that must be free before a starved worker goes on.
+/// Descriptors that must be free before a worker that ran out goes on.
 const DESCRIPTORS_SPARE: usize = 16;
 
 /// Tokens of what is not a relay. A relay's is `key << 1 | side`.
@@ -164,7 +164,7 @@ pub(crate) struct Worker<I> {
     /// Bytes kept for flows that may have to go another way.
     held: Held,
     black_holes: BlackHoles,
-    /// Gates of SYNs that were passed on, in the order of their expiry.
+    /// Half-open entries of SYNs that were passed on, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, HalfOpen)>,
     buffers: Buffers,
     /// Flows that began in this turn, whose servers are not asked yet.
@@ -186,7 +186,7 @@ pub(crate) struct Worker<I> {
     /// The redirection may have more to report than was taken.
     events_wait: bool,
     now: Duration,
-    /// The worker has withdrawn its listeners: full, starved or draining.
+    /// The worker takes no new flows: full, out of descriptors or draining.
     not_accepting: bool,
     /// Out of descriptors or memory: complete handshakes wait for better times.
     out_of_files: bool,

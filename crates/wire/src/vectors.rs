@@ -175,8 +175,8 @@ fn errors(name: &str) -> Option<ConvertError> {
 }
 
 fn convert(name: &str, example: &[u8]) -> Option<Example> {
-    if let Some(asked) = requests(name) {
-        return Some(request(example, &asked));
+    if let Some(requested) = requests(name) {
+        return Some(request(example, &requested));
     }
     if let Some(error) = errors(name) {
         return Some(failure(example, error));
@@ -219,7 +219,7 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
     });
     let mut says = |bytes: &[u8]| done(acceptor.feed(bytes), bytes);
     let mut hears = |bytes: &[u8]| done(dialer.feed(bytes), bytes);
-    let heard = |reply| Some(FromAcceptor::Reply(reply));
+    let arrived = |reply| Some(FromAcceptor::Reply(reply));
     // Reading what was written is part of the handshake above.
     let (written, is_read) = match name {
         "hop-hello" => (hello, true),
@@ -253,11 +253,11 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
         }
         "hop-connected" => (
             Acceptor::reply(Reply::Connected).to_vec(),
-            hears(example) == heard(Reply::Connected),
+            hears(example) == arrived(Reply::Connected),
         ),
         "hop-unreachable" => (
             Acceptor::reply(unreachable).to_vec(),
-            hears(example) == heard(unreachable),
+            hears(example) == arrived(unreachable),
         ),
         _ => return None,
     };

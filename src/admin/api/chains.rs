@@ -129,9 +129,9 @@ pub(crate) struct Explanation {
     pub(crate) plan: Option<AppliedPlan>,
     pub(crate) next_hops: NextHops,
     pub(crate) access: Access,
-    /// Whether workers were asked; otherwise nothing is known of how peers and
+    /// Whether workers answered; otherwise nothing is known of how peers and
     /// chains are.
-    pub(crate) asked: bool,
+    pub(crate) workers_queried: bool,
 }
 
 /// The rule for a flow.

@@ -89,7 +89,7 @@ fn lookup_permission() {
 #[test]
 fn route_chains_or_size() {
     let route = "version = 1\n[[route]]\ntransfer_size = ";
-    for (rest, said) in [
+    for (rest, message) in [
         (
             "\"1KiB\"\ndirect = true",
             "expected neither chains nor direct beside it",
@@ -105,7 +105,7 @@ fn route_chains_or_size() {
             error.starts_with("node.toml:3:17: route 1: transfer_size"),
             "{error}"
         );
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
     }
 }
 
@@ -421,7 +421,7 @@ fn doubtful_peers_warned() {
     let text = format!(
         "version = 1\n{NODE}[[listener]]\n[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [{nodes}]"
     );
-    let said = parse(&text).unwrap().warnings.join("\n");
+    let message = parse(&text).unwrap().warnings.join("\n");
     let text = format!(
         "version = 1\n{NODE}[[listener]]\n[transparent]\nenabled = false\n[[rule]]\nname = \"web\"\nsource_address = \"client\""
     );
@@ -431,9 +431,9 @@ fn doubtful_peers_warned() {
         "{alone}"
     );
     assert!(
-        said.contains("nobody may use the explicit listeners")
-            && said.contains("of its 18 nodes a flow reaches 17 at the most"),
-        "{said}"
+        message.contains("nobody may use the explicit listeners")
+            && message.contains("of its 18 nodes a flow reaches 17 at the most"),
+        "{message}"
     );
 }
 

@@ -89,11 +89,11 @@ fn wrong_key_files() {
             &host,
         )
     };
-    for (key_file, said) in files {
+    for (key_file, message) in files {
         let error = parse(key_file).unwrap_err().to_string();
         assert!(
             error.starts_with("node.toml:8:12: peer \"a\": key_file = \"/01")
-                && error.contains(said),
+                && error.contains(message),
             "{error}"
         );
     }

@@ -80,8 +80,8 @@ pub(crate) struct Link {
     pub(crate) from: String,
     pub(crate) to: String,
     /// What each end says: `up`, `dead`, `unmeasured`; nothing.
-    pub(crate) said: Option<String>,
-    pub(crate) said_back: Option<String>,
+    pub(crate) reported: Option<String>,
+    pub(crate) reported_back: Option<String>,
     /// What is planned with, if the link is.
     pub(crate) rtt_us: Option<u32>,
     pub(crate) loss_ppm: Option<u32>,

@@ -33,7 +33,7 @@ fn server(name: &str) -> Arc<Server> {
 }
 
 /// Code and body of an answer.
-fn ask(server: &Arc<Server>, method: &str, target: &str, body: &str) -> (u16, String) {
+fn query(server: &Arc<Server>, method: &str, target: &str, body: &str) -> (u16, String) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -99,8 +99,8 @@ fn assert_fits(value: &Value, schema: &Value, place: &str) {
     if let (Some(object), Some(properties)) = (value.as_object(), schema["properties"].as_object())
     {
         let given: BTreeSet<&String> = object.keys().collect();
-        let said: BTreeSet<&String> = properties.keys().collect();
-        assert_eq!(given, said, "{place}");
+        let message: BTreeSet<&String> = properties.keys().collect();
+        assert_eq!(given, message, "{place}");
         for (key, value) in object {
             assert_fits(value, &properties[key], &format!("{place}.{key}"));
         }
@@ -120,7 +120,7 @@ fn openapi_matches_routes() {
                 path => path,
             };
             let body = if method == "put" { table } else { "" };
-            let (code, body) = ask(&server, &method.to_uppercase(), target, body);
+            let (code, body) = query(&server, &method.to_uppercase(), target, body);
             assert_eq!(code, 200, "{method} {path}: {body}");
             let content = &operation["responses"]["200"]["content"];
             let schema = &content["application/json"]["schema"];
@@ -157,10 +157,10 @@ fn unknown_requests_refused() {
         ("/v1/links?limit=x", 400),
         ("/nonsense", 404),
     ] {
-        assert_eq!(ask(&server, "GET", target, "").0, code, "{target}");
+        assert_eq!(query(&server, "GET", target, "").0, code, "{target}");
     }
-    assert_eq!(ask(&server, "DELETE", "/v1/nodes", "").0, 405);
-    let (code, body) = ask(
+    assert_eq!(query(&server, "DELETE", "/v1/nodes", "").0, 405);
+    let (code, body) = query(
         &server,
         "PUT",
         "/v1/prefixes",
@@ -172,7 +172,7 @@ fn unknown_requests_refused() {
 #[test]
 fn metrics_well_formed_and_unique() {
     let server = server("metrics");
-    let (_, page) = ask(&server, "GET", "/metrics", "");
+    let (_, page) = query(&server, "GET", "/metrics", "");
     let mut families = BTreeSet::new();
     let mut family = "";
     for line in page.lines() {

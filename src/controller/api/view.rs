@@ -119,8 +119,8 @@ fn link_of(inner: &Inner, one: NodeNumber, other: NodeNumber) -> Link {
     Link {
         from: inner.name(one),
         to: inner.name(other),
-        said: registry.said(one, other).map(word),
-        said_back: registry.said(other, one).map(word),
+        reported: registry.reported(one, other).map(word),
+        reported_back: registry.reported(other, one).map(word),
         rtt_us: agreed.link.map(|link| link.rtt_us),
         loss_ppm: agreed.link.map(|link| link.loss_ppm),
         disputed: agreed.is_disputed,

@@ -59,15 +59,15 @@ pub(in super::super) fn come(server: &Server, number: NodeNumber) -> Session {
         loss_ppm: None,
         rate: None,
     };
-    say(server, &session, state);
+    report(server, &session, state);
     session
 }
 
 /// It says what its link to the other is now.
-pub(in super::super) fn say(server: &Server, session: &Session, state: LinkState) {
+pub(in super::super) fn report(server: &Server, session: &Session, state: LinkState) {
     let to = 3 - session.number;
     let links = ToController::Links(vec![Link { to, state }]);
     server
-        .heard(session.number, session.ticket, (links, 1))
+        .received(session.number, session.ticket, (links, 1))
         .unwrap();
 }

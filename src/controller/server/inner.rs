@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the lock of the server protects: the desk, and who sits at it.
+//! What the lock of the server protects: the state and the sessions.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

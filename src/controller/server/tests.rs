@@ -8,7 +8,7 @@ use posthaste_control::message::LinkState;
 
 use super::super::planner;
 use super::super::state::Work;
-use super::fixture::{come, say, server};
+use super::fixture::{come, report, server};
 use super::*;
 
 // promise: O11
@@ -40,7 +40,7 @@ fn send(server: &Server, session: &Session) -> bool {
         if let ToNode::RouteUpdate(update) = due {
             let holds = ToController::Holds(update.plan_version);
             server
-                .heard(session.number, session.ticket, (holds, 1))
+                .received(session.number, session.ticket, (holds, 1))
                 .unwrap();
             has_update = true;
         }
@@ -74,7 +74,7 @@ fn death_wakes_repair_and_senders() {
         let _ = is_woken(&session.wake);
     }
     let _ = is_woken(&server.scheduler);
-    say(&server, &sessions[0], LinkState::Dead);
+    report(&server, &sessions[0], LinkState::Dead);
     assert!(is_woken(&server.scheduler));
     assert!(!is_woken(&sessions[1].wake), "nothing is repaired yet");
     let repair = loop {

@@ -27,7 +27,7 @@ pub(super) struct Pending {
     intervals: Vec<Interval>,
     intervals_due: bool,
     /// The mark of a question for the time.
-    asked: Option<u64>,
+    requested: Option<u64>,
     /// How far its clock is ahead of what it was told, in microseconds, as it says.
     pub(super) clock_ahead_us: Option<i64>,
 }
@@ -46,14 +46,14 @@ impl Pending {
             whole: false,
             intervals: Vec::new(),
             intervals_due: true,
-            asked: None,
+            requested: None,
             clock_ahead_us: None,
         }
     }
 
     /// It asks for the time.
-    pub(super) fn asks(&mut self, mark: u64, clock_ahead_us: Option<i64>) {
-        self.asked = Some(mark);
+    pub(super) fn requests_(&mut self, mark: u64, clock_ahead_us: Option<i64>) {
+        self.requested = Some(mark);
         if clock_ahead_us.is_some() {
             self.clock_ahead_us = clock_ahead_us;
         }
@@ -61,7 +61,7 @@ impl Pending {
 
     /// The mark of its question, which is to be answered now.
     pub(super) fn take_question(&mut self) -> Option<u64> {
-        self.asked.take()
+        self.requested.take()
     }
 
     /// There is another plan.

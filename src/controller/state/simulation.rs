@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A desk and the followers of its nodes: streams that are slow or end, controllers that start again, nodes
+//! The state and the followers of its nodes: streams that are slow or end, controllers that start again, nodes
 //! that are taken off the list and put back, and flows that come all the time. Nodes hear of all that at
 //! different moments; yet wherever a flow comes by a chain, the node before and the one behind are known.
 
@@ -272,7 +272,7 @@ impl Simulation {
                             .then(|| node.down.push_back((self.now, self.state.welcome(*number))));
                         welcome
                     }
-                    message => self.state.heard(*number, message, self.now).is_ok(),
+                    message => self.state.received(*number, message, self.now).is_ok(),
                 };
                 if !is_in {
                     node.open = None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes at the desk, one step after the other.
+//! The state and its nodes, one step after the other.
 
 use posthaste_control::message::{DIRECT, Link, LinkState, RouteUpdate};
 use posthaste_control::rib::{Saved, Settings};
@@ -52,8 +52,8 @@ impl Office {
         self.state.enter(hello, self.now).unwrap();
     }
 
-    fn heard(&mut self, number: NodeNumber, message: ToController) {
-        self.state.heard(number, message, self.now).unwrap();
+    fn received(&mut self, number: NodeNumber, message: ToController) {
+        self.state.received(number, message, self.now).unwrap();
     }
 
     fn links(&mut self, number: NodeNumber, links: &[(NodeNumber, u32)]) {
@@ -65,7 +65,7 @@ impl Office {
             };
             Link { to, state }
         });
-        self.heard(number, ToController::Links(links.collect()));
+        self.received(number, ToController::Links(links.collect()));
     }
 
     /// Lets time pass until a plan is made.
@@ -134,7 +134,7 @@ impl Office {
         assert_eq!(update.len(), 1, "{update:?}");
         let update = update.remove(0);
         held.apply(&update).unwrap();
-        self.heard(number, ToController::Holds(update.plan_version));
+        self.received(number, ToController::Holds(update.plan_version));
         update
     }
 }
@@ -174,7 +174,7 @@ fn all_once_then_changes() {
     );
     let whole = update[0].clone();
     held.apply(&whole).unwrap();
-    office.heard(1, ToController::Holds(whole.plan_version));
+    office.received(1, ToController::Holds(whole.plan_version));
     assert_eq!(whole.base, None);
     assert_eq!(
         office.state.idle(1),
@@ -203,7 +203,7 @@ fn newest_after_acknowledgement() {
         office.plan();
         assert_eq!(office.sent(1).1, [], "{rtt_us}");
     }
-    office.heard(1, ToController::Holds(update[0].plan_version));
+    office.received(1, ToController::Holds(update[0].plan_version));
     let newest = office.follow(&mut held, 1);
     assert_eq!(
         (newest.base, newest.plan_version),
@@ -221,7 +221,7 @@ fn nacked_update_sent_whole() {
     let nack = |office: &mut Office| {
         let why = "a test".into();
         let holds = Some(first.plan_version);
-        office.heard(1, ToController::Nack { holds, why });
+        office.received(1, ToController::Nack { holds, why });
         office.sent(1).1
     };
     for _ in 0..NACKS_MAX {
@@ -348,7 +348,7 @@ fn restored_link_planned_again() {
     let (mut office, mut held) = three_slow();
     let chain = held[0].routes(3, 0).to_vec();
     office.now += SECOND * 20;
-    office.heard(2, ToController::Links(vec![dead(3)]));
+    office.received(2, ToController::Links(vec![dead(3)]));
     assert!(!office.work_next());
     office.follow(&mut held[0], 1);
     assert_eq!(held[0].routes(3, 0), [DIRECT]);
@@ -363,7 +363,7 @@ fn restored_link_planned_again() {
 fn tables_wait_for_repair() {
     let (mut office, mut held) = three_slow();
     office.now += SECOND * 20;
-    office.heard(2, ToController::Links(vec![dead(3)]));
+    office.received(2, ToController::Links(vec![dead(3)]));
     office.now = office.state.deadline();
     let Some(Work::Rib(rib, None)) = office.state.work(office.now) else {
         panic!("something died");
@@ -386,7 +386,7 @@ fn death_while_planning() {
     office.links(3, &[(1, 121_000)]);
     office.now = office.state.deadline();
     let rollout = office.tables();
-    office.heard(2, ToController::Links(vec![dead(3)]));
+    office.received(2, ToController::Links(vec![dead(3)]));
     let died = office.now;
     assert!(!office.work_next());
     assert_eq!(office.now, died + Duration::from_millis(100));
@@ -425,7 +425,7 @@ fn death_while_applying() {
         left > 0
     });
     assert!(!rollout.is_over());
-    office.heard(3, ToController::Links(vec![dead(2)]));
+    office.received(3, ToController::Links(vec![dead(2)]));
     assert!(!office.state.is_repair_due(office.now));
     assert!(office.state.work(office.now).is_none(), "there is no RIB");
     office.now += Duration::from_millis(100);
@@ -482,16 +482,16 @@ fn chain_links_measured_often() {
 #[test]
 fn clock_request_answered_first() {
     let mut office = three();
-    let ask = |mark, ahead_us| ToController::Time { mark, ahead_us };
-    office.heard(2, ask(7, None));
-    office.heard(2, ask(8, Some(-90_000_000)));
+    let query = |mark, ahead_us| ToController::Time { mark, ahead_us };
+    office.received(2, query(7, None));
+    office.received(2, query(8, Some(-90_000_000)));
     let unix_us = 1_700_000_000_250_000;
     let sent = office.state.due(2, TIME);
     assert_eq!(sent, Some(ToNode::Time { mark: 8, unix_us }));
     let (others, _) = office.sent(2);
     let is_time = |sent: &ToNode| matches!(sent, ToNode::Time { .. });
     assert!(!others.is_empty() && !others.iter().any(is_time));
-    office.heard(2, ask(9, None));
+    office.received(2, query(9, None));
     assert_eq!(office.state.clock_ahead_us(2), Some(-90_000_000));
     assert_eq!(office.state.clock_ahead_us(1), None);
     office.state.leave(2, office.now);
@@ -518,8 +518,8 @@ fn earlier_protocol_version() {
         };
         assert_eq!(welcome.version, version.min(VERSION));
         let (mark, ahead_us) = (1, None);
-        let asked = ToController::Time { mark, ahead_us };
-        let heard = office.state.heard(number, asked, office.now);
-        assert_eq!(heard.is_ok(), version >= VERSION_TIME);
+        let requested = ToController::Time { mark, ahead_us };
+        let received = office.state.received(number, requested, office.now);
+        assert_eq!(received.is_ok(), version >= VERSION_TIME);
     }
 }

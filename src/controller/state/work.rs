@@ -61,8 +61,8 @@ impl ControllerState {
         let roll_out = self.rollout.as_ref().map(|_| {
             let is_planned = self.rib.as_deref().is_some_and(Rib::is_planned);
             let is_sent = |due: &Pending| !is_planned || due.is_sent(self.plan_version);
-            let all_told = self.connected.values().all(is_sent);
-            if all_told {
+            let all_listed = self.connected.values().all(is_sent);
+            if all_listed {
                 return self.plan_version_at;
             }
             let rests_until = self.rests_since + RESTING_TIME_MAX;

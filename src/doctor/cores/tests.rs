@@ -36,7 +36,7 @@ fn sound() -> (Host, Config) {
 }
 
 /// What a host with this problem is told, and what it is to do.
-fn told(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
+fn list(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
     let (mut host, mut config) = sound();
     problem(&mut host, &mut config);
     let findings = ALL.iter().flat_map(|check| check(&host, &config));
@@ -129,44 +129,44 @@ const PROBLEMS: [Problem; 11] = [
 
 #[test]
 fn sound_host_passes() {
-    assert_eq!(told(|_, _| ()), []);
+    assert_eq!(list(|_, _| ()), []);
     let (host, config) = sound();
-    let said: Vec<_> = ALL
+    let texts: Vec<_> = ALL
         .iter()
         .map(|check| check(&host, &config).len())
         .collect();
-    assert_eq!(said, [1; ALL.len()], "one finding each");
+    assert_eq!(texts, [1; ALL.len()], "one finding each");
 }
 
 // promise: H8
 #[test]
 fn problems_and_their_fixes() {
-    for (problem, said, advised) in PROBLEMS {
-        let told = told(problem);
+    for (problem, texts, advised) in PROBLEMS {
+        let list = list(problem);
         // Ways of packets and of NUMA nodes may be wrong at once.
-        let [(what, fix), ..] = told.as_slice() else {
-            panic!("{said}: nothing is told")
+        let [(what, fix), ..] = list.as_slice() else {
+            panic!("{texts}: nothing is told")
         };
         assert!(
-            what.contains(said) && fix.contains(advised),
-            "{said}: {told:?}"
+            what.contains(texts) && fix.contains(advised),
+            "{texts}: {list:?}"
         );
-        assert!(told.len() <= 2, "{told:?}");
+        assert!(list.len() <= 2, "{list:?}");
     }
 }
 
 #[test]
 fn other_numa_node_found() {
-    let told = told(|h, _| h.topology.cards[0] = card("c0", 0, 4..8));
-    let said: Vec<&str> = told.iter().map(|(what, _)| what.as_str()).collect();
+    let list = list(|h, _| h.topology.cards[0] = card("c0", 0, 4..8));
+    let texts: Vec<&str> = list.iter().map(|(what, _)| what.as_str()).collect();
     assert_eq!(
-        said,
+        texts,
         [
             "c0: packets arrive on CPUs 4-7, where no worker may run",
             "c0: packets arrive on CPUs 4-7, not at NUMA node 0"
         ]
     );
-    assert!(told[1].1.starts_with("echo 0 > /proc/irq/40"), "{told:?}");
+    assert!(list[1].1.starts_with("echo 0 > /proc/irq/40"), "{list:?}");
 }
 
 // promise: H8
@@ -210,6 +210,6 @@ fn small_machines_pass() {
         },
     ];
     for change in nothing {
-        assert_eq!(told(change), []);
+        assert_eq!(list(change), []);
     }
 }

@@ -173,13 +173,13 @@ fn named_sources_need_no_tag() {
     let probe = probe_at(5, Duration::ZERO);
     socket.send(&probe.encode(), pair.at, None).unwrap();
     assert_eq!(pair.reflect(1), [None]);
-    let heard = loop {
-        if let Ok(heard) = socket.receive() {
-            break heard;
+    let arrived = loop {
+        if let Ok(arrived) = socket.receive() {
+            break arrived;
         }
     };
-    assert_eq!(heard.bytes().len(), stamp::OPEN_BYTES, "no longer");
-    let reflection = Reflection::parse(heard.bytes()).unwrap().packet;
+    assert_eq!(arrived.bytes().len(), stamp::OPEN_BYTES, "no longer");
+    let reflection = Reflection::parse(arrived.bytes()).unwrap().packet;
     assert_eq!((reflection.probe, reflection.ttl), (probe, 64));
     assert!(
         reflection

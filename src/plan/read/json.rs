@@ -72,11 +72,11 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
     }
     let whole = |error: posthaste_plan::matrix::Error| Problem::whole(error.to_string());
     let mut matrix = Matrix::new(names.names.len()).map_err(whole)?;
-    let told = costs.into_iter().enumerate();
-    let told: BTreeMap<usize, u32> = told
+    let given = costs.into_iter().enumerate();
+    let given: BTreeMap<usize, u32> = given
         .filter_map(|(node, cost)| Some((node, cost?)))
         .collect();
-    for (node, cost) in &told {
+    for (node, cost) in &given {
         matrix.set_cost(*node, *cost).map_err(whole)?;
     }
     for (number, ((from, to), link, entry)) in (1..).zip(links) {
@@ -87,7 +87,7 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
         }
     }
     Ok(Network {
-        costed: told.into_keys().collect(),
+        costed: given.into_keys().collect(),
         free,
         ..Network::without_costs(names.names, matrix)
     })

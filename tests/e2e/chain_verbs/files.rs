@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Files;
-use crate::verbs::{assert_says, posthaste, printed, said};
+use crate::verbs::{assert_reports, failure_text, posthaste, printed};
 
 // promise: C5
 #[test]
@@ -25,10 +25,13 @@ fn key_made_once() {
     assert_eq!((written.len(), mode & 0o777), (65, 0o600));
     let path = files.key.to_str().unwrap();
     let again = posthaste(["keys", "generate", "--output", path]);
-    assert_says(&said(&again, 1), &[path, "is not overwritten"]);
+    assert_reports(&failure_text(&again, 1), &[path, "is not overwritten"]);
     assert_eq!(fs::read_to_string(&files.key).unwrap(), written);
     let nowhere = posthaste(["keys", "generate", "--output", "/nowhere/key"]);
-    assert_says(&said(&nowhere, 1), &["create /nowhere/key", "No such file"]);
+    assert_reports(
+        &failure_text(&nowhere, 1),
+        &["create /nowhere/key", "No such file"],
+    );
 }
 
 /// A peer on lines 4 to 8, below a node's number on lines 2 and 3.
@@ -207,13 +210,13 @@ fn peer_mistakes_have_places() {
     ));
     for (text, place, words) in cases {
         let file = files.config(&text.replace("KEY", &key));
-        let message = said(&posthaste(["check", &file]), 2);
+        let message = failure_text(&posthaste(["check", &file]), 2);
         let start = format!("posthaste: {file}{place}: ");
         assert!(
             message.starts_with(&start),
             "{text}\n{message}\nnot at {start}"
         );
-        assert_says(&message, words);
+        assert_reports(&message, words);
         assert!(
             !message.contains("c0ffee") && !message.contains(digits.trim_end()),
             "{message}"
@@ -228,7 +231,7 @@ fn check_hides_keys() {
     let digits = fs::read_to_string(&files.key).unwrap();
     let file = files.config(&files.tables());
     let text = printed(&posthaste(["check", &file]));
-    assert_says(
+    assert_reports(
         &text,
         &[
             "[[peer]]",
@@ -238,7 +241,7 @@ fn check_hides_keys() {
             "\"tunis\"",
         ],
     );
-    assert_says(&text, &[files.key.to_str().unwrap()]);
+    assert_reports(&text, &[files.key.to_str().unwrap()]);
     // What is printed means the same.
     let meaning = printed(&posthaste(["check", &file, "--json"]));
     fs::write(&file, text).unwrap();
@@ -248,7 +251,7 @@ fn check_hides_keys() {
     let inline = files.config(&format!("{PEER}{key}\n"));
     for words in [&["check", &inline][..], &["check", &inline, "--json"]] {
         let output = posthaste(words);
-        assert_says(&printed(&output), &["(hidden)"]);
+        assert_reports(&printed(&output), &["(hidden)"]);
         let all = [output.stdout, output.stderr].concat();
         assert!(!String::from_utf8_lossy(&all).contains(digits.trim_end()));
     }
@@ -270,7 +273,7 @@ fn readable_keys_warned() {
     assert_eq!(warnings(&file), "");
     open(&files.key, 0o644);
     let key = files.key.display();
-    assert_says(
+    assert_reports(
         &warnings(&file),
         &[&format!("chmod o= {key}"), "peer \"paris\": key_file"],
     );
@@ -280,7 +283,7 @@ fn readable_keys_warned() {
     let digits = fs::read_to_string(&files.key).unwrap();
     let file = files.config(&format!("{PEER}key = \"{}\"\n", digits.trim_end()));
     open(Path::new(&file), 0o644);
-    assert_says(
+    assert_reports(
         &warnings(&file),
         &["there are keys in it", &format!("chmod o= {file}")],
     );

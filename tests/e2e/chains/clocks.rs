@@ -46,21 +46,21 @@ fn start(network: &Network, plan: &Plan<'_>, pool_min: usize, clock: &WrongClock
 }
 
 /// Waits until the node that refuses says why: by so much is the other's clock ahead.
-fn until_said(node: &Node, message: &str, reason: &str, ahead_ms: i64) {
+fn until_logged(node: &Node, message: &str, reason: &str, ahead_ms: i64) {
     let mut log = Vec::new();
-    let said = wait_until("a line of the log", SOON, || {
+    let text = wait_until("a line of the log", SOON, || {
         log = node.log();
         let mut lines = log
             .iter()
             .filter(|line| line.contains(message) && line.contains(&format!("reason={reason} ")));
         lines.any(|line| {
-            let (_, said) = line.rsplit_once("clock_ahead_ms=").unwrap_or_default();
-            let said = said.parse::<i64>();
+            let (_, text) = line.rsplit_once("clock_ahead_ms=").unwrap_or_default();
+            let text = text.parse::<i64>();
             // It was on its way for a while.
-            said.is_ok_and(|said| (ahead_ms - 5_000..=ahead_ms + 5_000).contains(&said))
+            text.is_ok_and(|text| (ahead_ms - 5_000..=ahead_ms + 5_000).contains(&text))
         })
     });
-    assert!(said.is_ok(), "{log:#?}");
+    assert!(text.is_ok(), "{log:#?}");
 }
 
 /// Requests count for 30 s, and clocks may differ by as much.
@@ -91,8 +91,8 @@ fn wrong_clock_strict_direct() {
             let chains = first.admin("chains").expect("the node answers");
             chains.contains("its clock and that of this node differ")
         });
-        until_said(&second, "request denied", "clock", ahead_ms);
-        until_said(&second, "measuring packet refused", "stale", ahead_ms);
+        until_logged(&second, "request denied", "clock", ahead_ms);
+        until_logged(&second, "measuring packet refused", "stale", ahead_ms);
         // By handshakes instead.
         until("the link is measured", || {
             let links = first.admin_json("links").expect("an answer");
@@ -116,15 +116,15 @@ fn wrong_clock_early_whole() {
         let clock = WrongClock::new(ahead_ms);
         let [first, second] = start(&network, &plan, 0, &clock);
         let listener = listen(network.server(), PORT);
-        let asked = Family::ALL.repeat(FLOWS);
-        let answered = asked
+        let requested = Family::ALL.repeat(FLOWS);
+        let answered = requested
             .iter()
             .filter(|family| is_answered(&network, **family, &listener));
-        assert!(answered.count() + REFUSED_MAX >= asked.len());
+        assert!(answered.count() + REFUSED_MAX >= requested.len());
         until_counter(&first, "relays", 0);
         assert_eq!(counter(&second, "relays_opened"), 0);
         check_refused(&first);
-        until_said(&second, "request denied", "clock", ahead_ms);
+        until_logged(&second, "request denied", "clock", ahead_ms);
     }
 }
 

@@ -16,7 +16,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::payload::uninterrupted;
-use crate::requests::{ALLOWED, ASK_PORT, KEY};
+use crate::requests::{ALLOWED, KEY, LISTENER_PORT};
 use crate::support::{
     PORT, counter, dial, firewall, listen, remove_firewall, start_in, target, until,
 };
@@ -51,7 +51,7 @@ pub(super) struct Setup {
 
 impl Setup {
     fn peer(self, network: &Network, other: usize) -> String {
-        let address = SocketAddr::new(network.aside_address(other, self.hops), ASK_PORT);
+        let address = SocketAddr::new(network.aside_address(other, self.hops), LISTENER_PORT);
         let pool = if self.warm {
             "pool_min = 8\n"
         } else {
@@ -94,7 +94,7 @@ impl Setup {
     /// One of those beside it. The node on the path is asked nowhere.
     fn beside(self, network: &Network, node: usize) -> String {
         let others = (0..4).filter(|other| *other != node);
-        let listener = SocketAddr::new(network.aside_address(node, self.hops), ASK_PORT);
+        let listener = SocketAddr::new(network.aside_address(node, self.hops), LISTENER_PORT);
         format!(
             "[node]\nid = {}\nworkers = 1\n{ALLOWED}{}\
              [[peer]]\nname = \"first\"\nid = 1\naddress = \"192.0.2.1:4480\"\nkey = \"{KEY}\"\n\
@@ -182,7 +182,7 @@ fn flows(network: &Network, listener: &TcpListener, family: Family) -> (Vec<Flow
             .map(|number| {
                 // The pace of new flows is what is tested.
                 thread::sleep(EVERY);
-                scope.spawn(move || ask(network, to, number))
+                scope.spawn(move || query(network, to, number))
             })
             .collect();
         let flows = begun.into_iter().map(|flow| flow.join().expect("it ends"));
@@ -195,17 +195,17 @@ fn flows(network: &Network, listener: &TcpListener, family: Family) -> (Vec<Flow
     (flows, times.collect())
 }
 
-fn ask(network: &Network, to: SocketAddr, number: u32) -> Flow {
+fn query(network: &Network, to: SocketAddr, number: u32) -> Flow {
     let begun = Instant::now();
     let question = number.to_be_bytes();
-    let asked = dial(network.client(), to).and_then(|mut client| {
+    let requested = dial(network.client(), to).and_then(|mut client| {
         client.write_all(&question)?;
         let mut answer = [0; 4];
         client.read_exact(&mut answer)?;
         Ok(answer)
     });
     Flow {
-        answered: asked.is_ok_and(|answer| answer == question),
+        answered: requested.is_ok_and(|answer| answer == question),
         took: begun.elapsed(),
     }
 }
@@ -252,7 +252,7 @@ fn answer_one(mut server: TcpStream, done: &AtomicBool, seen: &Mutex<HashMap<u32
 }
 
 /// Prints what flows took, and asserts that all were answered soon, and none twice.
-fn judge(what: &str, flows: &[Flow], times: &[u32]) {
+fn check(what: &str, flows: &[Flow], times: &[u32]) {
     let mut took: Vec<Duration> = flows.iter().map(|flow| flow.took).collect();
     took.sort();
     let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
@@ -267,13 +267,13 @@ fn judge(what: &str, flows: &[Flow], times: &[u32]) {
 
 /// Cuts the node that is so far along the chain, and asserts that every flow that begins after that
 /// takes the other way.
-fn every_flow_takes_the_other_way(setup: Setup, node: usize) {
+fn every_flow_takes_other_chain(setup: Setup, node: usize) {
     let fixture = setup.start();
     let listener = listen(fixture.network.server(), PORT);
     let before = counter(&fixture.beside[3], "relays_opened");
     cut(fixture.network.aside(node));
     let (flows, times) = flows(&fixture.network, &listener, Family::V4);
-    judge(&format!("{setup:?}, node {node} cut"), &flows, &times);
+    check(&format!("{setup:?}, node {node} cut"), &flows, &times);
     if !setup.direct {
         let after = counter(&fixture.beside[3], "relays_opened");
         assert!(after >= before + u64::from(FLOWS), "by the other chain");
@@ -298,18 +298,18 @@ pub(super) const EARLY_OR_DIRECT: Setup = Setup {
 #[test]
 fn first_hop_cut() {
     for hops in Family::ALL {
-        every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 0);
+        every_flow_takes_other_chain(Setup { hops, ..EARLY }, 0);
     }
     let accept = "strict";
-    every_flow_takes_the_other_way(Setup { accept, ..EARLY }, 0);
-    every_flow_takes_the_other_way(EARLY_OR_DIRECT, 0);
+    every_flow_takes_other_chain(Setup { accept, ..EARLY }, 0);
+    every_flow_takes_other_chain(EARLY_OR_DIRECT, 0);
 }
 
 // promise: K15
 #[test]
 fn middle_node_cut() {
     for accept in ["early", "strict"] {
-        every_flow_takes_the_other_way(Setup { accept, ..EARLY }, 1);
+        every_flow_takes_other_chain(Setup { accept, ..EARLY }, 1);
     }
 }
 
@@ -317,9 +317,9 @@ fn middle_node_cut() {
 #[test]
 fn last_node_cut() {
     for hops in Family::ALL {
-        every_flow_takes_the_other_way(Setup { hops, ..EARLY }, 2);
+        every_flow_takes_other_chain(Setup { hops, ..EARLY }, 2);
     }
-    every_flow_takes_the_other_way(EARLY_OR_DIRECT, 2);
+    every_flow_takes_other_chain(EARLY_OR_DIRECT, 2);
 }
 
 // promise: K15
@@ -327,7 +327,7 @@ fn last_node_cut() {
 fn cold_hops_cut() {
     let warm = false;
     for node in 0..3 {
-        every_flow_takes_the_other_way(Setup { warm, ..EARLY }, node);
+        every_flow_takes_other_chain(Setup { warm, ..EARLY }, node);
     }
 }
 
@@ -341,7 +341,7 @@ fn syn_option_hops_cut() {
             option,
             ..EARLY
         };
-        every_flow_takes_the_other_way(setup, node);
+        every_flow_takes_other_chain(setup, node);
     }
 }
 

@@ -95,9 +95,9 @@ fn silent_node_with_warm_hops() {
         let nodes = start_all(&network, configs);
         let listener = listen(network.server(), PORT);
         let elsewhere = listen(network.server(), PORT + 1);
-        let ask = crate::requests::ASK_PORT;
-        let input = format!("tcp dport {ask} drop");
-        let output = format!("tcp sport {ask} drop");
+        let query = crate::requests::LISTENER_PORT;
+        let input = format!("tcp dport {query} drop");
+        let output = format!("tcp sport {query} drop");
         let soon = (0..10).any(|_| {
             until("the first chain is up", || !is_down(&nodes[0], "node-1"));
             until("hops wait", || waiting(&nodes[0], "node-1") > 1);
@@ -217,7 +217,7 @@ fn silent_node_skipped() {
     for accept in ["early", "strict"] {
         for family in Family::ALL {
             let network = line_of(4);
-            let deaf = format!("tcp dport {} drop", crate::requests::ASK_PORT);
+            let deaf = format!("tcp dport {} drop", crate::requests::LISTENER_PORT);
             firewall(network.node(1), "deaf", &[("input", &deaf)]);
             let plan = two_ways(accept, false);
             let listener = listen(network.server(), PORT);
@@ -260,7 +260,7 @@ fn only_chain_asked_again() {
                 ..Plan::of(3)
             };
             let nodes = plan.start(&network);
-            let deaf = format!("tcp dport {} drop", crate::requests::ASK_PORT);
+            let deaf = format!("tcp dport {} drop", crate::requests::LISTENER_PORT);
             firewall(network.node(2), "deaf", &[("input", &deaf)]);
             let listener = listen(network.server(), PORT);
             let mut pair = thread::scope(|scope| {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_lab::network::Family;
 
-use crate::requests::ASK_PORT;
+use crate::requests::LISTENER_PORT;
 use crate::support::{PORT, Pair, counter, firewall, listen, until_ended};
 
 use super::{Plan, line_of};
@@ -30,7 +30,7 @@ fn late_validation_keeps_next_hop() {
             let nodes = plan.start(&network);
             // Only those with data: the request is acknowledged.
             let loss = format!(
-                "tcp sport {ASK_PORT} tcp flags & psh == psh \
+                "tcp sport {LISTENER_PORT} tcp flags & psh == psh \
                  limit rate 1/day burst {LOST} packets drop"
             );
             firewall(network.node(1), "lossy", &[("output", &loss)]);

@@ -13,7 +13,7 @@ use posthaste_lab::network::{Family, Network, TO_CLIENT};
 use posthaste_lab::node::Node;
 
 use crate::payload;
-use crate::requests::{ALLOWED, ASK_PORT, KEY};
+use crate::requests::{ALLOWED, KEY, LISTENER_PORT};
 use crate::support::{MODES, PORT, Pair, counter, listen, start_in, until_ended};
 
 const BYTES: u64 = 300_000;
@@ -30,20 +30,20 @@ fn nodes(network: &Network, accept: &str, encapsulation: &str) -> [Node; 2] {
     let config = |id: u8, accept: &str, (peer, name, address): (u8, &str, &str)| {
         format!(
             "[node]\nid = {id}\n{ALLOWED}[defaults]\naccept = \"{accept}\"\n\
-             [[peer]]\nname = \"{name}\"\nid = {peer}\naddress = \"{address}:{ASK_PORT}\"\n\
+             [[peer]]\nname = \"{name}\"\nid = {peer}\naddress = \"{address}:{LISTENER_PORT}\"\n\
              key = \"{KEY}\"\nheader_in = \"{encapsulation}\"\nsource_addresses = [\"{address}\"]\n\
              pool_max = 0\n"
         )
     };
-    let asked = config(2, "early", (1, "first", &first))
+    let requested = config(2, "early", (1, "first", &first))
         + &format!(
-            "[transparent]\nenabled = false\n[[listener]]\naddress = \"{second}:{ASK_PORT}\"\n"
+            "[transparent]\nenabled = false\n[[listener]]\naddress = \"{second}:{LISTENER_PORT}\"\n"
         );
     let on_path = config(1, accept, (2, "second", &second.to_string()))
         + "[[chain]]\nname = \"aside\"\nnumber = 1\nnodes = [\"second\"]\n\
            [[route]]\nchains = [\"aside\"]\ndirect = false\n";
-    let asked = start_in(network.aside(0), &asked);
-    [start_in(network.node(0), &on_path), asked]
+    let requested = start_in(network.aside(0), &requested);
+    [start_in(network.node(0), &on_path), requested]
 }
 
 /// Moves bytes both ways, ends in order, and tells how many relays either node had for that.

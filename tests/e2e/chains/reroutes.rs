@@ -10,7 +10,7 @@ use posthaste_lab::network::Family;
 use crate::capture::Capture;
 use crate::loops::set_hop_limit;
 use crate::payload::uninterrupted;
-use crate::requests::hear;
+use crate::requests::receive_all;
 use crate::support::{
     PORT, Pair, SOON, counter, dial, dial_with, firewall, listen, relay_of, remove_firewall, reset,
     target, until, until_counter,
@@ -86,7 +86,7 @@ fn accept_those_who_stay(listener: &TcpListener) -> Vec<TcpStream> {
         let mut byte = [0];
         match uninterrupted(|| server.read(&mut byte)) {
             Ok(1) if byte == [STAYS] => staying.push(server),
-            Ok(1) => assert!(hear(&mut server).reset, "a FIN that nobody has sent"),
+            Ok(1) => assert!(receive_all(&mut server).reset, "a FIN that nobody has sent"),
             Ok(_) => panic!("a FIN that nobody has sent"),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }

@@ -7,8 +7,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    MODES, PORT, Pair, close, counter, expect_end, expect_reset, listen, reset, say, until_counter,
-    until_ended,
+    MODES, PORT, Pair, close, counter, deliver, expect_end, expect_reset, listen, reset,
+    until_counter, until_ended,
 };
 
 use super::{Plan, line_of};
@@ -47,7 +47,7 @@ fn a_server_may_speak_first() {
     in_every_mode(|network, listener, nodes| {
         for family in Family::ALL {
             let mut pair = Pair::open(network, family, listener);
-            say(&mut pair.server, &mut pair.client, b"220 ready\r\n");
+            deliver(&mut pair.server, &mut pair.client, b"220 ready\r\n");
             pair.check();
             pair.close_server_first();
         }
@@ -64,11 +64,11 @@ fn half_close_through_chain() {
                 mut client,
                 mut server,
             } = Pair::open(network, family, listener);
-            say(&mut client, &mut server, b"all I have to say");
+            deliver(&mut client, &mut server, b"all I have to say");
             client.shutdown(Shutdown::Write).expect("it is open");
             expect_end(&mut server);
             for _ in 0..3 {
-                say(&mut server, &mut client, &[7; 30_000]);
+                deliver(&mut server, &mut client, &[7; 30_000]);
             }
             close(server, client);
 
@@ -76,11 +76,11 @@ fn half_close_through_chain() {
                 mut client,
                 mut server,
             } = Pair::open(network, family, listener);
-            say(&mut server, &mut client, b"all there is");
+            deliver(&mut server, &mut client, b"all there is");
             server.shutdown(Shutdown::Write).expect("it is open");
             expect_end(&mut client);
             for _ in 0..3 {
-                say(&mut client, &mut server, &[8; 30_000]);
+                deliver(&mut client, &mut server, &[8; 30_000]);
             }
             close(client, server);
         }

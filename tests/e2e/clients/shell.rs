@@ -41,8 +41,8 @@ fn ssh_login_and_copy() {
                 "{mode}, {family}"
             );
             let mut up = ssh(&network, family, files.path(), "sha256sum");
-            let said = run(up.stdin(File::open(&document).unwrap()));
-            assert_eq!(said, sum, "{mode}, {family}");
+            let message = run(up.stdin(File::open(&document).unwrap()));
+            assert_eq!(message, sum, "{mode}, {family}");
         }
         assert_eq!(settle(&node, &accounts), 4);
         assert_eq!(counter(&node, mode), 4);

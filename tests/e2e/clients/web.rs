@@ -177,13 +177,13 @@ fn wrk(network: &Network, testbed: &str, options: &[&str]) -> u64 {
     wrk.args(["--threads", "2", "--duration", "3s", "--timeout", "60s"])
         .arg("--connections")
         .arg(CONNECTIONS.to_string());
-    let said = run(wrk.args(options).arg(testbed));
-    assert!(!said.contains("Socket errors"), "{said}");
-    assert!(!said.contains("Non-2xx"), "{said}");
-    let line = said
+    let message = run(wrk.args(options).arg(testbed));
+    assert!(!message.contains("Socket errors"), "{message}");
+    assert!(!message.contains("Non-2xx"), "{message}");
+    let line = message
         .lines()
         .find_map(|line| line.split_once(" requests in "));
-    let (requests, _) = line.unwrap_or_else(|| panic!("wrk said {said}"));
+    let (requests, _) = line.unwrap_or_else(|| panic!("wrk said {message}"));
     requests.trim().parse().unwrap()
 }
 

@@ -37,20 +37,26 @@ fn tokens_for_read_and_write() {
         "/metrics",
     ] {
         let get = format!("GET {target}");
-        assert_eq!(testbed.ask(&get, None, "").0, 401, "{target}");
+        assert_eq!(testbed.query(&get, None, "").0, 401, "{target}");
         assert_eq!(
-            testbed.ask(&get, Some("read-read-read-reaD"), "").0,
+            testbed.query(&get, Some("read-read-read-reaD"), "").0,
             403,
             "{target}"
         );
-        assert_eq!(testbed.ask(&get, Some(READ), "").0, 200, "{target}");
-        assert_eq!(testbed.ask(&get, Some(OPERATE), "").0, 200, "{target}");
+        assert_eq!(testbed.query(&get, Some(READ), "").0, 200, "{target}");
+        assert_eq!(testbed.query(&get, Some(OPERATE), "").0, 200, "{target}");
     }
     let put = "PUT /v1/prefixes";
-    assert_eq!(testbed.ask(put, Some(READ), "{\"prefixes\": []}").0, 403);
-    assert_eq!(testbed.ask(put, Some(OPERATE), "{\"prefixes\": []}").0, 200);
-    assert_eq!(testbed.ask("GET /healthz", None, ""), (200, "ok\n".into()));
-    let (code, page) = testbed.ask("GET /metrics", Some(READ), "");
+    assert_eq!(testbed.query(put, Some(READ), "{\"prefixes\": []}").0, 403);
+    assert_eq!(
+        testbed.query(put, Some(OPERATE), "{\"prefixes\": []}").0,
+        200
+    );
+    assert_eq!(
+        testbed.query("GET /healthz", None, ""),
+        (200, "ok\n".into())
+    );
+    let (code, page) = testbed.query("GET /metrics", Some(READ), "");
     assert!(
         code == 200 && page.contains("posthaste_controller_api_denied_total 11"),
         "{page}"
@@ -62,7 +68,7 @@ fn tokens_for_read_and_write() {
 fn prefixes_reach_nodes() {
     let mut testbed = guarded(&[1, 2]);
     let put = |testbed: &Testbed, body: Value| {
-        testbed.ask("PUT /v1/prefixes", Some(OPERATE), &body.to_string())
+        testbed.query("PUT /v1/prefixes", Some(OPERATE), &body.to_string())
     };
     let both = json!({"prefixes": [
         {"prefix": "198.51.100.0/24", "node": "n1"},
@@ -93,7 +99,7 @@ fn prefixes_reach_nodes() {
         });
         lists.next_back().is_some_and(|list| list.len() == 2)
     });
-    let (_, body) = testbed.ask("GET /v1/prefixes", Some(READ), "");
+    let (_, body) = testbed.query("GET /v1/prefixes", Some(READ), "");
     let prefixes: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(prefixes["set"], prefixes["in_force"]);
     assert_eq!(prefixes["set"].as_array().unwrap().len(), 2);
@@ -103,8 +109,8 @@ fn prefixes_reach_nodes() {
 fn operator_views() {
     let testbed = guarded(&[1, 2, 3]);
     let mut nodes = [1, 2].map(|number| testbed.node(number, FAMILIES[1]));
-    nodes[0].say_links(&[up(2, 20)]);
-    nodes[1].say_links(&[up(1, 24)]);
+    nodes[0].report_links(&[up(2, 20)]);
+    nodes[1].report_links(&[up(1, 24)]);
     nodes[0].until("a way", |node| node.best(2).is_some());
     let token = testbed.path("read");
     let run = |words: &[&str]| {
@@ -124,10 +130,10 @@ fn operator_views() {
     assert_eq!(document["status"]["connected"], 2);
     assert_eq!(document["links"]["links"][0]["rtt_us"], 24_000);
     let refused = run(&[]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && said.contains("the read token is needed"),
-        "{said}"
+        !refused.status.success() && reason.contains("the read token is needed"),
+        "{reason}"
     );
 }
 
@@ -147,10 +153,10 @@ fn checked_before_use() {
     for verb in [&["check", file][..], &["controller", "-c", file]] {
         let refused = posthaste(verb);
         assert_eq!(refused.status.code(), Some(2));
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(
-            said.contains(":3:1:") && said.contains("did you mean \"listen\"?"),
-            "{said}"
+            reason.contains(":3:1:") && reason.contains("did you mean \"listen\"?"),
+            "{reason}"
         );
     }
 }

@@ -32,7 +32,7 @@ fn unknown_keys_rejected() {
     let unauthorized = "posthaste_controller_unauthorized_total";
     testbed.until_metric(&format!("{unauthorized}{{reason=\"key\"}}"), 2.0);
     testbed.until_metric(&format!("{unauthorized}{{reason=\"handshake\"}}"), 2.0);
-    testbed.until_said("msg=\"unknown key rejected\"");
+    testbed.until_logged("msg=\"unknown key rejected\"");
     testbed.node(1, FAMILIES[0]);
 }
 
@@ -134,9 +134,9 @@ fn lying_node_harms_itself() {
         loss_ppm: None,
         rate: None,
     };
-    one.say_links(&[up(2, 150), up(3, 200)]);
-    three.say_links(&[up(1, 200), up(2, 150)]);
-    two.say_links(&[up(1, 1), impossible]);
+    one.report_links(&[up(2, 150), up(3, 200)]);
+    three.report_links(&[up(1, 200), up(2, 150)]);
+    two.report_links(&[up(1, 1), impossible]);
     let newest = PlanVersion {
         epoch: u64::MAX,
         version: u64::MAX,
@@ -155,8 +155,8 @@ fn shortened_links_attract_nothing() {
     let testbed = Testbed::new(&[1, 2, 3]);
     let mut nodes = [1, 2, 3].map(|number| testbed.node(number, FAMILIES[0]));
     let [one, two, three] = &mut nodes;
-    one.say_links(&[up(2, 40), up(3, 60)]);
-    three.say_links(&[up(1, 60), up(2, 40)]);
+    one.report_links(&[up(2, 40), up(3, 60)]);
+    three.report_links(&[up(1, 60), up(2, 40)]);
     // By it the others would be 41 ms apart, though none of its lies is far from what they say.
     let mut lies = [up(1, 0), up(3, 0)];
     for lie in &mut lies {
@@ -166,7 +166,7 @@ fn shortened_links_attract_nothing() {
             rate: None,
         };
     }
-    two.say_links(&lies);
+    two.report_links(&lies);
     one.until("a way", |node| node.best(3).is_some());
     assert_eq!(one.best(3), Some(vec![]), "the hop without it");
     let links = testbed.document("/v1/links?node=n2");
@@ -197,8 +197,8 @@ fn refusing_node_disconnected() {
         testbed.until_metric(ended, f64::from(round) + 2.0);
     }
     let log = testbed.log();
-    let said = log.matches("msg=\"route update refused\"").count();
-    assert!((1..=60).contains(&said), "{said}");
+    let text = log.matches("msg=\"route update refused\"").count();
+    assert!((1..=60).contains(&text), "{text}");
     let longest = log.lines().map(str::len).max();
     assert!(longest < Some(2000), "{longest:?}");
     assert!(!log.contains('\u{1b}'));

@@ -10,8 +10,8 @@ use super::testbed::{FAMILIES, Node, Testbed, identity, up};
 /// Two nodes that hold a plan.
 fn planned(testbed: &Testbed) -> [Node; 2] {
     let mut nodes = [1, 2].map(|number| testbed.node(number, FAMILIES[0]));
-    nodes[0].say_links(&[up(2, 20)]);
-    nodes[1].say_links(&[up(1, 20)]);
+    nodes[0].report_links(&[up(2, 20)]);
+    nodes[1].report_links(&[up(1, 20)]);
     nodes[0].until("a way", |node| node.best(2).is_some());
     nodes[1].until("a way", |node| node.best(1).is_some());
     nodes
@@ -35,8 +35,8 @@ fn goes_on_after(signal: Signal) {
         node.sent.iter().any(renew_lease)
     });
     let mut two = Node::come(&testbed, 2, FAMILIES[1], two.held);
-    one.say_links(&[up(2, 20)]);
-    two.say_links(&[up(1, 20)]);
+    one.report_links(&[up(2, 20)]);
+    two.report_links(&[up(1, 20)]);
     one.until("a newer plan", |node| {
         node.held.plan_version() > plan_version
     });
@@ -68,11 +68,11 @@ fn start_without_store() {
     testbed.end(Signal::SIGKILL);
     std::fs::write(testbed.path("store.redb"), "no store").unwrap();
     testbed.start();
-    testbed.until_said("it was moved aside");
+    testbed.until_logged("it was moved aside");
     let mut one = Node::come(&testbed, 1, FAMILIES[0], one.held);
     let mut two = Node::come(&testbed, 2, FAMILIES[0], two.held);
-    one.say_links(&[up(2, 20)]);
-    two.say_links(&[up(1, 20)]);
+    one.report_links(&[up(2, 20)]);
+    two.report_links(&[up(1, 20)]);
     one.until("a newer plan", |node| {
         node.held.plan_version() > plan_version
     });
@@ -116,6 +116,6 @@ fn wrong_configuration_refused() {
         "posthaste_controller_config_reloads_total{result=\"failure\"}",
         1.0,
     );
-    testbed.until_said("plan.ttl = 5");
+    testbed.until_logged("plan.ttl = 5");
     testbed.node(1, FAMILIES[0]);
 }

@@ -12,9 +12,9 @@ use crate::support::{SOON, until};
 /// 1 and 3 are far apart, and 2 is between them.
 fn send(nodes: &mut [Node; 3]) {
     let [one, two, three] = nodes;
-    one.say_links(&[up(2, 50), up(3, 200)]);
-    two.say_links(&[up(1, 50), up(3, 50)]);
-    three.say_links(&[up(1, 200), up(2, 50)]);
+    one.report_links(&[up(2, 50), up(3, 200)]);
+    two.report_links(&[up(1, 50), up(3, 50)]);
+    three.report_links(&[up(1, 200), up(2, 50)]);
 }
 
 // promise: O6
@@ -70,7 +70,7 @@ fn dead_link_leaves_plan() {
         to: 3,
         state: LinkState::Dead,
     };
-    nodes[1].say_links(&[dead]);
+    nodes[1].report_links(&[dead]);
     nodes[0].until("the direct hop", |node| node.best(3) == Some(vec![]));
     let after = nodes[0].held.plan_version().unwrap();
     assert!(after > before && after.epoch == before.epoch, "{after:?}");
@@ -149,8 +149,8 @@ fn keepalive_while_planning() {
     let testbed = Testbed::hurried(&[1, 2], 2);
     let mut nodes = [1, 2].map(|number| testbed.node(number, FAMILIES[0]));
     let [one, two] = &mut nodes;
-    one.say_links(&[up(2, 50)]);
-    two.say_links(&[up(1, 50)]);
+    one.report_links(&[up(2, 50)]);
+    two.report_links(&[up(1, 50)]);
     one.until("that it stands", |node| {
         node.sent
             .iter()
@@ -160,9 +160,9 @@ fn keepalive_while_planning() {
     let mut words = 0;
     // Each makes a plan, and all plans are the same.
     for step in 0.. {
-        two.say_links(&[up(1, 50 + step % 2)]);
-        let heard = one.stream.receive(Duration::from_millis(500)).unwrap();
-        words += u32::from(heard.is_some());
+        two.report_links(&[up(1, 50 + step % 2)]);
+        let received = one.stream.receive(Duration::from_millis(500)).unwrap();
+        words += u32::from(received.is_some());
         one.stream.send(&ToController::Alive).unwrap();
         if words == 2 {
             break;

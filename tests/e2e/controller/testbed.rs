@@ -152,9 +152,9 @@ impl Testbed {
     }
 
     /// Waits until the controller has said something.
-    pub(crate) fn until_said(&self, words: &str) {
-        let said = wait_until(words, SOON, || self.log().contains(words));
-        assert!(said.is_ok(), "{words}: {}", self.log());
+    pub(crate) fn until_logged(&self, words: &str) {
+        let output_text = wait_until(words, SOON, || self.log().contains(words));
+        assert!(output_text.is_ok(), "{words}: {}", self.log());
     }
 
     /// A connection to where nodes come to.
@@ -184,7 +184,7 @@ impl Testbed {
     }
 
     /// Code and body of an answer of the API.
-    pub(crate) fn ask(&self, request: &str, token: Option<&str>, body: &str) -> (u16, String) {
+    pub(crate) fn query(&self, request: &str, token: Option<&str>, body: &str) -> (u16, String) {
         let address = (Ipv4Addr::LOCALHOST, API).into();
         let connect = || TcpStream::connect_timeout(&address, SOON);
         let mut stream = self.host.run_in(connect).unwrap();
@@ -208,7 +208,7 @@ impl Testbed {
     pub(crate) fn document(&self, target: &str) -> Value {
         let (mut code, mut body) = (0, String::new());
         until("a document", || {
-            (code, body) = self.ask(&format!("GET {target}"), None, "");
+            (code, body) = self.query(&format!("GET {target}"), None, "");
             code != 503
         });
         assert_eq!(code, 200, "{target}: {body}");
@@ -219,7 +219,7 @@ impl Testbed {
     pub(crate) fn until_metric(&self, name: &str, least: f64) {
         let mut page = String::new();
         until(name, || {
-            page = self.ask("GET /metrics", None, "").1;
+            page = self.query("GET /metrics", None, "").1;
             let line = page.lines().find_map(|line| line.strip_prefix(name));
             let value = line.and_then(|value| value.trim().parse::<f64>().ok());
             value.is_some_and(|value| value >= least)
@@ -295,7 +295,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn say_links(&mut self, links: &[Link]) {
+    pub(crate) fn report_links(&mut self, links: &[Link]) {
         self.stream
             .send(&ToController::Links(links.to_vec()))
             .unwrap();
@@ -310,11 +310,11 @@ impl Node {
                 "not {what}: {:?}",
                 self.sent.last()
             );
-            self.hear();
+            self.receive_all();
         }
     }
 
-    fn hear(&mut self) {
+    fn receive_all(&mut self) {
         match self.stream.receive(SOON).unwrap() {
             Some(ToNode::RouteUpdate(update)) => self.follow(&update),
             Some(other) => self.sent.push(other),

@@ -7,30 +7,30 @@ use std::net::SocketAddr;
 
 use posthaste_lab::network::Family;
 
-use crate::requests::{Asked, Heard, fixture, hear, listener, say_to};
+use crate::requests::{ExplicitNode, Received, fixture, listener, receive_all, send_to};
 use crate::support::{PORT, ended, firewall, talkative};
 
 use super::{connect, converter, message, server};
 
 /// An Error TLV of one word.
-fn error(code: u8, value: u8) -> Heard {
-    Heard::and_closed(&message(&[&[30, 1, code, value]]))
+fn error(code: u8, value: u8) -> Received {
+    Received::and_closed(&message(&[&[30, 1, code, value]]))
 }
 
 // promise: Q4
 #[test]
 fn a_refusal_is_error_96() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let explicit = ExplicitNode::start(&network, &converter(&network));
     for family in Family::ALL {
         let mut request = message(&[&connect(server(&network, family), &[])]);
         // What the client said early must not turn the error into a reset.
         request.resize(100_000, b'x');
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
-        assert_eq!(hear(&mut client), error(96, 0), "{family}");
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(receive_all(&mut client), error(96, 0), "{family}");
     }
-    assert_eq!(asked.settle(), 2);
-    assert_eq!(ended(&asked.node, "upstream_refused"), 2);
+    assert_eq!(explicit.settle(), 2);
+    assert_eq!(ended(&explicit.node, "upstream_refused"), 2);
 }
 
 // promise: Q4
@@ -38,7 +38,7 @@ fn a_refusal_is_error_96() {
 fn icmp_error_is_error_97() {
     let network = fixture();
     talkative(network.nodes());
-    let asked = Asked::start(&network, &converter(&network));
+    let explicit = ExplicitNode::start(&network, &converter(&network));
     let cases: [(Family, &[(&str, u8)]); 2] = [
         (
             Family::V4,
@@ -66,12 +66,12 @@ fn icmp_error_is_error_97() {
         for (port, (kind, code)) in (3000..).zip(kinds) {
             let to = SocketAddr::new(network.server_address(family), port);
             let request = message(&[&connect(to, &[])]);
-            let mut client = say_to(&network, listener(&network, 0, family), &request);
-            assert_eq!(hear(&mut client), error(97, *code), "{kind}");
+            let mut client = send_to(&network, listener(&network, 0, family), &request);
+            assert_eq!(receive_all(&mut client), error(97, *code), "{kind}");
         }
     }
-    assert_eq!(asked.settle(), 6);
-    assert_eq!(ended(&asked.node, "upstream_unreachable"), 6);
+    assert_eq!(explicit.settle(), 6);
+    assert_eq!(ended(&explicit.node, "upstream_unreachable"), 6);
 }
 
 /// What the node's own kernel says to it is as good as what a router says.
@@ -79,7 +79,7 @@ fn icmp_error_is_error_97() {
 #[test]
 fn route_error_is_error_97() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let explicit = ExplicitNode::start(&network, &converter(&network));
     for (family, kind, to, code) in [
         (Family::V4, "unreachable", "10.200.0.1", 1),
         (Family::V4, "prohibit", "10.200.0.2", 13),
@@ -93,11 +93,11 @@ fn route_error_is_error_97() {
         network.node(0).ip(&route).unwrap();
         let to = SocketAddr::new(to.parse().unwrap(), PORT);
         let request = message(&[&connect(to, &[])]);
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
-        assert_eq!(hear(&mut client), error(97, code), "{route}");
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(receive_all(&mut client), error(97, code), "{route}");
     }
-    assert_eq!(asked.settle(), 6);
-    assert_eq!(ended(&asked.node, "upstream_unreachable"), 6);
+    assert_eq!(explicit.settle(), 6);
+    assert_eq!(ended(&explicit.node, "upstream_unreachable"), 6);
 }
 
 // promise: Q4
@@ -105,16 +105,16 @@ fn route_error_is_error_97() {
 fn silence_is_error_65() {
     let network = fixture();
     let config = converter(&network) + "[defaults.timeouts]\nconnect = \"300ms\"\n";
-    let asked = Asked::start(&network, &config);
+    let explicit = ExplicitNode::start(&network, &config);
     let silence = format!("tcp dport {PORT} drop");
     firewall(network.node(1), "silence", &[("forward", &silence)]);
     for family in Family::ALL {
         let request = message(&[&connect(server(&network, family), &[])]);
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
-        assert_eq!(hear(&mut client), error(65, 0), "{family}");
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(receive_all(&mut client), error(65, 0), "{family}");
     }
-    assert_eq!(asked.settle(), 2);
-    assert_eq!(ended(&asked.node, "connect_timeout"), 2);
+    assert_eq!(explicit.settle(), 2);
+    assert_eq!(ended(&explicit.node, "connect_timeout"), 2);
 }
 
 /// Nobody hears what becomes of the server, and nothing is left of the relay.
@@ -123,19 +123,19 @@ fn silence_is_error_65() {
 fn client_gone_before_answer() {
     let network = fixture();
     let config = converter(&network) + "[defaults.timeouts]\nconnect = \"1s\"\n";
-    let asked = Asked::start(&network, &config);
+    let explicit = ExplicitNode::start(&network, &config);
     let silence = format!("tcp dport {PORT} drop");
     firewall(network.node(1), "silence", &[("forward", &silence)]);
     for family in Family::ALL {
         let request = message(&[&connect(server(&network, family), &[])]);
-        let client = say_to(&network, listener(&network, 0, family), &request);
+        let client = send_to(&network, listener(&network, 0, family), &request);
         crate::support::until("relay", || {
-            crate::support::counter(&asked.node, "relays") == 1
+            crate::support::counter(&explicit.node, "relays") == 1
         });
         crate::support::reset(client);
-        crate::support::until_counter(&asked.node, "relays", 0);
+        crate::support::until_counter(&explicit.node, "relays", 0);
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(explicit.settle(), 2);
 }
 
 /// Whoever does not stop is not listened to for ever.
@@ -145,15 +145,15 @@ fn client_continues_after_error() {
     /// Far more than all buffers on the way hold.
     const BYTES: usize = 256 << 20;
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let explicit = ExplicitNode::start(&network, &converter(&network));
     for family in Family::ALL {
         let request = message(&[&connect(server(&network, family), &[])]);
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
         let piece = [b'x'; 64 << 10];
         let mut pieces = (0..BYTES / piece.len()).map(|_| client.write_all(&piece));
         let stopped = pieces.find_map(Result::err).expect("it is stopped");
         let reset = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
         assert!(reset.contains(&stopped.kind()), "{stopped}");
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(explicit.settle(), 2);
 }

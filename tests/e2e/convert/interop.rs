@@ -8,7 +8,7 @@ use std::thread;
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::requests::{ASK_PORT, Asked, fixture};
+use crate::requests::{ExplicitNode, LISTENER_PORT, fixture};
 use crate::support::{PORT, accept, ended, listen, until_ended};
 
 use super::converter;
@@ -28,7 +28,7 @@ fn curl(network: &Network, library: &str, family: Family, port: u16) -> Output {
             "CONVERT_ADDR",
             network.node_address(0, Family::V4).to_string(),
         )
-        .env("CONVERT_PORT", ASK_PORT.to_string())
+        .env("CONVERT_PORT", LISTENER_PORT.to_string())
         .args(["--silent", "--show-error", "--max-time", "20", "--globoff"])
         .arg(format!("http://{server}:{port}/"));
     curl.output().expect("curl can be run")
@@ -42,7 +42,7 @@ fn libconvert_is_connected_and_refused() {
     for host in [network.client(), network.node(0)] {
         host.sysctl("net.ipv4.tcp_fastopen", "7").unwrap();
     }
-    let asked = Asked::start(&network, &converter(&network));
+    let explicit = ExplicitNode::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let fetched = thread::scope(|scope| {
@@ -60,11 +60,11 @@ fn libconvert_is_connected_and_refused() {
             fetched.join().expect("no panic")
         });
         assert_eq!(fetched.stdout, b"yes\n", "{fetched:?}");
-        until_ended(&asked.node, "finished", count);
+        until_ended(&explicit.node, "finished", count);
         // CURLE_COULDNT_CONNECT
         let refused = curl(&network, &library, family, PORT + 1);
         assert_eq!(refused.status.code(), Some(7), "{refused:?}");
-        assert_eq!(ended(&asked.node, "upstream_refused"), count);
+        assert_eq!(ended(&explicit.node, "upstream_refused"), count);
     }
-    assert_eq!(asked.settle(), 4);
+    assert_eq!(explicit.settle(), 4);
 }

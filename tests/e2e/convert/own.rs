@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::requests::{Asked, Heard, explicit, fixture, hear, listener, read, say_to};
+use crate::requests::{
+    ExplicitNode, Received, explicit, fixture, listener, read, receive_all, send_to,
+};
 use crate::support::{PORT, accept, add_address, listen};
 
 use super::{connect, message, server};
@@ -24,9 +26,9 @@ fn config(network: &Network, destinations: &str, extra: &str) -> String {
 }
 
 /// Asks for a connection to somewhere, and tells what the first bytes of the answer are.
-fn ask(network: &Network, family: Family, to: IpAddr) -> Vec<u8> {
+fn query(network: &Network, family: Family, to: IpAddr) -> Vec<u8> {
     let request = message(&[&connect(SocketAddr::new(to, PORT), &[])]);
-    let mut client = say_to(network, listener(network, 0, family), &request);
+    let mut client = send_to(network, listener(network, 0, family), &request);
     read(&mut client, 4)
 }
 
@@ -49,19 +51,23 @@ fn own_addresses(network: &Network, family: Family) -> [IpAddr; 3] {
 #[test]
 fn own_addresses_refused() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network, ALL, ""));
+    let listening = ExplicitNode::start(&network, &config(&network, ALL, ""));
     let _service = listen(network.node(0), PORT);
     let mut count = 0;
     for family in Family::ALL {
         for own in own_addresses(&network, family) {
             let request = message(&[&connect(SocketAddr::new(own, PORT), &[])]);
-            let mut client = say_to(&network, listener(&network, 0, family), &request);
-            assert_eq!(hear(&mut client), Heard::and_closed(&DENIED), "{own}");
+            let mut client = send_to(&network, listener(&network, 0, family), &request);
+            assert_eq!(
+                receive_all(&mut client),
+                Received::and_closed(&DENIED),
+                "{own}"
+            );
             count += 1;
-            asked.until_denied(&network, "destination", count);
+            listening.until_denied(&network, "destination", count);
         }
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(listening.settle(), 0);
 }
 
 // promise: Q7
@@ -70,10 +76,10 @@ fn own_address_allowed_by_name() {
     let network = fixture();
     let own = Family::ALL.map(|family| network.node_address(0, family));
     let allowed = format!("{ALL}, \"{}/32\", \"{}/128\"", own[0], own[1]);
-    let _asked = Asked::start(&network, &config(&network, &allowed, ""));
+    let _asked = ExplicitNode::start(&network, &config(&network, &allowed, ""));
     let service = listen(network.node(0), PORT);
     for (family, own) in Family::ALL.into_iter().zip(own) {
-        assert_eq!(ask(&network, family, own), CONNECTED, "{own}");
+        assert_eq!(query(&network, family, own), CONNECTED, "{own}");
         drop(accept(&service));
     }
 }
@@ -84,7 +90,7 @@ fn configured_cookie_text() {
     let network = fixture();
     let text = "open-sesame";
     let extra = format!("cookie = \"{text}\"\n");
-    let asked = Asked::start(&network, &config(&network, ALL, &extra));
+    let listening = ExplicitNode::start(&network, &config(&network, ALL, &extra));
     let servers = listen(network.server(), PORT);
     // The bytes of the text, and zeros to the end of the word.
     let with = |family, text: &str| {
@@ -99,11 +105,15 @@ fn configured_cookie_text() {
         let node = listener(&network, 0, family);
         let without = message(&[&connect(server(&network, family), &[])]);
         for request in [without, with(family, "open-sesami")] {
-            let mut client = say_to(&network, node, &request);
-            assert_eq!(hear(&mut client), Heard::and_closed(&DENIED), "{family}");
+            let mut client = send_to(&network, node, &request);
+            assert_eq!(
+                receive_all(&mut client),
+                Received::and_closed(&DENIED),
+                "{family}"
+            );
         }
-        asked.until_denied(&network, "cookie", 2 * count);
-        let mut client = say_to(&network, node, &with(family, text));
+        listening.until_denied(&network, "cookie", 2 * count);
+        let mut client = send_to(&network, node, &with(family, text));
         let _server = accept(&servers);
         assert_eq!(read(&mut client, 4), CONNECTED, "{family}");
     }

@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use posthaste_lab::network::{Family, Network};
 
-use crate::requests::{Asked, Heard, explicit, fixture, hear, listener, read, say_to};
+use crate::requests::{
+    ExplicitNode, Received, explicit, fixture, listener, read, receive_all, send_to,
+};
 use crate::support::{
     PORT, Pair, accept, add_address, dial_from, listen, until, until_counter, until_ended,
 };
@@ -18,45 +20,45 @@ use crate::watch::wait_for_line;
 use super::{CONNECTED, connect, converter, message, server};
 
 /// Says something to a node over each family, and asserts what it answers and how it counts that.
-fn expect(request: impl Fn(&Network, Family) -> Vec<u8>, answer: &Heard, reason: &str) {
+fn expect(request: impl Fn(&Network, Family) -> Vec<u8>, answer: &Received, reason: &str) {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
-    expect_of(&network, &asked, request, answer, reason);
+    let listening = ExplicitNode::start(&network, &converter(&network));
+    expect_of(&network, &listening, request, answer, reason);
 }
 
 fn expect_of(
     network: &Network,
-    asked: &Asked,
+    listening: &ExplicitNode,
     request: impl Fn(&Network, Family) -> Vec<u8>,
-    answer: &Heard,
+    answer: &Received,
     reason: &str,
 ) {
     for (count, family) in (1..).zip(Family::ALL) {
         let node = listener(network, 0, family);
-        let mut client = say_to(network, node, &request(network, family));
+        let mut client = send_to(network, node, &request(network, family));
         let from = client.local_addr().unwrap();
-        assert_eq!(hear(&mut client), *answer, "{family}");
-        asked.until_denied(network, reason, count);
+        assert_eq!(receive_all(&mut client), *answer, "{family}");
+        listening.until_denied(network, reason, count);
         let reason = format!("reason={reason}");
         let from = format!("from={from}");
         let quoted = from.replace('=', "=\"") + "\"";
         until("line of the log", || {
-            asked.node.log().iter().any(|line| {
+            listening.node.log().iter().any(|line| {
                 let named = line.contains(&from) || line.contains(&quoted);
                 line.contains("request denied") && named && line.contains(&reason)
             })
         });
     }
-    assert_eq!(asked.settle(), 0, "no flow was begun");
+    assert_eq!(listening.settle(), 0, "no flow was begun");
 }
 
 /// An Error TLV (§6.2.8) and the end.
-fn error(value: &[u8]) -> Heard {
+fn error(value: &[u8]) -> Received {
     let mut tlv = vec![30, 0];
     tlv.extend_from_slice(value);
     tlv.resize(tlv.len().next_multiple_of(4), 0);
     tlv[1] = u8::try_from(tlv.len() / 4).unwrap();
-    Heard::and_closed(&message(&[&tlv]))
+    Received::and_closed(&message(&[&tlv]))
 }
 
 /// A request as it should be.
@@ -118,15 +120,15 @@ fn unknown_tlv_is_error_2() {
 #[test]
 fn forbidden_option_is_error_33() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     for family in Family::ALL {
         // Fast Open, SACK, which is supported, and Multipath TCP.
         let options = [34, 2, 4, 2, 30, 2];
         let request = message(&[&connect(server(&network, family), &options)]);
-        let mut client = say_to(&network, listener(&network, 0, family), &request);
-        assert_eq!(hear(&mut client), error(&[33, 34, 30]), "{family}");
+        let mut client = send_to(&network, listener(&network, 0, family), &request);
+        assert_eq!(receive_all(&mut client), error(&[33, 34, 30]), "{family}");
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(listening.settle(), 0);
 }
 
 // promise: Q5
@@ -143,8 +145,8 @@ fn unlisted_client_is_error_32() {
     let network = fixture();
     let config = "[node]\nid = 1\n[access]\nclients = [\"192.0.2.0/24\"]\n\
                   destinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
-    let asked = Asked::start(&network, &format!("{config}{}", explicit(&network, 0)));
-    expect_of(&network, &asked, good, &error(&[32, 0]), "unauthorized");
+    let listening = ExplicitNode::start(&network, &format!("{config}{}", explicit(&network, 0)));
+    expect_of(&network, &listening, good, &error(&[32, 0]), "unauthorized");
 }
 
 // promise: Q6
@@ -153,15 +155,15 @@ fn rejected_flow_is_error_32() {
     let network = fixture();
     let config =
         converter(&network) + "[[rule]]\nname = \"no\"\naction = \"reject\"\nports = [80]\n";
-    let asked = Asked::start(&network, &config);
-    expect_of(&network, &asked, good, &error(&[32, 0]), "rule");
+    let listening = ExplicitNode::start(&network, &config);
+    expect_of(&network, &listening, good, &error(&[32, 0]), "rule");
 }
 
 // promise: Q7
 #[test]
 fn impossible_destination_is_error_1() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     for (count, ip) in (1..).zip([
         "127.0.0.1",
         "::1",
@@ -175,12 +177,12 @@ fn impossible_destination_is_error_1() {
         let to = SocketAddr::new(ip.parse().unwrap(), PORT);
         let tlv = connect(to, &[]);
         let node = listener(&network, 0, Family::V4);
-        let mut client = say_to(&network, node, &message(&[&tlv]));
+        let mut client = send_to(&network, node, &message(&[&tlv]));
         let answer = error(&[&[1, 0][..], &tlv].concat());
-        assert_eq!(hear(&mut client), answer, "{ip}");
-        asked.until_denied(&network, "malformed", count);
+        assert_eq!(receive_all(&mut client), answer, "{ip}");
+        listening.until_denied(&network, "malformed", count);
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(listening.settle(), 0);
 }
 
 /// The server's addresses are private, and allowed by name: others like it are not.
@@ -195,7 +197,7 @@ fn denied_destination_is_error_32() {
         allowed.join(", "),
         explicit(&network, 0)
     );
-    let asked = Asked::start(&network, &config);
+    let listening = ExplicitNode::start(&network, &config);
     let servers = listen(network.server(), PORT);
     let denied = [
         "10.0.2.1",
@@ -216,20 +218,20 @@ fn denied_destination_is_error_32() {
     for (count, ip) in (1..).zip(denied) {
         let to = SocketAddr::new(ip.parse().unwrap(), PORT);
         let node = listener(&network, 0, Family::ALL[usize::from(to.is_ipv6())]);
-        let mut client = say_to(&network, node, &message(&[&connect(to, &[])]));
-        assert_eq!(hear(&mut client), error(&[32, 0]), "{ip}");
-        asked.until_denied(&network, "destination", count);
-        wait_for_line(&asked.node, &["request denied", &to.to_string()]);
+        let mut client = send_to(&network, node, &message(&[&connect(to, &[])]));
+        assert_eq!(receive_all(&mut client), error(&[32, 0]), "{ip}");
+        listening.until_denied(&network, "destination", count);
+        wait_for_line(&listening.node, &["request denied", &to.to_string()]);
     }
     for family in Family::ALL {
         let node = listener(&network, 0, family);
-        let mut client = say_to(&network, node, &good(&network, family));
+        let mut client = send_to(&network, node, &good(&network, family));
         let (server, _) = accept(&servers);
         assert_eq!(read(&mut client, 4), CONNECTED);
         Pair { client, server }.close_client_first();
     }
-    until_ended(&asked.node, "finished", 2);
-    assert_eq!(asked.settle(), 2);
+    until_ended(&listening.node, "finished", 2);
+    assert_eq!(listening.settle(), 2);
 }
 
 /// An address that the node's own sockets listen on, allowed or not, is no way to its listeners.
@@ -243,29 +245,29 @@ fn non_convert_reset() {
         request
     };
     let no_length = |_: &Network, _| vec![1, 0, 0x22, 0x63];
-    expect(http, &Heard::only_a_reset(), "malformed");
-    expect(wrong_magic, &Heard::only_a_reset(), "malformed");
-    expect(no_length, &Heard::only_a_reset(), "malformed");
+    expect(http, &Received::only_a_reset(), "malformed");
+    expect(wrong_magic, &Received::only_a_reset(), "malformed");
+    expect(no_length, &Received::only_a_reset(), "malformed");
 }
 
 // promise: Q12
 #[test]
 fn client_ends_within_request() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     for family in Family::ALL {
         let request = good(&network, family);
         for length in [0, 1, 3, 4, 5, request.len() - 1] {
             let node = listener(&network, 0, family);
-            let client = say_to(&network, node, &request[..length]);
+            let client = send_to(&network, node, &request[..length]);
             client.shutdown(Shutdown::Write).unwrap();
             let mut client = client;
-            assert!(hear(&mut client).bytes.is_empty(), "{length} bytes");
+            assert!(receive_all(&mut client).bytes.is_empty(), "{length} bytes");
         }
     }
-    until_counter(&asked.node, "explicit_connections", 12);
-    asked.until_denied(&network, "malformed", 0);
-    assert_eq!(asked.settle(), 0);
+    until_counter(&listening.node, "explicit_connections", 12);
+    listening.until_denied(&network, "malformed", 0);
+    assert_eq!(listening.settle(), 0);
 }
 
 /// Five seconds for all of it, not for each byte.
@@ -273,18 +275,18 @@ fn client_ends_within_request() {
 #[test]
 fn slow_client_reset() {
     let network = fixture();
-    let asked = Asked::start(&network, &converter(&network));
+    let listening = ExplicitNode::start(&network, &converter(&network));
     let begin = Instant::now();
     thread::scope(|scope| {
         for family in Family::ALL {
             let (network, node) = (&network, listener(&network, 0, family));
             scope.spawn(move || {
-                let mut client = say_to(network, node, b"");
-                assert_eq!(hear(&mut client), Heard::only_a_reset(), "silent");
+                let mut client = send_to(network, node, b"");
+                assert_eq!(receive_all(&mut client), Received::only_a_reset(), "silent");
             });
             let request = good(network, family);
             scope.spawn(move || {
-                let mut client = say_to(network, node, &request[..1]);
+                let mut client = send_to(network, node, &request[..1]);
                 for byte in &request[1..] {
                     thread::sleep(std::time::Duration::from_millis(500));
                     if client.write_all(&[*byte]).is_err() {
@@ -297,8 +299,8 @@ fn slow_client_reset() {
     });
     let least = std::time::Duration::from_secs(5);
     assert!(begin.elapsed() >= least, "{:?}", begin.elapsed());
-    asked.until_denied(&network, "slow", 4);
-    assert_eq!(asked.settle(), 0);
+    listening.until_denied(&network, "slow", 4);
+    assert_eq!(listening.settle(), 0);
 }
 
 // promise: Q6
@@ -310,16 +312,19 @@ fn cookie_required() {
         "[node]\nid = 1\n[access]\nclients = {all}\ndestinations = {all}\ncookies = true\n{}",
         explicit(&network, 0)
     );
-    let asked = Asked::start(&network, &config);
+    let listening = ExplicitNode::start(&network, &config);
     let servers = listen(network.server(), PORT);
     let unauthorized = ["10.100.0.9", "fd00:100::9"];
     for (count, (family, unauthorized)) in (1..).zip(Family::ALL.into_iter().zip(unauthorized)) {
         let node = listener(&network, 0, family);
-        let mut client = say_to(&network, node, &good(&network, family));
-        let heard = hear(&mut client);
+        let mut client = send_to(&network, node, &good(&network, family));
+        let received = receive_all(&mut client);
         // Missing Cookie: the cookie follows a zero, in whole words.
-        let tlv = &heard.bytes[4..];
-        assert_eq!((heard.reset, &tlv[..4]), (false, &[30, tlv[1], 3, 0][..]));
+        let tlv = &received.bytes[4..];
+        assert_eq!(
+            (received.reset, &tlv[..4]),
+            (false, &[30, tlv[1], 3, 0][..])
+        );
         let cookie = &tlv[4..];
         assert!(
             cookie.len() >= 32 && cookie.iter().all(u8::is_ascii_hexdigit),
@@ -332,23 +337,27 @@ fn cookie_required() {
         };
         let mut wrong = cookie.to_vec();
         wrong[0] ^= 1;
-        let mut client = say_to(&network, node, &with(&wrong));
-        assert_eq!(hear(&mut client), error(&[32, 0]), "a wrong cookie");
+        let mut client = send_to(&network, node, &with(&wrong));
+        assert_eq!(receive_all(&mut client), error(&[32, 0]), "a wrong cookie");
         // Another address has another cookie.
         let unauthorized: std::net::IpAddr = unauthorized.parse().unwrap();
         add_address(network.client(), unauthorized);
         let from = SocketAddr::new(unauthorized, 0);
         let mut client = dial_from(network.client(), from, node).unwrap();
         client.write_all(&with(cookie)).unwrap();
-        assert_eq!(hear(&mut client), error(&[32, 0]), "another's cookie");
-        asked.until_denied(&network, "cookie", 2 * count);
-        let mut client = say_to(&network, node, &with(cookie));
+        assert_eq!(
+            receive_all(&mut client),
+            error(&[32, 0]),
+            "another's cookie"
+        );
+        listening.until_denied(&network, "cookie", 2 * count);
+        let mut client = send_to(&network, node, &with(cookie));
         let (server, _) = accept(&servers);
         assert_eq!(read(&mut client, 4), CONNECTED);
         let mut pair = Pair { client, server };
         pair.check();
         pair.close_client_first();
     }
-    until_ended(&asked.node, "finished", 2);
-    assert_eq!(asked.settle(), 2);
+    until_ended(&listening.node, "finished", 2);
+    assert_eq!(listening.settle(), 2);
 }

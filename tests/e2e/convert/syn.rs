@@ -8,7 +8,7 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 
 use crate::capture::Capture;
-use crate::requests::{Asked, fixture, listener, read};
+use crate::requests::{ExplicitNode, fixture, listener, read};
 use crate::support::{
     PORT, Pair, SOON, accept, counter, firewall, kernel_counter, listen, remove_firewall,
     tcp_socket, until, until_ended,
@@ -17,7 +17,7 @@ use crate::support::{
 use super::{CONNECTED, connect, converter, message, server};
 
 /// Sends `bytes` with a SYN, which waits for its answer.
-fn say_with_syn(host: &Namespace, to: SocketAddr, bytes: &[u8]) -> TcpStream {
+fn send_with_syn(host: &Namespace, to: SocketAddr, bytes: &[u8]) -> TcpStream {
     host.run_in(|| {
         let socket = tcp_socket(to).unwrap();
         let sent = socket.send_to_with_flags(bytes, &to.into(), libc::MSG_FASTOPEN);
@@ -43,14 +43,14 @@ fn request_in_syn() {
         // The client wants no cookie.
         fast_open(network.client(), 5);
         fast_open(network.node(0), bits);
-        let asked = Asked::start(&network, &converter(&network));
+        let explicit = ExplicitNode::start(&network, &converter(&network));
         let servers = listen(network.server(), PORT);
         for (count, family) in (1..).zip(Family::ALL) {
             let capture = Capture::start(network.client());
             let mut request = message(&[&connect(server(&network, family), &[])]);
             request.extend_from_slice(b"said early");
             let node = listener(&network, 0, family);
-            let mut client = say_with_syn(network.client(), node, &request);
+            let mut client = send_with_syn(network.client(), node, &request);
             let (mut server, _) = accept(&servers);
             assert_eq!(read(&mut server, 10), b"said early");
             assert_eq!(read(&mut client, 4), CONNECTED);
@@ -61,9 +61,9 @@ fn request_in_syn() {
             let mut pair = Pair { client, server };
             pair.check();
             pair.close_client_first();
-            until_ended(&asked.node, "finished", count);
+            until_ended(&explicit.node, "finished", count);
         }
-        assert_eq!(asked.settle(), 2);
+        assert_eq!(explicit.settle(), 2);
     }
 }
 
@@ -74,7 +74,7 @@ fn request_in_syn_waits() {
     let network = fixture();
     fast_open(network.client(), 5);
     fast_open(network.node(0), 3);
-    let asked = Asked::start(&network, &converter(&network));
+    let explicit = ExplicitNode::start(&network, &converter(&network));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {
         let node = listener(&network, 0, family);
@@ -83,11 +83,11 @@ fn request_in_syn_waits() {
         let at_client = Capture::start(network.client());
         let deaf = "tcp flags & (syn | ack) == syn | ack drop";
         firewall(network.client(), "deaf", &[("input", deaf)]);
-        let before = counter(&asked.node, "explicit_connections");
+        let before = counter(&explicit.node, "explicit_connections");
         thread::scope(|scope| {
-            let client = scope.spawn(|| say_with_syn(network.client(), node, &request));
+            let client = scope.spawn(|| send_with_syn(network.client(), node, &request));
             until("accepted SYN", || {
-                counter(&asked.node, "explicit_connections") > before
+                counter(&explicit.node, "explicit_connections") > before
             });
             // The node answers again and again, and the client does not hear it.
             until("another answer", || {
@@ -104,6 +104,6 @@ fn request_in_syn_waits() {
             pair.close_client_first();
         });
     }
-    until_ended(&asked.node, "finished", 2);
-    assert_eq!(asked.settle(), 2);
+    until_ended(&explicit.node, "finished", 2);
+    assert_eq!(explicit.settle(), 2);
 }

@@ -104,9 +104,9 @@ fn units_are_valid() {
             .arg(&file)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&verified.stderr);
-        let ours: Vec<&str> = said.lines().filter(|line| line.contains(unit)).collect();
-        assert!(verified.status.success() && ours.is_empty(), "{said}");
+        let message = String::from_utf8_lossy(&verified.stderr);
+        let ours: Vec<&str> = message.lines().filter(|line| line.contains(unit)).collect();
+        assert!(verified.status.success() && ours.is_empty(), "{message}");
     }
     let users = fs::read_to_string(root.path().join("lib/sysusers.d/posthaste.conf")).unwrap();
     assert!(

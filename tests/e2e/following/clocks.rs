@@ -123,7 +123,7 @@ fn clock_set_while_running() {
         let mut open = opened(&fixture);
         let visitors = Visitors::come(&fixture.network);
         let right = "the clock of this host is the controller's again";
-        for (ahead_ms, said, count) in [
+        for (ahead_ms, text, count) in [
             (HOUR_MS, WRONG, 1),
             (-24 * HOUR_MS, WRONG, 2),
             (0, right, 1),
@@ -132,7 +132,7 @@ fn clock_set_while_running() {
                 clock.set(ahead_ms);
                 visitors.until_more(5);
                 until_off(&fixture, *number, ahead_ms);
-                until("it is told", || lines(&fixture, *number, said) == count);
+                until("it is told", || lines(&fixture, *number, text) == count);
             }
             open.iter_mut().for_each(Pair::check);
         }
@@ -193,7 +193,7 @@ fn controllers_clock_set() {
     visitors.go();
     open.iter_mut().for_each(Pair::check);
     check_nothing_refused(&fixture);
-    let page = fixture.testbed.ask("GET /metrics", None, "").1;
+    let page = fixture.testbed.query("GET /metrics", None, "").1;
     let name = "posthaste_controller_time_offset_seconds ";
     let offset = page.lines().find_map(|line| line.strip_prefix(name));
     let offset: f64 = offset.unwrap().parse().unwrap();

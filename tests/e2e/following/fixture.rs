@@ -29,7 +29,7 @@ use serde_json::Value;
 
 use super::routes::{CONTROL, join};
 use crate::controller::testbed::{STREAMS, Testbed, secret};
-use crate::requests::{ALLOWED, ASK_PORT};
+use crate::requests::{ALLOWED, LISTENER_PORT};
 use crate::support::{PORT, Pair, SOON, binary, listen, relay_of, until};
 use crate::watch::http_get;
 
@@ -181,7 +181,7 @@ impl Fixture {
         let [_, controller] = CONTROL[usize::from(self.hops == Family::V6)];
         let controller: IpAddr = controller.parse().expect("an address");
         let controller = SocketAddr::new(controller, STREAMS);
-        let listener = SocketAddr::new(self.address(number, self.hops), ASK_PORT);
+        let listener = SocketAddr::new(self.address(number, self.hops), LISTENER_PORT);
         let transparent = match number {
             1 => format!("[[rule]]\nname = \"servers\"\ndestinations = {SERVERS:?}\n"),
             _ => "[transparent]\nenabled = false\n".to_owned(),
@@ -246,7 +246,7 @@ impl Fixture {
     pub(super) fn until_planned_without(&self) {
         until("a plan without two", || {
             let question = "GET /v1/explain?from=n1&to=n3&bytes=65536";
-            let (code, answer) = self.testbed.ask(question, None, "");
+            let (code, answer) = self.testbed.query(question, None, "");
             // Not while a plan is being made.
             let explained: Value = serde_json::from_str(&answer).expect("JSON");
             let best = &explained["routes"][0];

@@ -48,7 +48,7 @@ fn replayed_plan_refused() {
     for plan_version in [replayed, held] {
         update.plan_version = plan_version;
         update.checksum = checksum_of(&update);
-        impostor.say(&ToNode::RouteUpdate(update.clone()));
+        impostor.deliver(&ToNode::RouteUpdate(update.clone()));
         let answer = impostor.until(|message| match message {
             ToController::Holds(plan_version) => Some(plan_version),
             _ => None,
@@ -57,7 +57,7 @@ fn replayed_plan_refused() {
     }
     // Rows that were changed on their way are asked for again.
     update.plan_version.version += 1;
-    impostor.say(&ToNode::RouteUpdate(update));
+    impostor.deliver(&ToNode::RouteUpdate(update));
     impostor.until(|message| matches!(message, ToController::Nack { .. }).then_some(()));
     let refused = |reason: &str| {
         let name = format!("posthaste_plan_refused_total{{reason=\"{reason}\"}}");
@@ -72,7 +72,7 @@ fn replayed_plan_refused() {
     );
     // More than a message may have.
     let long = u32::try_from(MESSAGE_MAX + 1).unwrap().to_be_bytes();
-    impostor.say_raw(&long);
+    impostor.send_raw(&long);
     impostor.until_closed();
     drop(impostor);
     assert!(
@@ -107,7 +107,7 @@ fn forgeries_change_no_plan() {
         },
     });
     lies.push(up(77, 1));
-    liar.say_links(&lies);
+    liar.report_links(&lies);
     let lied = "posthaste_controller_reports_refused_total";
     fixture
         .testbed
@@ -127,7 +127,7 @@ fn forgeries_change_no_plan() {
             .iter()
             .all(|family| fixture.carry(*family) == CHAIN)
     );
-    fixture.testbed.until_said("msg=\"unknown key rejected\"");
+    fixture.testbed.until_logged("msg=\"unknown key rejected\"");
 }
 
 /// Sends probes to one's reflector that two might have sent, but for the authentication tag.

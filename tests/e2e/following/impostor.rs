@@ -39,7 +39,7 @@ impl Impostor {
             };
             // The other nodes are not let in.
             if let Ok(hello) = impostor.receive() {
-                impostor.say(&ToNode::Welcome(Welcome {
+                impostor.deliver(&ToNode::Welcome(Welcome {
                     version: VERSION,
                     ttl_s: 900,
                     keepalive_s: 60,
@@ -50,13 +50,13 @@ impl Impostor {
         panic!("node 1 does not come");
     }
 
-    pub(super) fn say(&mut self, message: &ToNode) {
+    pub(super) fn deliver(&mut self, message: &ToNode) {
         let mut bytes = Vec::new();
         frame::write(message, &mut bytes).unwrap();
-        self.say_raw(&bytes);
+        self.send_raw(&bytes);
     }
 
-    pub(super) fn say_raw(&mut self, bytes: &[u8]) {
+    pub(super) fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
         self.stream.flush().unwrap();
     }

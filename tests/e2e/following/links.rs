@@ -69,7 +69,7 @@ fn dead_link_moves_new_flows() {
         fixture.until_carried(&HOP);
         // Who only saw it lose would go on to count that.
         fixture.until_dead(2, 3);
-        fixture.mend(2);
+        fixture.restore(2);
         open.iter_mut().for_each(Pair::check);
         fixture.until_carried(&CHAIN);
     }

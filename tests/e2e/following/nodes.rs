@@ -45,7 +45,7 @@ fn cut_off_from_controller() {
             .iter()
             .all(|family| fixture.carry(*family) == CHAIN)
     );
-    fixture.mend(1);
+    fixture.restore(1);
     until("it is there again", || state(&fixture, 0) == "connected");
     fixture.until_carried(&CHAIN);
     visitors.go();
@@ -66,7 +66,7 @@ fn cut_off_from_everything() {
     fixture.until_carried(&HOP);
     fixture.until_dead(2, 1);
     fixture.until_dead(2, 3);
-    fixture.mend(2);
+    fixture.restore(2);
     open.iter_mut().for_each(Pair::check);
     fixture.until_carried(&CHAIN);
 }

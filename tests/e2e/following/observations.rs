@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What finished relays teach: how large transfers are, and which node is the nearest to servers. And
+//! What finished relays show: how large transfers are, and which node is the nearest to servers. And
 //! how often links are measured.
 
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ fn prefixes_move_new_flows() {
     let put = |prefixes: Value| {
         let body = json!({ "prefixes": prefixes }).to_string();
         let put = "PUT /v1/prefixes";
-        let (code, answer) = fixture.testbed.ask(put, Some(OPERATE), &body);
+        let (code, answer) = fixture.testbed.query(put, Some(OPERATE), &body);
         assert_eq!(code, 200, "{answer}");
     };
     // Longer ones than those of the configuration.

@@ -57,7 +57,7 @@ impl Fixture {
         text.parse().expect("an address")
     }
 
-    /// Lets nothing through between a host and some addresses, until [`Self::mend`].
+    /// Lets nothing through between a host and some addresses, until [`Self::restore`].
     pub(super) fn cut(&self, host: NodeNumber, others: &[IpAddr]) {
         let rules = |word: &str| {
             let rules = others.iter().map(|other| {
@@ -90,7 +90,7 @@ impl Fixture {
     }
 
     /// Undoes what was done to a host by [`Self::cut`].
-    pub(super) fn mend(&self, host: NodeNumber) {
+    pub(super) fn restore(&self, host: NodeNumber) {
         remove_firewall(self.host(host), "cut");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use posthaste_lab::network::Family;
 
 use super::fixture::{CHAIN, Fixture, Settings};
-use crate::requests::ASK_PORT;
+use crate::requests::LISTENER_PORT;
 use crate::support::{PORT, Pair, SOON, firewall, listen};
 
 /// A client gives a flow up after so long.
@@ -18,12 +18,12 @@ const LOST_MAX: u32 = 6;
 
 /// Has two say all that nodes say to each other, and none of the bytes of flows.
 fn swallow(fixture: &Fixture) {
-    let rule = format!("tcp sport {ASK_PORT} meta length > 300 drop\n");
+    let rule = format!("tcp sport {LISTENER_PORT} meta length > 300 drop\n");
     firewall(fixture.host(2), "cut", &[("output", &rule)]);
 }
 
 /// Asks the server for something, and waits for the answer.
-fn ask(fixture: &Fixture, family: Family, server: &TcpListener) -> io::Result<()> {
+fn query(fixture: &Fixture, family: Family, server: &TcpListener) -> io::Result<()> {
     let Pair {
         mut client,
         server: mut serving,
@@ -44,12 +44,12 @@ fn swallowing_node_avoided() {
         let server = listen(fixture.network.server(), PORT + 1);
         swallow(&fixture);
         let (mut lost, begin) = (0, Instant::now());
-        while ask(&fixture, Family::V4, &server).is_err() {
+        while query(&fixture, Family::V4, &server).is_err() {
             lost += 1;
             assert!(lost <= LOST_MAX, "{lost} in {:?}", begin.elapsed());
         }
         // The chain is left alone for all, and not only where it was found out.
-        ask(&fixture, Family::V6, &server).unwrap();
+        query(&fixture, Family::V6, &server).unwrap();
         assert!(lost > 0, "two swallows");
         let silent = fixture.metric(1, "posthaste_chains_silent_total");
         assert!(silent >= Some(1.0), "{silent:?}");
@@ -58,7 +58,7 @@ fn swallowing_node_avoided() {
             .testbed
             .document("/v1/explain?from=n1&to=n3&bytes=65536");
         assert!(!explained["routes"][0]["chain"].is_null(), "{explained:#}");
-        fixture.mend(2);
+        fixture.restore(2);
         fixture.until_carried(&CHAIN);
     }
 }

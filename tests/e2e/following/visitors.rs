@@ -85,7 +85,7 @@ fn visit(network: &Network, family: Family, done: &AtomicBool, served: &AtomicU6
     let mut number = 0;
     while !done.load(Ordering::Relaxed) {
         number += 1;
-        let visited = dial(network.client(), target).and_then(|stream| ask(stream, number));
+        let visited = dial(network.client(), target).and_then(|stream| query(stream, number));
         if let Err(error) = visited {
             panic!("visit {number} by {family}: {error}");
         }
@@ -94,7 +94,7 @@ fn visit(network: &Network, family: Family, done: &AtomicBool, served: &AtomicU6
 }
 
 /// Sends, is sent, and waits for the end.
-fn ask(mut stream: TcpStream, seed: u64) -> io::Result<()> {
+fn query(mut stream: TcpStream, seed: u64) -> io::Result<()> {
     stream.write_all(&seed.to_be_bytes())?;
     payload::send(&mut stream, seed, BYTES)?;
     payload::receive(&mut stream, seed + 1, BYTES)?;

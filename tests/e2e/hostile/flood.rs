@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use posthaste_lab::network::{Family, Network};
 use socket2::{Domain, Socket, Type};
 
-use crate::requests::{Asked, fixture, hear, listener, read};
+use crate::requests::{ExplicitNode, fixture, listener, read, receive_all};
 use crate::support::{PORT, accept, add_address, counter, dial, dial_from, listen, until};
 
 use super::{Draft, config};
@@ -106,28 +106,28 @@ fn is_served_meanwhile(sources: impl Fn(Family, usize) -> IpAddr + Send + Sync, 
     }
     let config = config(&network).replace("workers = 2", "workers = 1");
     for (family, from) in Family::ALL.into_iter().zip(from) {
-        let asked = Asked::start(&network, &config);
+        let explicit = ExplicitNode::start(&network, &config);
         let (stop, node) = (AtomicBool::new(false), listener(&network, 0, family));
         thread::scope(|scope| {
             let (network, sources, stop) = (&network, &sources, &stop);
             let _end = Stop(stop);
             scope.spawn(move || flood(network, node, |number| sources(family, number), stop));
             until("places are taken from silent ones", || {
-                asked.denied(network, "overload") > 0
+                explicit.denied(network, "overload") > 0
             });
             let took = is_served(network, family, from);
             println!(
                 "{family}: served after {took:?}, {} connections",
-                counter(&asked.node, "explicit_connections")
+                counter(&explicit.node, "explicit_connections")
             );
             assert!(took < Duration::from_secs(4), "{family}: {took:?}");
         });
         // Those that are left have their time and then go, too.
-        let gone = || asked.denied(&network, "slow") + asked.denied(&network, "overload");
-        let opened = || counter(&asked.node, "explicit_connections");
+        let gone = || explicit.denied(&network, "slow") + explicit.denied(&network, "overload");
+        let opened = || counter(&explicit.node, "explicit_connections");
         until("end of all silent connections", || opened() > 0);
         until("end of all silent connections", || gone() <= opened());
-        asked.settle();
+        explicit.settle();
     }
 }
 
@@ -150,20 +150,20 @@ fn flood_from_many_sources() {
 fn silent_connections_bounded() {
     let network = fixture();
     let config = config(&network).replace("workers = 2", "workers = 1");
-    let asked = Asked::start(&network, &config);
+    let explicit = ExplicitNode::start(&network, &config);
     for (count, family) in (1..).zip(Family::ALL) {
         let node = listener(&network, 0, family);
         let silent: Vec<_> = (0..OF_SOURCE + 10)
             .map(|_| dial(network.client(), node).expect("it is accepted"))
             .collect();
-        let gone = || asked.denied(&network, "slow") + asked.denied(&network, "overload");
+        let gone = || explicit.denied(&network, "slow") + explicit.denied(&network, "overload");
         until("the oldest go", || gone() >= 10 * count);
         until("all go", || gone() == count * (OF_SOURCE as u64 + 10));
         for mut stream in silent {
-            let heard = hear(&mut stream);
-            assert!(heard.bytes.is_empty() && heard.reset, "{heard:?}");
+            let received = receive_all(&mut stream);
+            assert!(received.bytes.is_empty() && received.reset, "{received:?}");
         }
     }
-    assert!(asked.denied(&network, "overload") > 0, "some made way");
-    assert_eq!(asked.settle(), 0);
+    assert!(explicit.denied(&network, "overload") > 0, "some made way");
+    assert_eq!(explicit.settle(), 0);
 }

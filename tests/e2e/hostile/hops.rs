@@ -9,7 +9,7 @@ use posthaste_wire::Progress;
 use posthaste_wire::auth::Key;
 use posthaste_wire::hop::{Dialer, Dialing, VALIDATED, ping, pong};
 
-use crate::requests::{Asked, Heard, fixture, hear, listener, read, say_to};
+use crate::requests::{ExplicitNode, Received, fixture, listener, read, receive_all, send_to};
 use crate::support::{PORT, Pair, accept, listen, until_ended};
 
 use super::{Draft, KEY_ID, ME, PEER, config, expect, id, key, nonce, unix_ms, until_logged};
@@ -25,21 +25,21 @@ fn hello(me: u64, key_id: u32) -> Vec<u8> {
 /// A hop as the peer opens it, and what was said for that.
 fn dial_hop(network: &Network, family: Family) -> (TcpStream, Dialer, Vec<u8>) {
     let mut dialing = Dialing::new(key(), KEY_ID, id(PEER), id(ME), nonce());
-    let mut stream = say_to(network, listener(network, 0, family), dialing.hello());
+    let mut stream = send_to(network, listener(network, 0, family), dialing.hello());
     let hello = dialing.hello().to_vec();
     let Ok(Progress::Done { value, .. }) = dialing.feed(&read(&mut stream, CHALLENGE)) else {
         panic!("the node is validated");
     };
     stream.write_all(&value.response).unwrap();
-    let said = [hello, value.response.to_vec()].concat();
-    (stream, Dialer::new(value.session), said)
+    let message = [hello, value.response.to_vec()].concat();
+    (stream, Dialer::new(value.session), message)
 }
 
 // promise: Q10
 #[test]
 fn own_node_id_refused() {
     let network = fixture();
-    let reset = Heard::only_a_reset();
+    let reset = Received::only_a_reset();
     expect(&network, "malformed", &reset, |_| hello(ME, KEY_ID));
 }
 
@@ -47,7 +47,7 @@ fn own_node_id_refused() {
 #[test]
 fn an_unknown_number_is_refused() {
     let network = fixture();
-    let reset = Heard::only_a_reset();
+    let reset = Received::only_a_reset();
     expect(&network, "malformed", &reset, |_| hello(PEER + 5, KEY_ID));
 }
 
@@ -55,74 +55,79 @@ fn an_unknown_number_is_refused() {
 #[test]
 fn an_unknown_key_is_refused() {
     let network = fixture();
-    let reset = Heard::only_a_reset();
+    let reset = Received::only_a_reset();
     expect(&network, "malformed", &reset, |_| hello(PEER, KEY_ID + 1));
 }
 
 /// Asserts that a node resets a connection after its challenge, and tells why.
-fn refused_after_challenge(network: &Network, asked: &Asked, mut stream: TcpStream, count: u64) {
+fn refused_after_challenge(
+    network: &Network,
+    explicit: &ExplicitNode,
+    mut stream: TcpStream,
+    count: u64,
+) {
     let from = stream.local_addr().unwrap();
-    let heard = hear(&mut stream);
-    assert!(heard.bytes.is_empty() && heard.reset, "{heard:?}");
-    asked.until_denied(network, "malformed", count);
-    until_logged(asked, from, "malformed");
+    let received = receive_all(&mut stream);
+    assert!(received.bytes.is_empty() && received.reset, "{received:?}");
+    explicit.until_denied(network, "malformed", count);
+    until_logged(explicit, from, "malformed");
 }
 
 // promise: Q10
 #[test]
 fn wrong_key_refused() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
-        let mut stream = say_to(
+        let mut stream = send_to(
             &network,
             listener(&network, 0, family),
             &hello(PEER, KEY_ID),
         );
         assert_eq!(read(&mut stream, CHALLENGE).len(), CHALLENGE);
         stream.write_all(&[0x55; 16]).unwrap();
-        refused_after_challenge(&network, &asked, stream, count);
+        refused_after_challenge(&network, &explicit, stream, count);
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(explicit.settle(), 0);
 }
 
 // promise: Q10
 #[test]
 fn replayed_handshake_fails() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, _, overheard) = dial_hop(&network, family);
         hop.write_all(&ping(3)).unwrap();
         assert_eq!(read(&mut hop, 8), pong(3));
-        let mut stream = say_to(&network, listener(&network, 0, family), &overheard);
+        let mut stream = send_to(&network, listener(&network, 0, family), &overheard);
         assert_eq!(read(&mut stream, CHALLENGE).len(), CHALLENGE);
-        refused_after_challenge(&network, &asked, stream, count);
+        refused_after_challenge(&network, &explicit, stream, count);
         // The honest one goes on.
         hop.write_all(&ping(4)).unwrap();
         assert_eq!(read(&mut hop, 8), pong(4));
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(explicit.settle(), 0);
 }
 
 // promise: Q10
 #[test]
 fn validation_without_flow() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, ..) = dial_hop(&network, family);
         hop.write_all(&VALIDATED).unwrap();
-        refused_after_challenge(&network, &asked, hop, count);
+        refused_after_challenge(&network, &explicit, hop, count);
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(explicit.settle(), 0);
 }
 
 // promise: Q10
 #[test]
 fn flow_without_hop_tag() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         // The authentication tag is the peer's, but of another hop.
         let (mut other, mut dialer, _) = dial_hop(&network, family);
@@ -130,18 +135,18 @@ fn flow_without_hop_tag() {
         let open = dialer.open(&connect, unix_ms(), nonce()).unwrap();
         let (mut hop, ..) = dial_hop(&network, family);
         hop.write_all(&open).unwrap();
-        refused_after_challenge(&network, &asked, hop, count);
+        refused_after_challenge(&network, &explicit, hop, count);
         other.write_all(&ping(1)).unwrap();
         assert_eq!(read(&mut other, 8), pong(1));
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(explicit.settle(), 0);
 }
 
 // promise: Q10
 #[test]
 fn ping_instead_of_validation() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     let _servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, mut dialer, _) = dial_hop(&network, family);
@@ -151,10 +156,10 @@ fn ping_instead_of_validation() {
         hop.write_all(&open).unwrap();
         assert_eq!(read(&mut hop, 24)[..5], [4, 0, 0, 20, 0]);
         hop.write_all(&ping(1)).unwrap();
-        assert_eq!(hear(&mut hop), Heard::only_a_reset(), "{family}");
-        until_ended(&asked.node, "client_absent", count);
+        assert_eq!(receive_all(&mut hop), Received::only_a_reset(), "{family}");
+        until_ended(&explicit.node, "client_absent", count);
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(explicit.settle(), 2);
 }
 
 /// After the flow is open its bytes are nobody's but the server's, whatever they look like.
@@ -162,15 +167,15 @@ fn ping_instead_of_validation() {
 #[test]
 fn frame_within_flow() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     let servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let (mut hop, mut dialer, _) = dial_hop(&network, family);
         let connect = Draft::to_server(&network, family).connect;
-        let mut said = dialer.open(&connect, unix_ms(), nonce()).unwrap();
-        said.extend_from_slice(&VALIDATED);
-        said.extend_from_slice(&ping(1));
-        hop.write_all(&said).unwrap();
+        let mut message = dialer.open(&connect, unix_ms(), nonce()).unwrap();
+        message.extend_from_slice(&VALIDATED);
+        message.extend_from_slice(&ping(1));
+        hop.write_all(&message).unwrap();
         let (mut server, _) = accept(&servers);
         assert_eq!(read(&mut hop, 24)[..5], [4, 0, 0, 20, 0]);
         assert_eq!(read(&mut server, 12), [&VALIDATED[..], &ping(1)].concat());
@@ -180,9 +185,9 @@ fn frame_within_flow() {
         };
         pair.check();
         pair.close_server_first();
-        until_ended(&asked.node, "finished", count);
+        until_ended(&explicit.node, "finished", count);
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(explicit.settle(), 2);
 }
 
 /// A key that both know, under which somebody else speaks.
@@ -190,16 +195,16 @@ fn frame_within_flow() {
 #[test]
 fn wrong_key_at_challenge() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     for (count, family) in (1..).zip(Family::ALL) {
         let wrong = Key::new([0x55; 32]);
         let mut dialing = Dialing::new(wrong, KEY_ID, id(PEER), id(ME), nonce());
-        let mut stream = say_to(&network, listener(&network, 0, family), dialing.hello());
+        let mut stream = send_to(&network, listener(&network, 0, family), dialing.hello());
         let challenge = read(&mut stream, CHALLENGE);
         assert!(dialing.feed(&challenge).is_err(), "it is not the key's");
         // What it sent is sent back to it.
         stream.write_all(&challenge[CHALLENGE - 16..]).unwrap();
-        refused_after_challenge(&network, &asked, stream, count);
+        refused_after_challenge(&network, &explicit, stream, count);
     }
-    assert_eq!(asked.settle(), 0);
+    assert_eq!(explicit.settle(), 0);
 }

@@ -10,40 +10,40 @@ use posthaste_wire::hop::{Acceptor, Reply};
 
 use posthaste_lab::network::Family;
 
-use crate::requests::{Asked, Heard, fixture, hear, listener, read, say_to};
+use crate::requests::{ExplicitNode, Received, fixture, listener, read, receive_all, send_to};
 use crate::support::{PORT, Pair, accept, listen, until_counter, until_ended};
 
 use super::{CHAIN, Draft, ME, config, expect, id};
 
 /// What a peer, or who says it is one, is told.
-fn reply(reply: Reply) -> Heard {
-    Heard::and_closed(&Acceptor::reply(reply))
+fn reply(reply: Reply) -> Received {
+    Received::and_closed(&Acceptor::reply(reply))
 }
 
 // promise: Q8
 #[test]
 fn request_counts_once() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     let servers = listen(network.server(), PORT);
     for (round, family) in (0..).zip(Family::ALL) {
         let overheard = Draft::to_server(&network, family).encode();
         let node = listener(&network, 0, family);
-        let mut client = say_to(&network, node, &overheard);
+        let mut client = send_to(&network, node, &overheard);
         let (server, _) = accept(&servers);
         assert_eq!(read(&mut client, 24), Acceptor::reply(Reply::Connected));
         // The kernel chooses the worker by the client's port: some go to either.
         for _ in 0..16 {
-            let mut again = say_to(&network, node, &overheard);
-            assert_eq!(hear(&mut again), reply(Reply::Denied), "{family}");
+            let mut again = send_to(&network, node, &overheard);
+            assert_eq!(receive_all(&mut again), reply(Reply::Denied), "{family}");
         }
-        asked.until_denied(&network, "replay", 16 * (round + 1));
+        explicit.until_denied(&network, "replay", 16 * (round + 1));
         let mut pair = Pair { client, server };
         pair.check();
         pair.close_client_first();
-        until_ended(&asked.node, "finished", round + 1);
+        until_ended(&explicit.node, "finished", round + 1);
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(explicit.settle(), 2);
 }
 
 // promise: Q8
@@ -171,7 +171,7 @@ fn denied_destination_for_peer() {
 fn garbage_is_reset() {
     let network = fixture();
     let noise = [0x9e, 0x37, 0x79, 0xb9, 0x7f, 0x4a, 0x7c, 0x15];
-    let reset = Heard::only_a_reset();
+    let reset = Received::only_a_reset();
     expect(&network, "malformed", &reset, |_| noise.repeat(200));
     // Begins like a hop, and is none.
     expect(&network, "malformed", &reset, |_| {
@@ -183,19 +183,19 @@ fn garbage_is_reset() {
 #[test]
 fn truncated_request() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     for family in Family::ALL {
         let request = Draft::to_server(&network, family).encode();
         for length in [24, 60, request.len() - 1] {
             let node = listener(&network, 0, family);
-            let mut stream = say_to(&network, node, &request[..length]);
+            let mut stream = send_to(&network, node, &request[..length]);
             stream.shutdown(Shutdown::Write).unwrap();
-            assert!(hear(&mut stream).bytes.is_empty(), "{length} bytes");
+            assert!(receive_all(&mut stream).bytes.is_empty(), "{length} bytes");
         }
     }
-    until_counter(&asked.node, "explicit_connections", 6);
-    asked.until_denied(&network, "auth", 0);
-    assert_eq!(asked.settle(), 0);
+    until_counter(&explicit.node, "explicit_connections", 6);
+    explicit.until_denied(&network, "auth", 0);
+    assert_eq!(explicit.settle(), 0);
 }
 
 /// Where the client of a flow is not validated, whoever asked has to say so before any byte.
@@ -203,18 +203,22 @@ fn truncated_request() {
 #[test]
 fn bytes_instead_of_validation() {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network));
+    let explicit = ExplicitNode::start(&network, &config(&network));
     let _servers = listen(network.server(), PORT);
     for (count, family) in (1..).zip(Family::ALL) {
         let mut draft = Draft::to_server(&network, family);
         draft.connect.validated = false;
-        let mut stream = say_to(&network, listener(&network, 0, family), &draft.encode());
+        let mut stream = send_to(&network, listener(&network, 0, family), &draft.encode());
         assert_eq!(read(&mut stream, 24), Acceptor::reply(Reply::Connected));
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        assert_eq!(hear(&mut stream), Heard::only_a_reset(), "{family}");
-        until_ended(&asked.node, "client_absent", count);
+        assert_eq!(
+            receive_all(&mut stream),
+            Received::only_a_reset(),
+            "{family}"
+        );
+        until_ended(&explicit.node, "client_absent", count);
     }
-    assert_eq!(asked.settle(), 2);
+    assert_eq!(explicit.settle(), 2);
     let opened = crate::support::kernel_counter(network.server(), "Tcp", "PassiveOpens");
     assert_eq!(opened, 0, "no handshake was completed with the server");
 }

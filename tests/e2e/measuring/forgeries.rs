@@ -132,13 +132,13 @@ fn forged_probes_refused() {
         let from = socket.local_addr().unwrap();
         until("lines in the log", || {
             let log = nodes[0].log();
-            let said = |reason: &str| {
+            let message = |reason: &str| {
                 let line = format!("msg=\"measuring packet refused\" from={from} reason={reason}");
                 log.iter().any(|one| one.contains(&line))
             };
             ["malformed", "auth", "stale", "unauthorized"]
                 .into_iter()
-                .all(said)
+                .all(message)
         });
     }
 }

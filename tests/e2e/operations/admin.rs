@@ -54,11 +54,12 @@ fn relays_list_show_kill() {
             "{line}"
         );
         for verb in ["show", "kill"] {
-            let said = node.admin(&format!("relays {verb} {id}")).unwrap_err();
+            let message = node.admin(&format!("relays {verb} {id}")).unwrap_err();
             assert!(
-                said.to_string()
+                message
+                    .to_string()
                     .ends_with(&format!("there is no relay {id}")),
-                "{said}"
+                "{message}"
             );
         }
     }
@@ -250,20 +251,20 @@ fn second_node_refused() {
     command.arg("node").arg("-c").arg(node.config_file());
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     let socket = node.socket().display().to_string();
     assert!(
-        said.contains("another node runs here") && said.contains(&socket),
-        "{said}"
+        message.contains("another node runs here") && message.contains(&socket),
+        "{message}"
     );
     // With a socket of its own it is still the same network.
-    let said = Node::builder(network.node(0), binary())
+    let message = Node::builder(network.node(0), binary())
         .start()
         .unwrap_err();
-    let said = format!("{said:#}");
+    let message = format!("{message:#}");
     assert!(
-        said.contains("another node runs in this network namespace"),
-        "{said}"
+        message.contains("another node runs in this network namespace"),
+        "{message}"
     );
     assert_eq!(node.status().unwrap()["state"], "ready");
 }
@@ -285,10 +286,10 @@ fn verbs_without_node() {
             .args(["--socket", "/nowhere/admin.sock"]);
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{words}");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let message = String::from_utf8_lossy(&output.stderr);
         assert!(
-            said.contains("no node answers at /nowhere/admin.sock"),
-            "{said}"
+            message.contains("no node answers at /nowhere/admin.sock"),
+            "{message}"
         );
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::service::{NOBODY, Service};
 use crate::support::{SOON, binary, line};
-use crate::verbs::{assert_says, printed, said};
+use crate::verbs::{assert_reports, failure_text, printed};
 
 /// A group that no host has a name for.
 const GROUP: u32 = 4_000_123;
@@ -59,9 +59,9 @@ fn group_members_allowed() {
         (NOBODY, format!("--groups={OTHERS},{GROUP}")),
     ] {
         let status = service.run_as(group, &groups, &with_socket(&service, "status"));
-        assert_says(&printed(&status), &["posthaste ", "ready"]);
+        assert_reports(&printed(&status), &["posthaste ", "ready"]);
         let reload = service.run_as(group, &groups, &with_socket(&service, "reload"));
-        assert_says(&printed(&reload), &["reloaded"]);
+        assert_reports(&printed(&reload), &["reloaded"]);
     }
     let meaning = service.run_as(
         NOBODY,
@@ -74,16 +74,16 @@ fn group_members_allowed() {
 
 // promise: H12
 #[test]
-fn denied_users_told_why() {
+fn denied_users_get_reason() {
     let network = line();
     let service = Service::new(&format!("group = {GROUP}"));
     let _node = start_as_root(&network, &service);
     let path = service.socket().display().to_string();
     for words in VERBS {
         let output = service.run_as(OTHERS, NO_MORE, &with_socket(&service, words));
-        let message = said(&output, 1);
+        let message = failure_text(&output, 1);
         let denied = format!("permission denied on {path}");
-        assert_says(
+        assert_reports(
             &message,
             &[&denied, &format!("group {GROUP}"), "be root or a member"],
         );
@@ -108,7 +108,7 @@ fn denied_users_told_why() {
         .find(|finding| finding["check"] == "node")
         .unwrap();
     let what = node["what"].as_str().unwrap();
-    assert_says(what, &["permission denied", &path]);
+    assert_reports(what, &["permission denied", &path]);
     assert!(!what.contains("killed"), "{what}");
 }
 
@@ -125,7 +125,7 @@ fn closed_directory_named() {
     node.wait_until("a warning", SOON, warned).unwrap();
     let output = service.run_as(GROUP, NO_MORE, &with_socket(&service, "status"));
     let denied = format!("permission denied on the directory {}", directory.display());
-    assert_says(&said(&output, 1), &[&denied, "mode 0700"]);
+    assert_reports(&failure_text(&output, 1), &[&denied, "mode 0700"]);
 }
 
 // promise: H12
@@ -136,7 +136,7 @@ fn socket_for_own_groups() {
     let service = Service::new(&format!("group = {GROUP}"));
     let mut node = service.spawn(host, &[]);
     assert_eq!(node.wait(SOON).unwrap().code(), Some(1));
-    assert_says(
+    assert_reports(
         &node.stderr(),
         &[
             &format!("admin.group = \"{GROUP}\""),
@@ -147,16 +147,16 @@ fn socket_for_own_groups() {
     let _node = service.start(host, &[GROUP]);
     assert_eq!(fs::metadata(service.socket()).unwrap().gid(), GROUP);
     let status = service.run_as(GROUP, NO_MORE, &with_socket(&service, "status"));
-    assert_says(&printed(&status), &["ready"]);
+    assert_reports(&printed(&status), &["ready"]);
 }
 
 // promise: H12
 #[test]
 fn stale_socket_is_no_denial() {
     let service = Service::new("");
-    let ask = || service.run_as(NOBODY, NO_MORE, &with_socket(&service, "status"));
-    let none = said(&ask(), 1);
-    assert_says(
+    let query = || service.run_as(NOBODY, NO_MORE, &with_socket(&service, "status"));
+    let none = failure_text(&query(), 1);
+    assert_reports(
         &none,
         &[
             "no node answers at",
@@ -166,16 +166,16 @@ fn stale_socket_is_no_denial() {
     );
     drop(std::os::unix::net::UnixListener::bind(service.socket()).unwrap());
     fs::set_permissions(service.socket(), Permissions::from_mode(0o666)).unwrap();
-    let stale = said(&ask(), 1);
-    assert_says(&stale, &["no node answers at", "no process serves it"]);
+    let stale = failure_text(&query(), 1);
+    assert_reports(&stale, &["no node answers at", "no process serves it"]);
 }
 
 #[test]
 fn unknown_group_named() {
     let service = Service::new("group = \"no-such-group\"");
     let words = format!("check {}", service.file().display());
-    let message = said(&service.run_as(NOBODY, NO_MORE, &words), 2);
-    assert_says(
+    let message = failure_text(&service.run_as(NOBODY, NO_MORE, &words), 2);
+    assert_reports(
         &message,
         &[
             "admin.group = \"no-such-group\"",

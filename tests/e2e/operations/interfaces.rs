@@ -10,7 +10,7 @@ use posthaste_lab::node::Node;
 use serde_json::Value;
 
 use crate::support::{PORT, Pair, SOON, binary, counter, dial, line, listen, start, until};
-use crate::verbs::assert_says;
+use crate::verbs::assert_reports;
 use crate::watch::{assert_nothing_left, installed, programs_at};
 
 /// The addresses of a client that appears later, and the node's on its cable.
@@ -117,7 +117,7 @@ fn only_named_interfaces() {
 
 /// What the node of this configuration says when it starts, `check` of its file, and `doctor`: of the
 /// interfaces.
-fn said_of_interfaces(host: &Namespace, node: &Node) -> [String; 3] {
+fn reports_of_interfaces(host: &Namespace, node: &Node) -> [String; 3] {
     let run = |words: &[&str]| {
         let mut command = host.command(binary()).unwrap();
         command
@@ -151,9 +151,9 @@ fn single_interface_warned() {
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
     let node = start(&network, "[transparent]\ninterfaces = [\"c0\"]\n");
-    for said in said_of_interfaces(host, &node) {
-        assert_says(
-            &said,
+    for message in reports_of_interfaces(host, &node) {
+        assert_reports(
+            &message,
             &[
                 "only c0 can be intercepted",
                 "come and leave by c0",
@@ -235,9 +235,9 @@ fn bridge_port_warned() {
         host.ip(words).unwrap();
     }
     let node = start(&network, "[transparent]\ninterfaces = [\"p0\"]\n");
-    for said in said_of_interfaces(host, &node) {
-        assert_says(
-            &said,
+    for message in reports_of_interfaces(host, &node) {
+        assert_reports(
+            &message,
             &[
                 "p0 is a port of br0 (bridge)",
                 "bridged, not routed",
@@ -259,9 +259,12 @@ fn missing_and_down_interfaces() {
         &network,
         "[transparent]\ninterfaces = [\"c0\", \"s0\", \"down0\"]\n",
     );
-    for said in said_of_interfaces(host, &node) {
-        assert_says(&said, &["down0 is down", "ip link set down0 up"]);
-        assert!(!said.contains("alone") && !said.contains("only"), "{said}");
+    for message in reports_of_interfaces(host, &node) {
+        assert_reports(&message, &["down0 is down", "ip link set down0 up"]);
+        assert!(
+            !message.contains("alone") && !message.contains("only"),
+            "{message}"
+        );
     }
     node.write_config("[transparent]\ninterfaces = [\"c0\", \"s0\", \"eth7\"]\n")
         .unwrap();
@@ -271,10 +274,10 @@ fn missing_and_down_interfaces() {
         .arg(node.config_file())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&check.stderr).into_owned();
-    assert!(check.status.success(), "{said}");
-    assert_says(
-        &said,
+    let message = String::from_utf8_lossy(&check.stderr).into_owned();
+    assert!(check.status.success(), "{message}");
+    assert_reports(
+        &message,
         &[
             "warning: ",
             "there is no interface eth7",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a node tells by itself: metrics, health, the log, notices to systemd.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -68,6 +68,37 @@ fn status_metrics_log_agree() {
     }
     assert_counters(&node, &metrics);
     assert_log(&node);
+}
+
+/// Families that a node has only with peers or with a controller.
+const CONDITIONAL: [&str; 5] = ["link_", "stamp_", "controller_", "plan_", "destination"];
+
+#[test]
+fn exported_metrics_documented() {
+    const PAGE: &str = include_str!("../../../docs/operations.md");
+    let network = line();
+    let host = network.node(0);
+    let node = Node::builder(host, binary()).metrics(METRICS);
+    let _node = node.start().unwrap();
+    let (_, page) = http_get(host, METRICS, "/metrics");
+    let exported = page.lines().filter_map(|line| {
+        let help = line.strip_prefix("# HELP posthaste_")?;
+        help.split(' ').next()
+    });
+    let exported: BTreeSet<&str> = exported.collect();
+    let names = PAGE.split("`posthaste_").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
+        &rest[..end.unwrap_or(rest.len())]
+    });
+    let documented: BTreeSet<&str> = names.collect();
+    let undocumented: Vec<_> = exported.difference(&documented).collect();
+    assert!(
+        undocumented.is_empty(),
+        "not in operations.md: {undocumented:?}"
+    );
+    let is_plain = |name: &&&str| !CONDITIONAL.iter().any(|start| name.starts_with(start));
+    let absent: Vec<_> = documented.difference(&exported).filter(is_plain).collect();
+    assert!(absent.is_empty(), "only in operations.md: {absent:?}");
 }
 
 /// What `/metrics` says, by name and labels.
@@ -287,20 +318,20 @@ fn systemd_hears_of_every_change() {
         .config("[node]\ndrain_timeout = \"7s\"\n")
         .start()
         .unwrap();
-    hear(&manager, &["READY=1", "STATUS=relaying"]);
-    hear(&manager, &["WATCHDOG=1"]);
+    receive_all(&manager, &["READY=1", "STATUS=relaying"]);
+    receive_all(&manager, &["WATCHDOG=1"]);
     node.process().signal(Signal::SIGHUP).unwrap();
-    hear(&manager, &["RELOADING=1", "MONOTONIC_USEC="]);
-    hear(&manager, &["READY=1"]);
+    receive_all(&manager, &["RELOADING=1", "MONOTONIC_USEC="]);
+    receive_all(&manager, &["READY=1"]);
     let status = node.stop(SOON).unwrap();
     assert_eq!(status.code(), Some(0));
-    let notice = hear(&manager, &["STOPPING=1"]);
+    let notice = receive_all(&manager, &["STOPPING=1"]);
     let (_, most) = notice.split_once("EXTEND_TIMEOUT_USEC=").unwrap();
     assert!(most.trim().parse::<u64>().unwrap() >= 7_000_000, "{notice}");
 }
 
 /// Reads notices until one has all of `words`.
-fn hear(manager: &UnixDatagram, words: &[&str]) -> String {
+fn receive_all(manager: &UnixDatagram, words: &[&str]) -> String {
     let mut buffer = [0; 4096];
     loop {
         let length = manager

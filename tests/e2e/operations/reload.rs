@@ -66,10 +66,10 @@ impl Load {
             client: mut from,
             server: mut to,
         } = pair;
-        let told = Arc::clone(&done);
+        let reported = Arc::clone(&done);
         let sender = move || {
             let mut sent = 0;
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 sent += send_piece(&mut to, SEED, sent, u64::MAX).unwrap();
             }
             sent
@@ -110,9 +110,9 @@ fn a_wrong_file_changes_nothing() {
     let node = start(&network, &rule("good"));
     node.write_config("[[rule]]\nname = \"bad\"\nport = [80]\n")
         .unwrap();
-    let said = node.admin("reload").unwrap_err().to_string();
+    let message = node.admin("reload").unwrap_err().to_string();
     let file = node.config_file().display().to_string();
-    assert_mistake_named(&said, &file);
+    assert_mistake_named(&message, &file);
     assert_rule(&network, &node, "good");
 
     node.process().signal(Signal::SIGHUP).unwrap();
@@ -134,9 +134,9 @@ fn a_wrong_file_changes_nothing() {
     assert_rule(&network, &node, "better");
 }
 
-fn assert_mistake_named(said: &str, file: &str) {
+fn assert_mistake_named(message: &str, file: &str) {
     for words in [file, ":8:1: ", "unknown key", "did you mean", "ports"] {
-        assert!(said.contains(words), "{words} in {said}");
+        assert!(message.contains(words), "{words} in {message}");
     }
 }
 

@@ -23,14 +23,14 @@ fn repeated_setup_and_teardown() {
     let host = network.node(0);
     until_links_are_up(host);
     let before = state(host);
-    let said = run(host, "setup");
-    assert_eq!(said.lines().count(), 4, "{said}");
+    let message = run(host, "setup");
+    assert_eq!(message.lines().count(), 4, "{message}");
     // A rule and a route of either family.
     assert_eq!(installed(host).len(), 4, "{:#?}", installed(host));
     assert_eq!(run(host, "setup"), "nothing to do\n");
     assert_eq!(installed(host).len(), 4, "{:#?}", installed(host));
-    let said = run(host, "teardown");
-    assert_eq!(said.lines().count(), 4, "{said}");
+    let message = run(host, "teardown");
+    assert_eq!(message.lines().count(), 4, "{message}");
     assert_nothing_left(host);
     assert_eq!(run(host, "teardown"), "nothing to do\n");
     assert_eq!(state(host), before);
@@ -108,9 +108,9 @@ fn teardown_spares_running_node() {
             command.arg("-c").arg(file);
         }
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("another node runs"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("another node runs"), "{message}");
     }
     for (opened, family) in (1..).zip(Family::ALL) {
         Pair::open(&network, family, &listener).check();

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::teardown::run;
 use crate::support::{SOON, binary, line, start};
-use crate::verbs::{assert_says, said};
+use crate::verbs::{assert_reports, failure_text};
 
 /// Settings below `/proc/sys/net/ipv4`: at first, and as they are wished for.
 const SETTINGS: [(&str, &str, &str); 4] = [
@@ -115,19 +115,19 @@ fn tune_and_restore() {
     assert_eq!(host.settings(), FIRST);
     host.run("teardown");
 
-    let told = host.run("setup --tune");
+    let reported = host.run("setup --tune");
     assert_eq!(host.settings(), WISHED);
     for (name, first, wished) in SETTINGS {
         let line = format!("net.ipv4.{name} = {wished} (was {first})\n");
-        assert!(told.contains(&line), "{told}");
+        assert!(reported.contains(&line), "{reported}");
     }
     assert_eq!(host.run("setup --tune"), "nothing to do\n");
     assert_eq!(host.settings(), WISHED);
-    let told = host.run("teardown");
+    let reported = host.run("teardown");
     assert_eq!(host.settings(), FIRST);
     for (name, first, wished) in SETTINGS {
         let line = format!("net.ipv4.{name} = {first} (was {wished})\n");
-        assert!(told.contains(&line), "{told}");
+        assert!(reported.contains(&line), "{reported}");
     }
     assert_eq!(host.run("teardown"), "nothing to do\n");
     assert_eq!(host.settings(), FIRST);
@@ -157,10 +157,10 @@ fn foreign_changes_kept() {
     let host = Host::new();
     host.run("setup --tune");
     set(host.namespace(), "tcp_rmem", "4096 2000000 8000000");
-    let told = host.run("teardown");
+    let reported = host.run("teardown");
     assert!(
-        told.contains("net.ipv4.tcp_rmem was changed by somebody else"),
-        "{told}"
+        reported.contains("net.ipv4.tcp_rmem was changed by somebody else"),
+        "{reported}"
     );
     assert_eq!(host.settings(), ["1", "4096 2000000 8000000", "1", "0"]);
     assert_eq!(host.run("teardown"), "nothing to do\n");
@@ -260,8 +260,11 @@ fn persistent_tuning() {
     let machine = Machine::new(Host::new());
     machine.run("setup --tune");
     assert!(!machine.boot_file().exists());
-    let told = machine.run("setup --tune --persist");
-    assert!(told.contains("/etc/sysctl.d/90-posthaste.conf"), "{told}");
+    let reported = machine.run("setup --tune --persist");
+    assert!(
+        reported.contains("/etc/sysctl.d/90-posthaste.conf"),
+        "{reported}"
+    );
     machine.reboot();
     assert_eq!(machine.host.settings(), WISHED);
     // Again is nothing new, and forgets nothing.
@@ -271,10 +274,10 @@ fn persistent_tuning() {
     machine.run("teardown --keep-tuning");
     assert_eq!(machine.host.settings(), WISHED);
     assert!(machine.boot_file().exists());
-    let told = machine.run("teardown");
+    let reported = machine.run("teardown");
     assert!(
-        told.contains("removed /etc/sysctl.d/90-posthaste.conf"),
-        "{told}"
+        reported.contains("removed /etc/sysctl.d/90-posthaste.conf"),
+        "{reported}"
     );
     assert_eq!(machine.host.settings(), FIRST);
     assert!(!machine.boot_file().exists());
@@ -289,8 +292,11 @@ fn foreign_file_kept() {
     machine.run("setup --tune --persist");
     let edited = fs::read_to_string(machine.boot_file()).unwrap() + "net.ipv4.tcp_sack = 1\n";
     fs::write(machine.boot_file(), &edited).unwrap();
-    let told = machine.run("teardown");
-    assert!(told.contains("was changed by somebody else"), "{told}");
+    let reported = machine.run("teardown");
+    assert!(
+        reported.contains("was changed by somebody else"),
+        "{reported}"
+    );
     assert_eq!(fs::read_to_string(machine.boot_file()).unwrap(), edited);
 }
 
@@ -306,8 +312,8 @@ fn persist_in_other_namespace() {
         host.file.display()
     );
     command.args(["-m", "-p", "-f", "--mount-proc", "sh", "-c", &script]);
-    let message = said(&command.output().unwrap(), 1);
-    assert_says(&message, &["--persist", "network namespace of process 1"]);
+    let message = failure_text(&command.output().unwrap(), 1);
+    assert_reports(&message, &["--persist", "network namespace of process 1"]);
     assert_eq!(host.settings(), FIRST);
 }
 
@@ -328,8 +334,8 @@ fn listeners_and_controllers_tuned() {
     let explicit = "[node]\nid = 7\n[[listener]]\n";
     assert_eq!(tune(explicit), [FIRST[0], WISHED[1], WISHED[2], WISHED[3]]);
     // Where nothing is intercepted, no relay has to find out a path by itself.
-    let asked = format!("{explicit}[transparent]\nenabled = false\n");
-    assert_eq!(tune(&asked), [FIRST[0], WISHED[1], WISHED[2], FIRST[3]]);
+    let requested = format!("{explicit}[transparent]\nenabled = false\n");
+    assert_eq!(tune(&requested), [FIRST[0], WISHED[1], WISHED[2], FIRST[3]]);
 }
 
 // promise: H9

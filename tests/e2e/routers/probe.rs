@@ -225,7 +225,7 @@ impl Probe {
         };
         let mut use_it = |stream: TcpStream| {
             let begin = Instant::now();
-            let line = greeting(&stream, self.patience())?;
+            let line = banner(&stream, self.patience())?;
             took += begin.elapsed();
             exchange(&stream, &line)
         };
@@ -297,7 +297,7 @@ fn failed(error: &io::Error) -> Outcome {
 }
 
 /// The first line of a server.
-fn greeting(mut stream: &TcpStream, patience: Duration) -> io::Result<String> {
+fn banner(mut stream: &TcpStream, patience: Duration) -> io::Result<String> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;

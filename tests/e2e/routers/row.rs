@@ -167,8 +167,8 @@ impl Row {
             .start_unready();
         let mut node = node.expect("a program can be started");
         let status = node.process_mut().wait(SOON).expect("it ends");
-        let said = node.process().stderr();
-        assert!(!status.success() && said.contains(words), "{said}");
+        let message = node.process().stderr();
+        assert!(!status.success() && message.contains(words), "{message}");
         None
     }
 
@@ -276,7 +276,7 @@ impl Step {
     /// others, and again when the node has seen the others succeed.
     fn observe(&self, testbed: &Testbed) -> Vec<Vec<Ended>> {
         let numbered = self.cases().enumerate();
-        let (silent, heard): (Vec<_>, Vec<_>) =
+        let (silent, received): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, (probe, _))| probe.is_silent());
         let each = |cases: &[Case<'_>], connect: Connect| {
             let works = cases.iter().map(|(number, (probe, family))| {
@@ -286,7 +286,7 @@ impl Step {
         };
         let ended = thread::scope(|scope| {
             let first = scope.spawn(|| each(&silent, Probe::first));
-            let all = each(&heard, Probe::all);
+            let all = each(&received, Probe::all);
             let again = each(&silent, Probe::others);
             let first = first.join().expect("connecting does not panic");
             [first, all, again].concat()

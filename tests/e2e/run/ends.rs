@@ -11,13 +11,15 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::process::Process;
 use posthaste_lab::scratch::Scratch;
 
-use super::{ASK_PORT, Mirror, ask_address, line_of, printed, start_explicit, stderr, through};
+use super::{
+    LISTENER_PORT, Mirror, line_of, listener_address, printed, start_explicit, stderr, through,
+};
 use crate::support::{SOON, binary, until};
 use crate::watch::{process_named, processes, sockets};
 
 /// The exit code of a command that is run through a node.
 fn code(network: &Network, words: &[&str]) -> (Option<i32>, String) {
-    let via = ask_address(network, 0, Family::V4);
+    let via = listener_address(network, 0, Family::V4);
     let output = through(network, via, &[], words).output().unwrap();
     (output.status.code(), stderr(&output))
 }
@@ -47,7 +49,7 @@ fn cgroups_of(process: u32) -> Vec<PathBuf> {
 
 /// Starts a command in the background that says when it is there.
 fn start(network: &Network, script: &str) -> Process {
-    let via = ask_address(network, 0, Family::V4);
+    let via = listener_address(network, 0, Family::V4);
     let script = format!("echo there; {script}");
     let command = through(network, via, &[], ["sh", "-c", &script]);
     let mut process = Process::spawn("run", command).unwrap();
@@ -79,15 +81,18 @@ fn exit_codes_of_command() {
     assert_eq!(code(&network, &["sh", "-c", "exit 42"]).0, Some(42));
     assert_eq!(code(&network, &["sh", "-c", "kill -KILL $$"]).0, Some(137));
     assert_eq!(code(&network, &["sh", "-c", "kill -TERM $$"]).0, Some(143));
-    let (missing, said) = code(&network, &["no-such-command"]);
+    let (missing, message) = code(&network, &["no-such-command"]);
     assert_eq!(missing, Some(127));
     assert!(
-        said.contains("no-such-command: command not found"),
-        "{said}"
+        message.contains("no-such-command: command not found"),
+        "{message}"
     );
-    let (denied, said) = code(&network, &["/proc/version"]);
+    let (denied, message) = code(&network, &["/proc/version"]);
     assert_eq!(denied, Some(126));
-    assert!(said.contains("/proc/version: cannot be run"), "{said}");
+    assert!(
+        message.contains("/proc/version: cannot be run"),
+        "{message}"
+    );
     assert_eq!(processes(network.client()), [""; 0]);
 }
 
@@ -149,20 +154,20 @@ fn leftover_processes_go_direct() {
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());
     let files = Scratch::new().unwrap();
-    let (go, said) = (files.path().join("go"), files.path().join("said"));
+    let (go, message) = (files.path().join("go"), files.path().join("said"));
     let url = mirror.url(network.server_address(Family::V6));
     let script = format!(
         "(while ! test -e {}; do sleep 0.01; done; curl -sS -o {} {url}) > /dev/null 2>&1 &",
         go.display(),
-        said.display()
+        message.display()
     );
-    let via = ask_address(&network, 0, Family::V4);
+    let via = listener_address(&network, 0, Family::V4);
     let started = printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
     assert_eq!(started, "");
     fs::write(&go, "").unwrap();
     let client = network.client_address(Family::V6).to_string();
     until("connection", || {
-        fs::read_to_string(&said).is_ok_and(|text| text.trim() == client)
+        fs::read_to_string(&message).is_ok_and(|text| text.trim() == client)
     });
 }
 
@@ -179,26 +184,26 @@ fn refusing_node_named() {
         assert!(!output.status.success(), "{output:?}");
         stderr(&output)
     };
-    let via = ask_address(&network, 0, Family::V4);
-    let said = failed(via, &url);
+    let via = listener_address(&network, 0, Family::V4);
+    let message = failed(via, &url);
     let expected = format!("the node {via} cannot be reached");
-    assert!(said.contains(&expected), "{said}");
+    assert!(message.contains(&expected), "{message}");
 
     let unauthorized = format!(
         "[access]\nclients = [\"192.0.2.1/32\"]\n[node]\nid = 1\n[transparent]\nenabled = false\n\
          [[listener]]\nmode = \"explicit\"\naddress = \"{via}\"\n"
     );
     let node = crate::support::start_in(network.node(0), &unauthorized);
-    let said = failed(via, &url);
-    assert!(said.contains("does not know this host"), "{said}");
+    let message = failed(via, &url);
+    assert!(message.contains("does not know this host"), "{message}");
     drop(node);
 
     let _node = start_explicit(&network, 0, "");
     // Nobody listens there: that is the server's answer, and no complaint.
-    let said = failed(via, &format!("http://{server}:81/"));
-    assert!(!said.contains("posthaste"), "{said}");
-    let said = failed(SocketAddr::new(server, mirror.port), "http://192.0.2.1/");
-    assert!(said.contains("does not answer as a node"), "{said}");
+    let message = failed(via, &format!("http://{server}:81/"));
+    assert!(!message.contains("posthaste"), "{message}");
+    let message = failed(SocketAddr::new(server, mirror.port), "http://192.0.2.1/");
+    assert!(message.contains("does not answer as a node"), "{message}");
 }
 
 // promise: P8
@@ -209,19 +214,25 @@ fn unusable_command_reported_first() {
         let output = command.arg("run").args(words).output().unwrap();
         (output.status.code().unwrap(), stderr(&output))
     };
-    let (code, said) = run(&["--via", "192.0.2.1", "--", "true"]);
+    let (code, message) = run(&["--via", "192.0.2.1", "--", "true"]);
     assert!(
-        code == 125 && said.contains("the port is missing"),
-        "{said}"
+        code == 125 && message.contains("the port is missing"),
+        "{message}"
     );
     let config = ["-c", "/nowhere/node.toml", "--", "true"];
-    let (code, said) = run(&config);
-    assert!(code == 2 && said.contains("/nowhere/node.toml"), "{said}");
-    let via = format!("192.0.2.1:{ASK_PORT}");
-    let (code, said) = run(&["--via", &via, "--user", "no-such-user", "--", "true"]);
-    assert!(code == 125 && said.contains("no such user"), "{said}");
-    let (code, said) = run(&["--via", &via, "--direct", "10.0.0.1/8", "--", "true"]);
-    assert!(code == 2 && said.contains("expected a prefix"), "{said}");
+    let (code, message) = run(&config);
+    assert!(
+        code == 2 && message.contains("/nowhere/node.toml"),
+        "{message}"
+    );
+    let via = format!("192.0.2.1:{LISTENER_PORT}");
+    let (code, message) = run(&["--via", &via, "--user", "no-such-user", "--", "true"]);
+    assert!(code == 125 && message.contains("no such user"), "{message}");
+    let (code, message) = run(&["--via", &via, "--direct", "10.0.0.1/8", "--", "true"]);
+    assert!(
+        code == 2 && message.contains("expected a prefix"),
+        "{message}"
+    );
     let (code, _) = run(&["--via", &via]);
     assert_eq!(code, 2);
     let mut stripped = Command::new("setpriv");
@@ -231,9 +242,9 @@ fn unusable_command_reported_first() {
         .args(["run", "--via", &via, "--", "true"])
         .output()
         .unwrap();
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(125), "{said}");
-    assert!(said.contains("CAP_SYS_ADMIN is missing"), "{said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{message}");
+    assert!(message.contains("CAP_SYS_ADMIN is missing"), "{message}");
 }
 
 // promise: P9
@@ -243,13 +254,13 @@ fn command_as_other_user() {
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());
     let url = mirror.url(network.server_address(Family::V4));
-    let via = ask_address(&network, 0, Family::V4);
+    let via = listener_address(&network, 0, Family::V4);
     let script = format!("id -un; echo $USER; ulimit -n; curl -sS {url}");
     let limit = printed(Command::new("sh").args(["-c", "ulimit -n"]));
     let mut command = through(&network, via, &["--user", "nobody"], ["sh", "-c", &script]);
-    let said = printed(&mut command);
-    let [name, user, files, seen] = said.lines().collect::<Vec<_>>()[..] else {
-        panic!("{said}")
+    let message = printed(&mut command);
+    let [name, user, files, seen] = message.lines().collect::<Vec<_>>()[..] else {
+        panic!("{message}")
     };
     assert_eq!((name, user, files), ("nobody", "nobody", limit.trim()));
     assert_ne!(seen, network.client_address(Family::V4).to_string());

@@ -9,7 +9,8 @@ use posthaste_lab::process::Process;
 use posthaste_lab::scratch::Scratch;
 
 use super::{
-    Mirror, ask_address, curl, is_address_of, line_of, printed, start_explicit, stderr, through,
+    Mirror, curl, is_address_of, line_of, listener_address, printed, start_explicit, stderr,
+    through,
 };
 use crate::support::{
     SOON, accept, binary, counter, dial, firewall, listen, plain, remove_firewall, until,
@@ -20,7 +21,7 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 
 /// What a host says of a node.
 fn peer(network: &Network, node: usize, family: Family) -> String {
-    let address = ask_address(network, node, family);
+    let address = listener_address(network, node, family);
     format!(
         "[[peer]]\nname = \"node-{node}\"\nid = {}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
          pool_max = 0\n",
@@ -47,11 +48,11 @@ fn chain_of_three() {
             .map(|(node, more)| start_explicit(&network, node, more))
             .collect();
         for (count, family) in (1..).zip(Family::ALL) {
-            let via = ask_address(&network, 0, hops);
+            let via = listener_address(&network, 0, hops);
             let server = network.server_address(family);
             let mut command = through(&network, via, &[], curl(&mirror.url(server)));
-            let said = printed(&mut command);
-            let (seen, sees) = said.trim().split_once('\n').unwrap();
+            let message = printed(&mut command);
+            let (seen, sees) = message.trim().split_once('\n').unwrap();
             assert_eq!(sees, server.to_string());
             assert!(
                 is_address_of(network.node(2), seen.parse().unwrap()),
@@ -87,8 +88,11 @@ fn configured_peer_with_key() {
         for via in [&[][..], &["--via", "node-0"]] {
             let mut command = network.client().command(binary()).unwrap();
             command.args(["run", "-c"]).arg(&file).args(via);
-            let said = printed(command.args(["--", "curl", "-sS", &url]));
-            assert!(is_address_of(network.node(0), said.trim().parse().unwrap()));
+            let message = printed(command.args(["--", "curl", "-sS", &url]));
+            assert!(is_address_of(
+                network.node(0),
+                message.trim().parse().unwrap()
+            ));
         }
     }
     let mut command = network.client().command(binary()).unwrap();
@@ -160,7 +164,7 @@ fn two_commands_two_nodes() {
         go.display()
     );
     let mut commands = [0, 1].map(|node| {
-        let via = ask_address(&network, node, Family::V4);
+        let via = listener_address(&network, node, Family::V4);
         let command = through(&network, via, &[], ["sh", "-c", &script]);
         Process::spawn("run", command).unwrap()
     });
@@ -186,8 +190,8 @@ fn two_commands_two_nodes() {
             "{}",
             command.stderr()
         );
-        let said = command.stdout();
-        let seen: IpAddr = said.lines().last().unwrap().parse().unwrap();
+        let message = command.stdout();
+        let seen: IpAddr = message.lines().last().unwrap().parse().unwrap();
         assert!(is_address_of(network.node(node), seen), "{node}: {seen}");
     }
 }
@@ -199,7 +203,7 @@ fn nested_runs() {
     let nodes = [0, 1].map(|node| start_explicit(&network, node, ""));
     let mirror = Mirror::start(network.server());
     for (count, family) in (1..).zip(Family::ALL) {
-        let [first, second] = [0, 1].map(|node| ask_address(&network, node, family));
+        let [first, second] = [0, 1].map(|node| listener_address(&network, node, family));
         let url = mirror.url(network.server_address(family));
         let inner = [
             "run",
@@ -212,8 +216,11 @@ fn nested_runs() {
         ];
         let own = binary();
         let words = [own.to_str().unwrap()].into_iter().chain(inner);
-        let said = printed(&mut through(&network, first, &[], words));
-        assert!(is_address_of(network.node(1), said.trim().parse().unwrap()));
+        let message = printed(&mut through(&network, first, &[], words));
+        assert!(is_address_of(
+            network.node(1),
+            message.trim().parse().unwrap()
+        ));
         for node in &nodes {
             until_ended(node, "finished", count);
         }
@@ -226,7 +233,7 @@ fn no_room_goes_direct() {
     let network = line_of(1);
     let _node = start_explicit(&network, 0, "");
     let listener = listen(network.server(), 81);
-    let via = ask_address(&network, 0, Family::V4);
+    let via = listener_address(&network, 0, Family::V4);
     // Connections that stay open, one after the other, more than a run with so few descriptors
     // carries.
     let server = network.server_address(Family::V4);

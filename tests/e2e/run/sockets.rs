@@ -46,18 +46,18 @@ fn socket_kinds_redirected() {
             let mut command = through(&network, via, &[], words);
             command.env(CLIENT, format!("{way} {server}"));
             let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            let told = |what: &str| {
-                let lines = said.lines();
+            let message = String::from_utf8_lossy(&output.stdout).into_owned();
+            let reported = |what: &str| {
+                let lines = message.lines();
                 let found = lines.filter_map(|line| line.strip_prefix(what)).next_back();
                 found
                     .unwrap_or_else(|| panic!("{way} {family}: {output:?}"))
                     .to_owned()
             };
-            let sees: SocketAddr = told("sees ").parse().unwrap();
+            let sees: SocketAddr = reported("sees ").parse().unwrap();
             assert_eq!(sees.is_ipv6(), server.is_ipv6() || way == "mapped");
             assert_eq!(plain(sees), server, "{way}");
-            let seen: IpAddr = told("seen as ").parse().unwrap();
+            let seen: IpAddr = reported("seen as ").parse().unwrap();
             let direct = way == "bound";
             assert_eq!(
                 is_address_of(network.node(0), seen),
@@ -193,7 +193,7 @@ fn other_namespaces_untouched() {
         server.name(),
         mirror.url(ip)
     );
-    let said = super::printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
-    assert_eq!(said.trim().parse::<IpAddr>().unwrap(), ip);
+    let message = super::printed(&mut through(&network, via, &[], ["sh", "-c", &script]));
+    assert_eq!(message.trim().parse::<IpAddr>().unwrap(), ip);
     assert_ne!(ip, IpAddr::V6(Ipv6Addr::LOCALHOST));
 }

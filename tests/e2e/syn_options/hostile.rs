@@ -9,7 +9,7 @@ use posthaste_lab::node::Node;
 use posthaste_wire::header::{ChainHeader, Endpoint, Label};
 use posthaste_wire::syn_option;
 
-use crate::requests::{ALLOWED, Asked, KEY, explicit, fixture, listener};
+use crate::requests::{ALLOWED, ExplicitNode, KEY, explicit, fixture, listener};
 use crate::support::{PORT, counter, kernel_counter, listen, until, until_ended};
 use crate::watch;
 
@@ -51,9 +51,9 @@ fn option(to: SocketAddr, label: Option<Label>) -> Vec<u8> {
     option
 }
 
-fn until_logged(asked: &Asked, from: SocketAddrV4, reason: &str) {
+fn until_logged(listening: &ExplicitNode, from: SocketAddrV4, reason: &str) {
     until("line of the log", || {
-        let lines = asked.node.log();
+        let lines = listening.node.log();
         lines.iter().map(|line| watch::fields(line)).any(|fields| {
             let is = |key: &str, value: &str| fields.get(key).is_some_and(|text| text == value);
             is("msg", "request denied")
@@ -71,13 +71,13 @@ fn expect(
     hostile: impl Fn(&Network) -> Vec<u8>,
 ) {
     let network = fixture();
-    let asked = Asked::start(&network, &config(&network, callers(&network)));
+    let listening = ExplicitNode::start(&network, &config(&network, callers(&network)));
     let node = v4(listener(&network, 0, Family::V4));
     let from = client(&network, 40_000);
     send_syn(network.client(), from, node, &hostile(&network));
-    asked.until_denied(&network, reason, 1);
-    until_logged(&asked, from, reason);
-    assert_eq!(asked.settle(), 0, "no flow was begun");
+    listening.until_denied(&network, reason, 1);
+    until_logged(&listening, from, reason);
+    assert_eq!(listening.settle(), 0, "no flow was begun");
 }
 
 /// The client itself is listed.
@@ -157,15 +157,15 @@ fn forged_option_no_handshake() {
     let network = fixture();
     // The peer's address, from which nobody answers.
     let peer = IpAddr::from([10, 0, 99, 7]);
-    let asked = Asked::start(&network, &config(&network, peer));
+    let listening = ExplicitNode::start(&network, &config(&network, peer));
     let servers = listen(network.server(), PORT);
-    forge(&network, &asked.node, peer, 50);
-    assert_eq!(counter(&asked.node, "syn_options_opened"), 50);
-    until_ended(&asked.node, "client_absent", 50);
+    forge(&network, &listening.node, peer, 50);
+    assert_eq!(counter(&listening.node, "syn_options_opened"), 50);
+    until_ended(&listening.node, "client_absent", 50);
     assert_eq!(kernel_counter(network.server(), "Tcp", "PassiveOpens"), 0);
     let resets = || kernel_counter(network.server(), "TcpExt", "EmbryonicRsts");
     until("resets at the server", || resets() == 50);
-    assert_eq!(asked.settle(), 50);
+    assert_eq!(listening.settle(), 50);
     drop(servers);
 }
 
@@ -176,10 +176,10 @@ fn forged_options_within_budget() {
     let peer = IpAddr::from([10, 0, 99, 7]);
     let config =
         config(&network, peer).replace("expiry = \"1s\"", "expiry = \"5s\"\nper_prefix = 8");
-    let asked = Asked::start(&network, &config);
-    forge(&network, &asked.node, peer, 100);
-    let opened = counter(&asked.node, "syn_options_opened");
+    let listening = ExplicitNode::start(&network, &config);
+    forge(&network, &listening.node, peer, 100);
+    let opened = counter(&listening.node, "syn_options_opened");
     assert!((8..=16).contains(&opened), "{opened} by two workers");
-    assert_eq!(counter(&asked.node, "over_budget"), 100 - opened);
-    asked.settle();
+    assert_eq!(counter(&listening.node, "over_budget"), 100 - opened);
+    listening.settle();
 }

@@ -105,13 +105,13 @@ fn failed_successor_after_death() {
     }
     assert_eq!(counter(&next, "relays_opened"), 4);
     kept.into_iter().for_each(Pair::close_server_first);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && !said.contains("goes on"),
-        "{said}"
+        !output.status.success() && !message.contains("goes on"),
+        "{message}"
     );
-    assert!(said.contains(&format!("process {first}")), "{said}");
-    assert!(said.contains("start it"), "{said}");
+    assert!(message.contains(&format!("process {first}")), "{message}");
+    assert!(message.contains("start it"), "{message}");
     next.stop(SOON).unwrap();
     assert_nothing_left(host);
 }

@@ -14,12 +14,12 @@ use crate::watch::{assert_nothing_left, installed};
 
 /// The verb failed, and says why. The node goes on as before.
 fn assert_unchanged(testbed: &Testbed, output: &Output, words: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(message.contains(word), "{word}: {message}");
     }
-    assert!(said.contains("goes on"), "{said}");
+    assert!(message.contains("goes on"), "{message}");
     let status = testbed.place.node.status().unwrap();
     assert_eq!(status["pid"], testbed.place.first().as_raw());
     assert_eq!(
@@ -89,8 +89,8 @@ fn ending_node_refuses_successor() {
         testbed.place.node.status().unwrap()["state"] == "draining"
     });
     let output = testbed.place.try_upgrade(testbed.host(), &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("draining"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("draining"), "{message}");
     pair.close_client_first();
     let mut testbed = testbed;
     testbed.place.until_all_ended();

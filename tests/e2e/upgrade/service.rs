@@ -29,7 +29,7 @@ impl Manager {
     }
 
     /// Reads notices until one has all of `words`; none may have `never`.
-    fn hear(&self, words: &[&str], never: &str) {
+    fn receive_all(&self, words: &[&str], never: &str) {
         loop {
             let notice = self.next();
             assert!(!notice.contains(never), "{notice}");
@@ -53,11 +53,11 @@ fn main_process_reported() {
     let script = under(&words);
     let node = Node::builder(host, script.path().join("posthaste"));
     let mut place = Place::of(node.start().unwrap());
-    manager.hear(&["READY=1"], "STOPPING");
+    manager.receive_all(&["READY=1"], "STOPPING");
     // Not under the manager: it would lose sight of the process.
     let output = place.try_upgrade(host, &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("systemctl reload posthaste"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("systemctl reload posthaste"), "{message}");
     let mut command = host.command(binary()).unwrap();
     command.env("NOTIFY_SOCKET", &path);
     let output = place.upgrade_by(command, &[]);
@@ -68,11 +68,11 @@ fn main_process_reported() {
     );
     let last = place.pid();
     assert_ne!(last, place.first());
-    manager.hear(&[&format!("MAINPID={last}"), "READY=1"], "STOPPING");
+    manager.receive_all(&[&format!("MAINPID={last}"), "READY=1"], "STOPPING");
     // Nothing is said of the end of the first, and the last gives the signs of life.
     place.until_ended(place.first());
     for _ in 0..3 {
-        manager.hear(&["WATCHDOG=1"], "STOPPING");
+        manager.receive_all(&["WATCHDOG=1"], "STOPPING");
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gates: what a flow's first SYN leaves behind, what its repetitions meet, and the bounds.
+//! Half-open entries: what a flow's first SYN leaves behind, what its repetitions meet, and the bounds.
 
 use std::net::SocketAddr;
 
@@ -401,12 +401,15 @@ fn new_attempt_keeps_worker() {
         let _listeners = listen(&other);
         for (family, worker_maps) in [(Family::V4, 0), (Family::V6, 1)] {
             let flow = flow(client(family), server(family));
-            let lanes = [&mut host.worker_maps, &mut other];
-            lanes[worker_maps].reserve_half_open(flow).unwrap();
+            let maps = [&mut host.worker_maps, &mut other];
+            maps[worker_maps].reserve_half_open(flow).unwrap();
             assert_eq!(host.receive(&syn(family).frame()), Redirected);
-            let told = [host.worker_maps.next_event(), other.next_event()];
-            assert_eq!(told[worker_maps].as_ref().map(|event| event.isn), Some(100));
-            assert!(told[1 - worker_maps].is_none());
+            let reported = [host.worker_maps.next_event(), other.next_event()];
+            assert_eq!(
+                reported[worker_maps].as_ref().map(|event| event.isn),
+                Some(100)
+            );
+            assert!(reported[1 - worker_maps].is_none());
         }
         assert_eq!(host.half_open_flows(), (2, 0));
     });

@@ -24,7 +24,7 @@ const SYN_OPTION: [u8; 20] = [
     0xfd, 20, 0x50, 0x48, 198, 51, 100, 7, 1, 0xbb, 192, 0, 2, 33, 0xc8, 0x22, 0, 1, 2, 1,
 ];
 
-fn asked() -> SocketAddr {
+fn requested() -> SocketAddr {
     ASKED.parse().unwrap()
 }
 
@@ -39,7 +39,7 @@ fn listener(address: &str) -> Socket {
 
 /// Has SYNs from the client of these tests announce flows.
 fn list_client(host: &mut Host<'_>) {
-    let peer = flow(client(Family::V4), asked()).client_ip;
+    let peer = flow(client(Family::V4), requested()).client_ip;
     host.redirect.set_syn_option_peers(&[peer]).unwrap();
 }
 
@@ -75,11 +75,11 @@ fn peers_option_reported() {
         let behind = [&usual[..], &SYN_OPTION].concat();
         let options = [&SYN_OPTION[..], &short(), &other_kind, &behind];
         for (count, options) in (1..).zip(options) {
-            let frame = syn(asked(), options).sequence(count).frame();
+            let frame = syn(requested(), options).sequence(count).frame();
             assert_eq!(host.receive(&frame), Redirected);
             let event = host.event();
             assert_eq!(event.kind, EventKind::SynOption);
-            assert_eq!(event.flow, flow(client(Family::V4), asked()));
+            assert_eq!(event.flow, flow(client(Family::V4), requested()));
             assert_eq!((event.isn, event.frame), (count, frame));
         }
         assert_eq!(host.half_open_flows(), (1, 0));
@@ -91,10 +91,10 @@ fn repeated_option_reported_once() {
     on_host(|host| {
         let _listener = listener(ASKED);
         list_client(host);
-        for (sequence, told) in [(7, 1), (7, 0), (8, 1), (8, 0)] {
-            let frame = syn(asked(), &SYN_OPTION).sequence(sequence).frame();
+        for (sequence, reported) in [(7, 1), (7, 0), (8, 1), (8, 0)] {
+            let frame = syn(requested(), &SYN_OPTION).sequence(sequence).frame();
             assert_eq!(host.receive(&frame), Redirected);
-            assert_eq!(host.events().len(), told, "{sequence}");
+            assert_eq!(host.events().len(), reported, "{sequence}");
         }
         assert_eq!(host.half_open_flows(), (1, 0));
     });
@@ -114,19 +114,19 @@ fn plain_listener_syns_pass() {
         let endless = [&[8, 0, 1, 1][..], &SYN_OPTION].concat();
         let cut = [&[1; 36][..], &SYN_OPTION[..4]].concat();
         for options in [&foreign[..], &filled, &hidden, &swallowed, &endless, &[]] {
-            let frame = syn(asked(), options).frame();
+            let frame = syn(requested(), options).frame();
             assert_eq!(host.receive(&frame), Passed, "{options:?}");
         }
         for flags in [ACK, SYN | ACK] {
             let segment = Segment {
                 flags,
-                ..syn(asked(), &SYN_OPTION)
+                ..syn(requested(), &SYN_OPTION)
             };
             assert_eq!(host.receive(&segment.frame()), Passed, "{flags:#x}");
         }
         assert!(host.events().is_empty());
         // The beginning of one is for the worker to judge.
-        assert_eq!(host.receive(&syn(asked(), &cut).frame()), Redirected);
+        assert_eq!(host.receive(&syn(requested(), &cut).frame()), Redirected);
         assert_eq!(host.event().kind, EventKind::SynOption);
     });
 }
@@ -136,7 +136,7 @@ fn plain_listener_syns_pass() {
 fn unauthorized_option_reported() {
     on_host(|host| {
         let _listener = listener(ASKED);
-        let frame = syn(asked(), &SYN_OPTION).frame();
+        let frame = syn(requested(), &SYN_OPTION).frame();
         assert_eq!(host.receive(&frame), Passed);
         let event = host.event();
         assert_eq!(
@@ -149,7 +149,7 @@ fn unauthorized_option_reported() {
         assert_eq!(host.receive(&frame), Redirected);
         host.redirect.set_syn_option_peers(&[]).unwrap();
         assert_eq!(
-            host.receive(&syn(asked(), &SYN_OPTION).sequence(9).frame()),
+            host.receive(&syn(requested(), &SYN_OPTION).sequence(9).frame()),
             Passed
         );
     });
@@ -166,12 +166,15 @@ fn unauthorized_events_displace_none() {
                 options: SYN_OPTION.to_vec(),
                 ..Segment::syn(
                     SocketAddr::new("10.0.0.3".parse().unwrap(), 1024 + number),
-                    asked(),
+                    requested(),
                 )
             };
             assert_eq!(host.receive(&unauthorized.frame()), Passed);
         }
-        assert_eq!(host.receive(&syn(asked(), &SYN_OPTION).frame()), Redirected);
+        assert_eq!(
+            host.receive(&syn(requested(), &SYN_OPTION).frame()),
+            Redirected
+        );
         let kinds: Vec<_> = host.events().iter().map(|event| event.kind).collect();
         assert_eq!(kinds.last(), Some(&EventKind::SynOption));
         assert!((100..500).contains(&kinds.len()), "{}", kinds.len());
@@ -183,12 +186,12 @@ fn unauthorized_events_displace_none() {
 fn foreign_listener_traffic_passes() {
     on_host(|host| {
         list_client(host);
-        let nobody = syn(asked(), &SYN_OPTION).frame();
-        assert_eq!(host.receive(&nobody), Passed, "nobody listens");
+        let absent_host = syn(requested(), &SYN_OPTION).frame();
+        assert_eq!(host.receive(&absent_host), Passed, "nobody listens");
         let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        other.bind(&asked().into()).unwrap();
+        other.bind(&requested().into()).unwrap();
         other.listen(1).unwrap();
-        assert_eq!(host.receive(&nobody), Passed, "another program's");
+        assert_eq!(host.receive(&absent_host), Passed, "another program's");
         drop(other);
         let v6 = "[fd00::1]:4480";
         let _listener = listener(v6);
@@ -206,7 +209,7 @@ fn wildcard_listener_ignores_transit() {
         let frame = syn(server(Family::V4), &SYN_OPTION).frame();
         assert_eq!(host.receive(&frame), Redirected);
         assert_eq!(host.event().kind, EventKind::Syn { held: false });
-        let own = SocketAddr::new(asked().ip(), 80);
+        let own = SocketAddr::new(requested().ip(), 80);
         let frame = syn(own, &SYN_OPTION).frame();
         assert_eq!(host.receive(&frame), Redirected);
         assert_eq!(host.event().kind, EventKind::SynOption);
@@ -224,15 +227,18 @@ fn full_ring_reaches_explicit_listener() {
     on_host_with(settings, |host| {
         let _listener = listener(ASKED);
         list_client(host);
-        assert_eq!(host.receive(&syn(asked(), &SYN_OPTION).frame()), Redirected);
+        assert_eq!(
+            host.receive(&syn(requested(), &SYN_OPTION).frame()),
+            Redirected
+        );
         let second = Segment {
             from: client_at(Family::V4, 40_001),
-            ..syn(asked(), &SYN_OPTION)
+            ..syn(requested(), &SYN_OPTION)
         };
         assert_eq!(host.receive(&second.frame()), Passed);
         assert_eq!(host.stat("half_open_full"), 1);
         host.worker_maps.set_draining(true).unwrap();
-        let third = syn(asked(), &SYN_OPTION).sequence(3).frame();
+        let third = syn(requested(), &SYN_OPTION).sequence(3).frame();
         assert_eq!(host.receive(&third), Passed);
         assert_eq!(host.events().len(), 1);
     });
@@ -267,28 +273,28 @@ fn syns(connect: impl Fn(&Socket, SockAddr) + Sync, count: usize) -> (Vec<Vec<u8
             .syn_option(std::os::fd::AsFd::as_fd(&socket), &SYN_OPTION)
             .unwrap();
         connect(&socket, to.into());
-        let heard = hear(&ear, count);
+        let received = receive_all(&ear, count);
         let left_out = redirect
             .stats()
             .into_iter()
             .find(|stat| stat.0 == "syn_options_left_out");
-        (heard, left_out.unwrap().2)
+        (received, left_out.unwrap().2)
     })
 }
 
-fn hear(ear: &Socket, count: usize) -> Vec<Vec<u8>> {
-    let mut heard = Vec::new();
+fn receive_all(ear: &Socket, count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
     wait_until("SYNs", SOON, || {
         let mut piece = [0; 128];
         let bytes = std::io::Read::read(&mut &*ear, &mut piece).unwrap();
         let tcp = &piece[20..bytes];
         if tcp[13] == SYN {
-            heard.push(tcp[..usize::from(tcp[12] >> 4) * 4].to_vec());
+            received.push(tcp[..usize::from(tcp[12] >> 4) * 4].to_vec());
         }
-        heard.len() == count
+        received.len() == count
     })
     .unwrap();
-    heard
+    received
 }
 
 // promise: K11

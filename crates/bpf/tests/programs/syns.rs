@@ -260,7 +260,7 @@ fn what_is_only_overheard_passes() {
 #[test]
 fn unanswerable_clients_pass() {
     on_host(|host| {
-        let nobody = [
+        let absent_host = [
             "0.0.0.0",
             "0.1.2.3",
             "127.0.0.1",
@@ -269,7 +269,7 @@ fn unanswerable_clients_pass() {
             "255.255.255.255",
         ];
         let nobody6 = ["::", "::1", "ff02::1"];
-        for from in nobody.into_iter().chain(nobody6) {
+        for from in absent_host.into_iter().chain(nobody6) {
             let from = SocketAddr::new(from.parse().unwrap(), 1);
             let family = if from.is_ipv4() {
                 Family::V4
@@ -361,7 +361,7 @@ fn failed_destination_is_strict() {
             assert_eq!(host.receive(&again.frame()), Redirected, "taken back");
             host.events();
         }
-        assert_eq!(host.stat("suspects"), 2);
+        assert_eq!(host.stat("failed_destinations"), 2);
     });
 }
 

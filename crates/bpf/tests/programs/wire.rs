@@ -310,7 +310,7 @@ fn syn_renews_time_wait() {
             let accepted = wire.accept();
             assert_eq!(accepted.local_addr().unwrap(), wire.server());
             assert_carries(&client, &accepted, b"anew");
-            assert!(wire.stat("renewals") >= round);
+            assert!(wire.stat("time_wait_syns") >= round);
             SockRef::from(&accepted).set_linger(None).unwrap();
             drop(accepted);
             assert_eq!((&client).read(&mut [0]).unwrap(), 0);

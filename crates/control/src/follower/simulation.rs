@@ -73,7 +73,7 @@ impl Controller {
         });
     }
 
-    fn hear(&mut self, message: ToController) {
+    fn receive(&mut self, message: ToController) {
         match message {
             ToController::Hello(hello) => {
                 self.holds = hello.holds;
@@ -230,7 +230,7 @@ impl Simulation {
                 }
                 Action::Send(message) => {
                     assert!(self.open);
-                    self.controller.hear(*message);
+                    self.controller.receive(*message);
                 }
                 Action::Close(_) => {
                     self.open = false;

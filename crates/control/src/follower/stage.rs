@@ -26,8 +26,8 @@ enum State {
     Joined {
         since: Duration,
         keepalive: Duration,
-        said: Duration,
-        heard: Duration,
+        sent: Duration,
+        received: Duration,
     },
 }
 
@@ -69,8 +69,8 @@ impl Stage {
         self.state = State::Joined {
             since: now,
             keepalive,
-            said: now,
-            heard: now,
+            sent: now,
+            received: now,
         };
     }
 
@@ -84,17 +84,17 @@ impl Stage {
         self.again = (self.again * 2).min(AGAIN_MAX);
     }
 
-    pub(super) fn on_said(&mut self, now: Duration) {
+    pub(super) fn on_sent(&mut self, now: Duration) {
         match &mut self.state {
             State::Open { greeted, .. } => *greeted = true,
-            State::Joined { said, .. } => *said = now,
+            State::Joined { sent, .. } => *sent = now,
             State::Apart(_) | State::Dialing => {}
         }
     }
 
-    pub(super) fn on_heard(&mut self, now: Duration) {
-        if let State::Joined { heard, .. } = &mut self.state {
-            *heard = now;
+    pub(super) fn on_received(&mut self, now: Duration) {
+        if let State::Joined { received, .. } = &mut self.state {
+            *received = now;
         }
     }
 
@@ -112,7 +112,7 @@ impl Stage {
 
     /// Whether it is time to say something.
     pub(super) fn is_quiet(&self, now: Duration) -> bool {
-        matches!(self.state, State::Joined { said, keepalive, .. } if now >= said + keepalive)
+        matches!(self.state, State::Joined { sent, keepalive, .. } if now >= sent + keepalive)
     }
 
     /// Why the controller is taken for gone, if it is.
@@ -120,8 +120,10 @@ impl Stage {
         let is_over = match self.state {
             State::Open { until, .. } => until <= now,
             State::Joined {
-                heard, keepalive, ..
-            } => heard + keepalive * SILENCE <= now,
+                received,
+                keepalive,
+                ..
+            } => received + keepalive * SILENCE <= now,
             State::Apart(_) | State::Dialing => false,
         };
         is_over.then(|| "the controller says nothing".to_owned())
@@ -133,10 +135,10 @@ impl Stage {
             State::Dialing => None,
             State::Joined {
                 keepalive,
-                said,
-                heard,
+                sent,
+                received,
                 ..
-            } => Some((said + keepalive).min(heard + keepalive * SILENCE)),
+            } => Some((sent + keepalive).min(received + keepalive * SILENCE)),
         }
     }
 

@@ -392,15 +392,15 @@ fn replaced_chains_kept_briefly() {
 fn clock_requests_repeat() {
     let mut follower = joined_by(VERSION);
     follower.on_own_clock(Duration::from_secs(700), Duration::ZERO);
-    let asked = sends(&mut follower, Duration::ZERO);
+    let requested = sends(&mut follower, Duration::ZERO);
     let [
         ToController::Time {
             mark,
             ahead_us: None,
         },
-    ] = asked[..]
+    ] = requested[..]
     else {
-        panic!("{asked:?}");
+        panic!("{requested:?}");
     };
     let unix_us = 1_000_000_000;
     follower.on_message(ToNode::Time { mark, unix_us }, S * 2);

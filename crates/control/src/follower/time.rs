@@ -55,9 +55,9 @@ impl ClockOffset {
 pub(super) struct Time {
     /// How often to ask, of a controller that knows the question.
     every: Option<Duration>,
-    ask_at: Option<Duration>,
+    send_at: Option<Duration>,
     /// When the question was asked that waits for its answer.
-    asked: Option<Duration>,
+    sent_at: Option<Duration>,
     sent: Option<ClockOffset>,
     is_news: bool,
     /// What this host's own clock showed, and when.
@@ -69,11 +69,11 @@ pub(super) struct Time {
 impl Time {
     /// The controller can be asked, at once and then as often.
     pub(super) fn on_joined(&mut self, every: Duration, now: Duration) {
-        (self.every, self.ask_at) = (Some(every), Some(now));
+        (self.every, self.send_at) = (Some(every), Some(now));
     }
 
     pub(super) fn on_closed(&mut self) {
-        (self.every, self.ask_at, self.asked) = (None, None, None);
+        (self.every, self.send_at, self.sent_at) = (None, None, None);
     }
 
     /// What was kept.
@@ -93,14 +93,14 @@ impl Time {
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.ask_at
+        self.send_at
     }
 
     /// The question, if it is time to ask. An answer that has not come by then is not waited for.
     pub(super) fn question(&mut self, now: Duration) -> Option<ToController> {
         let every = self.every?;
-        self.ask_at.take_if(|at| *at <= now)?;
-        (self.asked, self.ask_at) = (Some(now), Some(now + every));
+        self.send_at.take_if(|at| *at <= now)?;
+        (self.sent_at, self.send_at) = (Some(now), Some(now + every));
         Some(ToController::Time {
             mark: mark(now),
             ahead_us: self.ahead_us(now),
@@ -110,10 +110,10 @@ impl Time {
     /// Takes an answer. Whether something else is to be gone by from now on: the better of two that may
     /// both be true, the newer of two that differ.
     pub(super) fn on_answer(&mut self, of: u64, unix_us: u64, now: Duration) -> bool {
-        let Some(asked) = self.asked.take_if(|asked| mark(*asked) == of) else {
+        let Some(sent_at) = self.sent_at.take_if(|sent_at| mark(*sent_at) == of) else {
             return false;
         };
-        let took = now.saturating_sub(asked);
+        let took = now.saturating_sub(sent_at);
         if took > ROUND_TRIP_MAX {
             return false;
         }
@@ -124,7 +124,7 @@ impl Time {
         };
         if self.sent.is_none() {
             // The controller is to hear soon how far this host's clock is from its own.
-            self.ask_at = Some(now);
+            self.send_at = Some(now);
         }
         let stays = |sent: &ClockOffset| sent.agrees(&newer) && sent.error(now) < newer.within;
         if self.sent.as_ref().is_some_and(stays) {
@@ -164,8 +164,8 @@ impl Time {
 }
 
 /// Marks the question that was asked then.
-fn mark(asked: Duration) -> u64 {
-    u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX)
+fn mark(sent_at: Duration) -> u64 {
+    u64::try_from(sent_at.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn micros(time: Duration) -> i64 {
@@ -192,7 +192,7 @@ mod tests {
 
     /// Asks, and has it answered: `there` ms later by a controller that is `ahead_ms` ahead, and heard
     /// `back` ms after that.
-    fn ask(time: &mut Time, now_ms: u64, there: u64, back: u64, ahead_ms: u64) -> bool {
+    fn exchange(time: &mut Time, now_ms: u64, there: u64, back: u64, ahead_ms: u64) -> bool {
         let question = time.question(at(now_ms));
         let Some(ToController::Time { mark, .. }) = question else {
             panic!("nothing is asked at {now_ms}");
@@ -211,17 +211,17 @@ mod tests {
     #[test]
     fn best_clock_answer_counts() {
         let mut time = joined();
-        assert!(ask(&mut time, 0, 5, 195, 0));
+        assert!(exchange(&mut time, 0, 5, 195, 0));
         assert_eq!((off_ms(&time, 200), off_ms(&time, 9_000)), (95, 95));
         assert_eq!(time.sent().unwrap().error(at(200)), at(100));
         // At once again: the controller has not heard how far off this host is.
-        assert!(ask(&mut time, 200, 10, 14, 0));
+        assert!(exchange(&mut time, 200, 10, 14, 0));
         assert_eq!(off_ms(&time, 9_000), 2);
         assert_eq!(time.deadline(), Some(at(10_200)));
-        assert!(!ask(&mut time, 10_200, 400, 0, 0), "a worse one");
+        assert!(!exchange(&mut time, 10_200, 400, 0, 0), "a worse one");
         assert_eq!(off_ms(&time, 20_000), 2);
         // After a day nobody knows how the clock has gone, and a worse one is better.
-        assert!(ask(&mut time, 86_400_000, 400, 0, 0));
+        assert!(exchange(&mut time, 86_400_000, 400, 0, 0));
         assert_eq!(off_ms(&time, 86_400_400), 200);
     }
 
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn impossible_offset_discarded() {
         let mut time = joined();
-        assert!(ask(&mut time, 0, 1, 1, 0));
-        assert!(ask(&mut time, 2, 300, 300, 5_000));
+        assert!(exchange(&mut time, 0, 1, 1, 0));
+        assert!(exchange(&mut time, 2, 300, 300, 5_000));
         assert_eq!(off_ms(&time, 700), 5_000);
     }
 
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn bad_clock_answers_ignored() {
         let mut time = joined();
-        assert!(!ask(&mut time, 0, 9_000, 2_000, 0));
+        assert!(!exchange(&mut time, 0, 9_000, 2_000, 0));
         let _ = time.question(at(20_000)).unwrap();
         assert!(!time.on_answer(mark(at(0)), 7, at(20_001)));
         assert!(time.on_answer(mark(at(20_000)), 7, at(20_002)));
@@ -254,19 +254,19 @@ mod tests {
         let mut time = joined();
         let own = |ahead_ms: u64| ZERO + at(100 + ahead_ms);
         assert_eq!(time.on_own_clock(own(90_000), at(100)), None, "unknown");
-        assert!(ask(&mut time, 100, 0, 0, 0));
+        assert!(exchange(&mut time, 100, 0, 0, 0));
         assert_eq!(time.on_own_clock(own(999), at(100)), None);
-        let said = |us| Some(Event::ClockWrong(us));
-        assert_eq!(time.on_own_clock(own(90_000), at(100)), said(90_000_000));
+        let text = |us| Some(Event::ClockWrong(us));
+        assert_eq!(time.on_own_clock(own(90_000), at(100)), text(90_000_000));
         assert_eq!(time.on_own_clock(own(110_000), at(100)), None);
-        assert_eq!(time.on_own_clock(own(20_000), at(100)), said(20_000_000));
+        assert_eq!(time.on_own_clock(own(20_000), at(100)), text(20_000_000));
         assert_eq!(
             time.on_own_clock(own(400), at(100)),
             Some(Event::ClockRight)
         );
         assert_eq!(time.on_own_clock(own(400), at(100)), None);
         let behind = ZERO - Duration::from_secs(3_600) + at(100);
-        assert_eq!(time.on_own_clock(behind, at(100)), said(-3_600_000_000));
+        assert_eq!(time.on_own_clock(behind, at(100)), text(-3_600_000_000));
         let Some(ToController::Time { ahead_us, .. }) = time.question(at(100)) else {
             panic!("nothing is asked");
         };
@@ -282,8 +282,8 @@ mod tests {
                 panic!("nothing is asked");
             };
             assert!(time.on_answer(mark, unix_us, now));
-            let said = time.on_own_clock(ZERO, now);
-            assert!(matches!(said, Some(Event::ClockWrong(_))), "{said:?}");
+            let text = time.on_own_clock(ZERO, now);
+            assert!(matches!(text, Some(Event::ClockWrong(_))), "{text:?}");
         }
         // Nor is what is read from a disk.
         let sent = time.sent().unwrap();

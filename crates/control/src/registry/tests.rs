@@ -148,7 +148,7 @@ fn who_lies_attracts_nothing() {
         disputed: 1,
     };
     assert_eq!(registry.rejected_reports(), rejected_reports);
-    assert_eq!(registry.said(1, 2), Some(LinkState::Unmeasured));
+    assert_eq!(registry.reported(1, 2), Some(LinkState::Unmeasured));
     assert_eq!(
         registry.rejected_reports(),
         rejected_reports,
@@ -224,7 +224,7 @@ fn restarted_node_reports_all() {
     assert!(registry.agreed(1, 2).link.is_some());
     let news = registry.links(1, &[link(2, up(5))]);
     assert_eq!((news.changed, news.death), (true, true));
-    assert_eq!(registry.said(1, 3), None);
+    assert_eq!(registry.reported(1, 3), None);
     registry.links(3, &[]);
     assert!(registry.is_complete());
 }

@@ -29,12 +29,12 @@ pub(crate) struct Candidate {
     is_first: bool,
     /// What it promises from now on.
     promised: Option<Promise>,
-    cost: Asked,
+    cost: Question,
 }
 
 /// Costs are computed when they are first asked for.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum Question {
     Not,
     /// And where among [`Chooser::slowest_us`] the times by size are.
     Known(Option<(Cost, usize)>),
@@ -170,7 +170,7 @@ impl<'a> Chooser<'a> {
             promise,
             is_first: false,
             promised: None,
-            cost: Asked::Not,
+            cost: Question::Not,
         });
         self.candidates.len() - 1
     }
@@ -237,16 +237,16 @@ impl<'a> Chooser<'a> {
         let mut last = None;
         for (class, places) in offers().enumerate() {
             let in_use = in_use(class);
-            let asked = (self.firsts[class], places, in_use);
+            let question = (self.firsts[class], places, in_use);
             // Classes beside each other mostly have the same. What was in use may be too slow for one.
             let number = match last {
-                Some((known, number)) if known == asked && in_use == Choice::default() => number,
+                Some((known, number)) if known == question && in_use == Choice::default() => number,
                 _ => {
                     let list = self.list(&in_use, places, class);
                     self.number(list)
                 }
             };
-            last = Some((asked, number));
+            last = Some((question, number));
             self.chosen.classes.push(number);
         }
     }
@@ -373,7 +373,7 @@ impl<'a> Chooser<'a> {
 
     fn cost(&mut self, place: usize) -> Option<(Cost, usize)> {
         let candidate = &mut self.candidates[place];
-        if let Asked::Known(known) = candidate.cost {
+        if let Question::Known(known) = candidate.cost {
             return known;
         }
         let ((from, to), inner) = (self.ends, &self.nodes[candidate.inner.clone()]);
@@ -383,7 +383,7 @@ impl<'a> Chooser<'a> {
             let sizes = self.times.sizes();
             self.slowest_us.resize(start + sizes, UNKNOWN);
         }
-        candidate.cost = Asked::Known(cost);
+        candidate.cost = Question::Known(cost);
         cost
     }
 }

@@ -43,7 +43,7 @@ impl Rib {
         let settings = self.settings.clone();
         let times = Times::new(&network.matrix, &settings.model, &settings.classes);
         let mut turn = self.turn(network, now);
-        let links = self.failed_destinations(network, worse, &turn);
+        let links = self.failed_links(network, worse, &turn);
         let pairs = self.pairs_over(&links);
         let mut tools = RepairTools {
             chooser: Chooser::new(times, settings.rules),
@@ -86,7 +86,7 @@ impl Rib {
     }
 
     /// The links that there are not, or that became worse.
-    fn failed_destinations(
+    fn failed_links(
         &self,
         network: &Network,
         worse: &[(NodeNumber, NodeNumber)],

@@ -93,7 +93,7 @@ impl Controller {
         self.registry.away(number, now);
     }
 
-    pub(super) fn hear(&mut self, number: NodeNumber, message: ToController, now: Duration) {
+    pub(super) fn receive(&mut self, number: NodeNumber, message: ToController, now: Duration) {
         match message {
             ToController::Hello(hello) => {
                 let holds = hello.holds;

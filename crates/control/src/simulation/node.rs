@@ -77,7 +77,7 @@ impl Node {
     }
 
     /// Follows rows, or does not, and answers.
-    pub(super) fn hear(&mut self, update: &RouteUpdate) -> ToController {
+    pub(super) fn receive(&mut self, update: &RouteUpdate) -> ToController {
         match self.held.apply(update) {
             Ok(()) => {
                 assert!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `boot` says about its samples: tables against the design's bounds, and a picture.
+//! What `boot` says about its samples: tables against the design's bounds, and a chart.
 
 use std::fmt;
 
@@ -228,7 +228,7 @@ fn memory_table(footprints: &[Footprint]) -> Table {
     table
 }
 
-/// The picture of the boot times.
+/// The chart of the boot times.
 pub(super) fn chart(boots: &[Boots]) -> Chart {
     let spread = |boots: &Boots| percentile(&boots.total, 10.0).zip(percentile(&boots.total, 90.0));
     let posthaste = Series {

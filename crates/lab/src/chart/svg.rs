@@ -22,14 +22,14 @@ pub(super) struct Font {
     pub(super) colour: &'static str,
 }
 
-/// A picture in the making.
+/// A chart in the making.
 #[derive(Debug)]
 pub(super) struct Svg {
     body: String,
 }
 
 impl Svg {
-    /// An empty picture of `width` by `height` pixels on white.
+    /// An empty chart of `width` by `height` pixels on white.
     pub(super) fn new(width: f64, height: f64) -> Self {
         let (width, height) = (number(width), number(height));
         let body = format!(
@@ -138,7 +138,7 @@ impl Svg {
         ));
     }
 
-    /// The finished picture.
+    /// The finished chart.
     pub(super) fn finish(mut self) -> String {
         self.body.push_str("</svg>\n");
         self.body

@@ -135,7 +135,7 @@ impl Bench<'_> {
         self.args.loads.is_empty() || self.args.loads.iter().any(|wanted| wanted == name)
     }
 
-    /// Contenders that relay, each in its usual form.
+    /// Subjects that relay, each in its usual form.
     fn relays(&self) -> impl Iterator<Item = Subject> {
         let relays = |subject: &&Subject| subject.relays() && !subject.bulk_only;
         self.subjects.iter().filter(relays).copied()
@@ -201,7 +201,7 @@ fn failure(what: &str, error: &anyhow::Error) -> String {
     remark
 }
 
-/// Contenders taking turns.
+/// Subjects taking turns.
 #[derive(Debug)]
 struct Turns<'a> {
     times: Times,

@@ -60,7 +60,7 @@ pub(super) enum Yield {
 pub(super) struct Load {
     /// By which it is asked for.
     pub(super) name: &'static str,
-    /// In tables and pictures.
+    /// In tables and charts.
     pub(super) title: &'static str,
     pub(super) placement: Placement,
     pub(super) yields: Yield,

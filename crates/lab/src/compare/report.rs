@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `compare` says: the targets, a table for each load, the samples behind them, and pictures.
+//! What `compare` says: the targets, a table for each load, the samples behind them, and charts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -232,7 +232,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// Contenders that charts have no room for: what relays nothing, two nodes, and HAProxy where it is as in
+/// Subjects that charts have no room for: what relays nothing, two nodes, and HAProxy where it is as in
 /// another form.
 const LEFT_OUT: [&str; 4] = [
     "direct",
@@ -241,7 +241,7 @@ const LEFT_OUT: [&str; 4] = [
     "posthaste-warm",
 ];
 
-/// Pictures, with the names of their files.
+/// Charts, with the names of their files.
 pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
     let kinds = [
         (

@@ -78,7 +78,7 @@ pub(super) struct Running {
     /// Whom clients connect to.
     pub(super) target: SocketAddr,
     /// Whom they ask for there, by RFC 8803.
-    pub(super) ask_for: Option<SocketAddr>,
+    pub(super) request_for: Option<SocketAddr>,
     /// Its configuration, for the record.
     pub(super) configuration: String,
 }
@@ -90,7 +90,7 @@ impl Running {
             processes: Vec::new(),
             nodes: Vec::new(),
             target,
-            ask_for: None,
+            request_for: None,
             configuration: configuration.into(),
         }
     }

@@ -116,7 +116,7 @@ pub(super) fn table(
     let mut table = Table::new(title, &columns);
     for target in TARGETS {
         let load = loads.iter().find(|load| load.name == target.load);
-        let verdict = load.and_then(|load| judge(target, load, &figures));
+        let verdict = load.and_then(|load| rate(target, load, &figures));
         if let Some(verdict) = verdict {
             table.push([
                 target.load.to_owned(),
@@ -151,7 +151,7 @@ pub(super) fn table(
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn judge(
+fn rate(
     target: &Target,
     load: &Load,
     figures: &impl Fn(&Load, &'static str) -> Option<Figures>,

@@ -213,7 +213,7 @@ impl Testbed {
     fn call(&self, running: &Running, work: Work, cpu: usize, times: Times) -> Result<Process> {
         let call = Call {
             target: running.target,
-            ask_for: running.ask_for,
+            request_for: running.request_for,
             warm_up_ms: milliseconds(times.warm_up),
             window_ms: milliseconds(times.window),
             parties: self.parties(running)?,

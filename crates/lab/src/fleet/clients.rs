@@ -132,7 +132,7 @@ impl Clients {
         };
         for event in &events[..count] {
             let place = usize::try_from(event.data()).unwrap_or(usize::MAX);
-            self.players[place].hear(self.began, &mut self.bytes);
+            self.players[place].receive(self.began, &mut self.bytes);
             self.pump(place)?;
         }
         if self.looked.elapsed() >= LOOK_AGAIN {
@@ -159,7 +159,7 @@ impl Clients {
                         )
                         .context("watch a stream")?;
                     player.stream = Some(stream);
-                    player.hear(self.began, &mut self.bytes);
+                    player.receive(self.began, &mut self.bytes);
                 }
                 Action::Send(message) => {
                     let sent = player.stream.as_mut();
@@ -280,7 +280,7 @@ impl Player {
     }
 
     /// Takes the stream as far as it goes.
-    fn hear(&mut self, began: Instant, bytes: &mut Bytes) {
+    fn receive(&mut self, began: Instant, bytes: &mut Bytes) {
         let Some(stream) = &mut self.stream else {
             return;
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record, the tables and the picture of `fleet`.
+//! The record, the tables and the chart of `fleet`.
 
 use anyhow::{Result, ensure};
 

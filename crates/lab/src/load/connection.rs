@@ -18,27 +18,27 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is said before a request, and heard before what it asks for.
 #[derive(Debug)]
-pub(super) struct Greeting {
+pub(super) struct FirstMessage {
     /// Empty, unless a converter is asked.
-    said: Vec<u8>,
+    message: Vec<u8>,
 }
 
-impl Greeting {
+impl FirstMessage {
     pub(super) fn new(call: &Call) -> Self {
         Self {
-            said: call.ask_for.map_or_else(Vec::new, content::ask_for),
+            message: call.request_for.map_or_else(Vec::new, content::request_for),
         }
     }
 
-    /// A request with the greeting before it.
+    /// A request with the first message before it.
     pub(super) fn with(&self, request: Request) -> Vec<u8> {
-        [&self.said[..], &request.encode()].concat()
+        [&self.message[..], &request.encode()].concat()
     }
 
     /// How many bytes of a converter's answer are to come: none is unknown, and without a
     /// converter there are none.
     pub(super) fn answer_bytes(&self) -> Option<usize> {
-        self.said.is_empty().then_some(0)
+        self.message.is_empty().then_some(0)
     }
 }
 
@@ -55,14 +55,14 @@ pub(super) fn begin(target: SocketAddr) -> io::Result<TcpStream> {
 
 /// A blocking connection whose bytes come back.
 pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
-    let greeting = Greeting::new(call);
+    let first_message = FirstMessage::new(call);
     let mut stream = TcpStream::connect_timeout(&call.target, PATIENCE).context("connect")?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream
-        .write_all(&greeting.with(Request::Echo))
+        .write_all(&first_message.with(Request::Echo))
         .context("ask for echoes")?;
-    skip_answer(&mut stream, &mut greeting.answer_bytes()).context("hear the converter")?;
+    skip_answer(&mut stream, &mut first_message.answer_bytes()).context("hear the converter")?;
     Ok(stream)
 }
 

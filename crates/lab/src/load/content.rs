@@ -76,7 +76,7 @@ pub(super) fn fits(pattern: &[u8], offset: u64, bytes: &[u8]) -> bool {
 
 /// What a client of a converter says first, to be connected to `server`: the fixed header
 /// (RFC 8803, section 6.1) and a Connect TLV (section 6.2.5).
-pub(super) fn ask_for(server: SocketAddr) -> Vec<u8> {
+pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
     let address = match server.ip() {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn convert_request_bytes() {
-        let bytes = ask_for("10.0.1.2:8000".parse().unwrap());
+        let bytes = request_for("10.0.1.2:8000".parse().unwrap());
         assert_eq!(bytes.len(), 24);
         assert_eq!(bytes[..8], [1, 6, 0x22, 0x63, 10, 5, 0x1f, 0x40]);
         assert_eq!(bytes[18..], [0xff, 0xff, 10, 0, 1, 2]);

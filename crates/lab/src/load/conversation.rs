@@ -72,7 +72,7 @@ impl Conversation {
                 Phase::Listening { request, have } => {
                     *have += some(self.stream.read(&mut request[*have..])?)?;
                     if *have == REQUEST_BYTES {
-                        self.phase = Phase::asked(*request)?;
+                        self.phase = Phase::requested(*request)?;
                     }
                 }
                 Phase::Sending { sent, size } => {
@@ -103,7 +103,7 @@ impl Conversation {
 }
 
 impl Phase {
-    fn asked(request: [u8; REQUEST_BYTES]) -> io::Result<Self> {
+    fn requested(request: [u8; REQUEST_BYTES]) -> io::Result<Self> {
         let request = Request::decode(request).ok_or(ErrorKind::InvalidData)?;
         Ok(match request {
             Request::Object(size) => Self::Sending {

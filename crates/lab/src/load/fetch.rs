@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::connection::{self, Greeting};
+use super::connection::{self, FirstMessage};
 use super::meter::Window;
 use super::poll::Poll;
 use super::{Call, Outcome, Request, content, percentiles};
@@ -57,7 +57,7 @@ pub(super) fn open(call: &Call, rate: u32, size: u64) -> Result<Outcome> {
 #[derive(Debug)]
 struct Fetcher {
     call: Call,
-    greeting: Greeting,
+    first_message: FirstMessage,
     poll: Poll,
     slots: Vec<Option<Fetch>>,
     /// Slots that are empty.
@@ -77,7 +77,7 @@ struct Fetch {
     begun: Instant,
     size: u64,
     have: u64,
-    asked: bool,
+    requested: bool,
     /// Bytes of the converter's answer still to come; none is unknown.
     answer: Option<usize>,
 }
@@ -87,7 +87,7 @@ impl Fetcher {
         crate::echo::raise_descriptor_limit()?;
         Ok(Self {
             call: call.clone(),
-            greeting: Greeting::new(call),
+            first_message: FirstMessage::new(call),
             poll: Poll::new()?,
             slots: Vec::new(),
             free: Vec::new(),
@@ -125,8 +125,8 @@ impl Fetcher {
             begun,
             size,
             have: 0,
-            asked: false,
-            answer: self.greeting.answer_bytes(),
+            requested: false,
+            answer: self.first_message.answer_bytes(),
         });
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Fetcher {
             return false;
         };
         let before = fetch.have;
-        let result = fetch.advance(&self.greeting, &self.pattern, &mut self.buffer);
+        let result = fetch.advance(&self.first_message, &self.pattern, &mut self.buffer);
         let gained = fetch.have - before;
         self.outcome.received += gained;
         if counting {
@@ -200,14 +200,14 @@ impl Fetch {
     /// Goes on until the socket would block, which is an error here, or the end.
     fn advance(
         &mut self,
-        greeting: &Greeting,
+        first_message: &FirstMessage,
         pattern: &[u8],
         buffer: &mut [u8],
     ) -> io::Result<()> {
-        if !self.asked {
-            let request = greeting.with(Request::Object(self.size));
+        if !self.requested {
+            let request = first_message.with(Request::Object(self.size));
             connection::write_whole(&mut self.stream, &request)?;
-            self.asked = true;
+            self.requested = true;
         }
         connection::skip_answer(&mut self.stream, &mut self.answer)?;
         loop {

@@ -138,10 +138,10 @@ impl Server {
 
     /// Tells everybody who waits what has been served.
     fn report(&mut self) -> Result<()> {
-        while let Ok((mut asker, _)) = self.control.accept() {
+        while let Ok((mut requester, _)) = self.control.accept() {
             let line = serde_json::to_string(&self.served).context("encode")?;
             // Whoever asked may have gone.
-            let _ = asker.write_all(line.as_bytes());
+            let _ = requester.write_all(line.as_bytes());
         }
         Ok(())
     }

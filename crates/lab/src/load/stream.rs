@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::socket::{MsgFlags, recv};
 
-use super::connection::{self, Greeting};
+use super::connection::{self, FirstMessage};
 use super::meter::Window;
 use super::poll::Poll;
 use super::{Call, Outcome, Request};
@@ -51,7 +51,7 @@ pub(super) fn run(call: &Call, flows: usize) -> Result<Outcome> {
 #[derive(Debug)]
 struct Streams {
     poll: Poll,
-    greeting: Greeting,
+    first_message: FirstMessage,
     flows: Vec<Option<Flow>>,
     buffer: Vec<u8>,
     window: Window,
@@ -63,7 +63,7 @@ struct Streams {
 #[derive(Debug)]
 struct Flow {
     stream: TcpStream,
-    asked: bool,
+    requested: bool,
     /// Bytes of the converter's answer still to come; none is unknown.
     answer: Option<usize>,
 }
@@ -72,7 +72,7 @@ impl Streams {
     fn begin(call: &Call, flows: usize) -> Result<Self> {
         let mut streams = Self {
             poll: Poll::new()?,
-            greeting: Greeting::new(call),
+            first_message: FirstMessage::new(call),
             flows: Vec::new(),
             buffer: vec![0; TAKEN],
             window: Window::new(call)?,
@@ -84,8 +84,8 @@ impl Streams {
             streams.poll.add(&stream, number)?;
             streams.flows.push(Some(Flow {
                 stream,
-                asked: false,
-                answer: streams.greeting.answer_bytes(),
+                requested: false,
+                answer: streams.first_message.answer_bytes(),
             }));
         }
         streams.outcome.begun = flows as u64;
@@ -95,7 +95,7 @@ impl Streams {
     /// Takes what has come over a flow.
     fn go_on(&mut self, number: usize) -> Result<()> {
         while let Some(flow) = self.flows[number].as_mut() {
-            match flow.take(&self.greeting, &mut self.buffer) {
+            match flow.take(&self.first_message, &mut self.buffer) {
                 Ok(0) => {
                     self.outcome.completed += 1;
                     self.flows[number] = None;
@@ -133,11 +133,11 @@ impl Streams {
 
 impl Flow {
     /// How many more bytes have come; none is the end.
-    fn take(&mut self, greeting: &Greeting, buffer: &mut [u8]) -> io::Result<u64> {
-        if !self.asked {
-            let request = greeting.with(Request::Stream);
+    fn take(&mut self, first_message: &FirstMessage, buffer: &mut [u8]) -> io::Result<u64> {
+        if !self.requested {
+            let request = first_message.with(Request::Stream);
             connection::write_whole(&mut self.stream, &request)?;
-            self.asked = true;
+            self.requested = true;
         }
         connection::skip_answer(&mut self.stream, &mut self.answer)?;
         // Counted and not copied: what the ends cost would drown what is between them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pictures of `off-path`.
+//! The charts of `off-path`.
 
 use super::report::Report;
 use super::{Args, Configuration, KB, Place, milliseconds};

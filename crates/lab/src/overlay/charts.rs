@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pictures of `overlay`.
+//! The charts of `overlay`.
 
 use super::moves::BEFORE;
 use super::report::Report;

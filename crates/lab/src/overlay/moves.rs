@@ -139,10 +139,10 @@ fn watch(
         ))
     })?;
     thread::sleep(LOGGED);
-    judge(testbed, kind, &opened, changed, long_s)
+    check(testbed, kind, &opened, changed, long_s)
 }
 
-fn judge(
+fn check(
     testbed: &Testbed,
     kind: Kind,
     opened: &[Opened],

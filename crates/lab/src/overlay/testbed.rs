@@ -135,7 +135,7 @@ impl Testbed {
         let deadline = Instant::now() + PATIENCE;
         let places = self.topology.places() as u64;
         loop {
-            let plan = self.ask("/v1/plan")?;
+            let plan = self.query("/v1/plan")?;
             let is = |name: &str, number: u64| plan[name].as_u64() == Some(number);
             if is("links", places * (places - 1)) && is("followed_by", places) {
                 return Ok(());
@@ -146,15 +146,15 @@ impl Testbed {
     }
 
     /// A document of the controller's API.
-    pub(super) fn ask(&self, target: &str) -> Result<Value> {
+    pub(super) fn query(&self, target: &str) -> Result<Value> {
         let host = self.mesh.place(self.center);
-        host.run_in(|| controller::ask(target))
+        host.run_in(|| controller::query(target))
     }
 
     /// The places of the chain that a transfer of so many bytes takes.
     pub(super) fn chain(&self, pair: Pair, bytes: u64) -> Result<Vec<usize>> {
         let (from, to) = (name(pair.client), name(pair.server));
-        let answer = self.ask(&format!("/v1/explain?from={from}&to={to}&bytes={bytes}"))?;
+        let answer = self.query(&format!("/v1/explain?from={from}&to={to}&bytes={bytes}"))?;
         let best = &answer["routes"][0]["nodes"];
         let Some(names) = best.as_array() else {
             return Ok(vec![pair.client, pair.server]);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pictures of `planning`.
+//! The charts of `planning`.
 
 use super::quality::{Other, Quality};
 use super::runtime::Times;
 use crate::chart::{Across, Chart, Series, Spacing};
 use crate::stats::median;
 
-/// Per cent that a transfer takes longer, at which the picture has points.
+/// Per cent that a transfer takes longer, at which the chart has points.
 const EXCESSES: [f64; 9] = [0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0];
 
 /// A pair counts as not worse up to this many per cent: what the costs of needless nodes make.

@@ -50,8 +50,8 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
     tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
     let output = tar.output().context("run tar")?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("unpack {}: {}", archive.display(), said.trim());
+        let message = String::from_utf8_lossy(&output.stderr);
+        bail!("unpack {}: {}", archive.display(), message.trim());
     }
     let mut meshes = Vec::new();
     for entry in fs::read_dir(scratch.path()).context("list the graphs")? {
@@ -155,10 +155,10 @@ mod tests {
             read_cloud(nowhere).unwrap_err(),
             read_cities(nowhere).unwrap_err(),
         ] {
-            let said = format!("{error:#}");
+            let message = format!("{error:#}");
             assert!(
-                said.contains("/nonexistent/") && said.contains("github.com"),
-                "{said}"
+                message.contains("/nonexistent/") && message.contains("github.com"),
+                "{message}"
             );
         }
     }

@@ -94,7 +94,7 @@ impl Cost {
 
 /// Judges all pairs of all graphs alike. Fails if a chain of another is faster than ours, which no
 /// exact planning can be.
-pub(super) fn judge(meshes: &[Mesh], counting: Counting) -> Result<Qualities> {
+pub(super) fn compare(meshes: &[Mesh], counting: Counting) -> Result<Qualities> {
     let mut qualities = Qualities::new();
     for mesh in meshes {
         let graph = Graph::new(mesh)?;
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn small_direct_large_relayed() {
-        let found = judge(&[line()], Counting::AsPublished).unwrap();
+        let found = compare(&[line()], Counting::AsPublished).unwrap();
         assert_eq!(found[&1].nodes, 0.0);
         assert!(found[&5].nodes > 0.0);
         // From one end to the other: 30 + 4 x 30 ms, and 30 + 4 x 10.

@@ -96,7 +96,7 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
         let bytes = tables.iter().map(posthaste_plan::Table::bytes);
         times.table_bytes = bytes.sum::<usize>() / nodes;
         let (all_ms, ()) = timed(|| look_up(&tables[0], &classes, args.seed))?;
-        let (idle_ms, ()) = timed(|| ask_only(nodes, args.seed))?;
+        let (idle_ms, ()) = timed(|| query_only(nodes, args.seed))?;
         times
             .look_up_ns
             .push((all_ms - idle_ms).max(0.0) * 1e6 / f64::from(LOOK_UPS));
@@ -114,7 +114,7 @@ fn look_up(table: &posthaste_plan::Table, classes: &Classes, seed: u64) {
 }
 
 /// The same without an answer: what asking costs.
-fn ask_only(nodes: usize, seed: u64) {
+fn query_only(nodes: usize, seed: u64) {
     questions(nodes, seed).for_each(|question| {
         black_box(question);
     });

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::clients::Life;
 use super::ends::End;
-use super::judge::{Pair, Verdict, expected};
 use super::plan::{Fault, Kind};
+use super::verdict::{Pair, Verdict, expected};
 use super::{Args, Run};
 use crate::record::Record;
 use crate::stats::percentile;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `synflood` says about its trials: tables of times and promises, and a picture.
+//! What `synflood` says about its trials: tables of times and promises, and a chart.
 
 use super::trial::{NodeCounts, Outcome};
 use super::{Args, Case, Trials};
@@ -134,7 +134,7 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
     table
 }
 
-/// The picture of the times.
+/// The chart of the times.
 pub(super) fn chart(args: &Args, trials: &Trials) -> Chart {
     let mut series = Vec::new();
     for &subject in &args.subjects {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record, tables and pictures of `transfer-times`.
+//! The record, tables and charts of `transfer-times`.
 
 use std::time::Duration;
 
@@ -62,11 +62,11 @@ pub(super) fn write(
         .extend(views.iter().map(|view| report.table(view)));
     let mut misses = report.misses();
     let verdict = report.verdict(misses.len());
-    let (told, missed) = report.against_no_node();
+    let (reported, missed) = report.against_no_node();
     misses.extend(missed);
     let idle = report.unrelayed(setups)?;
     record.remarks.extend(verdict);
-    record.remarks.extend(told);
+    record.remarks.extend(reported);
     record
         .remarks
         .extend(misses.iter().chain(&idle).chain(failures).cloned());

@@ -17,8 +17,8 @@ impl Report<'_> {
         let lines: Vec<_> = ends.filter_map(|&c| self.gain_of(c)).collect();
         let missed = lines.iter().filter(|(_, is_met)| !is_met);
         let missed = missed.map(|(line, _)| format!("Missed: {line}")).collect();
-        let told = lines.into_iter().filter(|(_, is_met)| *is_met);
-        (told.map(|(line, _)| line).collect(), missed)
+        let reported = lines.into_iter().filter(|(_, is_met)| *is_met);
+        (reported.map(|(line, _)| line).collect(), missed)
     }
 
     /// What a configuration gains, and whether that is enough.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is compared with what: one table and one picture each.
+//! What is compared with what: one table and one chart each.
 
 use super::Args;
 use super::way::{Carriage, Way};
 use crate::model::Mode;
 use crate::network::Family;
 
-/// What one table and one picture show.
+/// What one table and one chart show.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    /// The end of the picture's file name.
+    /// The end of the chart's file name.
     pub(super) file: String,
     /// The table's.
     pub(super) title: String,

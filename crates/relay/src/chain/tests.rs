@@ -260,6 +260,6 @@ fn unknown_destination_resolved() {
     assert_eq!(first_chain(&planned), Some(258));
     assert_eq!(planned[planned.len() - 2..], [hop, NextHop::Direct]);
     // Who asks for others is no chain that leads on here.
-    let asked = chains.onward(label(RESOLVE, 1));
-    assert_eq!(asked, Err(NoNextHop::NotHere(RESOLVE, 1)));
+    let requested = chains.onward(label(RESOLVE, 1));
+    assert_eq!(requested, Err(NoNextHop::NotHere(RESOLVE, 1)));
 }

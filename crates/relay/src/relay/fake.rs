@@ -71,7 +71,7 @@ pub(super) struct Stream {
     /// What was written last waits for what was said to follow.
     waiting: bool,
     /// What the relay was told since a call was refused.
-    pub(super) told: Ready,
+    pub(super) reported: Ready,
 }
 
 impl Stream {
@@ -94,7 +94,7 @@ impl Stream {
             out_of_files: false,
             event: true,
             waiting: false,
-            told: Ready::default(),
+            reported: Ready::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl Stream {
     /// Whether the relay can know that nothing more comes: it has read the end, or was told of it
     /// and has read all there was.
     fn has_ended(&self) -> bool {
-        self.eof || (self.fin && self.told.ending && self.unread() == 0)
+        self.eof || (self.fin && self.reported.ending && self.unread() == 0)
     }
 
     /// Linux reports room when a third of the buffer is free.
@@ -285,13 +285,13 @@ impl Kernel {
 
     /// The relay is told that `side` is ready, true or not.
     pub(super) fn expect(&mut self, side: Side, ready: Ready) {
-        let told = &mut self.streams[side].told;
-        told.readable |= ready.readable;
-        told.writable |= ready.writable;
-        told.failed |= ready.failed;
-        told.urgent |= ready.urgent;
-        told.ending |= ready.ending;
-        told.edge_triggered |= ready.edge_triggered;
+        let reported = &mut self.streams[side].reported;
+        reported.readable |= ready.readable;
+        reported.writable |= ready.writable;
+        reported.failed |= ready.failed;
+        reported.urgent |= ready.urgent;
+        reported.ending |= ready.ending;
+        reported.edge_triggered |= ready.edge_triggered;
     }
 
     /// Bytes read from `side` and not written to the other.
@@ -333,8 +333,8 @@ impl Kernel {
     /// The relay is about to write to `side`.
     fn check_alive(&mut self, side: Side) {
         self.calls += 1;
-        let told = self.streams[side].reported_death;
-        assert!(!told, "the relay writes to a side that failed");
+        let reported = self.streams[side].reported_death;
+        assert!(!reported, "the relay writes to a side that failed");
     }
 
     fn note_failure<T>(&mut self, side: Side, result: io::Result<T>) -> io::Result<T> {
@@ -342,7 +342,7 @@ impl Kernel {
         if result.as_ref().is_err_and(failure) {
             self.streams[side].reported_death = true;
             // Whoever is told knows that there is an end to be read.
-            self.streams[side].told.readable = true;
+            self.streams[side].reported.readable = true;
             self.failure.get_or_insert(side);
         }
         result
@@ -359,9 +359,9 @@ impl Kernel {
         assert_eq!(self.held(side), 0, "it reads while it holds bytes");
         let stream = &mut self.streams[side];
         assert!(!stream.eof, "it reads past the end");
-        assert!(stream.told.readable, "it tries again for no reason");
+        assert!(stream.reported.readable, "it tries again for no reason");
         let readable = stream.readable();
-        stream.told.readable = readable.is_ok();
+        stream.reported.readable = readable.is_ok();
         let readable = self.note_failure(side, readable);
         self.streams[side].readers_learn = self.streams[side].reported_death && readable.is_err();
         let readable = readable?;
@@ -395,8 +395,8 @@ impl Kernel {
         }
         let writable = self.run_short(side, writable);
         let stream = &mut self.streams[side];
-        assert!(stream.told.writable, "it tries again for no reason");
-        stream.told.writable = writable.is_ok();
+        assert!(stream.reported.writable, "it tries again for no reason");
+        stream.reported.writable = writable.is_ok();
         let most = stream.dies_at.map_or(usize::MAX, |at| at - stream.written);
         let writable = self.note_failure(side, writable)?;
         let taken = self.part(writable.min(bytes.len()).min(most));
@@ -433,8 +433,8 @@ impl Io for Kernel {
         let bytes = self.take(side, SCRATCH_BYTES);
         self.whims = whims;
         let bytes = bytes?;
-        let told = &mut self.streams[side].told;
-        told.readable &= bytes.len() == SCRATCH_BYTES || !told.ends_with_a_short_read();
+        let reported = &mut self.streams[side].reported;
+        reported.readable &= bytes.len() == SCRATCH_BYTES || !reported.ends_with_a_short_read();
         self.scratch[..bytes.len()].copy_from_slice(bytes);
         self.loaded = bytes.len();
         Ok(bytes.len())
@@ -478,7 +478,7 @@ impl Io for Kernel {
             return if stream.fin {
                 Ok(0)
             } else {
-                stream.told.readable = false;
+                stream.reported.readable = false;
                 Err(ErrorKind::WouldBlock.into())
             };
         }
@@ -486,7 +486,7 @@ impl Io for Kernel {
         if bytes.is_empty() {
             // Only a read tells for sure.
             self.streams[side].eof = false;
-            self.streams[side].told.readable = true;
+            self.streams[side].reported.readable = true;
         }
         pipe.content.extend_from_slice(bytes);
         self.spliced += bytes.len();

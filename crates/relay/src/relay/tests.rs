@@ -57,7 +57,7 @@ fn short_read_waits() {
         pair.send(Downstream, 10);
         let event = pair.kernel.take_event(Downstream).unwrap();
         pair.relay.ready[Downstream].edge_triggered = false;
-        pair.kernel.streams[Downstream].told.edge_triggered = edge_triggered;
+        pair.kernel.streams[Downstream].reported.edge_triggered = edge_triggered;
         pair.relay.note(
             Downstream,
             Ready {

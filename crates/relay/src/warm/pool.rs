@@ -11,7 +11,7 @@
 //!   always again.
 //!
 //! A hop **rests**, or it has been **asked** whether it lives. When a hop dies
-//! all others of the peer are **suspects**: they are asked at once, and not
+//! all others of the peer are **unverified**: they are pinged at once, and not
 //! given to flows until they have answered.
 
 mod orders;
@@ -102,11 +102,11 @@ struct Resting {
 
 /// A hop that has a ping unanswered.
 #[derive(Clone, Copy, Debug)]
-struct ConnectRequest {
+struct Pinged {
     hop: u64,
     since: Duration,
     at: Duration,
-    record_failure: bool,
+    unverified: bool,
 }
 
 /// The warm hops to one peer. Hops go by the owner's numbers.
@@ -119,13 +119,13 @@ pub(super) struct Pool {
     /// By when they were heard of, the latest at the back: it is taken first.
     resting: VecDeque<Resting>,
     /// To be asked at once.
-    failed_destinations: VecDeque<Resting>,
+    unverified: VecDeque<Resting>,
     /// By when they were asked, the earliest at the front.
-    asked: VecDeque<ConnectRequest>,
+    pinged: VecDeque<Pinged>,
     /// And when each was begun, the earliest at the front.
     dialing: VecDeque<(u64, Duration)>,
     /// The last flow.
-    asked_for: Option<Duration>,
+    flow_seen: Option<Duration>,
     /// The last word of the peer, over any hop.
     received: Duration,
     rtt: Option<Duration>,
@@ -145,10 +145,10 @@ impl Pool {
             backoff: Backoff::new(seed),
             health: Health::Up,
             resting: VecDeque::new(),
-            failed_destinations: VecDeque::new(),
-            asked: VecDeque::new(),
+            unverified: VecDeque::new(),
+            pinged: VecDeque::new(),
             dialing: VecDeque::new(),
-            asked_for: None,
+            flow_seen: None,
             received: Duration::ZERO,
             rtt: None,
             surplus: None,
@@ -164,7 +164,7 @@ impl Pool {
     /// A flow is to go to the peer, whether or not there is a hop for it.
     pub(super) fn on_flow(&mut self, now: Duration) {
         self.demand.on_flow(now);
-        self.asked_for = Some(now);
+        self.flow_seen = Some(now);
     }
 
     /// A hop to carry a flow; it no longer waits. The one heard of last: it is
@@ -174,8 +174,8 @@ impl Pool {
         if let Some(resting) = self.resting.pop_back() {
             return Some(resting.hop);
         }
-        let trusted = self.asked.iter().rposition(|asked| !asked.record_failure)?;
-        Some(self.asked.remove(trusted)?.hop)
+        let trusted = self.pinged.iter().rposition(|pinged| !pinged.unverified)?;
+        Some(self.pinged.remove(trusted)?.hop)
     }
 
     /// A dial has begun.
@@ -215,13 +215,13 @@ impl Pool {
 
     /// The peer answered a ping.
     pub(super) fn on_pong(&mut self, hop: u64, now: Duration) {
-        let Some(at) = self.asked.iter().position(|asked| asked.hop == hop) else {
+        let Some(at) = self.pinged.iter().position(|pinged| pinged.hop == hop) else {
             return;
         };
-        if let Some(asked) = self.asked.remove(at) {
+        if let Some(pinged) = self.pinged.remove(at) {
             self.resting.push_back(Resting {
                 hop,
-                since: asked.since,
+                since: pinged.since,
                 received: now,
             });
         }
@@ -244,7 +244,7 @@ impl Pool {
 
     /// How many hops wait.
     pub(super) fn waiting(&self) -> usize {
-        self.resting.len() + self.failed_destinations.len() + self.asked.len()
+        self.resting.len() + self.unverified.len() + self.pinged.len()
     }
 
     /// How many are being dialed.
@@ -283,13 +283,13 @@ impl Pool {
 
     /// Takes a hop off whichever list it is on; when it was dialed.
     fn remove(&mut self, hop: u64) -> Option<Duration> {
-        for list in [&mut self.resting, &mut self.failed_destinations] {
+        for list in [&mut self.resting, &mut self.unverified] {
             if let Some(at) = list.iter().position(|resting| resting.hop == hop) {
                 return Some(list.remove(at)?.since);
             }
         }
-        let at = self.asked.iter().position(|asked| asked.hop == hop)?;
-        Some(self.asked.remove(at)?.since)
+        let at = self.pinged.iter().position(|pinged| pinged.hop == hop)?;
+        Some(self.pinged.remove(at)?.since)
     }
 
     fn lose(&mut self, health: Health) {
@@ -299,9 +299,9 @@ impl Pool {
 
     /// Something was wrong with a hop: who knows about the others.
     pub(super) fn check_all(&mut self) {
-        self.failed_destinations.append(&mut self.resting);
-        for asked in &mut self.asked {
-            asked.record_failure = true;
+        self.unverified.append(&mut self.resting);
+        for pinged in &mut self.pinged {
+            pinged.unverified = true;
         }
     }
 }

@@ -114,14 +114,14 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let asked = pending.asked;
+        let requested = pending.requested;
         let step = pending.opening.on_accept();
         if std::mem::take(&mut pending.trial) {
             self.on_validated_trial();
         }
         self.validate(key);
         match step {
-            OnMeeting::Wait(None) if !asked => self.connect_server(key),
+            OnMeeting::Wait(None) if !requested => self.connect_server(key),
             OnMeeting::Wait(frame) => {
                 self.inject(frame.and_then(|f| f.completed()), Direction::In);
                 self.meet_over_hop(key);

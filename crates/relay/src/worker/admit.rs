@@ -129,7 +129,7 @@ impl<I: Intercept> Worker<I> {
         self.count_half_open(key, &event.flow);
         if let Some(pending) = self.pending(key) {
             pending.half_open_flows.push((event.flow, event.half_open));
-            pending.asked = false;
+            pending.requested = false;
             pending.hop_limit = hop_limit;
             pending.trial = event.trial;
             pending.path = event.path;
@@ -142,7 +142,7 @@ impl<I: Intercept> Worker<I> {
     /// answer need not be held and put back.
     pub(super) fn connect_servers(&mut self) {
         for key in std::mem::take(&mut self.to_connect) {
-            if self.pending(key).is_some_and(|pending| !pending.asked) {
+            if self.pending(key).is_some_and(|pending| !pending.requested) {
                 self.connect_server(key);
             }
         }
@@ -231,7 +231,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
-        let asked = entry.is_asked();
+        let requested = entry.is_requested();
         let rule = Rc::clone(&entry.rule);
         let State::Opening(pending) = &entry.state else {
             return;
@@ -242,8 +242,8 @@ impl<I: Intercept> Worker<I> {
             rule: &rule.rule,
             mark: self.socket_mark,
             mss,
-            strict: asked || entry.accept.holds_syn(),
-            asked: asked || entry.fixed,
+            strict: requested || entry.accept.holds_syn(),
+            requested: requested || entry.fixed,
             path,
             translated,
             is_validated: entry.fixed,
@@ -316,7 +316,7 @@ impl<I: Intercept> Worker<I> {
         }
         self.counters.over_budget.add(1);
         if let Some(pending) = self.pending(key) {
-            pending.asked = false;
+            pending.requested = false;
         }
         Ok(())
     }
@@ -329,15 +329,15 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let connect_by = now + entry.rule.rule.timeouts.connect.min(patience);
-        let is_asked = entry.is_asked();
+        let is_requested = entry.is_requested();
         let Some(pending) = entry.pending() else {
             return;
         };
         (pending.connecting, pending.connect_by) = (now, connect_by);
         pending.look_at = now + LOOK;
         let mss = pending.syn.as_ref().and_then(Frame::mss);
-        pending.asked = true;
-        if is_asked {
+        pending.requested = true;
+        if is_requested {
             // Its way is that of the node that asked. Only a server is let go of, and not a hop.
             pending.next_hops = vec![NextHop::Direct];
         } else {
@@ -431,7 +431,7 @@ impl<I: Intercept> Worker<I> {
             }
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
-        let strict = entry.accept.holds_syn() || entry.is_asked();
+        let strict = entry.accept.holds_syn() || entry.is_requested();
         let flow = entry.flow;
         let Some(pending) = entry.pending() else {
             return;
@@ -454,7 +454,7 @@ impl<I: Intercept> Worker<I> {
         }
         match step {
             OnMeeting::Join => {
-                self.say_who(key);
+                self.send_proxy_header(key);
                 self.join(key, ready);
             }
             OnMeeting::Admit => self.admit_client(key),
@@ -521,8 +521,8 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        if let (Some(error), Some(said)) = (error, &mut entry.preface) {
-            said.failed = Some(reply_of_icmp(error));
+        if let (Some(error), Some(preface)) = (error, &mut entry.preface) {
+            preface.failed = Some(reply_of_icmp(error));
         }
     }
 

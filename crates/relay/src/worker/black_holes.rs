@@ -29,20 +29,22 @@ impl<I: Intercept> Worker<I> {
     /// A flow is open: its first byte is waited for, if it began here and goes by a chain.
     pub(super) fn watch_for_silence(&mut self, key: u64) {
         let now = self.now;
-        let said = self.entries.get_mut(key);
-        let said = said.and_then(|entry| entry.preface.as_deref_mut());
-        if let Some(said) = said.filter(|said| said.via.is_some() && said.by.is_none()) {
-            said.watch.look_at = Some(now + SILENT_AFTER);
+        let preface = self.entries.get_mut(key);
+        let preface = preface.and_then(|entry| entry.preface.as_deref_mut());
+        if let Some(preface) =
+            preface.filter(|preface| preface.via.is_some() && preface.by.is_none())
+        {
+            preface.watch.look_at = Some(now + SILENT_AFTER);
         }
     }
 
     /// The first byte has come.
     pub(super) fn on_first_byte(&mut self, key: u64) {
-        let said = self.entries.get_mut(key);
-        let said = said.and_then(|entry| entry.preface.as_deref_mut());
-        let Some(said) = said else { return };
-        let watch = std::mem::take(&mut said.watch);
-        if let (Some(via), None) = (said.via, said.by) {
+        let preface = self.entries.get_mut(key);
+        let preface = preface.and_then(|entry| entry.preface.as_deref_mut());
+        let Some(preface) = preface else { return };
+        let watch = std::mem::take(&mut preface.watch);
+        if let (Some(via), None) = (preface.via, preface.by) {
             self.black_holes.on_answer(via.chain, watch.is_silent);
         }
     }
@@ -54,7 +56,10 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let (has_sent, age) = (has_sent(entry), entry.age(now));
-        let watch = entry.preface.as_deref_mut().map(|said| &mut said.watch);
+        let watch = entry
+            .preface
+            .as_deref_mut()
+            .map(|preface| &mut preface.watch);
         let Some(watch) = watch.filter(|watch| watch.look_at.is_some_and(|at| at <= now)) else {
             return;
         };
@@ -73,12 +78,14 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let server = entry.flow.server().ip();
-        let said = entry.preface.as_deref_mut();
-        let Some(said) = said.filter(|said| said.by.is_none() && !said.watch.is_silent) else {
+        let preface = entry.preface.as_deref_mut();
+        let Some(preface) =
+            preface.filter(|preface| preface.by.is_none() && !preface.watch.is_silent)
+        else {
             return;
         };
-        let Some(via) = said.via else { return };
-        (said.watch.look_at, said.watch.is_silent) = (None, true);
+        let Some(via) = preface.via else { return };
+        (preface.watch.look_at, preface.watch.is_silent) = (None, true);
         if self.black_holes.on_silence(via.chain, server, now) {
             self.counters.chains_silent.add(1);
         }
@@ -93,21 +100,21 @@ impl<I: Intercept> Worker<I> {
         if has_received(entry) {
             return;
         }
-        let said = entry.preface.as_deref();
+        let preface = entry.preface.as_deref();
         let (has_sent, age) = (has_sent(entry), entry.age(now));
         let has_waited = age >= SILENT_AFTER && has_sent;
         let is_by_far_end = matches!(outcome, Outcome::Finished | Outcome::UpstreamReset);
-        if said.is_some_and(|said| said.via.is_some()) {
+        if preface.is_some_and(|preface| preface.via.is_some()) {
             // A reset before the next node's word is a doubt of another kind.
-            let has_word = said.is_some_and(|said| said.expecting.is_none());
-            if has_waited || is_by_far_end && has_sent && has_word {
+            let has_reply = preface.is_some_and(|preface| preface.expecting.is_none());
+            if has_waited || is_by_far_end && has_sent && has_reply {
                 self.count_unanswered(key);
             }
             return;
         }
-        let begins_here = said.is_none_or(|said| said.by.is_none());
+        let begins_here = preface.is_none_or(|preface| preface.by.is_none());
         // Where another way was tried before, the next node may have said so.
-        let is_unconnected = said.is_none() && is_of_server(outcome);
+        let is_unconnected = preface.is_none() && is_of_server(outcome);
         let is_mute = has_waited || is_by_far_end && has_sent || is_unconnected;
         let server = entry.flow.server().ip();
         if begins_here && is_mute && self.black_holes.is_checked(server) {
@@ -127,8 +134,8 @@ fn is_of_server(outcome: Outcome) -> bool {
 /// Whether something can have come back by now: the client has sent something, or the next node has to say
 /// whether the flow is connected.
 fn has_sent(entry: &Entry) -> bool {
-    let said = entry.preface.as_deref();
-    let is_awaited = said.is_some_and(|said| said.expecting.is_some());
+    let preface = entry.preface.as_deref();
+    let is_awaited = preface.is_some_and(|preface| preface.expecting.is_some());
     matches!(&entry.state, State::Open(relay)
         if is_awaited || relay.moved_from(Side::Downstream) > 0)
 }

@@ -35,7 +35,7 @@ use super::silence::WORKING_AFTER;
 
 /// Hops of peers that wait for a flow, at one worker.
 const HOPS_MAX: usize = 8192;
-/// What the token of a greeting has that no relay's has.
+/// What the token of a pending request has that no relay's has.
 pub(super) const TOKEN_PENDING_REQUEST: u64 = 1 << 60;
 /// A authenticated request counts for so long, and clocks may differ by as much.
 const FRESH_MS: u64 = 30_000;
@@ -235,7 +235,7 @@ impl<I: Intercept> Worker<I> {
             }
             RequestKind::Bad(refusal) => self.on_bad_request(key, &refusal),
             RequestKind::Request(head) => self.on_request(key, head),
-            RequestKind::Open(peer, connect) => self.on_asked(
+            RequestKind::Open(peer, connect) => self.on_connect_request(
                 key,
                 ConnectRequest {
                     peer: Some(peer),
@@ -274,7 +274,7 @@ impl<I: Intercept> Worker<I> {
                 self.welcome(key, peer);
                 if let Some(connect) = head.request.connect {
                     let peer = Some(peer);
-                    self.on_asked(
+                    self.on_connect_request(
                         key,
                         ConnectRequest {
                             peer,
@@ -353,7 +353,7 @@ impl<I: Intercept> Worker<I> {
             return self.answer_request(key, &encoded(error));
         }
         let peer = None;
-        self.on_asked(
+        self.on_connect_request(
             key,
             ConnectRequest {
                 peer,
@@ -365,19 +365,19 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Somebody who may asks for a flow.
-    fn on_asked(&mut self, key: u64, asked: ConnectRequest) {
-        let flow = asked.flow();
-        let (rule, onward) = match self.grant(&asked, &flow) {
+    fn on_connect_request(&mut self, key: u64, request: ConnectRequest) {
+        let flow = request.flow();
+        let (rule, onward) = match self.grant(&request, &flow) {
             Ok(granted) => granted,
-            Err(denial) => return self.refuse(key, Some(flow), asked.requester(), denial),
+            Err(denial) => return self.refuse(key, Some(flow), request.requester(), denial),
         };
-        if let Some(syn_option) = self.requested_in_syn(key, &asked) {
-            return self.adopt(key, syn_option, &asked, onward);
+        if let Some(syn_option) = self.requested_in_syn(key, &request) {
+            return self.adopt(key, syn_option, &request, onward);
         }
-        let validated = asked.connect.validated;
+        let validated = request.connect.validated;
         let crowded = !validated && !self.within_budget(&flow);
         if self.full() || self.begins_nothing() || crowded {
-            return self.refuse(key, Some(flow), asked.requester(), Denial::Overload);
+            return self.refuse(key, Some(flow), request.requester(), Denial::Overload);
         }
         let Some(pending_request) = self.dismiss(key) else {
             return;
@@ -387,7 +387,7 @@ impl<I: Intercept> Worker<I> {
         } else {
             AcceptMode::STRICT
         };
-        if asked.peer.is_none() && !rule.inherited {
+        if request.peer.is_none() && !rule.inherited {
             // The connection works without, so let it.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
@@ -405,19 +405,19 @@ impl<I: Intercept> Worker<I> {
             entry.sockets[Side::Downstream] = Some(pending_request.socket);
             entry.timers.accept = Duration::ZERO.into();
             entry.preface = Some(Box::new(Preface {
-                asked: true,
-                by: asked.peer,
-                requester: Some(asked.requester()),
-                word_due: Some(self.now + WORKING_AFTER),
+                requested: true,
+                by: request.peer,
+                requester: Some(request.requester()),
+                progress_due: Some(self.now + WORKING_AFTER),
                 ..Preface::default()
             }));
             if let Some(pending) = entry.pending() {
                 pending.route(onward.next_hops, onward.guard);
-                pending.hop_limit = asked.connect.header.guard.map(LoopGuard::ttl);
+                pending.hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
             }
         }
-        if asked.peer.is_some() {
-            self.owe_word(entry);
+        if request.peer.is_some() {
+            self.owe_progress(entry);
         }
         self.open_upstream(entry, None);
     }
@@ -438,25 +438,25 @@ impl<I: Intercept> Worker<I> {
     /// Whether a flow may be had: by which rule, and where it may go.
     pub(super) fn grant(
         &self,
-        asked: &ConnectRequest,
+        request: &ConnectRequest,
         flow: &Flow,
     ) -> Result<(Rc<LocalRule>, Onward), Denial> {
-        let onward = self.onward(asked, flow)?;
+        let onward = self.onward(request, flow)?;
         let rule = self.rules.for_flow(flow);
         let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
         Ok((rule.ok_or(Denial::Rule)?, onward))
     }
 
     /// Where a flow may go.
-    fn onward(&self, asked: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
-        let header = &asked.connect.header;
+    fn onward(&self, request: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
+        let header = &request.connect.header;
         let chains = self.rules.chains();
         self.rules
             .access()
             .permits(flow, sys::leads_here)
             .map_err(|_| Denial::Destination)?;
         if header.label.is_some_and(Label::is_resolve) {
-            return self.resolve(asked, flow);
+            return self.resolve(request, flow);
         }
         let begins_here = header.label.is_none() && header.guard.is_none();
         if begins_here {
@@ -485,12 +485,12 @@ impl<I: Intercept> Worker<I> {
 
     /// Where a flow may go of which a peer that holds no plan does not know it: as if it began here. It
     /// does not go back, nor to a third that looks ways up.
-    fn resolve(&self, asked: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
+    fn resolve(&self, request: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
         let chains = self.rules.chains();
         let may = &self.rules.access().resolve;
-        let peer = asked.peer.filter(|peer| may.contains(peer));
+        let peer = request.peer.filter(|peer| may.contains(peer));
         let (peer, me) = peer.zip(chains.me).ok_or(Denial::Label)?;
-        let guard = match asked.connect.header.guard {
+        let guard = match request.connect.header.guard {
             Some(guard) => guard.passed_on(me),
             None => Some(LoopGuard::new(me)),
         };
@@ -562,7 +562,7 @@ impl<I: Intercept> Worker<I> {
         self.journal.deny(denied);
     }
 
-    /// Takes a greeting off the table that does not ask for the flow which its SYN has
+    /// Takes a pending request off the table that is not for the flow which its SYN has
     /// announced in the SYN.
     fn dismiss(&mut self, key: u64) -> Option<PendingRequest> {
         self.uncount_source(key);
@@ -596,7 +596,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Closes greetings that have taken too long.
+    /// Closes pending requests that have taken too long.
     pub(super) fn sweep_requests(&mut self) {
         let now = self.now;
         let draining = self.drain_until.is_some();

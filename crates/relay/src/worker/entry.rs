@@ -150,7 +150,7 @@ pub(super) struct Pending {
     /// Reads that the client of another node is validated.
     pub(super) validation: ValidationReader,
     /// A server, or the next node, was asked for it.
-    pub(super) asked: bool,
+    pub(super) requested: bool,
     /// The next hop is to be a cold one.
     pub(super) by_cold: bool,
     /// And its SYN is to have no option.
@@ -185,7 +185,7 @@ impl Pending {
             guard: None,
             hop_limit: None,
             validation: ValidationReader::default(),
-            asked: true,
+            requested: true,
             by_cold: false,
             without_syn_option: false,
             hopping: None,
@@ -216,7 +216,7 @@ impl Pending {
 
     /// When it wants to be looked at.
     fn deadline(&self) -> Duration {
-        let limit = if self.opening.asks() {
+        let limit = if self.opening.awaits_server() {
             self.limit().min(self.look_at)
         } else {
             self.limit()
@@ -230,7 +230,7 @@ impl Pending {
 impl Entry {
     /// Whether it is relayed because another between the same two hosts was observed.
     pub(super) fn is_observed(&self) -> bool {
-        self.rule.rule.observe && !self.fixed && !self.is_asked() && !self.is_hopping()
+        self.rule.rule.observe && !self.fixed && !self.is_requested() && !self.is_hopping()
     }
 
     /// Whether its client has reset an open relay, or is gone: it goes no other way.
@@ -263,26 +263,30 @@ impl Entry {
     }
 
     /// Whether it was asked for at an explicit listener, or announced in the SYN there.
-    pub(super) fn is_asked(&self) -> bool {
-        self.preface.as_ref().is_some_and(|said| said.asked)
+    pub(super) fn is_requested(&self) -> bool {
+        self.preface
+            .as_ref()
+            .is_some_and(|preface| preface.requested)
     }
 
     /// Whether its upstream side is a hop to another node.
     pub(super) fn is_hopping(&self) -> bool {
-        self.preface.as_ref().is_some_and(|said| said.via.is_some())
+        self.preface
+            .as_ref()
+            .is_some_and(|preface| preface.via.is_some())
     }
 
     /// Whether it is between its client and its server, and nobody asked this node for it.
     pub(super) fn is_in_transit(&self) -> bool {
-        let said = self.preface.as_ref();
-        let elsewhere = said.is_some_and(|said| said.asked || said.by.is_some());
+        let preface = self.preface.as_ref();
+        let elsewhere = preface.is_some_and(|preface| preface.requested || preface.by.is_some());
         !(self.fixed || elsewhere || self.is_hopping() || self.is_requested_in_syn())
     }
 
     /// Whether it was announced in the SYN, and the request for it has not come.
     pub(super) fn is_requested_in_syn(&self) -> bool {
-        let said = self.preface.as_ref();
-        said.is_some_and(|said| said.requested_in_syn.is_some())
+        let preface = self.preface.as_ref();
+        preface.is_some_and(|preface| preface.requested_in_syn.is_some())
     }
 
     /// Whether the client's SYN is held.
@@ -293,7 +297,10 @@ impl Entry {
 
     /// When the entry wants to be looked at.
     pub(super) fn deadline(&self) -> Duration {
-        let watch = self.preface.as_ref().and_then(|said| said.watch.look_at);
+        let watch = self
+            .preface
+            .as_ref()
+            .and_then(|preface| preface.watch.look_at);
         let other = self.deadline_of_state();
         watch.map_or(other, |watch| watch.min(other))
     }

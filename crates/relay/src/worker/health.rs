@@ -91,9 +91,10 @@ impl<I: Intercept> Worker<I> {
     /// Whoever a flow waited for has replied, unless it still waits.
     pub(super) fn record_replied(&mut self, key: u64) {
         let entry = self.entries.get(key);
-        let said = entry.and_then(|entry| entry.preface.as_deref());
-        let replied = said.filter(|said| said.expecting.is_none() && said.failed.is_none());
-        if let Some(via) = replied.and_then(|said| said.via) {
+        let preface = entry.and_then(|entry| entry.preface.as_deref());
+        let replied =
+            preface.filter(|preface| preface.expecting.is_none() && preface.failed.is_none());
+        if let Some(via) = replied.and_then(|preface| preface.via) {
             self.record_success(via);
         }
     }
@@ -143,13 +144,13 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         self.mark_down(Failure::Peer(via.peer));
-        self.record_failure(via.peer);
+        self.verify_hops(via.peer);
     }
 
-    fn record_failure(&mut self, peer: NodeId) {
+    fn verify_hops(&mut self, peer: NodeId) {
         let peer = self.rules.chains().peer(peer);
         if let (Some(warm), Some(peer)) = (&mut self.warm, peer) {
-            warm.record_failure(peer, self.now);
+            warm.verify_hops(peer, self.now);
         }
     }
 
@@ -166,7 +167,7 @@ impl<I: Intercept> Worker<I> {
             self.resets.remove(&via.chain);
             self.mark_down(Failure::Chain(via.chain));
         }
-        self.record_failure(via.peer);
+        self.verify_hops(via.peer);
     }
 
     /// The next node has answered.

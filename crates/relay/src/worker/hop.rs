@@ -37,7 +37,7 @@ pub(super) struct Wanted<'a> {
     pub(super) strict: bool,
     /// The flow was asked for by whoever it is carried for: answers to the
     /// client's address may not come back here.
-    pub(super) asked: bool,
+    pub(super) requested: bool,
     /// The way on that it has to take, and no other.
     pub(super) path: Option<Path>,
     /// The source address that it has instead of the client's or the node's own.
@@ -115,7 +115,7 @@ impl Hop {
     /// `keep` says and is free.
     pub(super) fn prepare(wanted: &Wanted<'_>, keep: Kept) -> io::Result<Self> {
         let keep = match wanted.rule.source_address {
-            SourceAddress::Auto if wanted.asked => Kept::Nothing,
+            SourceAddress::Auto if wanted.requested => Kept::Nothing,
             SourceAddress::Auto | SourceAddress::Client => keep,
             SourceAddress::Node => Kept::Nothing,
         };

@@ -332,8 +332,8 @@ impl<I: Intercept> Worker<I> {
                 relay.moved_from(Side::Upstream),
             ),
         };
-        let said = entry.preface.as_deref();
-        let via = said.and_then(|said| said.via);
+        let preface = entry.preface.as_deref();
+        let via = preface.and_then(|preface| preface.via);
         Ended {
             id: self.id(key),
             flow: entry.flow,
@@ -345,7 +345,7 @@ impl<I: Intercept> Worker<I> {
             accept_us: entry.timers.accept.get(),
             connect_us: entry.timers.connect.get(),
             first_byte_us: entry.timers.first_byte.get(),
-            by: said.and_then(|said| said.by),
+            by: preface.and_then(|preface| preface.by),
             via: via.map(|via| via.peer),
             handshake_us: entry.timers.answer.get().filter(|_| via.is_none()),
             total: entry.age(self.now),

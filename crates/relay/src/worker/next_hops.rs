@@ -262,26 +262,26 @@ impl<I: Intercept> Worker<I> {
         let request = request_of(connect, peer, self.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
         let socket = hop_socket(peer, self.socket_mark)?;
-        let said = option.filter(|_| syn_option).is_some_and(|option| {
+        let has_option = option.filter(|_| syn_option).is_some_and(|option| {
             let ipv6 = peer.address.is_ipv6();
             let set = hop_limit.map_or(Ok(()), |hops| sys::set_hop_limit(&socket, ipv6, hops));
             set.and_then(|()| self.intercept.syn_option(socket.as_fd(), &option))
                 .is_ok()
         });
-        let sent = if said {
+        let sent = if has_option {
             sys::connect(&socket, peer.address)?;
             0
         } else {
             sys::connect_saying(&socket, peer.address, &request)?
         };
         self.counters.hops_cold.add(1);
-        self.counters.syn_options_sent.add(u64::from(said));
+        self.counters.syn_options_sent.add(u64::from(has_option));
         Ok(Opened {
             socket: socket.into(),
             expecting: Expecting::of(peer, flow),
             request,
             sent,
-            requested_in_syn: said,
+            requested_in_syn: has_option,
         })
     }
 
@@ -314,12 +314,12 @@ impl<I: Intercept> Worker<I> {
         let pending = entry.pending().ok_or_else(gone)?;
         let connect = now.saturating_sub(pending.connecting).into();
         let hopping = pending.hopping.as_mut().ok_or_else(gone)?;
-        let said = match error {
+        let written = match error {
             Some(error) => Err(error),
             None => send(&socket, &hopping.request[hopping.sent..]),
         };
-        hopping.connected = said.is_ok();
-        if said.is_ok() && hopping.refused {
+        hopping.connected = written.is_ok();
+        if written.is_ok() && hopping.refused {
             self.counters.syn_options_ignored.add(1);
             self.syn_options.note(hopping.via.peer, false, now);
         }
@@ -330,7 +330,7 @@ impl<I: Intercept> Worker<I> {
             preface.waits_since = Some(now);
         }
         self.look_again(key, first_look(now));
-        said
+        written
     }
 
     /// The next node did not accept. If its SYN had an option, that may be why.
@@ -350,8 +350,8 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         entry.sockets[Side::Upstream] = None;
-        if let Some(said) = &mut entry.preface {
-            (said.expecting, said.syn_options) = (None, false);
+        if let Some(preface) = &mut entry.preface {
+            (preface.expecting, preface.syn_options) = (None, false);
         }
         if let Some(pending) = entry.pending() {
             (pending.hopping, pending.without_syn_option) = (None, true);
@@ -404,7 +404,7 @@ impl<I: Intercept> Worker<I> {
         let Some(expecting) = entry
             .preface
             .as_mut()
-            .and_then(|said| said.expecting.as_mut())
+            .and_then(|preface| preface.expecting.as_mut())
         else {
             return;
         };
@@ -413,9 +413,9 @@ impl<I: Intercept> Worker<I> {
             Err(ReadError::Incomplete) => return,
             Err(ReadError::Gone | ReadError::Reset | ReadError::Lost | ReadError::Wrong(_)) => None,
         };
-        if let (Some(said), Some(reply)) = (&mut entry.preface, reply) {
-            said.on_reply(reply);
-            note_syn_option(said, &mut self.syn_options, &self.counters, self.now);
+        if let (Some(preface), Some(reply)) = (&mut entry.preface, reply) {
+            preface.on_reply(reply);
+            note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
         }
         if reply != Some(Reply::Connected) {
             return self.on_hop_failed(key, reply);
@@ -492,7 +492,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn try_next(&mut self, key: u64) {
         let syn = self.pending(key).and_then(|pending| pending.syn.as_ref());
         let mss = syn.and_then(Frame::mss).or_else(|| {
-            let entry = self.entries.get(key).filter(|entry| !entry.is_asked());
+            let entry = self.entries.get(key).filter(|entry| !entry.is_requested());
             let client = entry.and_then(|entry| entry.sockets[Side::Downstream].as_ref());
             client.and_then(sys::segment_bytes)
         });

@@ -26,7 +26,7 @@ const CALLERS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Paces {
     /// How connections with each address start, as the redirection was told.
-    told: HashMap<IpAddr, PathSettings>,
+    sent: HashMap<IpAddr, PathSettings>,
     /// Addresses from which peers have called that are not those where they are asked.
     callers: HashMap<IpAddr, NodeId>,
     /// Flows that are held to their share of the way on a side, and by which peer.
@@ -38,7 +38,7 @@ pub(super) struct Paces {
 impl Paces {
     /// Whether a peer is asked at an address, or has called from it.
     pub(super) fn knows(&self, ip: IpAddr) -> bool {
-        self.told.contains_key(&ip) || self.callers.contains_key(&ip)
+        self.sent.contains_key(&ip) || self.callers.contains_key(&ip)
     }
 
     /// When something is to be done at the latest.
@@ -121,10 +121,10 @@ impl<I: Intercept> Worker<I> {
 
     /// Remembers what a flow that ends achieved on its hops, for those to come.
     pub(super) fn learn(&mut self, entry: &Entry) {
-        let (Some(said), Some(warm)) = (&entry.preface, &mut self.warm) else {
+        let (Some(preface), Some(warm)) = (&entry.preface, &mut self.warm) else {
             return;
         };
-        for (side, peer) in hops_of(said) {
+        for (side, peer) in hops_of(preface) {
             let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
             let info = entry.sockets[side].as_ref().map(sys::tcp_info);
             if let (Some(peer), Some(Ok(info))) = (peer, info) {
@@ -164,18 +164,18 @@ impl<I: Intercept> Worker<I> {
         let wanted: HashMap<IpAddr, PathSettings> = callers.chain(peers).collect();
         for ip in self
             .paces
-            .told
+            .sent
             .keys()
             .filter(|ip| !wanted.contains_key(*ip))
         {
             self.intercept.set_initial_cwnd(*ip, None);
         }
         for (ip, start) in &wanted {
-            if self.paces.told.get(ip) != Some(start) {
+            if self.paces.sent.get(ip) != Some(start) {
                 self.intercept.set_initial_cwnd(*ip, Some(*start));
             }
         }
-        self.paces.told = wanted;
+        self.paces.sent = wanted;
     }
 
     /// Has everything said again: there are other peers.
@@ -184,18 +184,18 @@ impl<I: Intercept> Worker<I> {
         self.paces
             .callers
             .retain(|_, peer| chains.peer(*peer).is_some());
-        let told = std::mem::take(&mut self.paces.told);
+        let sent = std::mem::take(&mut self.paces.sent);
         self.set_initial_cwnd();
-        for ip in told.keys().filter(|ip| !self.paces.told.contains_key(*ip)) {
+        for ip in sent.keys().filter(|ip| !self.paces.sent.contains_key(*ip)) {
             self.intercept.set_initial_cwnd(*ip, None);
         }
     }
 }
 
 /// Which peers the two sides are hops to.
-fn hops_of(said: &Preface) -> [(Side, Option<NodeId>); 2] {
+fn hops_of(preface: &Preface) -> [(Side, Option<NodeId>); 2] {
     [
-        (Side::Downstream, said.by),
-        (Side::Upstream, said.via.map(|via| via.peer)),
+        (Side::Downstream, preface.by),
+        (Side::Upstream, preface.via.map(|via| via.peer)),
     ]
 }

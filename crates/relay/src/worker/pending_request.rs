@@ -29,7 +29,7 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 /// so whoever sends more has gone on after reading why.
 const HEARD_MAX: usize = 8 << 20;
 /// What a warm hop begins with.
-const GREETING: &[u8] = b"PHOP";
+const MAGIC: &[u8] = b"PHOP";
 
 /// A connection that has not asked for a flow.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) enum RequestKind {
     },
 }
 
-/// What a greeting must know of this node.
+/// What a pending request needs of this node.
 pub(super) struct Keys<'a> {
     /// Its number; without one it has no peers.
     pub(super) me: Option<NodeId>,
@@ -190,12 +190,12 @@ impl<E> From<ReadError<E>> for RequestKind {
 /// Tells by the first bytes what is spoken, and begins to read it.
 fn first_stage(
     socket: &OwnedFd,
-    said: &mut Vec<u8>,
+    received: &mut Vec<u8>,
     keys: &Keys<'_>,
 ) -> Result<Stage, RequestKind> {
     let gather = |bytes: &[u8]| -> Result<_, ()> {
-        said.extend_from_slice(bytes);
-        Ok(match GREETING.len().checked_sub(said.len()) {
+        received.extend_from_slice(bytes);
+        Ok(match MAGIC.len().checked_sub(received.len()) {
             None | Some(0) => Progress::Done {
                 value: (),
                 consumed: bytes.len(),
@@ -204,15 +204,15 @@ fn first_stage(
         })
     };
     read_message(socket, gather).map_err(RequestKind::from)?;
-    if said == GREETING
+    if received == MAGIC
         && let Some(me) = keys.me
     {
         let mut accepting = Accepting::new(me, Nonce(sys::random()));
-        let _ = accepting.feed(said, |_, _| None);
+        let _ = accepting.feed(received, |_, _| None);
         return Ok(Stage::Hello(Box::new(accepting)));
     }
     let mut reader = HeadReader::default();
-    match reader.feed(said) {
+    match reader.feed(received) {
         Ok(Progress::NeedMore(_)) => Ok(Stage::Head(reader)),
         Ok(Progress::Done { value, .. }) => Err(RequestKind::Request(Box::new(value))),
         Err(refusal) => Err(RequestKind::Bad(refusal)),
@@ -235,11 +235,11 @@ fn challenge(
 /// Answers pings until a flow is asked for.
 fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
     loop {
-        let said = match read_message(socket, |bytes| acceptor.feed(bytes)) {
-            Ok(said) => said,
+        let message = match read_message(socket, |bytes| acceptor.feed(bytes)) {
+            Ok(message) => message,
             Err(unheard) => return unheard.into(),
         };
-        match said {
+        match message {
             FromDialer::Open(connect) => {
                 return RequestKind::Open(acceptor.session().peer, Box::new(connect));
             }
@@ -361,10 +361,10 @@ mod tests {
         let connect = request().connect.unwrap();
         let open = dialer.open(&connect, 1, Nonce([1; 16])).unwrap();
         client.write_all(&open).unwrap();
-        let RequestKind::Open(peer, asked) = receive(&mut pending_request) else {
+        let RequestKind::Open(peer, requested) = receive(&mut pending_request) else {
             panic!("no flow");
         };
-        assert_eq!((peer, *asked), (node(1), connect));
+        assert_eq!((peer, *requested), (node(1), connect));
     }
 
     #[test]
@@ -373,9 +373,9 @@ mod tests {
             let dialing = Dialing::new(key(), key_id, node(me), node(to), Nonce([0; 16]));
             dialing.hello().to_vec()
         };
-        for said in [hello(4, 1, 2), hello(3, 9, 2), hello(3, 2, 1)] {
+        for sent in [hello(4, 1, 2), hello(3, 9, 2), hello(3, 2, 1)] {
             let (mut pending_request, mut client) = accepted();
-            client.write_all(&said).unwrap();
+            client.write_all(&sent).unwrap();
             let kind = receive(&mut pending_request);
             assert!(
                 matches!(kind, RequestKind::Close { wrong: true }),
@@ -402,9 +402,9 @@ mod tests {
 
     #[test]
     fn silent_close_not_blamed() {
-        for said in [&b""[..], b"PH", b"\x01\x06\x22\x63"] {
+        for sent in [&b""[..], b"PH", b"\x01\x06\x22\x63"] {
             let (mut pending_request, mut client) = accepted();
-            client.write_all(said).unwrap();
+            client.write_all(sent).unwrap();
             drop(client);
             let kind = receive(&mut pending_request);
             assert!(

@@ -129,7 +129,7 @@ pub(super) enum NoReply {
 #[derive(Debug, Default)]
 pub(super) struct Preface {
     /// The flow was asked for at an explicit listener.
-    pub(super) asked: bool,
+    pub(super) requested: bool,
     /// What has announced in the SYN it, while the request for it has not come.
     pub(super) requested_in_syn: Option<Box<ChainHeader>>,
     /// By this peer, if by one.
@@ -145,7 +145,7 @@ pub(super) struct Preface {
     /// How the flow goes on without that node.
     pub(super) fallback: Option<Box<Fallback>>,
     /// When whoever waits for an answer is to hear that this node is working on it.
-    pub(super) word_due: Option<Duration>,
+    pub(super) progress_due: Option<Duration>,
     /// Why the next node did not connect.
     pub(super) failed: Option<Reply>,
     /// That node said so, and so has delivered nothing of the flow.

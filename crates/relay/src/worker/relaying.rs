@@ -26,17 +26,17 @@ impl<I: Intercept> Worker<I> {
     /// first watched, but most clients have spoken by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
         self.begin_pace(key);
-        let said = self.send_validation(key);
+        let preface = self.send_validation(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        if said.is_err() {
+        if preface.is_err() {
             return self.end_with(key, Outcome::HopFailed, None);
         }
         let expects = entry
             .preface
             .as_ref()
-            .is_some_and(|said| said.expecting.is_some());
+            .is_some_and(|preface| preface.expecting.is_some());
         if entry.requester().is_some() && !expects {
             self.answer(key);
         }
@@ -45,7 +45,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
-        let is_watched = entry.is_asked() || is_again;
+        let is_watched = entry.is_requested() || is_again;
         let watched = match &entry.sockets[Side::Downstream] {
             // Since it asked, or was joined with a hop before.
             Some(_) if is_watched => Ok(()),
@@ -95,8 +95,8 @@ impl<I: Intercept> Worker<I> {
         let is_again = kept.is_some();
         let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
         entry.state = State::Open(Relay::with_first(now, first.into()));
-        if let Some(said) = &mut entry.preface
-            && said.expecting.is_some()
+        if let Some(preface) = &mut entry.preface
+            && preface.expecting.is_some()
         {
             let fallback = Fallback {
                 next_hops,
@@ -105,7 +105,7 @@ impl<I: Intercept> Worker<I> {
                 repeat,
                 kept: kept.unwrap_or_else(|| Kept::new(&self.held)),
             };
-            said.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
+            preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
         }
         is_again
     }
@@ -196,9 +196,9 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let begins = |before: u64, from| before == 0 && relay.moved_from(from) > 0;
-        let (asked, answered) = (begins(up, Side::Downstream), begins(down, Side::Upstream));
+        let (sent, answered) = (begins(up, Side::Downstream), begins(down, Side::Upstream));
         let age = entry.age(self.now);
-        if asked {
+        if sent {
             entry.timers.request = age.into();
         }
         if !answered {
@@ -208,8 +208,8 @@ impl<I: Intercept> Worker<I> {
         if let Some(tally) = self.counters.rules.at(entry.rule.tally) {
             tally.on_first_byte(age);
         }
-        if let Some(said) = entry.preface.as_deref_mut() {
-            note_syn_option(said, &mut self.syn_options, &self.counters, self.now);
+        if let Some(preface) = entry.preface.as_deref_mut() {
+            note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
             self.on_first_byte(key);
         }
     }
@@ -217,9 +217,10 @@ impl<I: Intercept> Worker<I> {
     /// Ends a relay. If that is the next node's doing, it is called so.
     fn conclude(&mut self, key: u64, outcome: Outcome) {
         let entry = self.entries.get(key);
-        let said = entry.and_then(|entry| entry.preface.as_deref());
-        let hop = said.and_then(|said| Some((said.via?, said.failed, said.expecting.is_some())));
-        let undelivered = said.is_some_and(|said| said.undelivered);
+        let preface = entry.and_then(|entry| entry.preface.as_deref());
+        let hop = preface
+            .and_then(|preface| Some((preface.via?, preface.failed, preface.expecting.is_some())));
+        let undelivered = preface.is_some_and(|preface| preface.undelivered);
         let is_abandoned = entry.is_some_and(Entry::has_lost_client);
         let Some((via, failed, is_awaited)) = hop else {
             return self.end(key, outcome);
@@ -256,7 +257,7 @@ impl<I: Intercept> Worker<I> {
         let requester = entry
             .preface
             .as_mut()
-            .and_then(|said| said.requester.take());
+            .and_then(|preface| preface.requester.take());
         let (Some(requester), Some(downstream)) = (requester, &entry.sockets[Side::Downstream])
         else {
             return;
@@ -273,7 +274,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let requester = entry.requester();
-        let failed = entry.preface.as_ref().and_then(|said| said.failed);
+        let failed = entry.preface.as_ref().and_then(|preface| preface.failed);
         if let Some(requester) = requester
             && let Some(socket) = entry.sockets[Side::Downstream].take()
         {
@@ -288,7 +289,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Tells the server whose connection it is, before any byte of that.
-    pub(super) fn say_who(&mut self, key: u64) {
+    pub(super) fn send_proxy_header(&mut self, key: u64) {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
@@ -337,8 +338,8 @@ impl<I: Intercept> Worker<I> {
         let Some(mut entry) = self.entries.remove(key) else {
             return;
         };
-        if let Some(said) = entry.preface.as_deref_mut() {
-            note_syn_option(said, &mut self.syn_options, &self.counters, self.now);
+        if let Some(preface) = entry.preface.as_deref_mut() {
+            note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
         }
         self.learn(&entry);
         let closed = self.note_closed(&entry);

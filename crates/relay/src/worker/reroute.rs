@@ -26,7 +26,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// A peer has asked for a flow: it is to hear of it soon.
-    pub(super) fn owe_word(&mut self, key: u64) {
+    pub(super) fn owe_progress(&mut self, key: u64) {
         self.look_again(key, self.now + WORKING_AFTER);
     }
 
@@ -37,25 +37,27 @@ impl<I: Intercept> Worker<I> {
                 return;
             }
             self.looks.pop();
-            self.say_working(key);
+            self.send_working(key);
             self.look_at_hop(key);
         }
     }
 
     /// Tells a peer that its flow is worked on, if there is no reply yet.
-    fn say_working(&mut self, key: u64) {
+    fn send_working(&mut self, key: u64) {
         let now = self.now;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let Some(said) = &mut entry.preface else {
+        let Some(preface) = &mut entry.preface else {
             return;
         };
-        let deferred = said.word_due.is_some_and(|due| due <= now);
-        if let (Some(Requester::Peer), true, Some(socket)) =
-            (said.requester, deferred, &entry.sockets[Side::Downstream])
-        {
-            said.word_due = None;
+        let deferred = preface.progress_due.is_some_and(|due| due <= now);
+        if let (Some(Requester::Peer), true, Some(socket)) = (
+            preface.requester,
+            deferred,
+            &entry.sockets[Side::Downstream],
+        ) {
+            preface.progress_due = None;
             // If this fails its connection is gone, as the relay will find.
             let _ = send(socket, &WORKING);
         }
@@ -68,7 +70,7 @@ impl<I: Intercept> Worker<I> {
         let Some((via, since, seen)) = self.entries.get(key).and_then(seen_of) else {
             return;
         };
-        match silence::judge(since, self.now, seen) {
+        match silence::next_step(since, self.now, seen) {
             Step::Done => {}
             Step::Wait(until) => self.look_again(key, until),
             Step::Warn(until) => {
@@ -101,8 +103,8 @@ impl<I: Intercept> Worker<I> {
             return self.end_with(key, Outcome::HopFailed, None);
         }
         entry.sockets[Side::Upstream] = None;
-        if let Some(said) = &mut entry.preface {
-            said.forget_hop();
+        if let Some(preface) = &mut entry.preface {
+            preface.forget_hop();
         }
         let Some(pending) = self.pending(key) else {
             return;
@@ -126,9 +128,12 @@ impl<I: Intercept> Worker<I> {
         if entry.has_lost_client() {
             return false;
         }
-        let said = entry.preface.as_mut();
-        let fallback =
-            said.and_then(|said| said.fallback.take_if(|fallback| fallback.can_go_on(repeat)));
+        let preface = entry.preface.as_mut();
+        let fallback = preface.and_then(|preface| {
+            preface
+                .fallback
+                .take_if(|fallback| fallback.can_go_on(repeat))
+        });
         let Some(mut fallback) = fallback else {
             return false;
         };
@@ -136,8 +141,8 @@ impl<I: Intercept> Worker<I> {
             fallback.next_hops.extend(fallback.repeat.take());
         }
         entry.forget_upstream();
-        if let Some(said) = &mut entry.preface {
-            said.forget_hop();
+        if let Some(preface) = &mut entry.preface {
+            preface.forget_hop();
         }
         let mut pending = Pending::new(Opening::validated(), now, &entry.rule.rule);
         pending.route(fallback.next_hops, fallback.guard);
@@ -163,14 +168,15 @@ fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
     }
-    let said = entry.preface.as_deref()?;
-    let expecting = said.expecting.as_ref()?;
-    let (via, since) = (said.via?, said.waits_since?);
+    let preface = entry.preface.as_deref()?;
+    let expecting = preface.expecting.as_ref()?;
+    let (via, since) = (preface.via?, preface.waits_since?);
     let socket = entry.sockets[Side::Upstream].as_ref()?;
     let (sent, next_hops_left) = match &entry.state {
         State::Open(relay) => (
             relay.sent_to_upstream(),
-            said.fallback
+            preface
+                .fallback
                 .as_deref()
                 .is_some_and(|fallback| fallback.can_go_on(false)),
         ),
@@ -186,7 +192,7 @@ fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
             delivered: unacked < sent,
             works: expecting.works(),
             round: sys::round_and_window(socket).and_then(|(round, _)| round),
-            movable: next_hops_left || said.is_for_peer(),
+            movable: next_hops_left || preface.is_for_peer(),
         },
     ))
 }

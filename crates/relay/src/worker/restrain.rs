@@ -28,7 +28,7 @@ const UNVALIDATED_FOR: Duration = Duration::from_millis(700);
 impl Pending {
     /// When its upstream connection is to be restrained, if it is yet to be.
     pub(super) fn restrain_at(&self) -> Option<Duration> {
-        let due = self.asked && !self.restrained && !self.opening.is_validated();
+        let due = self.requested && !self.restrained && !self.opening.is_validated();
         due.then_some(self.connecting + UNVALIDATED_FOR)
     }
 }
@@ -92,14 +92,14 @@ impl<I: Intercept> Worker<I> {
         };
         entry.sockets[Side::Upstream] = None;
         let flow = entry.flow;
-        if let Some(said) = &mut entry.preface {
-            (said.expecting, said.via) = (None, None);
+        if let Some(preface) = &mut entry.preface {
+            (preface.expecting, preface.via) = (None, None);
         }
         let Some(pending) = entry.pending() else {
             return;
         };
         let syn_ack = pending.opening.on_unvalidated_close();
-        (pending.asked, pending.restrained) = (false, false);
+        (pending.requested, pending.restrained) = (false, false);
         pending.hopping = None;
         let half_open_flows = std::mem::take(&mut pending.half_open_flows);
         let (kept, others): (Vec<_>, Vec<_>) = half_open_flows

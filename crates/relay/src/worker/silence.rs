@@ -56,7 +56,7 @@ pub(super) fn first_look(since: Duration) -> Duration {
 }
 
 /// What to do at `now` about a flow that was asked for at `since`.
-pub(super) fn judge(since: Duration, now: Duration, seen: Seen) -> Step {
+pub(super) fn next_step(since: Duration, now: Duration, seen: Seen) -> Step {
     if seen.acked && seen.works {
         return Step::Done;
     }
@@ -95,7 +95,7 @@ mod tests {
     };
 
     fn after(millis: u64, seen: Seen) -> Step {
-        judge(SINCE, SINCE + Duration::from_millis(millis), seen)
+        next_step(SINCE, SINCE + Duration::from_millis(millis), seen)
     }
 
     fn until(millis: u64) -> Step {

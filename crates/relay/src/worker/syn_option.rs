@@ -22,7 +22,7 @@ use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Event, Intercept};
-use crate::opening::{OnAsked, Opening};
+use crate::opening::{OnRequest, Opening};
 use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::syn_options::SynOptions;
@@ -47,15 +47,15 @@ impl<I: Intercept> Worker<I> {
         self.counters.syn_options_received.add(1);
         self.forget_former(&event.flow);
         let from = event.flow.client();
-        let asked = match self.read_syn_option(&event.frame, from) {
-            Ok(asked) => asked,
+        let request = match self.read_syn_option(&event.frame, from) {
+            Ok(request) => request,
             Err(denial) => {
                 self.deny_syn_option(from, None, denial);
                 return self.leave(event);
             }
         };
-        let flow = asked.flow();
-        let granted = match self.grant(&asked, &flow) {
+        let flow = request.flow();
+        let granted = match self.grant(&request, &flow) {
             Ok(granted) => granted,
             Err(denial) => {
                 self.deny_syn_option(from, Some(flow), denial);
@@ -71,22 +71,22 @@ impl<I: Intercept> Worker<I> {
         let key = self.insert(flow, rule, AcceptMode::STRICT, Opening::unvalidated(), None);
         self.opening.insert(event.flow, key);
         self.count_half_open(key, &event.flow);
-        self.open_requested_in_syn(key, event, &asked, onward);
+        self.open_requested_in_syn(key, event, &request, onward);
     }
 
     fn open_requested_in_syn(
         &mut self,
         key: u64,
         event: &Event,
-        asked: &ConnectRequest,
+        request: &ConnectRequest,
         onward: Onward,
     ) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         entry.preface = Some(Box::new(Preface {
-            asked: true,
-            requested_in_syn: Some(Box::new(asked.connect.header)),
+            requested: true,
+            requested_in_syn: Some(Box::new(request.connect.header)),
             ..Preface::default()
         }));
         if let Some(pending) = entry.pending() {
@@ -157,11 +157,11 @@ impl<I: Intercept> Worker<I> {
         self.receive_request(hop.client(), socket, Some(key));
     }
 
-    /// The flow that the SYN of a greeting has announced in the SYN, if that is what is asked for.
+    /// The flow that the SYN of a pending request has announced, if the request is for it.
     pub(super) fn requested_in_syn(
         &self,
         pending_request: u64,
-        asked: &ConnectRequest,
+        request: &ConnectRequest,
     ) -> Option<u64> {
         let key = self.pending_requests.get(pending_request)?.syn_option?;
         let requested_in_syn = self
@@ -173,9 +173,9 @@ impl<I: Intercept> Worker<I> {
             .as_ref()?;
         let same = ChainHeader {
             guard: requested_in_syn.guard,
-            ..asked.connect.header
+            ..request.connect.header
         };
-        (asked.peer.is_some() && same == **requested_in_syn).then_some(key)
+        (request.peer.is_some() && same == **requested_in_syn).then_some(key)
     }
 
     /// Joins a request that is granted with the flow that was opened at its SYN option.
@@ -183,7 +183,7 @@ impl<I: Intercept> Worker<I> {
         &mut self,
         pending_request: u64,
         key: u64,
-        asked: &ConnectRequest,
+        request: &ConnectRequest,
         onward: Onward,
     ) {
         self.uncount_source(pending_request);
@@ -200,17 +200,17 @@ impl<I: Intercept> Worker<I> {
         };
         entry.timers.accept = entry.age(now).into();
         entry.sockets[Side::Downstream] = Some(pending_request.socket);
-        if let Some(said) = &mut entry.preface {
-            said.requested_in_syn = None;
-            said.by = asked.peer;
-            said.requester = Some(asked.requester());
-            said.word_due = Some(now + WORKING_AFTER);
+        if let Some(preface) = &mut entry.preface {
+            preface.requested_in_syn = None;
+            preface.by = request.peer;
+            preface.requester = Some(request.requester());
+            preface.progress_due = Some(now + WORKING_AFTER);
         }
         let to_connect = entry.sockets[Side::Upstream].is_none();
         let put_off = to_connect
             && entry
                 .pending()
-                .is_some_and(|pending| pending.opening.asks());
+                .is_some_and(|pending| pending.opening.awaits_server());
         if let Some(pending) = entry.pending() {
             let next_hops = if put_off {
                 onward.next_hops
@@ -218,10 +218,10 @@ impl<I: Intercept> Worker<I> {
                 std::mem::take(&mut pending.next_hops)
             };
             pending.route(next_hops, onward.guard);
-            pending.asked = true;
+            pending.requested = true;
         }
-        self.owe_word(key);
-        self.meet_requester(key, asked.connect.validated);
+        self.owe_progress(key);
+        self.meet_requester(key, request.connect.validated);
         if put_off {
             self.open_upstream(key, None);
         }
@@ -242,10 +242,10 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         pending.validate_by = now + expiry;
-        match pending.opening.on_asked() {
-            OnAsked::Wait => {}
-            OnAsked::Answer => self.answer(key),
-            OnAsked::Refuse(outcome) => self.end_with(key, outcome, None),
+        match pending.opening.on_request() {
+            OnRequest::Wait => {}
+            OnRequest::Answer => self.answer(key),
+            OnRequest::Refuse(outcome) => self.end_with(key, outcome, None),
         }
     }
 
@@ -275,12 +275,12 @@ impl<I: Intercept> Worker<I> {
 
 /// Takes note of what the next node has made of an option, if that is known.
 pub(super) fn note_syn_option(
-    said: &mut Preface,
+    preface: &mut Preface,
     syn_options: &mut SynOptions,
     counters: &Counters,
     now: Duration,
 ) {
-    let (Some(accepted), Some(via)) = (said.accepted.take(), said.via) else {
+    let (Some(accepted), Some(via)) = (preface.accepted.take(), preface.via) else {
         return;
     };
     let counter = if accepted {

@@ -36,7 +36,7 @@ impl<I: Intercept> Worker<I> {
         let upstream = leg(Side::Upstream)?;
         // The handshake may have taken long only because this worker, or the server, was busy.
         let is_near = upstream.min_rtt_us.is_some_and(|least| least < NEAR_US);
-        if is_near && !has_asked_late(entry) {
+        if is_near && !has_sent_late(entry) {
             return None;
         }
         Some(Course {
@@ -55,11 +55,11 @@ fn is_worth_asking(entry: &Entry) -> bool {
         return false;
     };
     let shorter = client_of(entry).map_or(server, |client| client.min(server));
-    shorter >= NEAR_US || has_asked_late(entry)
+    shorter >= NEAR_US || has_sent_late(entry)
 }
 
 /// Whether the client's request left for the server much later than both handshakes take.
-fn has_asked_late(entry: &Entry) -> bool {
+fn has_sent_late(entry: &Entry) -> bool {
     let server = entry.timers.answer.get().unwrap_or(0);
     let handshakes = server.saturating_add(client_of(entry).unwrap_or(0));
     let request = entry.timers.request.get().unwrap_or(0);

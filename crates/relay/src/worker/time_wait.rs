@@ -31,7 +31,7 @@ impl<I: Intercept> Worker<I> {
         let socket = socket.filter(|socket| sys::is_gone(*socket))?;
         self.closed.extend(match side {
             // Its address is this host's own.
-            Side::Downstream if entry.is_asked() || entry.fixed => None,
+            Side::Downstream if entry.is_requested() || entry.fixed => None,
             Side::Downstream => closed_downstream(entry),
             Side::Upstream if entry.is_hopping() => None,
             Side::Upstream => closed_upstream(entry, socket),

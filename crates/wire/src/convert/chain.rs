@@ -40,8 +40,8 @@ impl Chain {
             guard,
             ..
         } = &connect.header;
-        let said = source.is_some() || label.is_some() || guard.is_some();
-        let needed = said || claim.is_some() || !connect.validated;
+        let message = source.is_some() || label.is_some() || guard.is_some();
+        let needed = message || claim.is_some() || !connect.validated;
         needed.then_some(Self {
             source,
             label,

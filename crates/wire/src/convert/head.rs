@@ -83,7 +83,7 @@ impl Head {
             // Nothing is asked for, or a way and not where to.
             return match (chain, self.request.wants_extensions) {
                 (None, true) => Ok(()),
-                _ => Err(Refusal::of_all(Problem::NothingAsked)),
+                _ => Err(Refusal::of_all(Problem::NothingRequested)),
             };
         };
         if let Some(chain) = chain {
@@ -315,7 +315,7 @@ pub enum Problem {
     /// Neither a connection nor the converter's extensions, or a chain
     /// without a destination.
     #[error("nothing is asked for")]
-    NothingAsked,
+    NothingRequested,
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ pub const HELLO_BYTES: usize = 36;
 pub const CHALLENGE_BYTES: usize = 48;
 
 /// What both messages begin with: the protocol, its version, and zeros.
-const GREETING: [u8; 8] = *b"PHOP\x01\0\0\0";
-/// The part of the greeting that names the protocol.
+const MAGIC: [u8; 8] = *b"PHOP\x01\0\0\0";
+/// What a message of the handshake begins with: the name and version of the protocol.
 const NAME_BYTES: usize = 4;
 /// The challenge without its code.
 const UNCODED_BYTES: usize = CHALLENGE_BYTES - MAC_BYTES;
@@ -39,7 +39,7 @@ impl Dialing {
     /// Begins a handshake of `me` with `peer`. `nonce` is fresh.
     pub fn new(key: Key, key_id: u32, me: NodeId, peer: NodeId, nonce: Nonce) -> Self {
         let mut hello = [0; HELLO_BYTES];
-        hello[..8].copy_from_slice(&GREETING);
+        hello[..8].copy_from_slice(&MAGIC);
         hello[8..16].copy_from_slice(&me.to_bytes());
         hello[16..32].copy_from_slice(&nonce.0);
         hello[32..].copy_from_slice(&key_id.to_be_bytes());
@@ -72,7 +72,7 @@ impl Dialing {
     }
 
     fn dialed(&self, challenge: &[u8; CHALLENGE_BYTES]) -> Result<Dialed, HandshakeError> {
-        let mut bytes = Bytes::new(&challenge[GREETING.len()..]);
+        let mut bytes = Bytes::new(&challenge[MAGIC.len()..]);
         let peer = node(&mut bytes)?;
         if peer != self.peer {
             return Err(HandshakeError::WrongPeer { peer });
@@ -144,7 +144,7 @@ impl Accepting {
         hello: &[u8; HELLO_BYTES],
         find_key: impl FnOnce(NodeId, u32) -> Option<Key>,
     ) -> Result<Challenged, HandshakeError> {
-        let mut bytes = Bytes::new(&hello[GREETING.len()..]);
+        let mut bytes = Bytes::new(&hello[MAGIC.len()..]);
         let peer = node(&mut bytes)?;
         let (_nonce, key_id) = (bytes.array::<16>(), bytes.u32().unwrap_or(0));
         if peer == self.me {
@@ -152,7 +152,7 @@ impl Accepting {
         }
         let key = find_key(peer, key_id).ok_or(HandshakeError::NoKey { peer, key_id })?;
         let mut challenge = [0; CHALLENGE_BYTES];
-        challenge[..8].copy_from_slice(&GREETING);
+        challenge[..8].copy_from_slice(&MAGIC);
         challenge[8..16].copy_from_slice(&self.me.to_bytes());
         challenge[16..UNCODED_BYTES].copy_from_slice(&self.nonce.0);
         let code = key.mac(&[BY_ACCEPTOR, hello, &challenge[..UNCODED_BYTES]]);
@@ -206,17 +206,17 @@ impl Challenged {
     }
 }
 
-/// A message of `N` bytes that begins with the greeting. What begins in
+/// A message of `N` bytes that begins with [`MAGIC`]. What begins in
 /// another way is refused by its first bytes: an unauthorized sender may be waiting for an
 /// answer and send no more.
 pub(super) fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
     let there = bytes.len().min(NAME_BYTES);
-    if bytes[..there] != GREETING[..there] {
+    if bytes[..there] != MAGIC[..there] {
         return Err(HandshakeError::NotAHop);
     }
     match bytes.get(NAME_BYTES) {
-        Some(&version) if version != GREETING[NAME_BYTES] => Err(HandshakeError::Version(version)),
-        _ if bytes.len() >= 8 && bytes[..8] != GREETING => Err(HandshakeError::NotAHop),
+        Some(&version) if version != MAGIC[NAME_BYTES] => Err(HandshakeError::Version(version)),
+        _ if bytes.len() >= 8 && bytes[..8] != MAGIC => Err(HandshakeError::NotAHop),
         _ => exactly(bytes),
     }
 }

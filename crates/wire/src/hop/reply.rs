@@ -155,7 +155,7 @@ mod tests {
                 offender: None,
             })
         };
-        for (reply, heard) in [
+        for (reply, received) in [
             (Reply::Connected, Reply::Connected),
             (Reply::Refused, Reply::Refused),
             (unreachable(3), unreachable(3)),
@@ -169,7 +169,7 @@ mod tests {
                 error: reply.as_convert_error(),
                 ..Answer::default()
             };
-            assert_eq!(Reply::of_answer(&answer, false), heard);
+            assert_eq!(Reply::of_answer(&answer, false), received);
         }
         let answer = Answer::failure(ConvertError::DestinationUnreachable(3));
         assert_eq!(Reply::of_answer(&answer, true), unreachable(1));

@@ -297,7 +297,7 @@ impl Acceptor {
         let connect = head
             .request
             .connect
-            .ok_or(HopError::Head(Problem::NothingAsked))?;
+            .ok_or(HopError::Head(Problem::NothingRequested))?;
         self.state = if connect.validated {
             State::Flowing
         } else {

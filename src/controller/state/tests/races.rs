@@ -17,8 +17,8 @@ fn up(to: NodeNumber, rtt_us: u32) -> ToController {
 impl Office {
     /// Both ends say how long a link is.
     fn link(&mut self, one: NodeNumber, other: NodeNumber, rtt_us: u32) {
-        self.heard(one, up(other, rtt_us));
-        self.heard(other, up(one, rtt_us));
+        self.received(one, up(other, rtt_us));
+        self.received(other, up(one, rtt_us));
     }
 }
 
@@ -93,7 +93,7 @@ fn silent_node_delays_none() {
             let (_, update) = office.sent(held.node());
             for update in update {
                 held.apply(&update).unwrap();
-                office.heard(held.node(), ToController::Holds(update.plan_version));
+                office.received(held.node(), ToController::Holds(update.plan_version));
             }
         }
         office.sent(3);
@@ -115,14 +115,14 @@ fn repeated_newer_plan_counts_once() {
         version: 7,
     };
     let claimed = newer(&office);
-    office.heard(2, ToController::Holds(claimed));
+    office.received(2, ToController::Holds(claimed));
     assert!(office.state.plan_version() > claimed);
     let advance_epoch = office.state.plan_version();
     office.follow(&mut held[0], 1);
     office.sent(2);
     for _ in 0..3 {
         let claimed = newer(&office);
-        office.heard(2, ToController::Holds(claimed));
+        office.received(2, ToController::Holds(claimed));
         office.enter(2, Some(newer(&office)));
         assert_eq!(office.state.plan_version(), advance_epoch);
         assert_eq!(office.sent(1).1, [], "others are not bothered");
@@ -130,7 +130,7 @@ fn repeated_newer_plan_counts_once() {
     }
     // Another may have such a plan.
     let claimed = newer(&office);
-    office.heard(3, ToController::Holds(claimed));
+    office.received(3, ToController::Holds(claimed));
     assert!(office.state.plan_version() > claimed);
 }
 
@@ -151,8 +151,8 @@ fn unlisted_node_leaves_nothing() {
     }]);
     office.state.lose(2, office.now);
     let before = office.state.plan_version();
-    office.heard(2, near.clone());
-    office.heard(
+    office.received(2, near.clone());
+    office.received(
         2,
         ToController::Holds(PlanVersion {
             epoch: 9,
@@ -164,7 +164,7 @@ fn unlisted_node_leaves_nothing() {
     office.now += LIST_AFTER;
     office.state.tick(office.now);
     assert!(office.state.list().is_empty(), "{:?}", office.state.list());
-    office.heard(2, near);
+    office.received(2, near);
     office.now += LIST_AFTER;
     office.state.tick(office.now);
     assert_eq!(office.state.list().len(), 1);

@@ -78,7 +78,7 @@ pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
     let node = node(site, 0, &config)?;
     Ok(Running {
         nodes: vec![node],
-        ask_for: Some(site.server()),
+        request_for: Some(site.server()),
         ..Running::bare(listener, config)
     })
 }

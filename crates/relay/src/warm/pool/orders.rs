@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    Action, BEAT, BUSY_FOR, ConnectRequest, DIAL_MIN, DIALS_BASE, Health, PONG_MIN,
-    PONG_ROUND_TRIPS, Pool, REST_MAX, REVIEW, Resting, SURPLUS_FOR,
+    Action, BEAT, BUSY_FOR, DIAL_MIN, DIALS_BASE, Health, PONG_MIN, PONG_ROUND_TRIPS, Pinged, Pool,
+    REST_MAX, REVIEW, Resting, SURPLUS_FOR,
 };
 
 impl Pool {
@@ -24,11 +24,11 @@ impl Pool {
 
     /// When to ask for orders again if nothing happens before.
     pub(in crate::warm) fn deadline(&self) -> Option<Duration> {
-        let failed_destinations = (!self.failed_destinations.is_empty()).then_some(self.seen);
+        let unverified = (!self.unverified.is_empty()).then_some(self.seen);
         let dial = self.wants_dial(self.seen).then(|| self.backoff.until());
         let fewer = self.waiting() > usize::from(self.limits.min) || self.surplus.is_some();
-        let moments = [
-            failed_destinations,
+        let times = [
+            unverified,
             self.overdue_at(),
             self.rested_at(),
             self.beat_at(),
@@ -36,13 +36,13 @@ impl Pool {
             dial,
             fewer.then_some(self.seen + REVIEW),
         ];
-        moments.into_iter().flatten().min()
+        times.into_iter().flatten().min()
     }
 
     /// A ping without a pong: the hop is dead, and who knows about the others.
     fn bury(&mut self, now: Duration) -> Option<Action> {
         self.overdue_at().filter(|at| *at <= now)?;
-        let dead = self.asked.pop_front()?;
+        let dead = self.pinged.pop_front()?;
         // If the peer has answered over another since, only the hop is dead.
         if self.health == Health::Up && self.received <= dead.at {
             self.health = Health::Silent;
@@ -53,7 +53,7 @@ impl Pool {
 
     fn ping(&mut self, now: Duration) -> Option<Action> {
         let due = [self.rested_at(), self.beat_at()];
-        let (record_failure, next) = match self.failed_destinations.pop_front() {
+        let (unverified, next) = match self.unverified.pop_front() {
             Some(next) => (true, next),
             None if due.into_iter().flatten().any(|at| at <= now) => {
                 (false, self.resting.pop_front()?)
@@ -61,11 +61,11 @@ impl Pool {
             None => return None,
         };
         let Resting { hop, since, .. } = next;
-        self.asked.push_back(ConnectRequest {
+        self.pinged.push_back(Pinged {
             hop,
             since,
             at: now,
-            record_failure,
+            unverified,
         });
         Some(Action::Ping(hop))
     }
@@ -93,12 +93,12 @@ impl Pool {
         if self.down() {
             return dialing == 0 && open < usize::from(self.limits.max);
         }
-        open < self.target(now) && dialing < DIALS_BASE + 2 * self.flows_of_late(now)
+        open < self.target(now) && dialing < DIALS_BASE + 2 * self.recent_flows(now)
     }
 
     /// When the ping that has waited longest will have waited too long.
     fn overdue_at(&self) -> Option<Duration> {
-        Some(self.asked.front()?.at + self.patience(PONG_MIN))
+        Some(self.pinged.front()?.at + self.patience(PONG_MIN))
     }
 
     /// When the hop that has been silent for longest is to be asked.
@@ -109,8 +109,8 @@ impl Pool {
     /// When a busy peer is to be asked, to know of its death in time.
     fn beat_at(&self) -> Option<Duration> {
         let at = self.received + BEAT;
-        let busy = self.asked_for.is_some_and(|last| at < last + BUSY_FOR);
-        (busy && self.asked.is_empty() && !self.resting.is_empty()).then_some(at)
+        let busy = self.flow_seen.is_some_and(|last| at < last + BUSY_FOR);
+        (busy && self.pinged.is_empty() && !self.resting.is_empty()).then_some(at)
     }
 
     /// When a dial to a peer that is thought to be there will have had no
@@ -126,7 +126,7 @@ impl Pool {
             .map_or(least, |rtt| least.max(rtt * PONG_ROUND_TRIPS))
     }
 
-    fn flows_of_late(&self, now: Duration) -> usize {
+    fn recent_flows(&self, now: Duration) -> usize {
         crate::warm::demand::rounded(self.demand.recent(now))
     }
 }

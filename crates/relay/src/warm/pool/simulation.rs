@@ -222,8 +222,8 @@ impl Simulation {
     }
 
     fn ping(&mut self, hop: u64) {
-        let asked = self.waiting.insert(hop, Some(self.now));
-        assert_eq!(asked, Some(None), "one of ours, and no second ping");
+        let pinged = self.waiting.insert(hop, Some(self.now));
+        assert_eq!(pinged, Some(None), "one of ours, and no second ping");
         match self.peer {
             Peer::IsSilent => {}
             Peer::Answers => self.at(self.rtt, Event::Pong(hop)),
@@ -232,10 +232,10 @@ impl Simulation {
     }
 
     fn bury(&mut self, hop: u64) {
-        let asked = self.waiting.remove(&hop).flatten();
-        let asked = asked.expect("it was asked");
-        assert!(self.now >= asked + PONG_MIN.max(self.rtt * 4));
-        let answered = self.peer != Peer::IsSilent && self.peer_since <= asked;
+        let pinged = self.waiting.remove(&hop).flatten();
+        let pinged = pinged.expect("it was asked");
+        assert!(self.now >= pinged + PONG_MIN.max(self.rtt * 4));
+        let answered = self.peer != Peer::IsSilent && self.peer_since <= pinged;
         assert!(!answered, "it would have answered");
     }
 
@@ -278,8 +278,8 @@ impl Simulation {
         // Before the first hop nobody knows how long an answer takes.
         let known = self.pool.rtt().is_some();
         if self.peer == Peer::IsSilent && busy && known && self.now > from {
-            let asked_for = self.flows.back().is_some_and(|at| *at > from);
-            assert!(self.pool.down() || !asked_for, "it has been silent");
+            let flow_seen = self.flows.back().is_some_and(|at| *at > from);
+            assert!(self.pool.down() || !flow_seen, "it has been silent");
         }
     }
 }

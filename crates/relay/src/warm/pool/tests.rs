@@ -132,8 +132,8 @@ fn pinged_hop_still_usable() {
 fn dead_hop_checks_others() {
     let mut trace = Trace::ready(3, 8);
     trace.later(15_000);
-    let asked = [Action::Ping(0), Action::Ping(1), Action::Ping(2)];
-    assert_eq!(trace.orders(), asked);
+    let pinged = [Action::Ping(0), Action::Ping(1), Action::Ping(2)];
+    assert_eq!(trace.orders(), pinged);
     trace.later(40);
     trace.pool.on_pong(2, trace.now);
     trace.later(960);

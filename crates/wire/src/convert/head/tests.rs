@@ -64,7 +64,7 @@ fn message(tlvs: &[&[u8]]) -> Vec<u8> {
 
 // promise: B4
 #[test]
-fn what_is_asked_is_read() {
+fn requests_are_read() {
     simulate(3_000, |mut rng| {
         let request = request(&mut rng);
         let bytes = request.encode(None).unwrap();
@@ -253,7 +253,7 @@ fn duplicate_or_missing_tlv() {
     assert_eq!(refusal.problem, Problem::Twice { at: 24, kind: 10 });
     for nothing in [message(&[]), message(&[&[22, 1, 0, 0]])] {
         let refusal = refused(&nothing);
-        assert_eq!(refusal.problem, Problem::NothingAsked);
+        assert_eq!(refusal.problem, Problem::NothingRequested);
         let answer = ConvertError::MalformedMessage(Vec::new());
         assert_eq!(refusal.answer, Some(answer));
     }
@@ -288,7 +288,7 @@ fn chain_tlv_fields_checked() {
         assert_eq!(refusal.problem, Problem::Chain { at: 24, what });
     }
     let alone = refused(&message(&[&whole]));
-    assert_eq!(alone.problem, Problem::NothingAsked);
+    assert_eq!(alone.problem, Problem::NothingRequested);
 }
 
 #[test]

@@ -48,8 +48,8 @@ fn flow_opened_and_answered() {
         let length = stream.len();
         stream.extend_from_slice(b"\x05\0\0\0first bytes");
         let validated = connect.validated;
-        let said = FromDialer::Open(connect);
-        assert_eq!(acceptor.feed(&stream), whole(said, length));
+        let message = FromDialer::Open(connect);
+        assert_eq!(acceptor.feed(&stream), whole(message, length));
         let next = acceptor.feed(&stream[length..]);
         if validated {
             assert_eq!(next, Err(HopError::Flowing));
@@ -58,8 +58,8 @@ fn flow_opened_and_answered() {
             assert_eq!(acceptor.feed(b"first"), Err(HopError::Flowing));
         }
         let reply = Acceptor::reply(Reply::Connected);
-        let heard = FromAcceptor::Reply(Reply::Connected);
-        assert_eq!(dialer.feed(&reply), whole(heard, 24));
+        let received = FromAcceptor::Reply(Reply::Connected);
+        assert_eq!(dialer.feed(&reply), whole(received, 24));
         assert_eq!(dialer.feed(b"bytes"), Err(HopError::Flowing));
     });
 }
@@ -67,8 +67,8 @@ fn flow_opened_and_answered() {
 #[test]
 fn idle_hop_pinged() {
     let (mut dialer, mut acceptor) = ends();
-    let asked = acceptor.feed(&ping(0x0102_0304));
-    assert_eq!(asked, whole(FromDialer::Ping(0x0102_0304), 8));
+    let requested = acceptor.feed(&ping(0x0102_0304));
+    assert_eq!(requested, whole(FromDialer::Ping(0x0102_0304), 8));
     let answered = dialer.feed(&pong(0x0102_0304));
     assert_eq!(answered, whole(FromAcceptor::Pong(0x0102_0304), 8));
     // A pong may be under way when the flow is opened.
@@ -185,8 +185,8 @@ fn replies_round_trip() {
     for reply in replies() {
         let mut dialer = ends().0;
         open(&mut dialer, true);
-        let heard = dialer.feed(&Acceptor::reply(reply));
-        assert_eq!(heard, whole(FromAcceptor::Reply(reply), 24));
+        let received = dialer.feed(&Acceptor::reply(reply));
+        assert_eq!(received, whole(FromAcceptor::Reply(reply), 24));
         assert_eq!(
             reply.as_convert_error().is_none(),
             reply == Reply::Connected

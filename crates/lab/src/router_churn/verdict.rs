@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    fn judged(kind: Kind, direct: Life, node: Life, faults: &[Fault]) -> Verdict {
+    fn verdict_of(kind: Kind, direct: Life, node: Life, faults: &[Fault]) -> Verdict {
         let spans: Vec<Span> = faults.iter().map(|&fault| span(fault)).collect();
         pair(plan(kind), direct, node, &spans).verdict
     }
@@ -290,7 +290,7 @@ mod tests {
     fn excused_resets_lost_bytes() {
         let good = life(End::Planned, Some(End::Planned));
         let of = |end, faults: &[Fault]| {
-            judged(Kind::ServerFirst, good, life(end, Some(End::Reset)), faults)
+            verdict_of(Kind::ServerFirst, good, life(end, Some(End::Reset)), faults)
         };
         assert_eq!(of(End::Reset, &[Fault::Kill]), Verdict::Killed);
         assert_eq!(of(End::Reset, &[Fault::Upgrade]), Verdict::Worse);
@@ -306,18 +306,24 @@ mod tests {
     fn forbidden_must_not_pass() {
         let silent = life(End::Silent, None);
         let good = life(End::Planned, Some(End::Planned));
-        assert_eq!(judged(Kind::Dropped, silent, good, &[]), Verdict::Passed);
-        assert_eq!(judged(Kind::Dropped, silent, silent, &[]), Verdict::Same);
+        assert_eq!(
+            verdict_of(Kind::Dropped, silent, good, &[]),
+            Verdict::Passed
+        );
+        assert_eq!(
+            verdict_of(Kind::Dropped, silent, silent, &[]),
+            Verdict::Same
+        );
         let closes = Fault::ClosePort(plan(Kind::ClientFirst).port);
-        let passed = judged(Kind::ClientFirst, silent, good, &[closes]);
+        let passed = verdict_of(Kind::ClientFirst, silent, good, &[closes]);
         assert_eq!(passed, Verdict::Passed);
         assert_eq!(
-            judged(Kind::ClientFirst, silent, good, &[]),
+            verdict_of(Kind::ClientFirst, silent, good, &[]),
             Verdict::Better
         );
         let mut late = good;
         late.arrived = Some(at(6050));
-        let opened = judged(Kind::ClientFirst, silent, late, &[closes]);
+        let opened = verdict_of(Kind::ClientFirst, silent, late, &[closes]);
         assert_eq!(opened, Verdict::Better);
     }
 
@@ -332,7 +338,7 @@ mod tests {
         let of = |fault, begun| {
             let good = later(life(End::Planned, Some(End::Planned)), begun);
             let reset = later(life(End::Reset, None), begun);
-            judged(Kind::ServerFirst, good, reset, &[fault])
+            verdict_of(Kind::ServerFirst, good, reset, &[fault])
         };
         assert_eq!(of(Fault::Address, 17_000), Verdict::Stale);
         assert_eq!(of(Fault::Upgrade, 17_000), Verdict::Worse);
