@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn record_round_trip() {
-        let event = parse(&record(0, 1, 60)).unwrap();
+        let event = parse(&record(0, 3, 60)).unwrap();
         assert_eq!(event.kind, EventKind::Syn { held: true });
         assert_eq!(
             (event.flow.client_ip, event.flow.server_ip),
