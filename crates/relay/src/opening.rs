@@ -90,7 +90,7 @@ pub enum OnFailure {
     PassOn,
 }
 
-/// What to do when the request for a announced in the SYN flow comes from a node whose client
+/// What to do when the request for a flow that a SYN option announced comes from a node whose client
 /// is not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRequest {
@@ -164,7 +164,7 @@ impl Opening {
         }
     }
 
-    /// The request has come for a announced in the SYN flow whose client is not validated. What the
+    /// The request has come for a flow that a SYN option announced, whose client is not validated. What the
     /// server answers from now on is passed on at once.
     pub fn on_request(&mut self) -> OnRequest {
         match self.server {

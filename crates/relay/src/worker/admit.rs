@@ -305,7 +305,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// The budget has no room for a second half-open entry: an early flow's server is
-    /// asked when the client is validated, as in late mode, and that of a announced in the SYN one
+    /// asked when the client is validated, as in late mode, and that of a flow announced in a SYN option
     /// when it is asked for.
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
         let entry = self.entries.get(key);

@@ -37,7 +37,7 @@ use super::silence::WORKING_AFTER;
 const HOPS_MAX: usize = 8192;
 /// What the token of a pending request has that no relay's has.
 pub(super) const TOKEN_PENDING_REQUEST: u64 = 1 << 60;
-/// A authenticated request counts for so long, and clocks may differ by as much.
+/// An authenticated request counts for so long, and clocks may differ by as much.
 const FRESH_MS: u64 = 30_000;
 /// Requests remembered, by all workers together: as many as may come in that
 /// time at two thousand in a second.
@@ -124,7 +124,7 @@ pub(super) struct Onward {
 
 impl<I: Intercept> Worker<I> {
     /// Takes a connection from an explicit listener.
-    /// `syn_option` is the flow that its SYN has announced in the SYN.
+    /// `syn_option` is the flow that its SYN has announced.
     pub(super) fn receive_request(
         &mut self,
         from: SocketAddr,
@@ -257,7 +257,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Somebody asks by a request of its own.
+    /// A client or a node has sent a request.
     fn on_request(&mut self, key: u64, head: Box<Head>) {
         let Some(from) = self
             .pending_requests
@@ -563,7 +563,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Takes a pending request off the table that is not for the flow which its SYN has
-    /// announced in the SYN.
+    /// announced.
     fn dismiss(&mut self, key: u64) -> Option<PendingRequest> {
         self.uncount_source(key);
         let pending_request = self.pending_requests.remove(key)?;

@@ -135,7 +135,7 @@ pub(super) struct Pending {
     pub(super) connecting: Duration,
     /// When the server has to have answered.
     pub(super) connect_by: Duration,
-    /// When the client has to have was validated.
+    /// By when the client has to be validated.
     pub(super) validate_by: Duration,
     /// When to look whether the upstream SYN has left this host.
     pub(super) look_at: Duration,
@@ -262,7 +262,7 @@ impl Entry {
         self.preface.as_ref().and_then(|preface| preface.requester)
     }
 
-    /// Whether it was asked for at an explicit listener, or announced in the SYN there.
+    /// Whether it was asked for at an explicit listener, or announced there in a SYN option.
     pub(super) fn is_requested(&self) -> bool {
         self.preface
             .as_ref()
@@ -283,7 +283,7 @@ impl Entry {
         !(self.fixed || elsewhere || self.is_hopping() || self.is_requested_in_syn())
     }
 
-    /// Whether it was announced in the SYN, and the request for it has not come.
+    /// Whether a SYN option announced it, and the request for it has not come.
     pub(super) fn is_requested_in_syn(&self) -> bool {
         let preface = self.preface.as_ref();
         preface.is_some_and(|preface| preface.requested_in_syn.is_some())

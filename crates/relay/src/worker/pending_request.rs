@@ -37,7 +37,7 @@ pub(super) struct PendingRequest {
     pub(super) socket: OwnedFd,
     pub(super) from: SocketAddr,
     stage: Stage,
-    /// The flow that its SYN has announced in the SYN.
+    /// The flow that its SYN has announced.
     pub(super) syn_option: Option<u64>,
     /// When it has waited for too long.
     pub(super) until: Duration,

@@ -130,7 +130,7 @@ pub(super) enum NoReply {
 pub(super) struct Preface {
     /// The flow was asked for at an explicit listener.
     pub(super) requested: bool,
-    /// What has announced in the SYN it, while the request for it has not come.
+    /// The header in the SYN option that announced it, while the request for it has not come.
     pub(super) requested_in_syn: Option<Box<ChainHeader>>,
     /// By this peer, if by one.
     pub(super) by: Option<NodeId>,
@@ -194,7 +194,7 @@ impl Preface {
         }
     }
 
-    /// Whether another node has asked for the flow or announced in the SYN it, and so may have another way for it.
+    /// Whether another node has requested or announced the flow, and so may have another next hop for it.
     pub(super) fn is_for_peer(&self) -> bool {
         self.by.is_some() || self.requested_in_syn.is_some()
     }

@@ -227,7 +227,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Whoever announced in the SYN a flow waits for it now.
+    /// The sender of the SYN option waits for the flow now.
     fn meet_requester(&mut self, key: u64, validated: bool) {
         let expiry = self.rules.half_open().expiry;
         let now: Duration = self.now;
@@ -249,7 +249,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Ends a announced in the SYN flow that nobody will ask for.
+    /// Ends an announced flow for which no request will come.
     pub(super) fn forsake(&mut self, syn_option: Option<u64>) {
         if let Some(key) = syn_option
             && self
