@@ -93,7 +93,7 @@ fn early_connects_first() {
         let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
         let before = opened();
         connect_half(&network, family, &node, || {
-            until("held answer", || counter(&node, "held") >= count);
+            until("held answer", || counter(&node, "syn_acks_held") >= count);
             assert!(!capture.syns_to(PORT).is_empty(), "{family}: no SYN");
             assert_eq!(counter(&node, "half_open"), 1);
             assert_eq!(opened(), before, "{family}: a completed handshake");

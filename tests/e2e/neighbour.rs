@@ -105,7 +105,10 @@ fn strict_with_silent_neighbour() {
             assert_eq!(outcomes, ["upstream_unreachable"], "{to}");
         }
     }
-    assert_eq!(counter(&node, "passed"), counter(&node, "relays_opened"));
+    assert_eq!(
+        counter(&node, "syns_forwarded"),
+        counter(&node, "relays_opened")
+    );
     assert_eq!(counter(&node, "half_open"), 0);
 }
 

@@ -329,7 +329,7 @@ fn silent_servers_not_blamed() {
             let connected = TcpStream::connect_timeout(&target, Duration::from_millis(500));
             assert!(connected.is_err(), "the server is silent");
         });
-        until_counter(&node, "passed", passed);
+        until_counter(&node, "syns_forwarded", passed);
     }
     remove_firewall(network.server(), "outage");
     let listener = listen(network.server(), 90);

@@ -394,7 +394,12 @@ fn budgets_are_returned() {
         }
         until_counter(&node, "relays", 0);
         assert_eq!(counter(&node, mode), 40);
-        for name in ["half_open_full", "over_budget", "passed", "half_open"] {
+        for name in [
+            "half_open_full",
+            "over_budget",
+            "syns_forwarded",
+            "half_open",
+        ] {
             assert_eq!(counter(&node, name), 0, "{mode}: {name}");
         }
         assert_eq!(ended(&node, "internal"), 0, "{mode}");

@@ -261,6 +261,7 @@ impl Accounts {
             "one outcome for every relay: {status:#}"
         );
         assert_eq!(status["counters"]["log_drops"], 0, "{status:#}");
+        assert_eq!(status["counters"]["missed_relays"], 0, "{status:#}");
         self.same_descriptors(node);
         let since = after.into_iter().map(|(outcome, count)| {
             let before = self.outcomes.get(&outcome).copied().unwrap_or(0);

@@ -81,11 +81,11 @@ counters! {
     #[doc = "Flows opened late because a half-open budget was used up."]
     over_budget: total,
     #[doc = "Flows passed on unrelayed because a budget or the relay table was full."]
-    passed: total,
+    syns_forwarded: total,
     #[doc = "SYNs answered with a reset by a reject rule."]
     rejected: total,
     #[doc = "Server SYN-ACKs held until the client was validated."]
-    held: total,
+    syn_acks_held: total,
     #[doc = "Upstream connections that could not keep the client's port."]
     port_fallbacks: total,
     #[doc = "Upstream connections that could not keep the client's address."]
@@ -126,6 +126,8 @@ counters! {
     syn_options_received: total,
     #[doc = "Flows opened by the chain header in a peer's SYN."]
     syn_options_opened: total,
+    #[doc = "Steps of relays that were gone, a defect of the node."]
+    missed_relays: total,
     #[doc = "Log records dropped because the log could not keep up."]
     log_drops: total,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A table whose keys are never reused for another entry.
 
+use std::cell::Cell;
 use std::mem;
 
 /// Bits of a key that name the slot; the generation is above.
@@ -16,6 +17,8 @@ pub(crate) struct Slab<T> {
     /// Head of the list of free slots.
     free: Option<u32>,
     len: usize,
+    /// Look-ups of an entry that had to be there, and was not.
+    missed: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -30,6 +33,7 @@ impl<T> Slab<T> {
             slots: Vec::new(),
             free: None,
             len: 0,
+            missed: Cell::new(0),
         }
     }
 
@@ -69,6 +73,27 @@ impl<T> Slab<T> {
             Slot::Taken { generation, entry } if *generation == generation_of(key) => Some(entry),
             _ => None,
         }
+    }
+
+    /// The entry of a key that came with no late event: that it is not there is a defect, which is
+    /// counted.
+    pub(crate) fn live(&self, key: u64) -> Option<&T> {
+        let found = self.get(key);
+        if found.is_none() {
+            self.missed.set(self.missed.get() + 1);
+        }
+        found
+    }
+
+    /// As [`Self::live`].
+    pub(crate) fn live_mut(&mut self, key: u64) -> Option<&mut T> {
+        self.live(key)?;
+        self.get_mut(key)
+    }
+
+    /// How many look-ups of live entries found none since this was asked last.
+    pub(crate) fn take_missed(&self) -> u64 {
+        self.missed.take()
     }
 
     pub(crate) fn remove(&mut self, key: u64) -> Option<T> {

@@ -607,6 +607,7 @@ impl<I: Intercept> Worker<I> {
             let dropped = self.journal.record(&mut self.ended);
             self.counters.log_drops.add(dropped);
         }
+        self.counters.missed_relays.add(self.entries.take_missed());
     }
 
     /// Watches an upstream socket, which may not be the first of its flow.

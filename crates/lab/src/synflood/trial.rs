@@ -234,7 +234,7 @@ fn watch(course: &Course, sources: Prefix, done: &AtomicBool) -> Result<Watched>
     }
     if let Some(node) = &course.node {
         most.node.over_budget = node.counter("over_budget")?;
-        most.node.held = node.counter("held")?;
+        most.node.held = node.counter("syn_acks_held")?;
     }
     Ok(most)
 }

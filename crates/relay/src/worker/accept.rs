@@ -92,7 +92,7 @@ impl<I: Intercept> Worker<I> {
             // The tuple is that of a flow to a server, which has no client here.
             return;
         }
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if !entry.rule.inherited {
@@ -108,7 +108,7 @@ impl<I: Intercept> Worker<I> {
     /// The client has completed its handshake.
     pub(super) fn on_validation(&mut self, key: u64) {
         self.release(key);
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let Some(pending) = entry.pending() else {
@@ -142,7 +142,7 @@ impl<I: Intercept> Worker<I> {
     /// The client is validated: nothing is half-open any more.
     fn validate(&mut self, key: u64) {
         self.release_opening(key);
-        if let Some(flow) = self.entries.get(key).map(|entry| entry.flow) {
+        if let Some(flow) = self.entries.live(key).map(|entry| entry.flow) {
             self.remember(&flow);
         }
     }
@@ -159,7 +159,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Takes an entry off every table that only opening flows are in.
     pub(super) fn release_opening(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let flow = entry.flow;
@@ -234,7 +234,7 @@ impl<I: Intercept> Worker<I> {
             return self.turn_away(flow, Denial::Overload);
         }
         let (key, mss) = self.insert_validated(flow, rule, socket);
-        if let Some(entry) = self.entries.get_mut(key) {
+        if let Some(entry) = self.entries.live_mut(key) {
             entry.fixed = true;
         }
         self.select_next_hops(key);
@@ -268,7 +268,7 @@ impl<I: Intercept> Worker<I> {
             DeferredOptions::ALL
         };
         let key = self.insert(flow, rule, AcceptMode::LATE, Opening::validated(), None);
-        if let Some(entry) = self.entries.get_mut(key) {
+        if let Some(entry) = self.entries.live_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.deferred[Side::Downstream] = deferred;
             entry.timers.accept = Duration::ZERO.into();

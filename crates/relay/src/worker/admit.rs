@@ -142,7 +142,9 @@ impl<I: Intercept> Worker<I> {
     /// answer need not be held and put back.
     pub(super) fn connect_servers(&mut self) {
         for key in std::mem::take(&mut self.to_connect) {
-            if self.pending(key).is_some_and(|pending| !pending.requested) {
+            // A client that began anew has ended it.
+            let is_there = self.entries.get(key).is_some();
+            if is_there && self.pending(key).is_some_and(|pending| !pending.requested) {
                 self.connect_server(key);
             }
         }
@@ -194,7 +196,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Has a held SYN forwarded, as if this node were not here.
     pub(super) fn pass_on(&mut self, flow: &Flow, syn: &Frame, half_open: HalfOpen) {
-        self.counters.passed.add(1);
+        self.counters.syns_forwarded.add(1);
         if self.intercept.pass(flow, half_open).is_err() {
             return;
         }
@@ -228,7 +230,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn open_direct(&mut self, key: u64, mss: Option<u16>) {
         let (keep, translated) = self.source(key);
         let path = self.path(key);
-        let Some(entry) = self.entries.get(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
         let requested = entry.is_requested();
@@ -272,7 +274,7 @@ impl<I: Intercept> Worker<I> {
         let socket = hop.connect()?;
         self.watch_upstream(key, &socket)?;
         let now = self.now;
-        if let Some(entry) = self.entries.get_mut(key) {
+        if let Some(entry) = self.entries.live_mut(key) {
             if let Some(pending) = entry.pending() {
                 // A hop may have been tried before.
                 pending.connecting = now;
@@ -287,7 +289,7 @@ impl<I: Intercept> Worker<I> {
     /// The server's SYN-ACK may come to another tuple than the client's: that
     /// one needs a half-open entry of its own while the client is unvalidated.
     fn reserve_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
-        let Some(pending) = self.entries.get_mut(key).and_then(Entry::pending) else {
+        let Some(pending) = self.entries.live_mut(key).and_then(Entry::pending) else {
             return Ok(());
         };
         if pending.opening.is_validated()
@@ -308,7 +310,7 @@ impl<I: Intercept> Worker<I> {
     /// asked when the client is validated, as in late mode, and that of a flow announced in a SYN option
     /// when it is asked for.
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
-        let entry = self.entries.get(key);
+        let entry = self.entries.live(key);
         if !entry
             .is_some_and(|entry| entry.accept.overlaps_handshakes() || entry.is_requested_in_syn())
         {
@@ -325,7 +327,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn connect_server(&mut self, key: u64) {
         let now = self.now;
         let patience = self.trial_patience(key);
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let connect_by = now + entry.rule.rule.timeouts.connect.min(patience);
@@ -350,7 +352,7 @@ impl<I: Intercept> Worker<I> {
     fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, half_open: HalfOpen) {
         let now = self.now;
         let step = self.opening.get(flow).copied().and_then(|key| {
-            let entry = self.entries.get_mut(key)?;
+            let entry = self.entries.live_mut(key)?;
             let pending = entry.pending()?;
             let answer = now.saturating_sub(pending.connecting).into();
             let step = pending.opening.on_syn_ack(frame.clone());
@@ -360,9 +362,9 @@ impl<I: Intercept> Worker<I> {
             Some((key, step))
         });
         match step {
-            Some((_, OnSynAck::Keep)) => self.counters.held.add(1),
+            Some((_, OnSynAck::Keep)) => self.counters.syn_acks_held.add(1),
             Some((key, OnSynAck::Admit)) => {
-                self.counters.held.add(1);
+                self.counters.syn_acks_held.add(1);
                 self.admit_client(key);
             }
             Some((_, OnSynAck::LetIn(frame))) => self.inject(frame.completed(), Direction::In),
@@ -382,7 +384,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn admit_client(&mut self, key: u64) {
         let expiry = self.rules.half_open().expiry;
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let connect = entry.rule.rule.timeouts.connect;
@@ -417,7 +419,7 @@ impl<I: Intercept> Worker<I> {
     /// The upstream socket became writable or failed.
     pub(super) fn on_upstream_answer(&mut self, key: u64, ready: Ready) {
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let Some(socket) = &entry.sockets[Side::Upstream] else {
@@ -463,7 +465,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if entry
@@ -490,7 +492,7 @@ impl<I: Intercept> Worker<I> {
         error: Option<IcmpError>,
         blame: Blame,
     ) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let (flow, accept) = (entry.flow, entry.accept);
@@ -518,7 +520,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Keeps what is known of a failure for whoever will ask.
     fn keep_failure(&mut self, key: u64, error: Option<IcmpError>) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if let (Some(error), Some(preface)) = (error, &mut entry.preface) {
@@ -535,7 +537,7 @@ impl<I: Intercept> Worker<I> {
         {
             return self.end_with(key, outcome, error);
         }
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let flow = entry.flow;

@@ -29,7 +29,7 @@ impl<I: Intercept> Worker<I> {
     /// A flow is open: its first byte is waited for, if it began here and goes by a chain.
     pub(super) fn watch_for_silence(&mut self, key: u64) {
         let now = self.now;
-        let preface = self.entries.get_mut(key);
+        let preface = self.entries.live_mut(key);
         let preface = preface.and_then(|entry| entry.preface.as_deref_mut());
         if let Some(preface) =
             preface.filter(|preface| preface.via.is_some() && preface.by.is_none())
@@ -40,7 +40,7 @@ impl<I: Intercept> Worker<I> {
 
     /// The first byte has come.
     pub(super) fn on_first_byte(&mut self, key: u64) {
-        let preface = self.entries.get_mut(key);
+        let preface = self.entries.live_mut(key);
         let preface = preface.and_then(|entry| entry.preface.as_deref_mut());
         let Some(preface) = preface else { return };
         let watch = std::mem::take(&mut preface.watch);
@@ -52,7 +52,7 @@ impl<I: Intercept> Worker<I> {
     /// The time to look at a flow has come, maybe.
     pub(super) fn look_for_silence(&mut self, key: u64) {
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let (has_sent, age) = (has_sent(entry), entry.age(now));
@@ -74,7 +74,7 @@ impl<I: Intercept> Worker<I> {
     /// A flow has brought nothing back in time.
     pub(super) fn count_unanswered(&mut self, key: u64) {
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let server = entry.flow.server().ip();
@@ -94,7 +94,7 @@ impl<I: Intercept> Worker<I> {
     /// A flow ends, and may have brought nothing back.
     pub(super) fn count_unanswered_end(&mut self, key: u64, outcome: Outcome) {
         let now = self.now;
-        let Some(entry) = self.entries.get(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
         if has_received(entry) {

@@ -401,7 +401,7 @@ impl<I: Intercept> Worker<I> {
         if !validated {
             self.count_half_open(entry, &flow);
         }
-        if let Some(entry) = self.entries.get_mut(entry) {
+        if let Some(entry) = self.entries.live_mut(entry) {
             entry.sockets[Side::Downstream] = Some(pending_request.socket);
             entry.timers.accept = Duration::ZERO.into();
             entry.preface = Some(Box::new(Preface {
@@ -574,7 +574,7 @@ impl<I: Intercept> Worker<I> {
     /// Who asked for a flow that is opening has something to say: that its client
     /// is validated; or it has gone.
     pub(super) fn on_requester_ready(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let State::Opening(pending) = &mut entry.state else {

@@ -90,7 +90,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Whoever a flow waited for has replied, unless it still waits.
     pub(super) fn record_replied(&mut self, key: u64) {
-        let entry = self.entries.get(key);
+        let entry = self.entries.live(key);
         let preface = entry.and_then(|entry| entry.preface.as_deref());
         let replied =
             preface.filter(|preface| preface.expecting.is_none() && preface.failed.is_none());

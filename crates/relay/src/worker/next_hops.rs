@@ -89,7 +89,7 @@ impl Hopping {
 impl<I: Intercept> Worker<I> {
     /// Chooses the ways for a flow that begins here.
     pub(super) fn select_next_hops(&mut self, key: u64) {
-        let Some(entry) = self.entries.get(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
         let State::Opening(pending) = &entry.state else {
@@ -163,7 +163,7 @@ impl<I: Intercept> Worker<I> {
         let via = Via { peer, chain };
         // It may have left since the ways were chosen.
         let peer = self.rules.chains().peer(peer).ok_or_else(unusable)?;
-        let (now, flow) = (self.now, self.entries.get(key).map(|entry| entry.flow));
+        let (now, flow) = (self.now, self.entries.live(key).map(|entry| entry.flow));
         let flow = flow.ok_or_else(unusable)?;
         let pending = self.pending(key).ok_or_else(unusable)?;
         pending.connecting = now;
@@ -187,7 +187,7 @@ impl<I: Intercept> Worker<I> {
                 })?,
         };
         self.watch_upstream(key, &opened.socket)?;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return Ok(());
         };
         entry.sockets[Side::Upstream] = Some(opened.socket);
@@ -308,7 +308,7 @@ impl<I: Intercept> Worker<I> {
     fn on_hop_connected(&mut self, key: u64) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let now = self.now;
-        let entry = self.entries.get_mut(key).ok_or_else(gone)?;
+        let entry = self.entries.live_mut(key).ok_or_else(gone)?;
         let socket = entry.sockets[Side::Upstream].take().ok_or_else(gone)?;
         let error = hop::connect_error(&socket);
         let pending = entry.pending().ok_or_else(gone)?;
@@ -346,7 +346,7 @@ impl<I: Intercept> Worker<I> {
         let (Some(next_hop), true) = (requested_in_syn, refused) else {
             return self.on_hop_failed(key, None);
         };
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         entry.sockets[Side::Upstream] = None;
@@ -382,7 +382,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Says that the client is validated, if the next node was told otherwise.
     pub(super) fn send_validation(&mut self, key: u64) -> io::Result<()> {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return Ok(());
         };
         let hopping = entry.pending().and_then(|pending| pending.hopping.as_mut());
@@ -395,7 +395,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Reads the reply before the client is validated.
     fn receive_reply(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let Some(socket) = &entry.sockets[Side::Upstream] else {
@@ -439,7 +439,7 @@ impl<I: Intercept> Worker<I> {
         let lost = reply.is_none();
         let reply = reply.unwrap_or(Reply::Failed);
         let of_hop = is_of_hop(reply);
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         entry.sockets[Side::Upstream] = None;
@@ -492,7 +492,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn try_next(&mut self, key: u64) {
         let syn = self.pending(key).and_then(|pending| pending.syn.as_ref());
         let mss = syn.and_then(Frame::mss).or_else(|| {
-            let entry = self.entries.get(key).filter(|entry| !entry.is_requested());
+            let entry = self.entries.live(key).filter(|entry| !entry.is_requested());
             let client = entry.and_then(|entry| entry.sockets[Side::Downstream].as_ref());
             client.and_then(sys::segment_bytes)
         });
@@ -521,7 +521,7 @@ impl<I: Intercept> Worker<I> {
 
     /// What remains of a flow that is opening.
     pub(super) fn pending(&mut self, key: u64) -> Option<&mut Pending> {
-        self.entries.get_mut(key)?.pending()
+        self.entries.live_mut(key)?.pending()
     }
 }
 

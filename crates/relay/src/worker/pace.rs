@@ -50,7 +50,7 @@ impl Paces {
 impl<I: Intercept> Worker<I> {
     /// A flow begins, which may be on hops.
     pub(super) fn begin_pace(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let is_new = entry
@@ -71,7 +71,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Bounds flows that have sent their first bytes to their share of the way.
     pub(super) fn share_pace(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let (State::Open(relay), Some(preface)) = (&entry.state, &mut entry.preface) else {
@@ -102,6 +102,7 @@ impl<I: Intercept> Worker<I> {
                 return;
             }
             self.paces.due.pop();
+            // It may have ended before.
             let entry = self.entries.get(key);
             if let Some(socket) = entry.and_then(|entry| entry.sockets[side].as_ref()) {
                 warm::unpace(socket);

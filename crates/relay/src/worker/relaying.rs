@@ -27,7 +27,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
         self.begin_pace(key);
         let preface = self.send_validation(key);
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if preface.is_err() {
@@ -42,7 +42,7 @@ impl<I: Intercept> Worker<I> {
         }
         let is_again = self.open_relay(key);
         self.watch_for_silence(key);
-        let Some(entry) = self.entries.get(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
         let is_watched = entry.is_requested() || is_again;
@@ -66,13 +66,16 @@ impl<I: Intercept> Worker<I> {
             key,
             &[(Side::Upstream, upstream), (Side::Downstream, ready)],
         );
-        self.note_prompt(key);
-        self.complete_handshake(key);
+        // It may have ended in its first turn.
+        if self.entries.get(key).is_some() {
+            self.note_prompt(key);
+            self.complete_handshake(key);
+        }
     }
 
     /// Takes note of a relay whose client had spoken before it was open.
     fn note_prompt(&mut self, key: u64) {
-        if let Some(entry) = self.entries.get_mut(key)
+        if let Some(entry) = self.entries.live_mut(key)
             && let State::Open(relay) = &entry.state
         {
             entry.prompt = relay.moved_from(Side::Downstream) > 0;
@@ -83,7 +86,7 @@ impl<I: Intercept> Worker<I> {
     /// it has had one before.
     fn open_relay(&mut self, key: u64) -> bool {
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return false;
         };
         let Some(pending) = entry.pending() else {
@@ -113,7 +116,7 @@ impl<I: Intercept> Worker<I> {
     /// Has the server told that its handshake is complete, if the client's bytes
     /// have not: it may be the one to speak first.
     fn complete_handshake(&self, key: u64) {
-        if let Some(entry) = self.entries.get(key)
+        if let Some(entry) = self.entries.live(key)
             && let State::Open(relay) = &entry.state
             && relay.moved_from(Side::Downstream) == 0
             && let Some(upstream) = &entry.sockets[Side::Upstream]
@@ -125,7 +128,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Gives a relay its turn, with what its sides turned out to be ready for.
     pub(super) fn advance_with(&mut self, key: u64, ready: &[(Side, Ready)]) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let State::Open(relay) = &mut entry.state else {
@@ -168,7 +171,7 @@ impl<I: Intercept> Worker<I> {
         if is_hop && !matches!(verdict, Progress::Done(_)) {
             self.share_pace(key);
         }
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         match verdict {
@@ -189,7 +192,7 @@ impl<I: Intercept> Worker<I> {
     /// Takes note of the first bytes of each direction, of which `up` and `down` had moved before
     /// this turn.
     fn note_first_bytes(&mut self, key: u64, up: u64, down: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let State::Open(relay) = &entry.state else {
@@ -216,7 +219,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Ends a relay. If that is the next node's doing, it is called so.
     fn conclude(&mut self, key: u64, outcome: Outcome) {
-        let entry = self.entries.get(key);
+        let entry = self.entries.live(key);
         let preface = entry.and_then(|entry| entry.preface.as_deref());
         let hop = preface
             .and_then(|preface| Some((preface.via?, preface.failed, preface.expecting.is_some())));
@@ -251,7 +254,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Tells who asked for a flow that the server has answered.
     pub(super) fn answer(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let requester = entry
@@ -270,7 +273,7 @@ impl<I: Intercept> Worker<I> {
     /// Ends a flow, and tells who asked for it why, unless that was told it is
     /// open.
     pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let requester = entry.requester();
@@ -290,7 +293,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Tells the server whose connection it is, before any byte of that.
     pub(super) fn send_proxy_header(&mut self, key: u64) {
-        let Some(entry) = self.entries.get(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
         if let (true, Some(upstream)) = (
@@ -307,12 +310,12 @@ impl<I: Intercept> Worker<I> {
     /// An entry's deadline has come.
     pub(super) fn on_time(&mut self, key: u64) {
         let now: Duration = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         entry.on_age(now);
         self.look_for_silence(key);
-        let Some(entry) = self.entries.get(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
         let outcome = match &entry.state {
@@ -329,7 +332,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
         self.count_unanswered_end(key, outcome);
         // Before its half-open entry opens: a SYN-ACK that came between would be answered.
-        if let Some(entry) = self.entries.get_mut(key)
+        if let Some(entry) = self.entries.live_mut(key)
             && !entry.is_open()
         {
             entry.sockets[Side::Upstream] = None;

@@ -37,15 +37,17 @@ impl<I: Intercept> Worker<I> {
                 return;
             }
             self.looks.pop();
-            self.send_working(key);
-            self.look_at_hop(key);
+            if self.entries.get(key).is_some() {
+                self.send_working(key);
+                self.look_at_hop(key);
+            }
         }
     }
 
     /// Tells a peer that its flow is worked on, if there is no reply yet.
     fn send_working(&mut self, key: u64) {
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let Some(preface) = &mut entry.preface else {
@@ -67,7 +69,7 @@ impl<I: Intercept> Worker<I> {
         if self.is_hop_late(key) {
             return self.on_hop_failed(key, None);
         }
-        let Some((via, since, seen)) = self.entries.get(key).and_then(seen_of) else {
+        let Some((via, since, seen)) = self.entries.live(key).and_then(seen_of) else {
             return;
         };
         match silence::next_step(since, self.now, seen) {
@@ -96,7 +98,7 @@ impl<I: Intercept> Worker<I> {
         if self.reroute(key, false) {
             return;
         }
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if entry.is_open() {
@@ -122,7 +124,7 @@ impl<I: Intercept> Worker<I> {
     /// more. To be called only when none of it has arrived, nor can any more: the hop is reset.
     pub(super) fn reroute(&mut self, key: u64, repeat: bool) -> bool {
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return false;
         };
         if entry.has_lost_client() {

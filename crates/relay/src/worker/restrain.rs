@@ -36,7 +36,7 @@ impl Pending {
 impl<I: Intercept> Worker<I> {
     /// The client of a flow is not validated for a while.
     pub(super) fn restrain(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let Some(pending) = entry.pending() else {
@@ -57,7 +57,7 @@ impl<I: Intercept> Worker<I> {
 
     /// The client of a flow is validated, whatever became of the restrained connection.
     pub(super) fn release(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let restrained = entry
@@ -87,7 +87,7 @@ impl<I: Intercept> Worker<I> {
     /// Lets go of the upstream connection. The server is asked again when the client is
     /// proved, as in late mode.
     pub(super) fn withdraw(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         entry.sockets[Side::Upstream] = None;
@@ -127,7 +127,7 @@ impl<I: Intercept> Worker<I> {
         }
         let (flow, half_open) = pending.half_open_flows.remove(0);
         if self.intercept.pass(&flow, half_open).is_ok() {
-            self.counters.passed.add(1);
+            self.counters.syns_forwarded.add(1);
             self.passed.push_back((until, flow, half_open));
         }
     }

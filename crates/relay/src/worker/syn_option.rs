@@ -81,7 +81,7 @@ impl<I: Intercept> Worker<I> {
         request: &ConnectRequest,
         onward: Onward,
     ) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         entry.preface = Some(Box::new(Preface {
@@ -195,7 +195,7 @@ impl<I: Intercept> Worker<I> {
             return self.end(key, Outcome::ClientAbsent);
         }
         let now = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         entry.timers.accept = entry.age(now).into();
@@ -231,7 +231,7 @@ impl<I: Intercept> Worker<I> {
     fn meet_requester(&mut self, key: u64, validated: bool) {
         let expiry = self.rules.half_open().expiry;
         let now: Duration = self.now;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if validated {

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 impl<I: Intercept> Worker<I> {
     /// How long a flow waits for its server before that has failed.
     pub(super) fn trial_patience(&mut self, key: u64) -> Duration {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return Duration::MAX;
         };
         let flow = entry.flow;
@@ -43,7 +43,7 @@ impl<I: Intercept> Worker<I> {
     /// How much of its client's address an upstream connection may have, and the address
     /// that takes its place.
     pub(super) fn source(&mut self, key: u64) -> (Kept, Option<std::net::IpAddr>) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return (Kept::AddressAndPort, None);
         };
         if !entry.is_observed() {
@@ -74,7 +74,7 @@ impl<I: Intercept> Worker<I> {
     /// the client has its own time to be validated. Otherwise the SYN is forwarded.
     pub(super) fn is_answered_trial(&mut self, key: u64) -> bool {
         let validate_by = self.now + self.rules.half_open().expiry;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return false;
         };
         let flow = entry.flow;
@@ -142,7 +142,7 @@ impl<I: Intercept> Worker<I> {
         let syn = pending.syn.take();
         let half_open =
             (!pending.half_open_flows.is_empty()).then(|| pending.half_open_flows.remove(0));
-        let flow = self.entries.get(key).map(|entry| entry.flow);
+        let flow = self.entries.live(key).map(|entry| entry.flow);
         self.expire(key);
         if let Some(flow) = flow {
             self.intercept.record_no_answer(&flow);

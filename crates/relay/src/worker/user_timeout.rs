@@ -46,7 +46,7 @@ impl<I: Intercept> Worker<I> {
     /// Sets the option on the sockets of a relay, or takes it off.
     pub(super) fn watch_sending(&mut self, key: u64) {
         for side in Side::BOTH {
-            let Some(entry) = self.entries.get(key) else {
+            let Some(entry) = self.entries.live(key) else {
                 return;
             };
             let timeout = self.user_timeout(entry, side);
@@ -58,7 +58,7 @@ impl<I: Intercept> Worker<I> {
                 // Without, the kernel's own limits hold.
                 let _ = sys::set_user_timeout(socket, wanted.then_some(timeout));
             }
-            if let Some(entry) = self.entries.get_mut(key) {
+            if let Some(entry) = self.entries.live_mut(key) {
                 entry.timed[side] = wanted;
             }
         }

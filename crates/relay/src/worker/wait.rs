@@ -24,7 +24,7 @@ impl<I: Intercept> Worker<I> {
         if self.is_hop_late(key) {
             return self.on_hop_failed(key, None);
         }
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         let upstream = entry.sockets[Side::Upstream].as_ref();
