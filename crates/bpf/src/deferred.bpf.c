@@ -95,7 +95,7 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	struct half_open *half_open;
 	struct flow flow;
 	__u32 listen;
-	bool holds;
+	__u8 accept;
 
 	if (!pkt || !event)
 		return SYN_PASS;
@@ -109,22 +109,27 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	listen = SYN_LISTEN | listener_key(worker, pkt) << SYN_ACTION_BITS;
 	if (is_draining(worker))
 		return SYN_PASS;
-	if (!(event->accept & ACCEPT_AT_SYN))
+	accept = event->accept;
+	if (!(accept & ACCEPT_AT_SYN))
 		return listen;
-	if (event->accept & ACCEPT_YIELDS && has_failed(pkt)) {
+	if (accept & ACCEPT_YIELDS && has_failed(pkt)) {
 		count(STAT_FAILED_DESTINATIONS);
-		event->accept = ACCEPT_STRICT;
+		accept = ACCEPT_STRICT;
 	}
 	if (hop_limit(pkt) < HOP_LIMIT_SURE)
-		event->accept = ACCEPT_STRICT;
-	holds = event->accept & ACCEPT_HOLDS;
+		accept = ACCEPT_STRICT;
+	event->accept = accept;
 	made.worker = worker;
 	made.isn = pkt->tcp.seq;
-	made.syn = holds ? SYN_HELD : SYN_ADMITTED;
-	if (report(skb, pkt, event, worker, &made))
-		return holds ? SYN_HOLD : listen;
-	/* No room: early becomes late; strict cannot be kept, so forward. */
-	return holds ? SYN_PASS : listen;
+	if (accept & ACCEPT_HOLDS) {
+		made.syn = SYN_HELD;
+		/* No room: it cannot be kept, so forward. */
+		return report(skb, pkt, event, worker, &made) ? SYN_HOLD : SYN_PASS;
+	}
+	made.syn = SYN_ADMITTED;
+	/* No room: early becomes late. */
+	report(skb, pkt, event, worker, &made);
+	return listen;
 }
 
 /* The packet again, as `redirect` has parsed it. Returns where its TCP header
