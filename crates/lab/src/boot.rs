@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     record.parameter("repeats", args.repeats);
     report::fill(&mut record, &boots, &footprints);
-    record.publish(&args.output, [("svg", report::chart(&boots))])
+    record.publish(&args.output, [("svg", report::chart(&boots).svg())])
 }
 
 fn measure_boots(args: &Args, network: &Network) -> Result<Vec<Boots>> {

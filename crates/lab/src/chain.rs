@@ -26,12 +26,11 @@ const FULL_WITHIN: Duration = Duration::from_secs(30);
 /// How often a pool that is not full is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Settings of nodes with peers: listeners take requests in a SYN.
-const COLD: &[(&str, &str)] = &[("net.ipv4.tcp_fastopen", "3")];
-
-/// Settings of nodes with warm hops, which are to stay grown, and whose first round trips are not
-/// to be bounded by the receiver. `posthaste doctor` asks for both.
-const WARM: &[(&str, &str)] = &[
+/// Settings of hosts with nodes that have peers: listeners accept data in a SYN, hops keep their
+/// grown windows, and the receiver does not bound the first round trips. `posthaste doctor` asks
+/// for all of them.
+const SETTINGS: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_fastopen", "3"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
     ("net.ipv4.tcp_rmem", "4096 4194304 16777216"),
     ("net.ipv4.tcp_wmem", "4096 4194304 16777216"),
@@ -59,11 +58,6 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Sets what the node's namespace needs for the chain.
-    pub(crate) fn prepare(&self, namespace: &Namespace) -> Result<()> {
-        prepare(namespace, self.pool > 0)
-    }
-
     /// The tables of the configuration that make a node the member number `place` of the chain.
     pub(crate) fn config(&self, place: usize) -> String {
         self.config_with(place, "")
@@ -135,10 +129,9 @@ impl Chain {
     }
 }
 
-/// Sets what the namespace of a node needs that has peers, and warm hops to them if `warm`.
-pub(crate) fn prepare(namespace: &Namespace, warm: bool) -> Result<()> {
-    let warm = if warm { WARM } else { &[] };
-    let mut settings = COLD.iter().chain(warm);
+/// Sets what the namespace of a node with peers needs.
+pub(crate) fn prepare(namespace: &Namespace) -> Result<()> {
+    let mut settings = SETTINGS.iter();
     settings.try_for_each(|(key, value)| namespace.sysctl(key, value))
 }
 

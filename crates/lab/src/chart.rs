@@ -1,79 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Charts of measurements as SVG: grouped bars and lines, each value with the
-//! model's prediction beside it.
+//! Charts of measurements as SVG: dots on named rows (Cleveland's dot plot) and lines, each value
+//! with the model's prediction beside it.
 //!
-//! The y axis always starts at zero, colours are told apart by colour-blind
-//! readers (Okabe and Ito's set) and the same chart gives the same bytes.
+//! The axis of values starts at zero, or is logarithmic where the smallest value would lie on zero;
+//! shares in per cent end at 100. Series differ in colour, for colour-blind readers (Okabe and Ito's
+//! set), and in shape. The same chart gives the same bytes.
 
-mod bars;
+mod dots;
 mod lines;
+mod marker;
 mod scale;
-mod svg;
+pub(crate) mod svg;
 
 pub use scale::Spacing;
-use scale::{Scale, plain, ticks};
+use scale::{Scale, decades, ticks};
 use svg::{Anchor, Font, Svg, text_width};
 
 const WIDTH: f64 = 800.0;
+/// Of a chart with lines; one with rows is as high as they need.
 const HEIGHT: f64 = 480.0;
+/// Below the plotting area: labels of the axis and the note.
+const FOOT: f64 = 76.0;
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = WIDTH - 24.0;
 const LEGEND_ROW: f64 = 22.0;
 
 const INK: &str = "#222222";
 const SOFT: &str = "#555555";
-const GRID: &str = "#e3e3e3";
+pub(crate) const GRID: &str = "#e3e3e3";
+
+/// How many series a chart can show.
+pub const SERIES_MAX: usize = 10;
 
 /// Grey for the reference that comes first, then colours that stay apart for
 /// readers with any of the common colour deficiencies.
-/// How many series a chart can show.
-pub const SERIES_MAX: usize = 8;
-
-const PALETTE: [&str; SERIES_MAX] = [
+pub(crate) const PALETTE: [&str; SERIES_MAX] = [
     "#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#332288",
+    "#b8a800", "#222222",
 ];
 
-const TITLE: Font = Font {
+pub(crate) const TITLE: Font = Font {
     size: 18.0,
     bold: true,
     colour: INK,
 };
-const SUBTITLE: Font = Font {
+pub(crate) const SUBTITLE: Font = Font {
     size: 13.0,
     bold: false,
     colour: SOFT,
 };
-const LABEL: Font = Font {
+pub(crate) const LABEL: Font = Font {
     size: 13.0,
     bold: false,
     colour: INK,
 };
-const TICK: Font = Font {
+pub(crate) const TICK: Font = Font {
     size: 12.0,
     bold: false,
     colour: INK,
 };
-const VALUE: Font = Font {
-    size: 11.0,
-    bold: false,
-    colour: INK,
-};
-const NOTE: Font = Font {
+pub(crate) const NOTE: Font = Font {
     size: 11.0,
     bold: false,
     colour: SOFT,
 };
 
-/// What lies along the x axis, and with it the kind of chart.
+/// What the values belong to, and with it the kind of chart.
 #[derive(Clone, Debug)]
 pub enum Across {
-    /// Names: groups of bars, one bar per series.
-    Groups(Vec<String>),
-    /// Ascending numbers: one line per series.
+    /// Names: a row for each, with a dot per series.
+    Rows(Vec<String>),
+    /// Ascending numbers along the x axis: one line per series.
     Numbers(Vec<f64>, Spacing),
 }
 
-/// Values that share a colour and a legend entry: one per group or number,
+/// Values that share a colour and a legend entry: one per row or number,
 /// `None` where there is none.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
@@ -87,6 +88,12 @@ pub struct Series {
     pub model: Vec<Option<f64>>,
 }
 
+/// Room beyond the largest value.
+const HEADROOM: f64 = 1.03;
+
+/// From this ratio of the largest value to the smallest the axis is logarithmic.
+const DECADES_MIN: f64 = 60.0;
+
 /// A chart: what it shows and how it is labelled.
 #[derive(Clone, Debug)]
 pub struct Chart {
@@ -94,11 +101,11 @@ pub struct Chart {
     pub title: String,
     /// Conditions, under the heading.
     pub subtitle: String,
-    /// What the x axis shows, with unit.
-    pub x_label: String,
-    /// What the y axis shows, with unit.
-    pub y_label: String,
-    /// The x axis.
+    /// What the rows or numbers are, with unit.
+    pub across_label: String,
+    /// What the values are, with unit.
+    pub value_label: String,
+    /// The rows or numbers.
     pub across: Across,
     /// At most [`SERIES_MAX`], in the order of the legend.
     pub series: Vec<Series>,
@@ -111,24 +118,47 @@ pub struct Chart {
 impl Chart {
     /// The chart as SVG text.
     ///
-    /// Panics when a series does not fit the x axis or there are more series
+    /// Panics when a series does not fit the rows or numbers, or there are more series
     /// than colours.
     pub fn svg(&self) -> String {
         self.check();
-        let mut svg = Svg::new(WIDTH, HEIGHT);
+        let mut svg = Svg::new(WIDTH);
         svg.text((20.0, 30.0), Anchor::Start, TITLE, &self.title);
         svg.text((20.0, 50.0), Anchor::Start, SUBTITLE, &self.subtitle);
         let top = self.legend(&mut svg, 74.0) + 14.0;
-        let frame = Frame::new(top, self.largest() * self.headroom());
-        frame.draw(&mut svg, &self.x_label, &self.y_label);
-        match &self.across {
-            Across::Groups(names) => bars::draw(&mut svg, &frame, names, &self.series),
+        let bottom = match &self.across {
+            Across::Rows(names) => dots::draw(&mut svg, top, names, self),
             Across::Numbers(values, spacing) => {
-                lines::draw(&mut svg, &frame, values, *spacing, &self.series)
+                lines::draw(&mut svg, top, (values, *spacing), self)
             }
-        }
-        svg.text((20.0, HEIGHT - 10.0), Anchor::Start, NOTE, &self.note);
-        svg.finish()
+        };
+        svg.text(
+            (20.0, bottom + FOOT - 10.0),
+            Anchor::Start,
+            NOTE,
+            &self.note,
+        );
+        svg.finish(bottom + FOOT)
+    }
+
+    /// The axis of values, from `start` to `end` on the page, and its ticks.
+    fn value_axis(&self, start: f64, end: f64) -> (Scale, Vec<f64>) {
+        let (smallest, largest) = self.range();
+        let is_share = self.value_label.ends_with('%') && largest <= 100.0;
+        let most = if is_share { 100.0 } else { largest * HEADROOM };
+        let (ticks, spacing) = if smallest > 0.0 && largest / smallest >= DECADES_MIN {
+            (decades(smallest, most), Spacing::Logarithmic)
+        } else {
+            (ticks(most, 6), Spacing::Linear)
+        };
+        let scale = Scale {
+            low: ticks[0],
+            high: ticks[ticks.len() - 1],
+            start,
+            end,
+            spacing,
+        };
+        (scale, ticks)
     }
 
     fn check(&self) {
@@ -137,7 +167,7 @@ impl Chart {
             "more series than colours"
         );
         let places = match &self.across {
-            Across::Groups(names) => names.len(),
+            Across::Rows(names) => names.len(),
             Across::Numbers(values, _) => values.len(),
         };
         for series in &self.series {
@@ -146,34 +176,24 @@ impl Chart {
                 series.values.len() == places
                     && fits(series.spread.len())
                     && fits(series.model.len()),
-                "series {:?} does not fit the x axis",
+                "series {:?} does not fit the rows or numbers",
                 series.name
             );
         }
     }
 
-    /// What to multiply the largest value with so that its number, too, fits
-    /// below the top.
-    fn headroom(&self) -> f64 {
-        match self.across {
-            Across::Groups(_) => 1.1,
-            Across::Numbers(..) => 1.03,
-        }
-    }
-
-    fn largest(&self) -> f64 {
+    /// The smallest and the largest of all that is drawn.
+    fn range(&self) -> (f64, f64) {
         let of = |series: &Series| {
-            let spread = series.spread.iter().flatten().map(|(_, high)| *high);
-            let all = series
-                .values
-                .iter()
-                .chain(&series.model)
-                .flatten()
-                .copied()
-                .chain(spread);
-            all.fold(0.0, f64::max)
+            let spread = series.spread.iter().flatten();
+            let spread: Vec<f64> = spread.flat_map(|(low, high)| [*low, *high]).collect();
+            let values = series.values.iter().chain(&series.model).flatten().copied();
+            values.chain(spread).collect::<Vec<_>>()
         };
-        self.series.iter().map(of).fold(0.0, f64::max)
+        let all = self.series.iter().flat_map(of);
+        all.fold((f64::INFINITY, 0.0), |(low, high), value| {
+            (low.min(value), value.max(high))
+        })
     }
 
     /// Draws the legend from `y` on and returns the y of its last row.
@@ -196,8 +216,8 @@ impl Chart {
                 (x, y) = (20.0, y + LEGEND_ROW);
             }
             match (index, is_line) {
-                (Some(index), false) => bars::key(svg, x, y, index),
-                (None, false) => bars::model_mark(svg, (x + 2.0, y - 4.0), 20.0),
+                (Some(index), false) => marker::draw(svg, (x + 12.0, y - 4.0), index),
+                (None, false) => dots::model_mark(svg, (x + 12.0, y - 4.0)),
                 (Some(index), true) => lines::key(svg, x, y, index),
                 (None, true) => lines::model_key(svg, x, y),
             }
@@ -205,48 +225,6 @@ impl Chart {
             x += width;
         }
         y
-    }
-}
-
-/// The plotting area and its y axis.
-#[derive(Debug)]
-struct Frame {
-    top: f64,
-    bottom: f64,
-    y: Scale,
-    ticks: Vec<f64>,
-}
-
-impl Frame {
-    fn new(top: f64, highest: f64) -> Self {
-        let bottom = HEIGHT - 76.0;
-        let ticks = ticks(highest, 6);
-        let y = Scale {
-            low: 0.0,
-            high: ticks[ticks.len() - 1],
-            start: bottom,
-            end: top,
-            spacing: Spacing::Linear,
-        };
-        Self {
-            top,
-            bottom,
-            y,
-            ticks,
-        }
-    }
-
-    fn draw(&self, svg: &mut Svg, x_label: &str, y_label: &str) {
-        for &tick in &self.ticks {
-            let y = self.y.at(tick);
-            let colour = if tick > 0.0 { GRID } else { INK };
-            svg.line((LEFT, y), (RIGHT, y), colour, 1.0, "");
-            svg.text((LEFT - 8.0, y + 4.0), Anchor::End, TICK, &plain(tick));
-        }
-        let middle = f64::midpoint(self.top, self.bottom);
-        svg.rotated_text((22.0, middle), Anchor::Middle, LABEL, -90.0, y_label);
-        let centre = f64::midpoint(LEFT, RIGHT);
-        svg.text((centre, self.bottom + 42.0), Anchor::Middle, LABEL, x_label);
     }
 }
 
@@ -270,8 +248,8 @@ mod tests {
         Chart {
             title: "Time to first byte".to_string(),
             subtitle: "RTT 100 ms".to_string(),
-            x_label: "delay, ms".to_string(),
-            y_label: "ms".to_string(),
+            across_label: "delay, ms".to_string(),
+            value_label: "ms".to_string(),
             across,
             series: vec![
                 series("direct", &[201.0, 202.0], &[200.0, 200.0]),
@@ -282,21 +260,35 @@ mod tests {
         }
     }
 
-    fn groups() -> Across {
-        Across::Groups(vec!["40/10".to_string(), "10/40".to_string()])
+    fn rows() -> Across {
+        Across::Rows(vec!["40/10".to_string(), "10/40".to_string()])
     }
 
     #[test]
-    fn bars_and_predictions() {
-        let svg = chart(groups()).svg();
+    fn dots_and_predictions() {
+        let svg = chart(rows()).svg();
         let count = |what: &str| svg.matches(what).count();
-        assert_eq!(count("<rect"), 1 + 4 + 2, "background, bars, legend");
+        assert_eq!(count("<circle"), 2 + 1, "values and legend of the first");
         assert_eq!(
-            count("stroke=\"#ffffff\" stroke-width=\"5\""),
+            count("stroke=\"#ffffff\""),
             2 + 1,
             "halos of model marks and legend"
         );
         assert!(svg.contains(">40/10</text>") && svg.contains(">model</text>"));
+    }
+
+    #[test]
+    fn value_axis_fits_values() {
+        let mut wide = chart(rows());
+        wide.series[1].values[0] = Some(2.0);
+        let (scale, ticks) = wide.value_axis(0.0, 100.0);
+        assert_eq!(scale.spacing, Spacing::Logarithmic);
+        assert_eq!(ticks, [1.0, 10.0, 100.0, 1000.0]);
+        let mut shares = chart(rows());
+        shares.value_label = "share, %".to_string();
+        shares.series = vec![series("all", &[50.0, 90.0], &[])];
+        let (_, ticks) = shares.value_axis(0.0, 100.0);
+        assert_eq!(ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
     }
 
     #[test]
@@ -312,12 +304,12 @@ mod tests {
 
     #[test]
     fn chart_is_deterministic() {
-        assert_eq!(chart(groups()).svg(), chart(groups()).svg());
+        assert_eq!(chart(rows()).svg(), chart(rows()).svg());
     }
 
     #[test]
     #[should_panic(expected = "does not fit")]
     fn series_must_fit_axis() {
-        chart(Across::Groups(vec!["one".to_string()])).svg();
+        chart(Across::Rows(vec!["one".to_string()])).svg();
     }
 }

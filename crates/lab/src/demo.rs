@@ -214,7 +214,7 @@ fn report(args: &Args, sites: &[Testbed; 2], record: &mut Record) -> Result<()> 
     );
     println!("{}", record.tables[0]);
     println!("Every object arrived unchanged, and nginx saw the client's own address both ways.");
-    record.save(&args.output, [("svg", chart(args, sites))])
+    record.save(&args.output, [("svg", chart(args, sites).svg())])
 }
 
 fn table(args: &Args, sites: &[Testbed; 2]) -> Result<Table> {
@@ -270,9 +270,9 @@ fn chart(args: &Args, sites: &[Testbed; 2]) -> Chart {
             sites[0].network.congestion(),
             args.family
         ),
-        x_label: "size of the object, KB".to_owned(),
-        y_label: "time from connecting to the last byte, ms".to_owned(),
-        across: Across::Groups(args.sizes.iter().map(ToString::to_string).collect()),
+        across_label: "size of the object, KB".to_owned(),
+        value_label: "time from connecting to the last byte, ms".to_owned(),
+        across: Across::Rows(args.sizes.iter().map(ToString::to_string).collect()),
         series: sites.iter().map(Testbed::series).collect(),
         model_name: String::new(),
         note: format!(

@@ -12,7 +12,6 @@ use std::path::PathBuf;
 
 use clap::Args as Arguments;
 
-use crate::chart::Chart;
 use crate::record::Record;
 use crate::rng::Rng;
 use crate::table::Table;
@@ -105,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     record.tables.push(table);
-    record.publish(&args.output, std::iter::empty::<(&str, Chart)>())
+    record.publish(&args.output, std::iter::empty::<(&str, String)>())
 }
 
 /// A profile: when it was learned, and whether a relay has worked since.

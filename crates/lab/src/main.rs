@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, fleet, hit_rate, load, off_path, overlay, planning, record, router_churn,
-    synflood, transfer_times,
+    boot, compare, demo, fleet, hit_rate, load, planning, record, router_churn, synflood,
+    transfers::{line, overlay},
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -23,10 +23,8 @@ struct Cli {
 enum Command {
     /// Fetch web objects with curl and nginx, with and without a node halfway.
     Demo(demo::Args),
-    /// Time transfers with no node, with nodes on the path and in chains, beside the model.
-    TransferTimes(transfer_times::Args),
-    /// Time transfers by one node beside the path, farther and farther from it.
-    OffPath(off_path::Args),
+    /// Time transfers with no node, with nodes on and beside the path and in chains, beside the model.
+    TransferTimes(line::Args),
     /// Flood a server behind a node with spoofed SYNs.
     Synflood(synflood::Args),
     /// Compute what share of a web-like mix of connections a node relays that observes first.
@@ -45,7 +43,7 @@ enum Command {
     Planning(planning::Args),
     /// Have a thousand nodes follow one controller, and links and nodes die.
     Fleet(fleet::Args),
-    /// Time transfers over an overlay with a controller, beside a front's, while links change.
+    /// Time transfers over an overlay with a controller, beside a reverse proxy, while links change.
     Overlay(overlay::Args),
     /// Print records as Markdown.
     Report(record::Args),
@@ -54,8 +52,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match &Cli::parse().command {
         Command::Demo(args) => demo::run(args),
-        Command::TransferTimes(args) => transfer_times::run(args),
-        Command::OffPath(args) => off_path::run(args),
+        Command::TransferTimes(args) => line::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::HitRate(args) => hit_rate::run(args),
         Command::RouterChurn(args) => router_churn::run(args),

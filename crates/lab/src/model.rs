@@ -15,7 +15,9 @@
 //!
 //! **Warm hops** are open and have grown before the flow comes, by more than any transfer here
 //! needs: nobody waits for them. What is left are the client's hop and the server's. This is the
-//! floor: no node can change what its neighbours, who know nothing of it, do on those two.
+//! floor: no node can change what client and server do on those two.
+//!
+//! **Cold hops of chains** begin with the window that nodes assume for a link between them.
 //!
 //! **Several transfers at once** share the rate evenly. Where they do not, half of them can be
 //! done sooner, but not before half of the bytes are sent.
@@ -60,13 +62,24 @@ impl Mode {
     }
 }
 
+/// What joins the nodes of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hops {
+    /// Nodes on the path without configuration of each other.
+    Transparent,
+    /// Hops of a chain that are opened for a flow, with the window that nodes assume.
+    Cold,
+    /// Hops of a chain that wait open.
+    Warm,
+}
+
 /// A path from client to server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Path {
     /// One-way delay of each hop.
     pub hops: Vec<Duration>,
-    /// Whether the hops between nodes are warm.
-    pub warm: bool,
+    /// Those between nodes.
+    pub between: Hops,
     /// Rate of every link, in bits per second.
     pub rate: u64,
     /// Sets the size of headers, and with it of segments.
@@ -74,11 +87,11 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Cold hops with the given one-way delays.
+    /// Hops with the given one-way delays, between transparent nodes.
     pub(crate) fn new(hops: Vec<Duration>, rate: u64, family: Family) -> Self {
         Self {
             hops,
-            warm: false,
+            between: Hops::Transparent,
             rate,
             family,
         }
@@ -118,12 +131,19 @@ impl Path {
         let last = self.hops.len() - 1;
         let link = |(place, hop): (usize, &Duration)| {
             let rtt_us = (*hop * 2 + Duration::from_nanos(500)).as_micros();
-            let is_warm = self.warm && place != 0 && place != last;
+            let rtt_us = u32::try_from(rtt_us).unwrap_or(u32::MAX);
+            let is_between = place != 0 && place != last;
+            let link = match self.between {
+                Hops::Cold if is_between => Link::of_nodes(rtt_us),
+                Hops::Warm if is_between => Link {
+                    window: Some(NonZeroU32::MAX),
+                    ..Link::of_rtt(rtt_us)
+                },
+                _ => Link::of_rtt(rtt_us),
+            };
             Link {
-                rtt_us: u32::try_from(rtt_us).unwrap_or(u32::MAX),
                 rate: NonZeroU64::new(self.rate),
-                window: is_warm.then_some(NonZeroU32::MAX),
-                ..Link::default()
+                ..link
             }
         };
         self.hops.iter().enumerate().map(link).collect()
@@ -207,7 +227,7 @@ mod tests {
     fn warm_hops_add_no_wait() {
         let warm = Path {
             hops: vec![2 * MS, 46 * MS, 2 * MS],
-            warm: true,
+            between: Hops::Warm,
             ..path(0)
         };
         assert_eq!(warm.connect(Mode::Early), 4 * MS);
@@ -219,7 +239,7 @@ mod tests {
         };
         assert_eq!(uneven.first_byte(Mode::Early), 120 * MS);
         let cold = Path {
-            warm: false,
+            between: Hops::Transparent,
             ..warm
         };
         assert_eq!(cold.first_byte(Mode::Early), 192 * MS);
@@ -265,7 +285,7 @@ mod tests {
     fn half_wait_for_half() {
         let warm = Path {
             hops: vec![2 * MS, 46 * MS, 2 * MS],
-            warm: true,
+            between: Hops::Warm,
             rate: 100_000_000,
             ..path(0)
         };

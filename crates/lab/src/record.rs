@@ -17,7 +17,6 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chart::Chart;
 use crate::table::Table;
 
 /// Version of the file format that this lab writes and reads.
@@ -136,7 +135,7 @@ impl Record {
     pub(crate) fn publish<N: Display>(
         &self,
         directory: &Path,
-        charts: impl IntoIterator<Item = (N, Chart)>,
+        charts: impl IntoIterator<Item = (N, String)>,
     ) -> anyhow::Result<()> {
         for table in &self.tables {
             println!("{table}");
@@ -147,16 +146,16 @@ impl Record {
         self.save(directory, charts)
     }
 
-    /// Writes charts, by the extensions of their files' names, and the record below `directory`,
+    /// Writes charts (SVG), by the extensions of their files' names, and the record below `directory`,
     /// and prints where they are.
     pub(crate) fn save<N: Display>(
         &self,
         directory: &Path,
-        charts: impl IntoIterator<Item = (N, Chart)>,
+        charts: impl IntoIterator<Item = (N, String)>,
     ) -> anyhow::Result<()> {
         for (extension, chart) in charts {
             let path = self.path(directory, &extension.to_string());
-            write_file(&path, &chart.svg())?;
+            write_file(&path, &chart)?;
             println!("Chart: {}", path.display());
         }
         println!("Record: {}", self.write(directory)?.display());

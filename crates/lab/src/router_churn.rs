@@ -29,7 +29,6 @@ use self::keeper::Keeper;
 use self::plan::{Event, Plan};
 use self::testbed::Testbed;
 use self::verdict::{Pair, Span};
-use crate::chart::Chart;
 use crate::node::Binary;
 use crate::process::wait_until;
 use crate::record::Record;
@@ -84,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;
     report::fill(&mut record, args, &run);
-    record.publish(&args.output, std::iter::empty::<(&str, Chart)>())?;
+    record.publish(&args.output, std::iter::empty::<(&str, String)>())?;
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
     let broken: Vec<String> = broken.map(|pair| pair.line(&run.log)).collect();
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));

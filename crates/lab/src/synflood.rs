@@ -141,7 +141,7 @@ pub fn run(args: &Args) -> Result<()> {
     record
         .remarks
         .extend(broken.iter().map(|what| format!("BROKEN: {what}")));
-    record.publish(&args.output, [("svg", report::chart(args, &trials))])?;
+    record.publish(&args.output, [("svg", report::chart(args, &trials).svg())])?;
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
     Ok(())
 }

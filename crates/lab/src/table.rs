@@ -7,6 +7,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// A number with one digit behind the point; a dash for none.
+pub(crate) fn cell(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
+}
+
+/// A signed share in per cent; a dash for none.
+pub(crate) fn percent_cell(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.1} %"))
+}
+
 /// A titled table. Every row has one cell per column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {

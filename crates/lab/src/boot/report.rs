@@ -248,9 +248,9 @@ pub(super) fn chart(boots: &[Boots]) -> Chart {
             "program in the page cache, {} starts each",
             boots[0].total.len()
         ),
-        x_label: "workers, IP version".to_string(),
-        y_label: "time, ms".to_string(),
-        across: Across::Groups(boots.iter().map(ToString::to_string).collect()),
+        across_label: "workers, IP version".to_string(),
+        value_label: "time, ms".to_string(),
+        across: Across::Rows(boots.iter().map(ToString::to_string).collect()),
         series: vec![paper, posthaste],
         model_name: "bound".to_string(),
         note: "Whiskers: 10th to 90th percentile. The paper's figure is from other hardware."

@@ -45,15 +45,13 @@ pub(super) fn ticks(most: f64, count: usize) -> Vec<f64> {
     values
 }
 
-/// `value` with at least three significant digits before 1000, none to spare.
-pub(super) fn short(value: f64) -> String {
-    let digits = match value.abs() {
-        0.0 => 0,
-        size if size >= 99.95 => 0,
-        size if size >= 9.995 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}")
+/// Powers of ten that enclose all from `least` to `most`, both positive.
+pub(super) fn decades(least: f64, most: f64) -> Vec<f64> {
+    let mut values = vec![10f64.powf(least.log10().floor())];
+    while values.len() < 2 || values[values.len() - 1] < most * (1.0 - 1e-9) {
+        values.push(values[values.len() - 1] * 10.0);
+    }
+    values
 }
 
 /// `value` as a tick label: no trailing zeros.
@@ -97,11 +95,13 @@ mod tests {
     }
 
     #[test]
+    fn decades_enclose() {
+        assert_eq!(decades(2.0, 950.0), [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(decades(1.0, 10.0), [1.0, 10.0]);
+    }
+
+    #[test]
     fn labels() {
-        assert_eq!(
-            ["0", "0.10", "9.99", "10.0", "151"].map(String::from),
-            [0.0, 0.1, 9.99, 9.996, 150.6].map(short)
-        );
         assert_eq!(plain(1500.0), "1500");
     }
 }

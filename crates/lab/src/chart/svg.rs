@@ -8,7 +8,7 @@ const FONTS: &str = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-se
 
 /// Where text sits relative to its position.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Anchor {
+pub(crate) enum Anchor {
     Start,
     Middle,
     End,
@@ -16,32 +16,30 @@ pub(super) enum Anchor {
 
 /// How text looks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Font {
-    pub(super) size: f64,
-    pub(super) bold: bool,
-    pub(super) colour: &'static str,
+pub(crate) struct Font {
+    pub(crate) size: f64,
+    pub(crate) bold: bool,
+    pub(crate) colour: &'static str,
 }
 
 /// A chart in the making.
 #[derive(Debug)]
-pub(super) struct Svg {
+pub(crate) struct Svg {
+    width: f64,
     body: String,
 }
 
 impl Svg {
-    /// An empty chart of `width` by `height` pixels on white.
-    pub(super) fn new(width: f64, height: f64) -> Self {
-        let (width, height) = (number(width), number(height));
-        let body = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-             height=\"{height}\" font-family=\"{FONTS}\">\n<rect width=\"{width}\" height=\"{height}\" \
-             fill=\"#ffffff\"/>\n"
-        );
-        Self { body }
+    /// An empty chart, `width` pixels wide.
+    pub(crate) fn new(width: f64) -> Self {
+        Self {
+            width,
+            body: String::new(),
+        }
     }
 
     /// A straight line. `style` holds more attributes.
-    pub(super) fn line(
+    pub(crate) fn line(
         &mut self,
         from: (f64, f64),
         to: (f64, f64),
@@ -56,21 +54,8 @@ impl Svg {
         ));
     }
 
-    /// A filled rectangle from its upper left corner.
-    pub(super) fn rectangle(&mut self, corner: (f64, f64), size: (f64, f64), fill: &str) {
-        let (x, y, width, height) = (
-            number(corner.0),
-            number(corner.1),
-            number(size.0),
-            number(size.1),
-        );
-        self.element(&format!(
-            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>"
-        ));
-    }
-
     /// An open line through `points`.
-    pub(super) fn polyline(
+    pub(crate) fn polyline(
         &mut self,
         points: &[(f64, f64)],
         stroke: &str,
@@ -86,7 +71,7 @@ impl Svg {
     }
 
     /// A closed shape with `points` as corners.
-    pub(super) fn polygon(&mut self, points: &[(f64, f64)], fill: &str, stroke: &str) {
+    pub(crate) fn polygon(&mut self, points: &[(f64, f64)], fill: &str, stroke: &str) {
         let list = path(points);
         self.element(&format!(
             "<polygon points=\"{list}\" fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"1.5\"/>"
@@ -94,7 +79,7 @@ impl Svg {
     }
 
     /// A circle around `centre`.
-    pub(super) fn circle(&mut self, centre: (f64, f64), radius: f64, fill: &str, stroke: &str) {
+    pub(crate) fn circle(&mut self, centre: (f64, f64), radius: f64, fill: &str, stroke: &str) {
         let (x, y, radius) = (number(centre.0), number(centre.1), number(radius));
         self.element(&format!(
             "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"1.5\"/>"
@@ -102,12 +87,12 @@ impl Svg {
     }
 
     /// Text on one line, its baseline at `at`.
-    pub(super) fn text(&mut self, at: (f64, f64), anchor: Anchor, font: Font, text: &str) {
+    pub(crate) fn text(&mut self, at: (f64, f64), anchor: Anchor, font: Font, text: &str) {
         self.rotated_text(at, anchor, font, 0.0, text);
     }
 
     /// Text turned by `degrees` around `at`.
-    pub(super) fn rotated_text(
+    pub(crate) fn rotated_text(
         &mut self,
         at: (f64, f64),
         anchor: Anchor,
@@ -138,10 +123,15 @@ impl Svg {
         ));
     }
 
-    /// The finished chart.
-    pub(super) fn finish(mut self) -> String {
-        self.body.push_str("</svg>\n");
-        self.body
+    /// The finished chart, `height` pixels high, on white.
+    pub(crate) fn finish(self, height: f64) -> String {
+        let (width, height) = (number(self.width), number(height));
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" font-family=\"{FONTS}\">\n<rect width=\"{width}\" height=\"{height}\" \
+             fill=\"#ffffff\"/>\n{}</svg>\n",
+            self.body
+        )
     }
 
     fn element(&mut self, markup: &str) {
@@ -151,7 +141,7 @@ impl Svg {
 }
 
 /// About how wide `text` is in a proportional font of `size`.
-pub(super) fn text_width(text: &str, size: f64) -> f64 {
+pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.56
 }
 
@@ -193,7 +183,7 @@ mod tests {
 
     #[test]
     fn text_cannot_break_the_markup() {
-        let mut svg = Svg::new(10.0, 20.0);
+        let mut svg = Svg::new(10.0);
         svg.text(
             (1.0, 2.0),
             Anchor::End,
@@ -204,7 +194,7 @@ mod tests {
             },
             "a<b & c",
         );
-        let text = svg.finish();
+        let text = svg.finish(20.0);
         assert!(text.contains(">a&lt;b &amp; c</text>"), "{text}");
         assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"));
     }

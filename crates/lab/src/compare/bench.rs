@@ -171,7 +171,7 @@ impl Bench<'_> {
     pub(super) fn finish(&self, record: &Record, results: &Results) -> Result<()> {
         print!("{}", record.markdown());
         let charts = report::charts(self, results).into_iter();
-        let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart));
+        let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart.svg()));
         record.save(&self.args.output, charts)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record

@@ -232,14 +232,8 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// Subjects that charts have no room for: what relays nothing, two nodes, and HAProxy where it is as in
-/// another form.
-const LEFT_OUT: [&str; 4] = [
-    "direct",
-    "haproxy-transparent-1m",
-    "posthaste-observing",
-    "posthaste-warm",
-];
+/// Subjects that charts leave out: what relays nothing, and HAProxy where another row has the same.
+const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-observing"];
 
 /// Charts, with the names of their files.
 pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
@@ -259,12 +253,8 @@ pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str,
     ];
     let mut charts = Vec::new();
     for (name, titles, yields, left_out) in kinds {
-        // Large objects would make all others look like nothing.
-        let of = |load: &&Load| {
-            load.yields == yields
-                && load.name != "1m"
-                && results.contains_key(&(load.name, "direct"))
-        };
+        let of =
+            |load: &&Load| load.yields == yields && results.contains_key(&(load.name, "direct"));
         let loads: Vec<&Load> = bench.loads.iter().filter(of).collect();
         let shown = bench
             .subjects
@@ -301,11 +291,10 @@ fn chart(
     });
     Chart {
         title: title.to_owned(),
-        subtitle: "what each subject adds to a direct link; client, relay and server on one CPU"
-            .to_owned(),
-        x_label: "load".to_owned(),
-        y_label: y_label.to_owned(),
-        across: Across::Groups(loads.iter().map(|load| load.name.to_owned()).collect()),
+        subtitle: "added to a direct link; client, relay and server share one CPU".to_owned(),
+        across_label: "load".to_owned(),
+        value_label: y_label.to_owned(),
+        across: Across::Rows(loads.iter().map(|load| load.title.to_owned()).collect()),
         series: series
             .filter(|series| series.values.iter().any(Option::is_some))
             .collect(),

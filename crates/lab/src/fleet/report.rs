@@ -61,7 +61,7 @@ pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Resu
     samples(outcome, record);
     record.tables = vec![arrival(outcome), deaths(outcome), cost(outcome, args)];
     record.remarks = remarks(outcome);
-    record.publish(&args.output, [("svg", chart(args, outcome))])?;
+    record.publish(&args.output, [("svg", chart(args, outcome).svg())])?;
     let losses = outcome.losses.len();
     ensure!(losses == 0, "{losses} streams were lost, or rows refused");
     Ok(())
@@ -235,8 +235,8 @@ fn chart(args: &Args, outcome: &Outcome) -> Chart {
     Chart {
         title: "Nodes that have new rows after a death".to_owned(),
         subtitle: format!("{} nodes and one controller, on one host", args.nodes),
-        x_label: "since a link or a node died, ms".to_owned(),
-        y_label: "nodes with new rows, %".to_owned(),
+        across_label: "since a link or a node died, ms".to_owned(),
+        value_label: "nodes with new rows, %".to_owned(),
         series: vec![
             share(&outcome.links, "a link died"),
             share(&outcome.nodes, "a node died"),

@@ -41,8 +41,8 @@ pub(super) fn distribution(
         subtitle: format!(
             "{graphs} graphs, all ordered pairs of nodes, by the model of MOSTO's section III-B"
         ),
-        x_label: "longer than over the best chain, %".to_owned(),
-        y_label: "pairs with no more than that, %".to_owned(),
+        across_label: "longer than over the best chain, %".to_owned(),
+        value_label: "pairs with no more than that, %".to_owned(),
         across: Across::Numbers(EXCESSES.to_vec(), Spacing::Linear),
         series: Other::ALL.into_iter().map(series).collect(),
         model_name: String::new(),
@@ -70,8 +70,8 @@ pub(super) fn times(all: &[Times]) -> Chart {
     Chart {
         title: "Time to plan".to_owned(),
         subtitle: "synthetic matrices, one thread".to_owned(),
-        x_label: "nodes".to_owned(),
-        y_label: "processor time, s".to_owned(),
+        across_label: "nodes".to_owned(),
+        value_label: "processor time, s".to_owned(),
         across: Across::Numbers(circles.iter().map(|times| times.nodes as f64).collect(), Spacing::Logarithmic),
         series: vec![
             series("sweep, great circles", &circles, |times| &times.sweep_ms),

@@ -59,9 +59,9 @@ pub(super) fn write(args: &Args, findings: &Findings, mut record: Record) -> Res
     for (rounds, size) in ROUNDS.into_iter().zip(SIZES) {
         let quality = &findings.published[&rounds];
         let chart = charts::distribution(rounds, size, findings.graphs, quality);
-        charts.push((format!("rounds-{rounds}.svg"), chart));
+        charts.push((format!("rounds-{rounds}.svg"), chart.svg()));
     }
-    charts.push(("time.svg".to_owned(), charts::times(&findings.times)));
+    charts.push(("time.svg".to_owned(), charts::times(&findings.times).svg()));
     record.publish(&args.output, charts)?;
     Ok(())
 }

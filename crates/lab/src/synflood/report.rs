@@ -177,11 +177,11 @@ pub(super) fn chart(args: &Args, trials: &Trials) -> Chart {
             "{} SYNs per second, 10 KB flows, medians of {}",
             args.rate, args.flows
         ),
-        x_label:
+        across_label:
             "one-way delays client-node/node-server in ms, IP version, server's tcp_syncookies"
                 .to_string(),
-        y_label: "time to first byte, ms".to_string(),
-        across: Across::Groups(groups.map(name).collect()),
+        value_label: "time to first byte, ms".to_string(),
+        across: Across::Rows(groups.map(name).collect()),
         series,
         model_name: "model".to_string(),
         note:

@@ -98,9 +98,8 @@ fn chain(network: &Network) -> Chain {
 
 /// Sets what the namespaces of a chain's nodes need.
 pub(super) fn join(network: &Network) -> Result<()> {
-    let chain = chain(network);
     let mut nodes = network.nodes().iter();
-    nodes.try_for_each(|node| chain.prepare(node))
+    nodes.try_for_each(crate::chain::prepare)
 }
 
 pub(super) fn warm(site: &Site<'_>) -> Result<Running> {

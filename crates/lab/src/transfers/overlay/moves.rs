@@ -15,10 +15,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::testbed::{LONG, SERVER, Testbed, Way, cut, target};
 use super::topology::{Pair, Topology};
-use super::web::{self, Fetched};
-use super::{Args, PATIENCE};
+use super::web;
+use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
-use crate::transfer;
+use crate::transfer::{self, Timing};
 
 /// What a link that gets worse is multiplied with.
 const WORSE: f64 = 3.0;
@@ -40,15 +40,24 @@ const LOGGED: Duration = Duration::from_millis(500);
 
 /// What happens to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Change {
     Worse,
     Cut,
+}
+
+impl Change {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Worse => "three times as long",
+            Self::Cut => "cut",
+        }
+    }
 }
 
 /// What came of it.
 #[derive(Clone, Debug)]
 pub(super) struct Move {
-    pub(super) kind: Kind,
+    pub(super) change: Change,
     pub(super) before: BTreeSet<usize>,
     pub(super) after: BTreeSet<usize>,
     /// From the change to the first new connection that took another way, in seconds.
@@ -61,6 +70,14 @@ pub(super) struct Move {
     pub(super) long_s: f64,
 }
 
+impl Move {
+    /// The times of the new connections that did not fail, in seconds.
+    pub(super) fn times(&self) -> Vec<f64> {
+        let times = self.connections.iter();
+        times.filter_map(|(_, took)| *took).collect()
+    }
+}
+
 /// Has a link of the first pair's chain get worse, and then one cut.
 pub(super) fn observe(
     args: &Args,
@@ -68,9 +85,9 @@ pub(super) fn observe(
     testbed: &Testbed,
     moves: &mut Vec<Move>,
 ) -> Result<()> {
-    for kind in [Kind::Worse, Kind::Cut] {
+    for kind in [Change::Worse, Change::Cut] {
         let pair = topology.pairs[0];
-        let chain = testbed.chain(pair, args.sizes[0] * super::KB)?;
+        let chain = testbed.chain(pair, args.sizes[0] * KB)?;
         let length = |ends: &&[usize]| topology.rtt_ms(ends[0], ends[1]);
         let longest = chain
             .windows(2)
@@ -79,8 +96,8 @@ pub(super) fn observe(
         let (one, other) = (longest[0], longest[1]);
         let usual = |times| topology.link(args, one, other, times);
         let change = || match kind {
-            Kind::Worse => testbed.mesh.change(one, other, usual(WORSE)),
-            Kind::Cut => testbed.mesh.change(one, other, cut(usual(1.0))),
+            Change::Worse => testbed.mesh.change(one, other, usual(WORSE)),
+            Change::Cut => testbed.mesh.change(one, other, cut(usual(1.0))),
         };
         let restore = || testbed.mesh.change(one, other, usual(1.0));
         let seen = watch(args, testbed, pair, kind, change, restore)?;
@@ -91,13 +108,13 @@ pub(super) fn observe(
 }
 
 /// A connection: when it began, since the first, and what came of it.
-type Opened = (Duration, Result<Fetched>);
+type Opened = (Duration, Result<Timing>);
 
 fn watch(
     args: &Args,
     testbed: &Testbed,
     pair: Pair,
-    kind: Kind,
+    kind: Change,
     change: impl Fn() -> Result<()>,
     restore: impl Fn() -> Result<()>,
 ) -> Result<Move> {
@@ -144,7 +161,7 @@ fn watch(
 
 fn check(
     testbed: &Testbed,
-    kind: Kind,
+    kind: Change,
     opened: &[Opened],
     changed: Duration,
     long_s: f64,
@@ -168,7 +185,7 @@ fn check(
     let settled = ways.get(last_old.map_or(0, |place| place + 1));
     let after = ways.iter().rev().find_map(|(_, way)| *way);
     Ok(Move {
-        kind,
+        change: kind,
         after: after.cloned().unwrap_or_default(),
         moved_s: moved.and_then(since),
         settled_s: settled.and_then(since),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Web servers of two kinds, both nginx, and a client.
 //!
-//! The *origin* has the objects. The *front* stands for what operators of content networks have near
-//! clients: it answers for the origin, over connections to it that it keeps open (HTTP/1.1). Like the
-//! nodes' hosts those of both keep grown windows over idle times and have large buffers. What the
-//! front has got it passes on at once, and writes to no disk.
+//! The *origin* has the objects. The *reverse proxy* stands for those of content networks near
+//! clients: it answers for the origin, over connections to it that it keeps open (HTTP/1.1). Like
+//! the hosts of nodes, those of both keep grown windows over idle times and have large buffers. The
+//! reverse proxy forwards what it has received at once, and writes to no disk.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,6 +19,7 @@ use crate::demo::web::{object, object_name};
 use crate::netns::Namespace;
 use crate::nginx::Nginx;
 use crate::scratch::Scratch;
+use crate::transfer::Timing;
 
 /// Bytes read at a time.
 const CHUNK: usize = 64 * 1024;
@@ -40,7 +41,7 @@ pub(super) fn origin(
     start(nginx, host, files, &servers)
 }
 
-/// A front for origins: where it listens, and for whom.
+/// A reverse proxy for origins: each port, and the origin behind it.
 pub(super) fn reverse_proxy(
     nginx: &Path,
     host: &Namespace,
@@ -75,22 +76,13 @@ fn listen(ports: &[u16]) -> String {
     ports.iter().map(line).collect()
 }
 
-/// How long a fetch took, from the start of the connection attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fetched {
-    pub(super) first_byte: Duration,
-    pub(super) complete: Duration,
-    /// The client's own address in this fetch.
-    pub(super) local: SocketAddr,
-}
-
 /// Fetches the object of `size` KB over a new connection and compares it with the original.
 pub(super) fn fetch(
     from: &Namespace,
     server: SocketAddr,
     size: u64,
     patience: Duration,
-) -> Result<Fetched> {
+) -> Result<Timing> {
     let expected = object(size);
     let fetched = from.run_in(|| fetch_here(server, size, &expected, patience));
     fetched.with_context(|| format!("fetch {size} KB from {server}"))
@@ -101,7 +93,7 @@ fn fetch_here(
     size: u64,
     expected: &[u8],
     patience: Duration,
-) -> Result<Fetched> {
+) -> Result<Timing> {
     let domain = Domain::for_address(server);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
@@ -111,6 +103,7 @@ fn fetch_here(
     socket
         .connect_timeout(&server.into(), patience)
         .context("connect")?;
+    let connect = start.elapsed();
     let mut stream = TcpStream::from(socket);
     let name = object_name(size);
     let request = format!("GET /{name} HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n");
@@ -132,7 +125,8 @@ fn fetch_here(
         let whole = body(&answer)?.filter(|body| body.len() >= expected.len());
         let Some(body) = whole else { continue };
         ensure!(body == expected, "the object did not arrive as it is");
-        return Ok(Fetched {
+        return Ok(Timing {
+            connect,
             first_byte: first_byte.unwrap_or(now),
             complete: now,
             local: stream.local_addr()?,

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::topology::{Pair, Topology};
 use super::web::{origin, reverse_proxy};
-use super::{Args, KB, Pair, Topology};
+use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
 use crate::link::{Emulation, Link};
 use crate::mesh::{Beside, Mesh, address};
+use crate::model::Hops;
 use crate::netns::Namespace;
 use crate::nginx::Nginx;
 use crate::node::Node;
@@ -41,13 +43,6 @@ const FRONTS: u16 = 8000;
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Whether nodes keep hops open, and the plan reckons with that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Hops {
-    Cold,
-    Warm,
-}
-
 /// Dropped in the order of its fields.
 #[derive(Debug)]
 pub(super) struct Testbed {
@@ -69,7 +64,7 @@ impl Testbed {
         let mesh = make_mesh(args, topology)?;
         let places = topology.places();
         for place in 0..places {
-            chain::prepare(mesh.place(place), true)?;
+            chain::prepare(mesh.place(place))?;
         }
         let binary = args.binary.find()?;
         let center = topology.center();
@@ -265,10 +260,10 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
     )?;
     // Servers and fronts are as well prepared as nodes are.
     for place in topology.clients() {
-        chain::prepare(mesh.host(place, REVERSE_PROXY)?, true)?;
+        chain::prepare(mesh.host(place, REVERSE_PROXY)?)?;
     }
     for place in topology.servers() {
-        chain::prepare(mesh.host(place, SERVER)?, true)?;
+        chain::prepare(mesh.host(place, SERVER)?)?;
     }
     Ok(mesh)
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::way::{Carriage, Layout};
-use super::{Args, Configuration, KB};
-use crate::chain::{Chain, Member};
+use super::way::{Carriage, Layout, Way};
+use super::{Args, KB};
+use crate::chain::{self, Chain, Member};
 use crate::link::Link;
 use crate::model::Mode;
+use crate::netns::Namespace;
 use crate::network::Network;
 use crate::node::Node;
 use crate::transfer::{Request, Server, Timing, fetch_at_once};
@@ -22,34 +23,34 @@ const POOL: u32 = 2;
 
 /// Everything that transfers of one layout need. Dropped in the order of its fields.
 #[derive(Debug)]
-pub(super) struct Setup {
+pub(super) struct Testbed {
     pub(super) nodes: Vec<Node>,
     chain: Option<Chain>,
     _servers: Vec<Server>,
     pub(super) network: Network,
 }
 
-impl Setup {
+/// The access node and the router of a network with a node beside the path, among those of the
+/// line.
+const ACCESS: usize = 0;
+const ROUTER: usize = 1;
+
+impl Testbed {
     pub(super) fn new(args: &Args, layout: Layout) -> Result<Self> {
-        // A queue that never drops: slow start must not end before the transfer does.
-        let link = |delay| {
-            Link::delay(delay)
-                .rate(args.bits_per_second())
-                .queue(50_000_000)
-        };
-        let network = Network::line(layout.delays(args).into_iter().map(link))
-            .seed(args.seed)
-            .congestion(&args.congestion)
-            .build()?;
+        let network = network(args, layout)?;
         let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
         let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
-        let chain =
-            (layout.carriage != Carriage::Transparent).then(|| chain_of(args, layout, &network));
+        let (namespaces, members) = members(&network, layout);
+        let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
+            nodes: members,
+            pool: pool(args, layout.carriage),
+            congestion: args.hop_congestion().to_owned(),
+        });
         let mut nodes = Vec::new();
-        for (place, namespace) in network.nodes().iter().enumerate() {
+        for (place, namespace) in namespaces.into_iter().enumerate() {
             let mut config = node_config(args);
             if let Some(chain) = &chain {
-                chain.prepare(namespace)?;
+                chain::prepare(namespace)?;
                 config.push_str(&chain.config_with(place, of_node(layout)));
             }
             let node = Node::builder(namespace, args.binary.find()?);
@@ -64,36 +65,23 @@ impl Setup {
     }
 
     /// Runs as many transfers at once as there are to be clients.
-    pub(super) fn fetch(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
+    pub(super) fn fetch(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
             if args.primer > 0 {
-                let primer = Configuration {
-                    bytes: args.primer * KB / u64::from(args.clients),
-                    ..configuration
-                };
                 chain.wait_until_full(&self.nodes)?;
-                self.fetch_now(args, primer)?;
+                self.fetch_now(args, way, args.primer * KB / u64::from(args.clients))?;
             }
             chain.wait_until_full(&self.nodes)?;
-            if configuration.way.carriage == Carriage::EmptyEnds {
-                self.take_all(args, configuration)?;
+            if way.carriage == Carriage::EmptyEnds {
+                // Takes all warm hops: a transfer of a byte is over in a bit more than a round
+                // trip, and a hop takes two to replace.
+                self.fetch_now(args, way, 1)?;
             }
         }
-        self.fetch_now(args, configuration)
+        self.fetch_now(args, way, bytes)
     }
 
-    /// Takes all hops that wait: it is over in a bit more than a round trip, and a hop takes two
-    /// to replace.
-    fn take_all(&self, args: &Args, configuration: Configuration) -> Result<()> {
-        let taker = Configuration {
-            bytes: 1,
-            ..configuration
-        };
-        self.fetch_now(args, taker).map(drop)
-    }
-
-    fn fetch_now(&self, args: &Args, configuration: Configuration) -> Result<Vec<Timing>> {
-        let Configuration { way, bytes } = configuration;
+    fn fetch_now(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         let server = self.network.server_address(way.family);
         let request = Request {
             congestion: args.congestion.clone(),
@@ -104,21 +92,57 @@ impl Setup {
     }
 }
 
-fn chain_of(args: &Args, layout: Layout, network: &Network) -> Chain {
-    let member = |node| Member {
+/// Links whose queues never drop: slow start must not end before the transfer does.
+fn network(args: &Args, layout: Layout) -> Result<Network> {
+    let link = |delay| {
+        Link::delay(delay)
+            .rate(args.bits_per_second())
+            .queue(50_000_000)
+    };
+    let builder = match layout.carriage {
+        Carriage::OffPath => {
+            // The direct path stays as it is: the node is behind a link of its own.
+            let quarter = args.rtt() / 4;
+            let line = Network::line([Link::Veth, link(quarter), link(quarter)]);
+            line.beside(ROUTER, link(layout.aside - quarter))
+        }
+        _ => Network::line(layout.delays(args).into_iter().map(link)),
+    };
+    let builder = builder.seed(args.seed).congestion(&args.congestion);
+    builder.build()
+}
+
+/// The namespaces of the nodes and their addresses, in the order of a chain.
+fn members(network: &Network, layout: Layout) -> (Vec<&Namespace>, Vec<Member>) {
+    let on_path = |node| Member {
         asked_at: network.node_address(node, layout.hops),
         source_addresses: network.calling_address(node, layout.hops),
     };
-    // All clients may come to the same worker.
-    let pool = u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX);
-    Chain {
-        nodes: (0..network.nodes().len()).map(member).collect(),
-        pool: match layout.carriage {
-            Carriage::EmptyEnds => 1,
-            carriage if carriage.has_pool() => pool,
-            _ => 0,
-        },
-        congestion: args.hop_congestion().to_owned(),
+    if layout.carriage == Carriage::OffPath {
+        let address = network.aside_address(0, layout.hops);
+        let aside = Member {
+            asked_at: address,
+            source_addresses: address,
+        };
+        let namespaces = vec![network.node(ACCESS), network.aside(0)];
+        return (namespaces, vec![on_path(ACCESS), aside]);
+    }
+    let nodes = network.nodes();
+    (
+        nodes.iter().collect(),
+        (0..nodes.len()).map(on_path).collect(),
+    )
+}
+
+/// Warm hops that each worker keeps open.
+fn pool(args: &Args, carriage: Carriage) -> u16 {
+    match carriage {
+        Carriage::EmptyEnds => 1,
+        // All clients may come to the same worker.
+        carriage if carriage.has_pool() => {
+            u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX)
+        }
+        _ => 0,
     }
 }
 
@@ -159,7 +183,7 @@ fn node_config(args: &Args) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer_times::tests::args;
+    use crate::transfers::line::tests::args;
 
     #[test]
     fn every_mode_has_a_rule() {

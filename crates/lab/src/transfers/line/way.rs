@@ -4,24 +4,26 @@
 use std::time::Duration;
 
 use super::Args;
-use crate::model::{Mode, Path};
+use crate::model::{Hops, Mode, Path};
 use crate::network::Family;
 
 /// Which nodes carry transfers, and over which hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Carriage {
-    /// Evenly spaced nodes on the path, none of which knows of the others
+    /// Evenly spaced nodes on the path, without configuration of each other
     Transparent,
-    /// Evenly spaced; all but the first are asked, by cold hops
+    /// A chain of evenly spaced nodes, by cold hops
     Cold,
-    /// Evenly spaced; all but the first are asked, by warm hops
+    /// A chain of evenly spaced nodes, by warm hops
     Warm,
-    /// Two nodes near the ends, joined by cold hops
+    /// A chain of two nodes near the ends, by a cold hop
     ColdEnds,
-    /// Two nodes near the ends, joined by warm hops
+    /// A chain of two nodes near the ends, by a warm hop
     WarmEnds,
-    /// Likewise, but others have taken all hops that were open
+    /// Likewise, but other flows have taken all warm hops
     EmptyEnds,
+    /// A chain of a node beside the client and one beside the path, at each of --aside
+    OffPath,
 }
 
 impl Carriage {
@@ -34,6 +36,7 @@ impl Carriage {
             Self::ColdEnds => "cold-ends",
             Self::WarmEnds => "warm-ends",
             Self::EmptyEnds => "empty-ends",
+            Self::OffPath => "off-path",
         }
     }
 
@@ -59,6 +62,8 @@ pub(super) struct Way {
     pub(super) family: Family,
     pub(super) carriage: Carriage,
     pub(super) nodes: u32,
+    /// One-way delay from a node beside the path to either end; zero for other carriages.
+    pub(super) aside: Duration,
     /// Of no effect without nodes.
     pub(super) mode: Mode,
 }
@@ -68,6 +73,7 @@ pub(super) struct Way {
 pub(super) struct Layout {
     pub(super) carriage: Carriage,
     pub(super) nodes: u32,
+    pub(super) aside: Duration,
     /// Of the hops between nodes; what the nodes carry may be of the other one.
     pub(super) hops: Family,
 }
@@ -90,6 +96,7 @@ impl Way {
             family,
             carriage,
             nodes,
+            aside: Duration::ZERO,
             mode,
         }
     }
@@ -99,61 +106,65 @@ impl Way {
         Self::new(family, Carriage::Transparent, 0, Mode::Early)
     }
 
-    pub(super) fn layout(self) -> Layout {
-        let Self {
-            family,
-            carriage,
-            nodes,
-            ..
-        } = self;
-        // Only chains have hops of a family of their own.
-        let hops = if carriage == Carriage::Transparent {
-            Family::V4
-        } else {
-            family
-        };
-        Layout {
-            carriage,
-            nodes,
-            hops,
+    /// By a node beside the path, at this one-way delay from either end.
+    pub(super) fn off_path(family: Family, aside: Duration) -> Self {
+        Self {
+            aside,
+            ..Self::new(family, Carriage::OffPath, 2, Mode::Early)
         }
     }
 
-    /// The legend's text.
-    pub(super) fn series_name(self) -> String {
+    pub(super) fn layout(self) -> Layout {
+        // Only chains have hops of a family of their own.
+        let is_chain = self.carriage != Carriage::Transparent;
+        Layout {
+            carriage: self.carriage,
+            nodes: self.nodes,
+            aside: self.aside,
+            hops: if is_chain { self.family } else { Family::V4 },
+        }
+    }
+
+    /// In tables and legends.
+    pub(super) fn name(self) -> String {
         match (self.carriage, self.nodes) {
             (_, 0) => "no node".to_owned(),
             (Carriage::ColdEnds, _) => "near the ends, cold".to_owned(),
             (Carriage::WarmEnds, _) => "near the ends, warm".to_owned(),
             (Carriage::EmptyEnds, _) => "near the ends, none left".to_owned(),
+            (Carriage::OffPath, _) => format!("{} ms to the ends", self.aside.as_secs_f64() * 1e3),
             (_, 1) => "1 node".to_owned(),
             (_, more) => format!("{more} nodes"),
         }
     }
 
-    /// The nodes, in a table.
-    pub(super) fn name_in_table(self) -> String {
-        match self.carriage {
-            Carriage::ColdEnds => "2 cold".to_owned(),
-            Carriage::WarmEnds => "2 warm".to_owned(),
-            Carriage::EmptyEnds => "2 empty".to_owned(),
-            _ => self.nodes.to_string(),
+    /// In the record.
+    pub(super) fn labels(self) -> Vec<(&'static str, String)> {
+        let named = |name: &str| if self.nodes > 0 { name } else { "none" }.to_owned();
+        let mut labels = vec![
+            ("family", self.family.to_string()),
+            ("nodes", self.nodes.to_string()),
+            ("carriage", named(self.carriage.name())),
+            ("accept", named(self.mode.name())),
+        ];
+        if self.carriage == Carriage::OffPath {
+            labels.push(("aside_ms", (self.aside.as_secs_f64() * 1e3).to_string()));
         }
+        labels
     }
 
-    /// In words, for messages.
-    pub(super) fn describe(self) -> String {
-        let Self {
-            family,
-            nodes,
-            mode,
-            carriage,
-        } = self;
-        format!(
-            "{family}, {nodes} nodes, {}, {}",
-            carriage.name(),
-            mode.name()
-        )
+    /// The path as the model sees it, for each of all transfers: they share the rate.
+    pub(super) fn path(self, args: &Args) -> Path {
+        let rate = args.bits_per_second() / u64::from(args.clients);
+        let between = match self.carriage {
+            Carriage::Transparent => Hops::Transparent,
+            carriage if carriage.is_warm() => Hops::Warm,
+            _ => Hops::Cold,
+        };
+        Path {
+            between,
+            ..Path::new(self.layout().delays(args), rate, self.family)
+        }
     }
 }
 
@@ -161,6 +172,10 @@ impl Layout {
     /// One-way delays of the hops.
     pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
         let whole = args.rtt() / 2;
+        if self.carriage == Carriage::OffPath {
+            // The first node is where the client is.
+            return vec![Duration::ZERO, self.aside, self.aside];
+        }
         if self.carriage.is_ends() {
             let end = args.end();
             return vec![end, whole - end * 2, end];
@@ -189,25 +204,6 @@ impl Layout {
             nodes, carriage, ..
         } = self;
         format!("{nodes} nodes, {}", carriage.name())
-    }
-}
-
-impl Way {
-    /// The path as the model sees it, for each of all transfers: they share the rate.
-    pub(super) fn path(self, args: &Args) -> Path {
-        self.path_at(args, args.bits_per_second() / u64::from(args.clients))
-    }
-
-    /// The path for a transfer that has it to itself.
-    pub(super) fn path_alone(self, args: &Args) -> Path {
-        self.path_at(args, args.bits_per_second())
-    }
-
-    fn path_at(self, args: &Args, rate: u64) -> Path {
-        Path {
-            warm: self.carriage.is_warm(),
-            ..Path::new(self.layout().delays(args), rate, self.family)
-        }
     }
 }
 

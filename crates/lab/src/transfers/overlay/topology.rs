@@ -1,46 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The places, how far they are from each other, and who fetches from whom. What the model says of
-//! it. Pure, but for reading the matrix.
+//! The places, the round-trip times between them, and the pairs of client and server. Pure, but for
+//! reading the matrix.
 
 use std::collections::BTreeSet;
-use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use posthaste_plan::Model;
 
 use super::Args;
-use super::testbed::Hops;
 use crate::link::{Emulation, Link};
+use crate::model::{Hops, Path};
 use crate::planning::data::read_cloud;
 
 /// The regions of the matrix, in the order of its rows: the file names none, but they are as far from
-/// each other as these, in the order of their codes.
-const REGIONS: [&str; 21] = [
-    "Cape Town",
-    "Hong Kong",
-    "Tokyo",
-    "Seoul",
-    "Osaka",
-    "Mumbai",
-    "Singapore",
-    "Sydney",
-    "Montreal",
-    "Frankfurt",
-    "Stockholm",
-    "Milan",
-    "Ireland",
-    "London",
-    "Paris",
-    "Bahrain",
-    "São Paulo",
-    "Virginia",
-    "Ohio",
-    "California",
-    "Oregon",
+/// each other as these, in the order of their codes. Name, longitude and latitude in degrees.
+const REGIONS: [(&str, f64, f64); 21] = [
+    ("Cape Town", 18.4, -33.9),
+    ("Hong Kong", 114.2, 22.3),
+    ("Tokyo", 139.7, 35.7),
+    ("Seoul", 127.0, 37.6),
+    ("Osaka", 135.5, 34.7),
+    ("Mumbai", 72.9, 19.1),
+    ("Singapore", 103.8, 1.4),
+    ("Sydney", 151.2, -33.9),
+    ("Montreal", -73.6, 45.5),
+    ("Frankfurt", 8.7, 50.1),
+    ("Stockholm", 18.1, 59.3),
+    ("Milan", 9.2, 45.5),
+    ("Ireland", -6.3, 53.3),
+    ("London", -0.1, 51.5),
+    ("Paris", 2.4, 48.9),
+    ("Bahrain", 50.6, 26.2),
+    ("São Paulo", -46.6, -23.6),
+    ("Virginia", -77.5, 39.0),
+    ("Ohio", -83.0, 40.0),
+    ("California", -121.9, 37.3),
+    ("Oregon", -119.7, 45.8),
 ];
 
-/// Who fetches from whom, by place.
+/// A client and its server, by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
     pub(super) client: usize,
@@ -51,12 +49,14 @@ pub(super) struct Pair {
 #[derive(Clone, Debug)]
 pub(super) struct Topology {
     names: Vec<String>,
+    /// Longitude and latitude, in degrees.
+    pub(super) spots: Vec<(f64, f64)>,
     rtts_ms: Vec<Vec<f64>>,
     pub(super) pairs: Vec<Pair>,
 }
 
 impl Topology {
-    /// What the arguments say, of the matrix.
+    /// The places and pairs of the arguments, with the times of the matrix.
     pub(super) fn read(args: &Args) -> Result<Self> {
         let all = read_cloud(&args.data)?.rtts_ms;
         Self::new(&all, args)
@@ -73,7 +73,13 @@ impl Topology {
         let name = |row: &usize| {
             REGIONS
                 .get(*row)
-                .map_or_else(|| row.to_string(), |name| (*name).to_owned())
+                .map_or_else(|| row.to_string(), |(name, ..)| (*name).to_owned())
+        };
+        let spot = |row: &usize| {
+            let region = REGIONS.get(*row);
+            region.map_or((0.0, 0.0), |(_, longitude, latitude)| {
+                (*longitude, *latitude)
+            })
         };
         let place = |text: &str| {
             let row: usize = text.parse().with_context(|| format!("row {text:?}"))?;
@@ -90,6 +96,7 @@ impl Topology {
         };
         Ok(Self {
             names: args.places.iter().map(name).collect(),
+            spots: args.places.iter().map(spot).collect(),
             rtts_ms: args.places.iter().map(row).collect(),
             pairs: args.pairs.iter().map(pair).collect::<Result<_>>()?,
         })
@@ -142,46 +149,35 @@ impl Topology {
         }
     }
 
-    /// How long a transfer takes by the model, in milliseconds, over the nodes of a chain; without nodes
-    /// it goes from client to server.
-    pub(super) fn model_ms(
+    /// The path of a transfer as the model sees it, over the nodes of a chain; without nodes it goes
+    /// from client to server.
+    pub(super) fn path(
         &self,
         args: &Args,
         pair: Pair,
-        chain: Option<(&[usize], Hops)>,
-        size: u64,
-    ) -> f64 {
-        let header_bytes = args.family.header_bytes();
-        let model = Model {
-            segment_bytes: u32::from(crate::link::MTU) - header_bytes,
-            header_bytes,
-            ..Model::default()
-        };
-        let rate = NonZeroU64::new(args.rate * 1_000_000);
-        let us = |ms: f64| {
-            u32::try_from(Duration::from_secs_f64(ms / 1e3).as_micros()).unwrap_or(u32::MAX)
-        };
-        let unauthorized = |ms: f64| posthaste_plan::Link {
-            rate,
-            ..posthaste_plan::Link::of_rtt(us(ms))
-        };
-        let hops: Vec<posthaste_plan::Link> = match chain {
+        chain: Option<&[usize]>,
+        hops: Hops,
+    ) -> Path {
+        let one_way = |rtt_ms: f64| Duration::from_secs_f64(rtt_ms / 2e3);
+        let delays = match chain {
             None => {
-                let rtt_ms = self.rtt_ms(pair.client, pair.server) + 2.0 * args.access;
-                vec![unauthorized(rtt_ms)]
+                let rtt_ms = self.rtt_ms(pair.client, pair.server);
+                vec![one_way(rtt_ms + 2.0 * args.access)]
             }
-            Some((chain, hops)) => {
-                let between = chain.windows(2).map(|ends| posthaste_plan::Link {
-                    rate,
-                    window: (hops == Hops::Warm).then_some(NonZeroU32::MIN),
-                    ..posthaste_plan::Link::of_nodes(us(self.rtt_ms(ends[0], ends[1])))
-                });
-                let access = std::iter::once(unauthorized(args.access));
-                access.clone().chain(between).chain(access).collect()
+            Some(chain) => {
+                let between = chain.windows(2).map(|ends| self.rtt_ms(ends[0], ends[1]));
+                let access = std::iter::once(args.access);
+                access
+                    .clone()
+                    .chain(between)
+                    .chain(access)
+                    .map(one_way)
+                    .collect()
             }
         };
-        // nginx sends what comes before an object in a packet of its own: one more of the window.
-        let bytes = size * super::KB + u64::from(model.segment_bytes);
-        model.transfer_us(hops.iter(), 0, bytes) as f64 / 1e3
+        Path {
+            between: hops,
+            ..Path::new(delays, args.rate * 1_000_000, args.family)
+        }
     }
 }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Dots on named rows: a band for each name, in it a line for each series.
+
+use super::scale::plain;
+use super::svg::{Anchor, Svg, text_width};
+use super::{Chart, FOOT, GRID, INK, LABEL, PALETTE, RIGHT, Series, TICK, marker};
+
+/// Between the lines of two series.
+const LINE: f64 = 11.0;
+/// Between two bands.
+const GAP: f64 = 12.0;
+/// Half of a model's mark.
+const HALF_MARK: f64 = 6.0;
+
+/// Draws all below `top` and returns where the plotting area ends.
+pub(super) fn draw(svg: &mut Svg, top: f64, names: &[String], chart: &Chart) -> f64 {
+    let widths = names.iter().map(|name| text_width(name, TICK.size));
+    let label = text_width(&chart.across_label, LABEL.size);
+    let left = 32.0 + widths.fold(label, f64::max);
+    let top = top + 14.0;
+    let band = LINE * chart.series.len() as f64 + GAP;
+    let bottom = top + band * names.len() as f64;
+    let (scale, ticks) = chart.value_axis(left, RIGHT - 8.0);
+    svg.text((20.0, top - 8.0), Anchor::Start, LABEL, &chart.across_label);
+    for tick in ticks {
+        let x = scale.at(tick);
+        svg.line((x, top), (x, bottom), GRID, 1.0, "");
+        svg.text((x, bottom + 19.0), Anchor::Middle, TICK, &plain(tick));
+    }
+    let centre = f64::midpoint(left, RIGHT);
+    let under = bottom + FOOT - 34.0;
+    svg.text((centre, under), Anchor::Middle, LABEL, &chart.value_label);
+    for (index, name) in names.iter().enumerate() {
+        let above = top + band * index as f64;
+        svg.line((20.0, above), (RIGHT, above), GRID, 1.0, "");
+        let middle = above + band / 2.0 + 4.0;
+        svg.text((left - 12.0, middle), Anchor::End, TICK, name);
+        for (order, series) in chart.series.iter().enumerate() {
+            let y = above + GAP / 2.0 + LINE * (order as f64 + 0.5);
+            draw_value(svg, y, |value| scale.at(value), (series, order), index);
+        }
+    }
+    svg.line((20.0, bottom), (RIGHT, bottom), INK, 1.0, "");
+    bottom
+}
+
+/// One value: whisker, dot and the model's mark.
+fn draw_value(
+    svg: &mut Svg,
+    y: f64,
+    at: impl Fn(f64) -> f64,
+    (series, order): (&Series, usize),
+    index: usize,
+) {
+    let Some(value) = series.values[index] else {
+        return;
+    };
+    if let Some(Some(model)) = series.model.get(index) {
+        model_mark(svg, (at(*model), y));
+    }
+    if let Some(Some((low, high))) = series.spread.get(index) {
+        svg.line((at(*low), y), (at(*high), y), PALETTE[order], 1.5, "");
+    }
+    marker::draw(svg, (at(value), y), order);
+}
+
+/// An upright line with a white halo, so that it shows on and off the dot.
+pub(super) fn model_mark(svg: &mut Svg, (x, y): (f64, f64)) {
+    let (from, to) = ((x, y - HALF_MARK), (x, y + HALF_MARK));
+    svg.line(from, to, "#ffffff", 5.0, "");
+    svg.line(from, to, INK, 2.2, "");
+}

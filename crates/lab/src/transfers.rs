@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long do transfers take? One experiment over two topologies: a [`line`] of nodes and an
+//! [`overlay`].
+//!
+//! A topology lists its subjects (ways of carrying a transfer, the one without nodes among them),
+//! groups them into tables and charts, and carries out single transfers. The rest is here: the
+//! transfers of a repeat are shuffled, so that whatever else the machine does meets all subjects
+//! alike; medians are compared with the model and judged by the subjects' targets; record, tables
+//! and charts follow from the same lists.
+
+pub mod line;
+pub mod overlay;
+mod report;
+mod results;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::model::{Mode, Path};
+use crate::repeats::Repeats;
+use crate::transfer::Timing;
+pub(crate) use report::Findings;
+pub(crate) use results::Results;
+
+/// Bytes in a KB.
+pub(crate) const KB: u64 = 1000;
+
+/// A moment of a transfer, from the start of `connect()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Connect,
+    FirstByte,
+    Complete,
+}
+
+impl Moment {
+    pub(crate) const ALL: [Self; 3] = [Self::Connect, Self::FirstByte, Self::Complete];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "time to connect",
+            Self::FirstByte => "time to first byte",
+            Self::Complete => "time to completion",
+        }
+    }
+
+    fn of(self, timing: &Timing) -> Duration {
+        match self {
+            Self::Connect => timing.connect,
+            Self::FirstByte => timing.first_byte,
+            Self::Complete => timing.complete,
+        }
+    }
+}
+
+/// A way of carrying transfers that is compared with others.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    /// In tables and legends.
+    pub name: String,
+    /// In the record.
+    pub labels: Vec<(&'static str, String)>,
+    pub mode: Mode,
+    /// The subject without nodes that its gain is computed against.
+    pub reference: Option<usize>,
+    pub targets: Vec<Target>,
+}
+
+/// What a subject's medians are to reach, in per cent.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// These moments lie this close to the model; `may_be_less` allows any lead over it.
+    Model {
+        moments: &'static [Moment],
+        percent: f64,
+        may_be_less: bool,
+    },
+    /// Completion takes at most this much longer than with another subject.
+    Behind { subject: usize, percent: f64 },
+    /// Transfers of these sizes (bytes) complete in so much less time than the reference's. Where
+    /// the links' rate does not allow that, within `tolerance` of even shares of the rate.
+    Gain {
+        by_size: &'static [(u64, f64)],
+        tolerance: f64,
+    },
+}
+
+/// One table and one chart.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// The end of the chart's file name.
+    pub file: String,
+    pub title: String,
+    /// The conditions that differ between groups.
+    pub subtitle: String,
+    /// Side by side, the reference first.
+    pub subjects: Vec<usize>,
+}
+
+/// A transfer: what is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Case {
+    /// An index of [`Experiment::subjects`].
+    pub subject: usize,
+    pub bytes: u64,
+}
+
+/// What carries transfers out.
+pub(crate) trait Topology {
+    /// Runs one transfer, or as many at once as the experiment has clients.
+    fn fetch(&self, case: Case) -> Result<Vec<Timing>>;
+
+    /// The path as the model sees it, whose rate is each client's share. None without a model.
+    fn path(&self, case: Case) -> Option<Path>;
+
+    /// The nodes that carry it, where that differs by size.
+    fn way(&self, _case: Case) -> Option<String> {
+        None
+    }
+}
+
+/// Everything that is decided before the first transfer.
+#[derive(Clone, Debug)]
+pub(crate) struct Experiment {
+    pub name: &'static str,
+    pub subjects: Vec<Subject>,
+    pub groups: Vec<Group>,
+    /// In KB.
+    pub sizes: Vec<u64>,
+    /// Bytes that a server sends before those of a transfer.
+    pub head_bytes: u64,
+    pub clients: u32,
+    pub repeats: u32,
+    pub seed: u64,
+    /// Conditions that all groups share, in words.
+    pub conditions: String,
+    /// Directory for the record and the charts.
+    pub output: PathBuf,
+}
+
+/// All timings of a run, in the order they were taken.
+type Timings = BTreeMap<Case, Vec<Timing>>;
+
+impl Experiment {
+    /// The transfers of a subject, one per size.
+    fn cases_of(&self, subject: usize) -> impl Iterator<Item = Case> + '_ {
+        let sizes = self.sizes.iter();
+        sizes.map(move |size| Case {
+            subject,
+            bytes: size * KB,
+        })
+    }
+
+    /// Every transfer of one repeat.
+    fn cases(&self) -> Vec<Case> {
+        let subjects = 0..self.subjects.len();
+        subjects
+            .flat_map(|subject| self.cases_of(subject))
+            .collect()
+    }
+
+    /// In words, for messages.
+    fn describe(&self, case: Case) -> String {
+        let subject = &self.subjects[case.subject];
+        let labels: Vec<_> = subject
+            .labels
+            .iter()
+            .map(|(_, value)| value.as_str())
+            .collect();
+        format!("{} KB, {}", case.bytes / KB, labels.join(", "))
+    }
+
+    /// Runs all transfers, `repeats` times, each time in another order.
+    fn run<T: Topology>(self, topology: &T) -> Result<Results> {
+        let (mut timings, mut failures) = (Timings::new(), Vec::new());
+        let repeats = Repeats {
+            experiment: self.name,
+            count: self.repeats,
+            seed: self.seed,
+        };
+        let cases = self.cases();
+        repeats.run(&cases, &mut failures, |case| {
+            let more = topology.fetch(case).with_context(|| self.describe(case))?;
+            timings.entry(case).or_default().extend(more);
+            Ok(())
+        })?;
+        let of = |case: &Case| Some((*case, topology.path(*case)?));
+        let ways = |case: &Case| Some((*case, topology.way(*case)?));
+        Ok(Results {
+            paths: cases.iter().filter_map(of).collect(),
+            ways: cases.iter().filter_map(ways).collect(),
+            experiment: self,
+            timings,
+            failures,
+        })
+    }
+}

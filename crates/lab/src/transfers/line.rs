@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `transfer-times`: transfers with no node, with one to three on the path or in chains, and with
+//! one beside the path.
+//!
+//! Repeats figures 4 and 5 of the Miniproxy paper: a path with 100 ms of round-trip time and
+//! 100 Mbit/s, transfers of 10 to 500 KB (of 1000 bytes), and nodes on it or beside it.
+//! `--carriage` says what the nodes know of each other. `transparent` is the paper's: nothing. In a
+//! chain the first node is on the path and hands flows to the next, over cold or warm hops; one
+//! node needs no chain and is the same in all. Chains are measured in early mode. A node beside
+//! the path lengthens the way and shortens the loops: three links meet at a router, so that the
+//! direct path stays as it is, and a node beside the client sends its flows there.
+//!
+//! Every layout has a network of its own, all alive at once, and every node relays in all three
+//! accept modes, one per port. One transfer leaves nothing to the next but warm hops and what the
+//! nodes of a chain remember: how much the last flows between them could send. So cold hops may
+//! beat the model, and are judged only for being slower. So that all sizes find the same warm
+//! hops, a longer transfer can go before each one that is timed (`--primer`), and all pools are
+//! full again before that begins.
+
+mod testbed;
+mod way;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::report::emulation_remark;
+use super::{Case, Experiment, Findings, Group, KB, Moment, Results, Subject, Target, Topology};
+use crate::chart::SERIES_MAX;
+use crate::model::{Mode, Path};
+use crate::network::Family;
+use crate::node::Binary;
+use crate::record::Record;
+use crate::transfer::Timing;
+use testbed::Testbed;
+use way::{Carriage, Layout, Way};
+
+/// How much less time transfers over warm hops near the ends are to take than without nodes, by
+/// size, at 100 ms with nodes 2 ms from the ends: bytes, and per cent.
+const GAINS: &[(u64, f64)] = &[(25 * KB, 60.0), (100 * KB, 68.0), (500 * KB, 75.0)];
+
+/// Arguments of `posthaste-lab transfer-times`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Round-trip time between client and server, in milliseconds
+    #[arg(long, default_value_t = 100.0, value_name = "MS")]
+    rtt: f64,
+    /// Rate of every link, in Mbit/s; the emulation is faithful up to about 200
+    #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rate: u64,
+    /// Sizes of transfers, in KB of 1000 bytes
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 250, 500], value_name = "KB")]
+    sizes: Vec<u64>,
+    /// Numbers of nodes on the path; 0 needs no node program
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 2, 3], value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=7))]
+    nodes: Vec<u32>,
+    /// Which nodes carry transfers, and over which hops
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Carriage::Transparent])]
+    carriage: Vec<Carriage>,
+    /// One-way delays between a node beside the path and either end; a quarter of --rtt is on it
+    #[arg(long, value_delimiter = ',', default_values_t = [25.0, 27.5, 30.0, 32.5, 35.0, 37.5], value_name = "MS")]
+    aside: Vec<f64>,
+    /// One-way delay between an end of the path and the node near it, in milliseconds
+    #[arg(long, default_value_t = 2.0, value_name = "MS")]
+    end: f64,
+    /// When a node answers the client; chains are measured in early mode only
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
+    modes: Vec<Mode>,
+    /// IP version
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Family::V4], value_name = "VERSION")]
+    family: Vec<Family>,
+    /// Transfers per configuration; the median counts
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Congestion control of client, server and nodes
+    #[arg(long, default_value = "cubic", value_name = "NAME")]
+    congestion: String,
+    /// Congestion control of hops between nodes [default: that of everybody]
+    #[arg(long, value_name = "NAME")]
+    hop_congestion: Option<String>,
+    /// Size of the transfer over warm hops before each one that is timed, in KB, shared by all --clients; 0 for none
+    #[arg(long, default_value_t = 0, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
+    primer: u64,
+    /// Transfers at once; with more than one the model is what they would take if they shared the rate evenly
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    clients: u32,
+    /// Initial window of the nodes, in segments
+    #[arg(long, default_value_t = 10, value_name = "SEGMENTS")]
+    initial_window: u32,
+    /// Largest deviation of a median from the model in the early mode, in per cent
+    #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
+    tolerance: f64,
+    /// Seed of the order of transfers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the record and the charts
+    #[arg(long, default_value = "lab-output", value_name = "DIR")]
+    output: PathBuf,
+}
+
+impl Args {
+    fn rtt(&self) -> Duration {
+        milliseconds(self.rtt)
+    }
+
+    fn bits_per_second(&self) -> u64 {
+        self.rate * 1_000_000
+    }
+
+    fn end(&self) -> Duration {
+        milliseconds(self.end)
+    }
+
+    fn hop_congestion(&self) -> &str {
+        self.hop_congestion.as_ref().unwrap_or(&self.congestion)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(
+            (0.1..=2000.0).contains(&self.rtt),
+            "--rtt must be between 0.1 and 2000 ms"
+        );
+        ensure!(
+            self.sizes.is_sorted_by(|a, b| a < b)
+                && self.sizes.iter().all(|size| (1..=100_000).contains(size)),
+            "--sizes must ascend, from 1 to 100000 KB"
+        );
+        let near_ends = self.carriage.iter().any(|carriage| carriage.is_ends());
+        ensure!(
+            !near_ends || (0.0..self.rtt / 4.0).contains(&self.end),
+            "--end must be less than a quarter of --rtt"
+        );
+        let nearest = self.rtt / 4.0;
+        let is_beside = |aside: &f64| (nearest..=2000.0).contains(aside);
+        ensure!(
+            !self.carriage.contains(&Carriage::OffPath)
+                || self.aside.len() < SERIES_MAX && self.aside.iter().all(is_beside),
+            "--aside must be less than {SERIES_MAX} delays from a quarter of --rtt ({nearest} ms)"
+        );
+        Ok(())
+    }
+
+    /// The ways of one carriage in one mode, the fewest nodes first.
+    fn ways(&self, family: Family, carriage: Carriage, mode: Mode) -> Vec<Way> {
+        if carriage == Carriage::OffPath {
+            let aside = self.aside.iter().map(|aside| milliseconds(*aside));
+            let ways = aside.map(|aside| Way::off_path(family, aside));
+            return std::iter::once(Way::direct(family)).chain(ways).collect();
+        }
+        let way = |&nodes: &u32| Way::new(family, carriage, nodes, mode);
+        let mut ways: Vec<Way> = self.nodes.iter().map(way).collect();
+        ways.sort_unstable_by_key(|way| way.nodes);
+        ways.dedup();
+        ways
+    }
+
+    /// The modes that a carriage is measured in.
+    fn modes_of(&self, carriage: Carriage) -> &[Mode] {
+        // Without any node all modes would show the same.
+        let no_node = self.nodes.iter().all(|&nodes| nodes == 0);
+        match carriage {
+            Carriage::Transparent if !no_node => &self.modes,
+            _ => &[Mode::Early],
+        }
+    }
+
+    /// What is compared with what: all ways, group by group.
+    fn groups(&self) -> Vec<(Group, Vec<Way>)> {
+        let of = |&family: &Family| {
+            let mut groups = Vec::new();
+            for &carriage in self.carriage.iter().filter(|carriage| !carriage.is_ends()) {
+                for &mode in self.modes_of(carriage) {
+                    let ways = self.ways(family, carriage, mode);
+                    groups.push((heading(family, carriage, mode), ways));
+                }
+            }
+            groups.extend(self.ends(family));
+            groups
+        };
+        self.family.iter().flat_map(of).collect()
+    }
+
+    /// Nodes near the ends, over all kinds of hops that are measured.
+    fn ends(&self, family: Family) -> Option<(Group, Vec<Way>)> {
+        let measured = self.carriage.iter().filter(|carriage| carriage.is_ends());
+        let ways = measured.flat_map(|&carriage| self.ways(family, carriage, Mode::Early));
+        let ways: BTreeSet<Way> = ways.collect();
+        let place = format!("two nodes, {} ms from the ends", self.end);
+        let group = group("ends", &place, family);
+        (!ways.is_empty()).then(|| (group, ways.into_iter().collect()))
+    }
+
+    fn subject(&self, way: Way, reference: Option<usize>) -> Subject {
+        Subject {
+            name: way.name(),
+            labels: way.labels(),
+            mode: way.mode,
+            reference: reference.filter(|_| way.nodes > 0),
+            targets: self.targets(way),
+        }
+    }
+
+    /// The model is for the early mode and one transfer at a time; the gains are for the usual
+    /// delays.
+    fn targets(&self, way: Way) -> Vec<Target> {
+        let mut targets = Vec::new();
+        if way.mode == Mode::Early && self.clients == 1 {
+            let is_exact = matches!(way.carriage, Carriage::Transparent | Carriage::OffPath);
+            targets.push(Target::Model {
+                moments: &[Moment::FirstByte, Moment::Complete],
+                percent: self.tolerance,
+                may_be_less: !is_exact,
+            });
+        }
+        let is_usual = (self.rtt - 100.0).abs() < 0.1 && (self.end - 2.0).abs() < 0.1;
+        if is_usual && way.carriage == Carriage::WarmEnds {
+            targets.push(Target::Gain {
+                by_size: GAINS,
+                tolerance: self.tolerance,
+            });
+        }
+        targets
+    }
+
+    fn record(&self) -> Record {
+        let mut record = Record::start("transfer-times", self.seed);
+        record.parameter("rtt_ms", self.rtt);
+        record.parameter("rate_mbit", self.rate);
+        record.parameter("congestion", self.congestion.as_str());
+        record.parameter("hop_congestion", self.hop_congestion());
+        record.parameter("initial_window", self.initial_window);
+        record.parameter("primer_kb", self.primer);
+        record.parameter("end_ms", self.end);
+        record.parameter("tolerance_percent", self.tolerance);
+        record
+    }
+
+    /// The experiment, and the ways of its subjects.
+    fn experiment(&self) -> (Experiment, Vec<Way>) {
+        let mut ways: Vec<Way> = Vec::new();
+        let mut groups = Vec::new();
+        for (mut group, of_group) in self.groups() {
+            for way in of_group {
+                let known = ways.iter().position(|one| *one == way);
+                group.subjects.push(known.unwrap_or(ways.len()));
+                ways.extend(known.is_none().then_some(way));
+            }
+            groups.push(group);
+        }
+        let direct = |way: &Way| ways.iter().position(|one| *one == Way::direct(way.family));
+        let subjects = ways.iter().map(|way| self.subject(*way, direct(way)));
+        let experiment = Experiment {
+            name: "transfer-times",
+            subjects: subjects.collect(),
+            groups,
+            sizes: self.sizes.clone(),
+            head_bytes: 0,
+            clients: self.clients,
+            repeats: self.repeats,
+            seed: self.seed,
+            conditions: format!(
+                "{} ms round-trip time, {} Mbit/s, {}",
+                self.rtt, self.rate, self.congestion
+            ),
+            output: self.output.clone(),
+        };
+        (experiment, ways)
+    }
+}
+
+fn milliseconds(number: f64) -> Duration {
+    Duration::from_secs_f64(number / 1e3)
+}
+
+fn heading(family: Family, carriage: Carriage, mode: Mode) -> Group {
+    let (file, title) = match carriage {
+        Carriage::Transparent => (
+            mode.name(),
+            format!(
+                "evenly spaced nodes on the path, accept mode {}",
+                mode.name()
+            ),
+        ),
+        Carriage::OffPath => ("off-path", "a node beside the path".to_owned()),
+        _ => (
+            carriage.name(),
+            format!("chains of evenly spaced nodes, {} hops", carriage.name()),
+        ),
+    };
+    group(file, &title, family)
+}
+
+fn group(file: &str, what: &str, family: Family) -> Group {
+    Group {
+        file: format!("{file}-{family}.svg").to_lowercase(),
+        title: format!("{family}, {what}"),
+        subtitle: format!("{family}, {what}"),
+        subjects: Vec::new(),
+    }
+}
+
+/// Runs the experiment.
+pub fn run(args: &Args) -> Result<()> {
+    args.check()?;
+    let record = args.record();
+    let (experiment, ways) = args.experiment();
+    let line = Line {
+        testbeds: testbeds(args, &ways)?,
+        ways,
+        args,
+    };
+    line.fill_caches()?;
+    let results = experiment.run(&line)?;
+    let findings = Findings {
+        remarks: line.remarks(&results)?,
+        ..Findings::default()
+    };
+    results.publish(record, findings)
+}
+
+/// A network for every layout, and the ways of the subjects.
+struct Line<'a> {
+    args: &'a Args,
+    ways: Vec<Way>,
+    testbeds: BTreeMap<Layout, Testbed>,
+}
+
+fn testbeds(args: &Args, ways: &[Way]) -> Result<BTreeMap<Layout, Testbed>> {
+    let layouts: BTreeSet<Layout> = ways.iter().map(|way| way.layout()).collect();
+    let make = |layout: Layout| {
+        let testbed = Testbed::new(args, layout);
+        let testbed =
+            testbed.with_context(|| format!("set up the network with {}", layout.describe()));
+        Ok((layout, testbed?))
+    };
+    layouts.into_iter().map(make).collect()
+}
+
+impl Topology for Line<'_> {
+    fn fetch(&self, case: Case) -> Result<Vec<Timing>> {
+        let way = self.ways[case.subject];
+        self.testbeds[&way.layout()].fetch(self.args, way, case.bytes)
+    }
+
+    fn path(&self, case: Case) -> Option<Path> {
+        Some(self.ways[case.subject].path(self.args))
+    }
+}
+
+impl Line<'_> {
+    /// The first transfer of each kind also fills caches on its way and is not counted.
+    fn fill_caches(&self) -> Result<()> {
+        let bytes = self.args.sizes.iter().min().copied().unwrap_or(1) * KB;
+        for (subject, way) in self.ways.iter().enumerate() {
+            let first = self.fetch(Case { subject, bytes });
+            first.with_context(|| format!("first transfer, {}", way.name()))?;
+        }
+        Ok(())
+    }
+
+    /// How exact the emulation was, and nodes that relayed fewer connections than passed them, or
+    /// not over the hops that are meant: then the record shows something else than it says.
+    fn remarks(&self, results: &Results) -> Result<Vec<String>> {
+        let mut remarks = Vec::new();
+        for (layout, testbed) in &self.testbeds {
+            let passed = results.timed(|subject| self.ways[subject].layout() == *layout);
+            for (place, node) in testbed.nodes.iter().enumerate() {
+                for (counter, is_expected) in layout.counters(place) {
+                    let count = node.counter(counter)?;
+                    if is_expected && count < passed || !is_expected && count > 0 {
+                        remarks.push(format!(
+                            "{passed} flows passed node {} of {}, whose {counter} is {count}.",
+                            place + 1,
+                            layout.describe()
+                        ));
+                    }
+                }
+            }
+            remarks.push(emulation_remark(
+                &layout.describe(),
+                testbed.network.stats(),
+            ));
+        }
+        Ok(remarks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    pub(super) fn args(words: &[&str]) -> Args {
+        Cli::try_parse_from([&["x"], words].concat()).unwrap().args
+    }
+
+    fn subjects(words: &[&str]) -> usize {
+        args(words).experiment().0.subjects.len()
+    }
+
+    fn files(words: &[&str]) -> Vec<String> {
+        let (experiment, _) = args(words).experiment();
+        experiment
+            .groups
+            .into_iter()
+            .map(|group| group.file)
+            .collect()
+    }
+
+    #[test]
+    fn default_is_published_figure() {
+        // No node, and three modes with one, two and three nodes.
+        assert_eq!(subjects(&[]), 1 + 3 * 3);
+        assert_eq!(subjects(&["--nodes", "0", "--family", "4,6"]), 2);
+        // No node and six distances.
+        assert_eq!(subjects(&["--carriage", "off-path"]), 1 + 6);
+    }
+
+    #[test]
+    fn chains_share_subjects() {
+        // No node, one node, and two and three of each kind.
+        let all = ["--modes", "early", "--carriage", "transparent,cold,warm"];
+        assert_eq!(subjects(&all), 2 + 2 * 3);
+        assert_eq!(subjects(&["--carriage", "cold-ends,warm-ends"]), 1 + 2);
+    }
+
+    #[test]
+    fn chart_per_carriage_and_mode() {
+        assert_eq!(
+            files(&[]),
+            ["early-ipv4.svg", "strict-ipv4.svg", "late-ipv4.svg"]
+        );
+        assert_eq!(
+            files(&["--carriage", "cold,cold-ends,off-path,warm-ends"]),
+            ["cold-ipv4.svg", "off-path-ipv4.svg", "ends-ipv4.svg"]
+        );
+        assert_eq!(files(&["--nodes", "0"]), ["early-ipv4.svg"]);
+    }
+
+    #[test]
+    fn near_end_nodes_compared() {
+        let (experiment, _) = args(&["--carriage", "warm-ends,cold-ends"]).experiment();
+        let subjects = experiment.groups[0].subjects.iter();
+        let names: Vec<_> = subjects
+            .map(|one| experiment.subjects[*one].name.as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["no node", "near the ends, cold", "near the ends, warm"]
+        );
+    }
+
+    #[test]
+    fn impossible_distances_refused() {
+        let check = |words: &[&str]| args(&[&["--carriage", "off-path"], words].concat()).check();
+        assert!(check(&["--aside", "24"]).is_err());
+        assert!(check(&["--rtt", "96", "--aside", "24"]).is_ok());
+        assert!(args(&["--sizes", "25,10"]).check().is_err());
+        assert!(
+            args(&["--carriage", "warm-ends", "--end", "25"])
+                .check()
+                .is_err()
+        );
+    }
+}

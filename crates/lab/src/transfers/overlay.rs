@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `overlay`: transfers over a controller's chains of a dozen nodes, as far from each other as the
+//! regions of a cloud.
+//!
+//! Repeats figure 4 of the MOSTO paper, with more pairs of client and server. Nodes measure their
+//! links, the controller plans, and clients fetch objects of nginx over HTTP/1.1, each over a new
+//! connection: from the server directly; over the chain that is chosen for the size, with cold hops
+//! and with warm ones; and from a reverse proxy near the client, which is nginx too and keeps its
+//! connections to the server open. Links between places have the round-trip times of a published
+//! matrix, and packets take the link between two places, never another one.
+//!
+//! There are two overlays: one whose nodes keep no hops open, with a plan for cold hops, and one with
+//! both warm. After the transfers a link of a chain gets worse, and another is cut, while clients
+//! open new connections all the time and one long transfer goes on.
+
+mod events;
+mod map;
+mod moves;
+mod testbed;
+mod topology;
+mod web;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::report::emulation_remark;
+use super::{Case, Experiment, Findings, Group, KB, Moment, Subject, Target};
+use crate::demo::web::find;
+use crate::model::{Hops, Mode, Path};
+use crate::network::Family;
+use crate::node::Binary;
+use crate::record::Record;
+use crate::transfer::Timing;
+use testbed::{Testbed, Way};
+use topology::{Pair, Topology};
+
+/// How long one transfer may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Fetches of every kind before those that count: hops are warm then, and the
+/// reverse proxy's connections have grown.
+const PRIMERS: u32 = 2;
+/// After each of these, so that hops are opened for the next.
+const PRIMER_PAUSE: Duration = Duration::from_millis(500);
+
+/// Arguments of `posthaste-lab overlay`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: Binary,
+    /// Directory with cloud/aws21_cloudping_ms.tsv
+    #[arg(long, default_value = "../shared/data", value_name = "DIR")]
+    data: PathBuf,
+    /// Places of the matrix, by row from 0
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 2, 5, 6, 7, 9, 12, 16, 17, 19, 20], value_name = "ROW")]
+    places: Vec<usize>,
+    /// Pairs of client and server, by row
+    #[arg(long, value_delimiter = ',', default_values = ["12-19", "9-7", "0-2"], value_name = "ROW-ROW")]
+    pairs: Vec<String>,
+    /// Sizes of objects, in KB of 1000 bytes
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 100, 250, 500], value_name = "KB")]
+    sizes: Vec<u64>,
+    /// Round-trip time between an end and its place, in milliseconds
+    #[arg(long, default_value_t = 2.0, value_name = "MS")]
+    access: f64,
+    /// Rate of every link, in Mbit/s; the emulation is faithful up to about 100
+    #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rate: u64,
+    /// IP version
+    #[arg(long, value_enum, default_value_t = Family::V4, value_name = "VERSION")]
+    family: Family,
+    /// Transfers of each kind; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// How often a link gets worse, and how often one is cut
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    moves: u32,
+    /// Congestion control everywhere
+    #[arg(long, default_value = "cubic", value_name = "NAME")]
+    congestion: String,
+    /// Largest deviation of a median over cold hops from the model, in per cent
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    tolerance: f64,
+    /// By how much a median over warm hops may exceed the reverse proxy's, in per cent
+    #[arg(long, default_value_t = 5.0, value_name = "PERCENT")]
+    behind: f64,
+    /// Seed of the order of transfers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the record and the charts
+    #[arg(long, default_value = "lab-output", value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// What carries a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Direct,
+    Chain(Hops),
+    ReverseProxy,
+}
+
+impl Kind {
+    /// Those of a pair, the reference first.
+    const ALL: [Self; 4] = [
+        Self::Direct,
+        Self::Chain(Hops::Cold),
+        Self::Chain(Hops::Warm),
+        Self::ReverseProxy,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Chain(Hops::Warm) => "chain, warm",
+            Self::Chain(_) => "chain, cold",
+            Self::ReverseProxy => "reverse proxy",
+        }
+    }
+
+    fn way(self) -> Way {
+        match self {
+            Self::Direct => Way::Around,
+            Self::Chain(_) => Way::Through,
+            Self::ReverseProxy => Way::ReverseProxy,
+        }
+    }
+
+    /// In which overlay it is.
+    fn hops(self) -> Hops {
+        match self {
+            Self::Chain(hops) => hops,
+            Self::Direct | Self::ReverseProxy => Hops::Warm,
+        }
+    }
+}
+
+/// The kind of a subject, and the number of its pair.
+fn kind_of(subject: usize) -> (Kind, usize) {
+    (
+        Kind::ALL[subject % Kind::ALL.len()],
+        subject / Kind::ALL.len(),
+    )
+}
+
+impl Args {
+    fn access_delay(&self) -> Duration {
+        Duration::from_secs_f64(self.access / 2e3)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(
+            (0.0..=1000.0).contains(&self.access),
+            "--access must be 0 to 1000 ms"
+        );
+        ensure!(
+            self.sizes.is_sorted_by(|a, b| a < b)
+                && self.sizes.iter().all(|size| (1..=10_000).contains(size))
+                && self.sizes.len() <= 100,
+            "--sizes must ascend, from 1 to 10000 KB, and be at most 100"
+        );
+        ensure!(
+            (3..=24).contains(&self.places.len()),
+            "--places must be 3 to 24"
+        );
+        Ok(())
+    }
+
+    /// The targets of a subject; `first` is the first subject of its pair.
+    fn targets(&self, kind: Kind, first: usize) -> Vec<Target> {
+        match kind {
+            Kind::Chain(Hops::Warm) => vec![Target::Behind {
+                subject: first + Kind::ALL.len() - 1,
+                percent: self.behind,
+            }],
+            Kind::Chain(_) => vec![Target::Model {
+                moments: &[Moment::Complete],
+                percent: self.tolerance,
+                may_be_less: false,
+            }],
+            Kind::Direct | Kind::ReverseProxy => Vec::new(),
+        }
+    }
+
+    fn experiment(&self, topology: &Topology) -> Experiment {
+        let (mut subjects, mut groups) = (Vec::new(), Vec::new());
+        for (pair, rows) in topology.pairs.iter().zip(&self.pairs) {
+            let first = subjects.len();
+            let name = topology.chain_name(&[pair.client, pair.server]);
+            let rtt_ms = topology.rtt_ms(pair.client, pair.server);
+            subjects.extend(Kind::ALL.map(|kind| Subject {
+                name: kind.name().to_owned(),
+                labels: vec![("pair", name.clone()), ("subject", kind.name().to_owned())],
+                mode: Mode::Early,
+                reference: (kind != Kind::Direct).then_some(first),
+                targets: self.targets(kind, first),
+            }));
+            groups.push(Group {
+                file: format!("{rows}.svg"),
+                title: format!("{name}, {rtt_ms} ms"),
+                subtitle: format!("{name}, {rtt_ms} ms round-trip time"),
+                subjects: (first..subjects.len()).collect(),
+            });
+        }
+        Experiment {
+            name: "overlay",
+            subjects,
+            groups,
+            sizes: self.sizes.clone(),
+            // nginx sends what comes before an object in a packet of its own.
+            head_bytes: u64::from(u32::from(crate::link::MTU) - self.family.header_bytes()),
+            clients: 1,
+            repeats: self.repeats,
+            seed: self.seed,
+            conditions: format!(
+                "{} ms more at either end, {} Mbit/s, {}, {}",
+                self.access, self.rate, self.congestion, self.family
+            ),
+            output: self.output.clone(),
+        }
+    }
+
+    fn record(&self) -> Record {
+        let mut record = Record::start("overlay", self.seed);
+        record.parameter("places", self.places.len());
+        record.parameter("access_rtt_ms", self.access);
+        record.parameter("rate_mbit", self.rate);
+        record.parameter("congestion", self.congestion.as_str());
+        record.parameter("family", self.family.to_string());
+        record.parameter("tolerance_percent", self.tolerance);
+        record.parameter("behind_percent", self.behind);
+        record
+    }
+}
+
+/// Runs the experiment.
+pub fn run(args: &Args) -> Result<()> {
+    args.check()?;
+    let mut record = args.record();
+    let topology = Topology::read(args)?;
+    let experiment = args.experiment(&topology);
+    let mut overlay = Overlay {
+        sites: sites(args, &topology)?,
+        topology,
+        chains: BTreeMap::new(),
+        args,
+    };
+    overlay.warm_up(&experiment)?;
+    let before = overlay.hops_taken()?;
+    let results = experiment.run(&overlay)?;
+    let mut findings = Findings {
+        remarks: overlay.remarks(&before)?,
+        ..Findings::default()
+    };
+    findings.charts.push(("map.svg".to_owned(), overlay.map()));
+    events::observe(&overlay, &mut record, &mut findings);
+    results.publish(record, findings)
+}
+
+/// Overlays by their hops, and the chains that carry transfers.
+struct Overlay<'a> {
+    args: &'a Args,
+    topology: Topology,
+    sites: BTreeMap<Hops, Testbed>,
+    /// The places of chains.
+    chains: BTreeMap<Case, Vec<usize>>,
+}
+
+fn sites(args: &Args, topology: &Topology) -> Result<BTreeMap<Hops, Testbed>> {
+    let nginx = find("nginx", "nginx-light")?;
+    let make = |hops| {
+        let testbed = Testbed::new(args, topology, hops, &nginx);
+        let testbed = testbed.with_context(|| format!("set the {hops:?} overlay up"));
+        Ok((hops, testbed?))
+    };
+    [Hops::Cold, Hops::Warm].into_iter().map(make).collect()
+}
+
+impl super::Topology for Overlay<'_> {
+    fn fetch(&self, case: Case) -> Result<Vec<Timing>> {
+        let (kind, _) = kind_of(case.subject);
+        let (pair, size) = (self.pair(case), case.bytes / KB);
+        let target = testbed::target(self.args, pair, size, kind.way());
+        let client = self.sites[&kind.hops()].client(pair)?;
+        Ok(vec![web::fetch(client, target, size, PATIENCE)?])
+    }
+
+    fn path(&self, case: Case) -> Option<Path> {
+        let (kind, _) = kind_of(case.subject);
+        let chain = match kind {
+            // A reverse proxy has no model.
+            Kind::ReverseProxy => return None,
+            Kind::Direct => None,
+            Kind::Chain(_) => Some(self.chains.get(&case)?.as_slice()),
+        };
+        Some(
+            self.topology
+                .path(self.args, self.pair(case), chain, kind.hops()),
+        )
+    }
+
+    fn way(&self, case: Case) -> Option<String> {
+        Some(self.topology.chain_name(self.chains.get(&case)?))
+    }
+}
+
+impl Overlay<'_> {
+    fn pair(&self, case: Case) -> Pair {
+        self.topology.pairs[kind_of(case.subject).1]
+    }
+
+    /// Opens hops and grows windows, and asks the controller for the chains.
+    fn warm_up(&mut self, experiment: &Experiment) -> Result<()> {
+        use super::Topology as _;
+        eprintln!("overlay: everything is up; hops and connections grow");
+        for _ in 0..PRIMERS {
+            for case in experiment.cases() {
+                let (kind, _) = kind_of(case.subject);
+                // Without nodes and reverse proxies nothing grows.
+                if kind == Kind::Direct {
+                    continue;
+                }
+                let first = self.fetch(case);
+                first.with_context(|| format!("first transfer, {}", experiment.describe(case)))?;
+                if kind == Kind::Chain(Hops::Warm) {
+                    thread::sleep(PRIMER_PAUSE);
+                }
+            }
+        }
+        for case in experiment.cases() {
+            if let (Kind::Chain(hops), _) = kind_of(case.subject) {
+                let chain = self.sites[&hops].chain(self.pair(case), case.bytes)?;
+                self.chains.insert(case, chain);
+            }
+        }
+        Ok(())
+    }
+
+    /// By overlay, the flows that took a hop that waited open, and those that opened one.
+    fn hops_taken(&self) -> Result<BTreeMap<Hops, (u64, u64)>> {
+        let sites = self.sites.iter();
+        sites
+            .map(|(hops, testbed)| Ok((*hops, testbed.hops_taken()?)))
+            .collect()
+    }
+
+    /// The chains of the largest transfers over warm hops, on a map.
+    fn map(&self) -> String {
+        let kilobytes = self.args.sizes.last().copied().unwrap_or(0);
+        let shown = |case: &Case| {
+            kind_of(case.subject).0 == Kind::Chain(Hops::Warm) && case.bytes == kilobytes * KB
+        };
+        let chains = self.chains.iter().filter(|(case, _)| shown(case));
+        let chains: Vec<_> = chains.map(|(_, chain)| chain.clone()).collect();
+        map::draw(&self.topology, &chains, kilobytes)
+    }
+
+    fn remarks(&self, before: &BTreeMap<Hops, (u64, u64)>) -> Result<Vec<String>> {
+        let mut remarks = Vec::new();
+        for (hops, (warm, cold)) in self.hops_taken()? {
+            let (warm_before, cold_before) = before[&hops];
+            let name = if hops == Hops::Warm { "warm" } else { "cold" };
+            remarks.push(format!(
+                "Overlay with {name} hops: {} hops had waited, {} were opened for their flows.",
+                warm - warm_before,
+                cold - cold_before
+            ));
+            let stats = self.sites[&hops].mesh.stats();
+            remarks.push(emulation_remark(
+                &format!("the overlay with {name} hops"),
+                stats,
+            ));
+        }
+        Ok(remarks)
+    }
+}
