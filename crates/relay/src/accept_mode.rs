@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a client is answered, relative to its server.
+//! When a node answers a client, relative to the server's answer.
 //!
-//! A mode is a row of [`MODES`]. Nothing else matches on modes: the rest of the program asks what a
-//! mode does, and so a new mode is a new row.
+//! A mode is a row of [`MODES`]. No other code matches on modes: it calls the predicates of
+//! [`AcceptMode`], so a new mode is a new row.
 
 use std::fmt;
 
 use crate::opening::Opening;
 
-/// What a mode does.
+/// The properties of a mode.
 struct Row {
     name: &'static str,
     connects_at_syn: bool,
@@ -44,17 +44,17 @@ const MODES: &[Row] = &[
     },
 ];
 
-/// When a client is answered, relative to its server.
+/// When the node answers a client, relative to the server's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AcceptMode(u8);
 
 impl AcceptMode {
-    /// The client is answered at once, and the server's SYN leaves at the client's (Early SYN
+    /// Answers the client at once, and sends the upstream SYN at the client's SYN (Early SYN
     /// Forwarding).
     pub const EARLY: Self = Self(0);
-    /// The client is answered when the server has answered, and as the server has.
+    /// Answers the client after the server has answered, with the same result.
     pub const STRICT: Self = Self(1);
-    /// The server's SYN leaves after the client's handshake.
+    /// Sends the upstream SYN after the client's handshake.
     pub const LATE: Self = Self(2);
 
     /// Every mode.
@@ -62,17 +62,18 @@ impl AcceptMode {
         (0..).take(MODES.len()).map(Self)
     }
 
-    /// The mode that a configuration calls so.
+    /// The mode with this name in a configuration.
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|mode| mode.name() == name)
     }
 
-    /// What a configuration calls it.
+    /// Its name in a configuration.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Whether the server's SYN leaves at the client's, and not after the client's handshake.
+    /// Whether the upstream SYN leaves at the client's SYN rather than after the client's
+    /// handshake.
     pub fn connects_at_syn(self) -> bool {
         self.row().connects_at_syn
     }
@@ -82,35 +83,35 @@ impl AcceptMode {
         self.row().holds_syn
     }
 
-    /// Whether the client is answered before the server has answered.
+    /// Whether the node answers the client before the server has answered.
     pub fn answers_before_server(self) -> bool {
         !self.holds_syn()
     }
 
-    /// Whether both handshakes run at once.
+    /// Whether both handshakes run at the same time.
     pub fn overlaps_handshakes(self) -> bool {
         self.connects_at_syn() && self.answers_before_server()
     }
 
-    /// Whether the next flows to a server that did not answer are opened as in [`Self::STRICT`].
+    /// Whether later flows to a server that did not answer open as in [`Self::STRICT`].
     pub fn becomes_strict(self) -> bool {
         self.row().becomes_strict
     }
 
-    /// How a flow opens whose SYN was held or let through, which the redirect program decides: it may
-    /// hold a SYN in any mode.
+    /// The mode of a flow whose SYN the redirect program held or let through. The program decides
+    /// that, and may hold a SYN in any mode.
     pub(crate) fn at_syn(self, held: bool) -> Self {
         if held && !self.holds_syn() {
             Self::STRICT
         } else if !held && !self.overlaps_handshakes() {
-            // The rules have changed since.
+            // The rules have changed since the program read the SYN.
             Self::EARLY
         } else {
             self
         }
     }
 
-    /// A flow of this mode at its beginning.
+    /// The initial state of a flow of this mode.
     pub(crate) fn open(self) -> Opening {
         if self.holds_syn() {
             Opening::held()
@@ -136,7 +137,7 @@ impl fmt::Debug for AcceptMode {
 mod tests {
     use super::*;
 
-    /// Early, whatever became of earlier flows.
+    /// Early mode, regardless of earlier failures.
     fn stubborn() -> AcceptMode {
         AcceptMode::named("stubborn").expect("tests have this mode")
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may have a flow relayed from an explicit listener, and to where.
+//! Which clients may have flows relayed from an explicit listener, and to which destinations.
 //!
-//! A node that connects wherever anybody asks is an open proxy, into the
-//! operator's own network too. So only peers may ask and clients that are
-//! listed, and only for destinations that any host of the Internet could reach
-//! by itself, unless others are allowed.
+//! A node that connects to any destination for any client is an open proxy, also into the
+//! operator's own network. So only peers and listed clients may use it, and only for destinations
+//! that any Internet host could reach directly, unless the configuration allows others.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,39 +12,40 @@ use posthaste_wire::header::NodeId;
 use crate::flow::Flow;
 use crate::policy::Prefix;
 
-/// Who may use the explicit listeners, and for what.
+/// Which clients may use the explicit listeners, and for which destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Clients that may ask without a key (RFC 8803), by their own address.
+    /// Source prefixes of clients that may send requests without a key (RFC 8803).
     pub clients: Vec<Prefix>,
-    /// Destinations that would be denied otherwise.
+    /// Destinations that are allowed although [`Special::of`] denies them.
     pub destinations: Vec<Prefix>,
-    /// Clients without a key have to show first that they receive what is sent
-    /// to their address, by a cookie (RFC 8803 §6.2.7).
+    /// Whether clients without a key must first prove with a cookie (RFC 8803 §6.2.7) that they
+    /// receive what is sent to their address.
     pub cookies: bool,
-    /// They have to send this text as their cookie, which they were told by other means.
+    /// The text that such clients must send as their cookie; they get it out of band.
     pub cookie: Option<Cookie>,
-    /// Peers that may have the way of a flow looked up here.
+    /// Peers that may request route lookups from this node.
     pub resolve: Vec<NodeId>,
 }
 
-/// A text that clients without a key know.
+/// A shared text that clients without a key send as their cookie.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cookie(String);
 
 impl Cookie {
-    /// The most characters that it may have.
+    /// The most characters it may have.
     pub const MOST: usize = 64;
 
-    /// Printable ASCII without spaces, such as a client can take from an environment variable.
+    /// Accepts 1 to [`Self::MOST`] printable ASCII characters without spaces, so that a client can
+    /// take it from an environment variable.
     pub fn new(text: &str) -> Option<Self> {
         let fits = (1..=Self::MOST).contains(&text.len());
         let prints = text.bytes().all(|byte| byte.is_ascii_graphic());
         (fits && prints).then(|| Self(text.to_owned()))
     }
 
-    /// Whether a client has sent it: in whole words, so that zeros may follow. Takes the same time
-    /// wherever it is wrong.
+    /// Whether `bytes` is this text, zero-padded to a multiple of 4 bytes. Compares in constant
+    /// time.
     pub fn is_sent_as(&self, bytes: &[u8]) -> bool {
         let text = self.0.as_bytes();
         let padded = text.len().next_multiple_of(4);
@@ -62,34 +62,35 @@ impl std::fmt::Debug for Cookie {
     }
 }
 
-/// What keeps a destination from being relayed to. The addresses are those of the registries of
-/// special-purpose addresses (RFC 6890), and where clouds have put things that are for the machine alone.
+/// Why a destination is not relayed to. The addresses are those of the IANA special-purpose address
+/// registries (RFC 6890), and those at which clouds serve data that only the machine itself may
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Special {
     /// The host itself: 127.0.0.0/8, ::1.
     Loopback,
-    /// An address of this host: whoever may connect to it may not do so from the host itself.
+    /// An address of this host: a client that may connect to it may not do so from the host itself.
     Own,
     /// RFC 1918, RFC 6598 (shared by carriers), RFC 4193, RFC 3879 (site-local).
     Private,
     /// RFC 3927, RFC 4291 §2.5.6.
     LinkLocal,
-    /// Where clouds tell a machine its secrets.
+    /// Metadata services of clouds, which serve credentials to the machine.
     Metadata,
     /// RFC 1112, RFC 4291 §2.7.
     Multicast,
-    /// For documents, benchmarks, protocols and translators, or for nothing yet.
+    /// Reserved for documentation, benchmarks, protocols and translators, or unassigned.
     Reserved,
 }
 
-/// Where clouds tell a machine its secrets, or are its host: most of them, Azure, Alibaba, Oracle.
+/// IPv4 metadata services and host addresses of clouds: most of them, Azure, Alibaba, Oracle.
 const METADATA_V4: [Ipv4Addr; 4] = [
     Ipv4Addr::new(169, 254, 169, 254),
     Ipv4Addr::new(168, 63, 129, 16),
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),
 ];
-/// Where Amazon's machines find theirs by IPv6.
+/// The IPv6 metadata service of Amazon.
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
 impl Special {
@@ -106,7 +107,7 @@ impl Special {
         }
     }
 
-    /// What is special about an address, if anything is, wherever it is used.
+    /// The class of an address, if it is special. IPv4-mapped addresses count as IPv4.
     pub fn of(ip: IpAddr) -> Option<Self> {
         match ip.to_canonical() {
             IpAddr::V4(v4) => Self::of_v4(v4),
@@ -139,10 +140,10 @@ impl Special {
             (0xfe80..=0xfebf, _) => Self::LinkLocal,
             (0xfc00..=0xfdff | 0xfec0..=0xfeff, _) => Self::Private,
             (0xff00..=0xffff, _) => Self::Multicast,
-            // A translator at the edge makes an IPv4 address of the last four
-            // bytes (RFC 6052 §2.1), which may be any of the above.
+            // NAT64 translates to the IPv4 address in the last four bytes (RFC 6052 §2.1), which
+            // may be any of the above.
             (0x64, 0xff9b) if ip.segments()[2..6] == [0; 4] => return Self::of_v4(last_v4(ip)),
-            // 6to4 (RFC 3056) holds one behind its prefix.
+            // 6to4 (RFC 3056) embeds an IPv4 address behind the prefix.
             (0x2002, _) => {
                 let [_, _, a, b, c, d, ..] = ip.octets();
                 return Self::of_v4(Ipv4Addr::new(a, b, c, d));
@@ -151,8 +152,9 @@ impl Special {
             // (RFC 4380); for documents (RFC 3849, RFC 9637).
             (0x2001, 0..=0x1ff | 0xdb8) | (0x3fff, 0..=0xfff) => Self::Reserved,
             (0x2000..=0x3fff, _) => return None,
-            // All that is not global unicast (RFC 4291 §2.4): IPv4-compatible and IPv4-translated
-            // addresses, translation within a site (RFC 8215), discard (RFC 6666), and the rest.
+            // Everything else outside global unicast (RFC 4291 §2.4): IPv4-compatible and
+            // IPv4-translated addresses, translation within a site (RFC 8215), discard (RFC 6666),
+            // and the rest.
             _ => Self::Reserved,
         })
     }
@@ -164,17 +166,16 @@ fn last_v4(ip: Ipv6Addr) -> Ipv4Addr {
 }
 
 impl Access {
-    /// Whether a client that has no key may ask at all.
+    /// Whether a client without a key may send requests.
     pub fn admits(&self, client: IpAddr) -> bool {
         let client = octets(client);
         self.clients.iter().any(|prefix| prefix.contains(client))
     }
 
-    /// Whether the destination of a flow may be connected to. `is_own` tells whether an address is
-    /// one of this host's.
+    /// Checks whether the node may connect to the destination of a flow. `is_own` returns whether
+    /// an address is one of this host's.
     ///
-    /// # Errors
-    /// It may not, for what it is.
+    /// # Errors The class of the destination, if it is denied.
     pub fn permits(&self, flow: &Flow, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Special> {
         let (_, server) = flow.addresses();
         let ip = flow.server().ip();
@@ -188,8 +189,8 @@ impl Access {
         let Some(special) = special else {
             return Ok(());
         };
-        // Nobody means the secrets of the machine, or what listens at it, when allowing a
-        // network that they happen to lie in.
+        // Allowing a network does not allow the metadata service or this host's own address within
+        // it: those need a prefix of 128 bits.
         let bits = match special {
             Special::Metadata | Special::Own => 128,
             _ => 0,

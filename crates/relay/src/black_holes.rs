@@ -1,42 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chains whose flows bring nothing back, whatever round trips their nodes show. Pure.
+//! Detects chains whose flows get no bytes back although their nodes answer probes. Pure.
 //!
-//! A node that carries no byte may still answer probes, complete handshakes and say that flows are connected. So a
-//! chain is judged by its flows: each that sent something, or waits for the next node's word, and got no byte for
-//! [`SILENT_AFTER`] speaks against it, each that got one speaks for it. A chain that more than a third of its flows
-//! speak against is left alone, for longer each time. A server that says nothing without a chain either speaks
-//! against none.
+//! A node that carries no byte may still answer probes, complete handshakes and report flows as
+//! connected. So a chain is judged by its flows. A flow that sent something, or that waits for the
+//! next node's reply, and gets no byte within [`SILENT_AFTER`] counts against its chain; a flow
+//! that gets one counts for it. A chain pauses, for longer each time, when more than a third of its
+//! flows count against it. A server that is silent without a chain too counts against none.
 //!
-//! Each node judges for itself, and tells nobody: so no node can have another taken out of anybody's chains by
-//! accusing it. What a client can do that has a server of its own which is silent behind chains only: have flows of
-//! its first node take the next best way.
+//! Each node judges for itself and reports nothing, so no node can have another removed from chains
+//! by accusing it. A client whose own server is silent only behind chains can do no more than
+//! divert flows of its first node to the next best route.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long a flow waits for a first byte, twice, before it counts as silent: the first time begins when it may have
-/// sent something, the second when it has.
+/// How long a flow waits for a first byte, twice, before it counts as silent: the first period
+/// starts when it may have sent something, the second when it has.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(3);
-/// What a silent flow adds to the score of its chain. An answered one takes one away.
+/// What a silent flow adds to the score of its chain. An answered flow subtracts one.
 const SILENCE: u32 = 2;
-/// The score at which a chain is left alone: three flows, if none is answered.
+/// The score at which a chain pauses: three silent flows, if none is answered.
 const SCORE_MAX: u32 = 3 * SILENCE;
-/// How long it is left alone the first time, and twice as long each time after that.
+/// The first pause. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(10);
-/// So often, which makes five minutes at the most.
+/// Bound on the doublings: 10 s << 5 is about five minutes.
 const STRIKES_MAX: u32 = 5;
-/// A chain without silent flows for so long is as good as new.
+/// A chain without silent flows for this long starts with a clean record.
 const FORGET_AFTER: Duration = Duration::from_secs(1800);
-/// Chains that are judged at once: a node has three for each other node and class.
+/// Bound on recorded chains: a node has three for each other node and class.
 const CHAINS_MAX: usize = 4096;
-/// Silent servers that are remembered with each.
+/// Bound on the silent servers recorded per chain.
 const SERVERS_MAX: usize = 8;
-/// How long a server that was silent without a chain speaks against none, and how many such there are.
+/// How long a server that was silent without a chain counts against no chain, and the bound on such
+/// servers.
 const MUTE_FOR: Duration = Duration::from_secs(600);
 const MUTES_MAX: usize = 1024;
 
-/// What speaks against the chains of flows that begin here.
+/// The records of the chains whose flows begin at this node.
 #[derive(Debug, Default)]
 pub(crate) struct BlackHoles {
     chains: HashMap<u32, Record>,
@@ -46,34 +47,34 @@ pub(crate) struct BlackHoles {
 #[derive(Debug, Default)]
 struct Record {
     score: u32,
-    /// Times that it was left alone, less those that it was answered for since.
+    /// Number of pauses, less the answers since.
     strikes: u32,
-    /// Until when it is left alone.
+    /// End of the pause.
     until: Duration,
-    /// Of the last silent flow.
+    /// Time of the last silent flow.
     last: Duration,
     servers: Vec<IpAddr>,
 }
 
 impl BlackHoles {
-    /// Whether flows are to take another way, if there is one.
+    /// Whether the chain is paused, so that flows take another route if there is one.
     pub(crate) fn is_silent(&self, chain: u32, now: Duration) -> bool {
         self.left(chain, now).is_some()
     }
 
-    /// For how long they are.
+    /// The rest of the pause, if the chain is paused.
     pub(crate) fn left(&self, chain: u32, now: Duration) -> Option<Duration> {
         let left = self.chains.get(&chain)?.until.checked_sub(now)?;
         (!left.is_zero()).then_some(left)
     }
 
-    /// Whether it matters that a server is silent without a chain.
+    /// Whether to report a server that is silent without a chain.
     pub(crate) fn is_checked(&self, server: IpAddr) -> bool {
         let mut records = self.chains.values();
         records.any(|record| record.servers.contains(&server))
     }
 
-    /// A flow of a chain has brought nothing back. Whether the chain is left alone from now on.
+    /// A flow of a chain got no bytes back. Returns whether this begins a pause.
     pub(crate) fn on_silence(&mut self, chain: u32, server: IpAddr, now: Duration) -> bool {
         let is_mute = self.mute.get(&server).is_some_and(|until| *until > now);
         if is_mute || !self.has_room_for(chain, now) {
@@ -85,11 +86,11 @@ impl BlackHoles {
             record.servers.push(server);
         }
         if record.until > now {
-            // It began before.
+            // The flow began before the pause.
             return false;
         }
         record.score += SILENCE;
-        // One that was left alone before is tried again by one flow.
+        // After a pause, one silent flow is enough for the next one.
         if record.strikes == 0 && record.score < SCORE_MAX {
             return false;
         }
@@ -99,13 +100,13 @@ impl BlackHoles {
         true
     }
 
-    /// A flow of a chain has got its first byte; `late` if it had counted as silent.
+    /// A flow of a chain got its first byte; `late` if it had counted as silent.
     pub(crate) fn on_answer(&mut self, chain: u32, late: bool) {
         let Some(record) = self.chains.get_mut(&chain) else {
             return;
         };
         if late {
-            // It was the server that took its time.
+            // The server was slow, not the chain.
             self.chains.remove(&chain);
             return;
         }
@@ -118,7 +119,7 @@ impl BlackHoles {
         }
     }
 
-    /// A server was silent without a chain: its silence speaks against none.
+    /// A server was silent without a chain: its silence counts against no chain.
     pub(crate) fn on_mute(&mut self, server: IpAddr, now: Duration) {
         if self.mute.len() >= MUTES_MAX {
             self.mute.retain(|_, until| *until > now);
@@ -159,7 +160,7 @@ mod tests {
         Duration::from_secs(second)
     }
 
-    /// Silent flows of chain 7 to servers of their own, until it is left alone.
+    /// Adds silent flows of chain 7, each to a server of its own, until the chain pauses.
     fn silence(black_holes: &mut BlackHoles, now: Duration) -> u8 {
         let flows = (0..100).take_while(|flow| !black_holes.on_silence(7, server(*flow), now));
         1 + u8::try_from(flows.count()).unwrap()
@@ -183,21 +184,21 @@ mod tests {
     #[test]
     fn answers_clear_a_chain() {
         let mut black_holes = BlackHoles::default();
-        // One of three may be silent for ever,
+        // If every third flow is silent, the chain may stay in use,
         for _ in 0..1000 {
             assert!(!black_holes.on_silence(7, server(1), at(0)));
             black_holes.on_answer(7, false);
             black_holes.on_answer(7, false);
         }
         assert!(black_holes.chains.is_empty());
-        // every other may not.
+        // if every second is, it must pause.
         let flows = (0..100).take_while(|_| {
             let is_over = black_holes.on_silence(7, server(1), at(0));
             black_holes.on_answer(7, false);
             !is_over
         });
         assert_eq!(flows.count(), 4);
-        // It comes back with answers.
+        // Answers end the record.
         (0..9).for_each(|_| black_holes.on_answer(7, false));
         assert_eq!(silence(&mut black_holes, at(10)), 3);
     }
@@ -238,7 +239,8 @@ mod tests {
         assert_eq!(black_holes.chains.len(), 1, "the others were long ago");
     }
 
-    /// Flows that come each second take the best of three chains or go without: the best swallows.
+    /// One flow per second takes the best of three chains or goes direct; the best chain is a black
+    /// hole.
     // promise: S16
     #[test]
     fn swallowing_node_loses_flows() {
@@ -251,7 +253,7 @@ mod tests {
                 let next_hop = up.unwrap_or(3);
                 carried[next_hop as usize] += 1;
                 let server = server(u8::try_from(rng.below(50)).unwrap());
-                // A tenth of the servers never say anything.
+                // A tenth of the servers never send anything.
                 let is_mute = server < self::server(5);
                 match (next_hop, is_mute) {
                     (3, true) => black_holes.on_mute(server, now),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What time it is among nodes: the one place that knows how far this host's own clock is off.
+//! The time that nodes agree on: the one place that knows the offset of this host's clock.
 //!
-//! Authentication tags of requests and probes say when they were made, and count for 30 s. Who follows a controller
-//! goes by the controller's time. Once that was told it is counted on by a clock that nobody can
-//! set, so whoever sets the host's own clock disturbs nothing. Before, and without a controller, it
-//! is the host's own.
+//! Authentication tags of requests and probes carry the time they were made and are valid for 30 s.
+//! A node with a controller uses the controller's time, advanced by a clock that cannot be set, so
+//! that setting the host's clock has no effect. Before the first report of a controller, and
+//! without one, the time is the host's own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,23 +12,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::sys;
 
-/// Two clocks that are read within this are read at once.
+/// Two clocks read within this time count as read at once.
 const AT_ONCE: Duration = Duration::from_millis(1);
-/// How often that is tried.
+/// Attempts to read both clocks at once.
 const READINGS_MAX: u32 = 100;
 
-/// Stands for a time that nobody has told.
+/// No time was set.
 const UNKNOWN: i64 = i64::MIN;
 
-/// The time among nodes, shared by all that hold a copy. Reading it takes no lock.
+/// The time that nodes agree on, shared by all clones. Reading it takes no lock.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// The time when the host was started, in microseconds since 1970.
+    /// The time of the host's boot, in microseconds since 1970.
     started_us: Arc<AtomicI64>,
 }
 
 impl Default for Clock {
-    /// The host's own, until another is told.
+    /// The host's own clock, until [`Clock::set_offset`] is called.
     fn default() -> Self {
         Self {
             started_us: Arc::new(AtomicI64::new(UNKNOWN)),
@@ -48,12 +48,12 @@ impl Clock {
         }
     }
 
-    /// The same in milliseconds, as authentication tags have it.
+    /// [`Clock::now`] in milliseconds, the unit of authentication tags.
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// It is what `now` says, whatever the host's own clock shows.
+    /// Sets the time to what `now` returns, regardless of the host's clock.
     pub fn set_offset(&self, now: impl Fn() -> Duration) {
         let mut time = (now(), sys::since_start());
         for _ in 0..READINGS_MAX {
@@ -62,19 +62,19 @@ impl Clock {
             if sys::since_start() < before + AT_ONCE {
                 break;
             }
-            // This thread had to wait between the two, and nobody knows after which.
+            // The thread was descheduled between the readings, so their difference is unknown.
         }
         let started_us = micros(time.0).saturating_sub(micros(time.1));
         self.started_us.store(started_us, Ordering::Relaxed);
     }
 
-    /// How far the host's own clock is ahead, in microseconds; nothing if no other time was told.
+    /// How far the host's clock is ahead, in microseconds; `None` without [`Clock::set_offset`].
     pub fn own_ahead_us(&self) -> Option<i64> {
         let corrected_to = self.started_us.load(Ordering::Relaxed) != UNKNOWN;
         corrected_to.then(|| micros(own()).saturating_sub(micros(self.now())))
     }
 
-    /// A time of the host's own clock, such as the kernel stamps packets with, as all others are.
+    /// Converts a time of the host's clock, such as the kernel's packet timestamps, to this clock.
     pub fn corrected(&self, own: Duration) -> Duration {
         let ahead_us = self.own_ahead_us().unwrap_or(0);
         let by = Duration::from_micros(ahead_us.unsigned_abs());
@@ -86,7 +86,7 @@ impl Clock {
     }
 }
 
-/// What the host's own clock shows, since 1970.
+/// The time since 1970 by the host's own clock.
 pub fn own() -> Duration {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default()
@@ -100,7 +100,7 @@ fn micros(time: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    /// How long a slow machine may take from one line to the next.
+    /// How long a slow machine may take between two statements.
     const SLOW: Duration = Duration::from_secs(20);
 
     fn near(one: Duration, other: Duration) -> bool {

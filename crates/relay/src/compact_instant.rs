@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A point in the worker's time, in half the room of a [`Duration`]: every relay
-//! keeps some.
+//! A point in the worker's time in half the size of a [`Duration`]: every relay keeps some.
 
 use std::time::Duration;
 
-/// Nanoseconds of the worker's clock, which last for 584 years.
+/// Nanoseconds of the worker's clock; they last for 584 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompactInstant(u64);
 
@@ -20,7 +19,7 @@ impl From<CompactInstant> for Duration {
     }
 }
 
-/// A time of microseconds that may not be known, in the room of a `u32`.
+/// Microseconds that may be unknown, in the size of a `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Micros(u32);
 
@@ -41,7 +40,7 @@ impl Default for Micros {
 }
 
 impl From<Duration> for Micros {
-    /// Saturates below 72 minutes.
+    /// Saturates at `u32::MAX - 1`, just below 72 minutes.
     fn from(time: Duration) -> Self {
         Self(u32::try_from(time.as_micros()).map_or(u32::MAX - 1, |us| us.min(u32::MAX - 1)))
     }

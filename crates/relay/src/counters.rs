@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a worker counts. Written by one worker, read by anybody.
+//! The counters of a worker: one writer, any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,8 +9,7 @@ use crate::tally::Tallies;
 
 /// One number that a single thread writes and others read.
 ///
-/// The writer is alone, so a load and a store suffice: no locked instruction
-/// on the data path.
+/// With a single writer a load and a store suffice: no locked instruction on the data path.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -20,7 +19,7 @@ impl Counter {
         self.set(self.read().wrapping_add(n));
     }
 
-    /// Takes `n` off. Only the owning worker may call this.
+    /// Subtracts `n`. Only the owning worker may call this.
     pub(crate) fn sub(&self, n: u64) {
         self.set(self.read().wrapping_sub(n));
     }

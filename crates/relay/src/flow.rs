@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A flow as the client addressed it.
+//! A flow with the addresses that the client used.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The two end points of a flow, seen from the client: who opened it, and to
-/// whom it was addressed (the original destination).
+/// The two end points of a flow as the client sees them: the sender of the SYN, and the original
+/// destination.
 ///
 /// IPv4 addresses are held v4-mapped (RFC 4291 §2.5.5.2), so one table serves
 /// both families. 36 bytes, no padding; ports in host byte order.

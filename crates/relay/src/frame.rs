@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frames that a worker keeps, answers and puts back: SYNs, SYN-ACKs, and the
-//! resets and ICMP errors made from them. Pure.
+//! Frames that a worker keeps, answers and injects: SYNs, SYN-ACKs, and the resets and ICMP errors
+//! made from them. Pure.
 //!
-//! A captured frame may have an unfinished checksum (`CHECKSUM_PARTIAL`: the
-//! field holds only the pseudo header's sum), so every frame that leaves here
-//! has its checksums computed anew.
+//! A captured frame may have an unfinished checksum (`CHECKSUM_PARTIAL`: the field holds only the
+//! pseudo header's sum), so every frame made here gets new checksums.
 
 use std::net::IpAddr;
 
@@ -23,16 +22,16 @@ const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
 const OPTION_MSS: u8 = 2;
 
-/// A frame and the device it belongs to: an Ethernet header (zeros on a device
-/// that has none), an IP header, and no more payload than fits the capture.
+/// A frame and its device: an Ethernet header (zeros on a device without one), an IP header, and at
+/// most the payload that the capture has room for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// The device it came in at, or is to go to.
+    /// The device it arrived at, or the device to send it to.
     pub ifindex: u32,
     bytes: Vec<u8>,
 }
 
-/// Where the parts of a TCP segment are in a frame.
+/// Offsets of the parts of a TCP segment in a frame.
 #[derive(Clone, Copy)]
 struct Layout {
     ipv4: bool,
@@ -41,8 +40,7 @@ struct Layout {
 }
 
 impl Frame {
-    /// A captured frame whose first `l2_bytes` (14 or 0) are its link layer
-    /// header.
+    /// A captured frame. Its first `l2_bytes` (14 or 0) are its link layer header.
     pub fn captured(ifindex: u32, l2_bytes: u8, captured: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(ETHERNET_BYTES + captured.len());
         if l2_bytes == 0 {
@@ -54,13 +52,13 @@ impl Frame {
         Self { ifindex, bytes }
     }
 
-    /// The frame as it goes to a device.
+    /// The frame as a device takes it.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The options of its TCP header (RFC 9293 §3.1). `None` when the capture is not
-    /// a whole one.
+    /// The options of its TCP header (RFC 9293 §3.1). `None` if the capture is not a whole TCP
+    /// header.
     pub fn tcp_options(&self) -> Option<&[u8]> {
         let layout = self.layout()?;
         self.bytes.get(layout.tcp + 20..layout.end)
@@ -81,7 +79,7 @@ impl Frame {
         None
     }
 
-    /// The TTL or hop limit that it has left.
+    /// The TTL (IPv4) or hop limit (IPv6) at capture.
     pub fn hop_limit(&self) -> Option<u8> {
         let layout = self.layout()?;
         let at = if layout.ipv4 { 8 } else { 7 };
@@ -108,9 +106,9 @@ impl Frame {
         })
     }
 
-    /// The reset that refuses this segment (RFC 9293 §3.10.7.1): of a SYN, as
-    /// its destination would; of a SYN-ACK, as a host that sent no SYN would.
-    /// To be sent out of the device the segment came in at.
+    /// The reset that refuses this segment (RFC 9293 §3.10.7.1): for a SYN, as its destination
+    /// would send it; for a SYN-ACK, as a host that sent no SYN would. It leaves by the device at
+    /// which the segment arrived.
     pub fn reset(&self) -> Option<Self> {
         let layout = self.layout()?;
         let tcp = self.bytes.get(layout.tcp..layout.tcp + 20)?;
@@ -137,8 +135,8 @@ impl Frame {
         })
     }
 
-    /// The ICMP error `error` about this SYN, as its offender would have sent
-    /// it to the client. `None` when the families differ.
+    /// The ICMP error `error` about this SYN, addressed to the client, from the same source as the
+    /// original error. `None` when the families differ.
     pub fn unreachable(&self, error: IcmpError) -> Option<Self> {
         let layout = self.layout()?;
         let quoted = self.completed()?;
@@ -198,7 +196,7 @@ impl Frame {
         Some((source.to_vec(), destination.to_vec()))
     }
 
-    /// Ethernet and IP headers of a packet back to where this one came from.
+    /// Ethernet and IP headers of a packet back to the sender of this frame.
     fn reply_header(
         &self,
         protocol: u8,

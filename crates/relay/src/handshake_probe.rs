@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TCP handshakes for their own sake: how long one takes is the round trip time
-//! to a host where nothing else tells it, since the SYN-ACK is made by the
-//! other kernel.
+//! TCP handshakes that only measure. A handshake takes one round trip to the host, since the other
+//! kernel makes the SYN-ACK; this serves hosts for which there is no other measurement.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,16 +11,15 @@ use socket2::Socket;
 
 use crate::sys;
 
-/// A handshake that is under way, or over. Whatever became of it, dropping this
-/// ends the connection with a reset: nothing was said, and no port stays taken.
+/// A handshake that is under way or complete. Dropping this ends the connection with a reset: no
+/// data was sent, and no port stays in TIME_WAIT.
 #[derive(Debug)]
 pub struct HandshakeProbe(Socket);
 
 impl HandshakeProbe {
-    /// Sends a SYN to a host's address and port, with the mark of hops.
+    /// Sends a SYN to an address and port, with `mark` (`SO_MARK`).
     ///
-    /// # Errors
-    /// This host has no socket for it, or no way there.
+    /// # Errors There is no socket for it, or no route.
     pub fn begin(address: SocketAddr, mark: u32) -> io::Result<Self> {
         let socket = sys::tcp_socket(address.is_ipv6(), mark)?;
         sys::set_reset_on_close(&socket, true)?;
@@ -31,11 +29,9 @@ impl HandshakeProbe {
         }
     }
 
-    /// How long the handshake took, by the kernel; nothing while it is under
-    /// way.
+    /// How long the handshake took, as measured by the kernel; `None` while it is under way.
     ///
-    /// # Errors
-    /// It failed.
+    /// # Errors The handshake failed.
     pub fn outcome(&self) -> io::Result<Option<Duration>> {
         if let Some(error) = self.0.take_error()? {
             return Err(error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a worker needs from whatever redirects flows to its listeners.
+//! The interface between a worker and the mechanism that redirects flows to its listeners.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,191 +9,185 @@ use std::time::Duration;
 use crate::flow::Flow;
 use crate::frame::Frame;
 
-/// What the redirection reports.
+/// An event from the redirection.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// What happened.
     pub kind: EventKind,
-    /// To which flow. For [`EventKind::SynAck`]: as the upstream socket sees
-    /// it, which differs from the client's when the source address does.
+    /// The flow. For [`EventKind::SynAck`] as the upstream socket has it, which differs from the
+    /// client's flow when the source address does.
     pub flow: Flow,
     /// The frame that caused it.
     pub frame: Frame,
-    /// How to name the half-open entry of the flow to the redirection.
+    /// The key of the flow's half-open entry.
     pub half_open: HalfOpen,
     /// Index of the rule in the policy of `generation`.
     pub rule: usize,
     /// The generation of the policy in force.
     pub generation: u8,
-    /// It is the first flow to be relayed after one between the same two hosts was forwarded
+    /// Whether this is the first flow to relay after one between the same two hosts was forwarded
     /// and observed. Its SYN is held.
     pub trial: bool,
-    /// The way on that the observed one took.
+    /// The path that the observed flow took.
     pub path: Option<Path>,
 }
 
-/// The way that an observed flow took on from this host.
+/// The path that an observed flow took from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The interface by which it left.
     pub ifindex: u32,
-    /// The segment size that the host let the two ends agree on; 0 if it is not known.
+    /// The MSS that the host let the two ends agree on; 0 if unknown.
     pub mss: u16,
 }
 
-/// What was observed of forwarded handshakes between a client and a service.
+/// The result of observing forwarded handshakes between a client and a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The round trip between this host and the server.
     pub server_rtt: Duration,
-    /// A SYN-ACK of the node has left for the client since.
+    /// A SYN-ACK of this node has left for the client since.
     pub answered: bool,
-    /// What was forwarded after a relay got no answer did get one.
+    /// A flow forwarded after a relay got no answer did get one.
     pub bypassed: bool,
-    /// The way on.
+    /// The path onward.
     pub path: Option<Path>,
 }
 
-/// Which source an upstream connection may have.
+/// Which source address an upstream connection may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The client's address and port.
     Client,
-    /// The client's address with a port of its own: the host tracks connections, and both
-    /// halves of a relay would be one to it.
+    /// The client's address with another port: the host tracks connections, and conntrack would
+    /// take both halves of a relay for one connection.
     ClientAddress,
-    /// The address that address translation gives to the client.
+    /// The address to which source NAT translates the client's.
     Translated(IpAddr),
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A flow to relay begins. With `held`, its SYN went nowhere else.
+    /// A flow to relay begins. If `held`, its SYN was not delivered.
     Syn {
         /// The client waits until the SYN is admitted or passed.
         held: bool,
     },
-    /// A server answered; its SYN-ACK went nowhere else.
+    /// A server answered; its SYN-ACK was not delivered.
     SynAck,
     /// A SYN to be answered with a reset.
     Reject,
-    /// A peer's SYN for this node itself announces a flow. It went to the worker's
-    /// listener, and has a half-open entry; its flow is that of the hop.
+    /// A peer's SYN to this node announces a flow by its SYN option. The listener got the SYN, and
+    /// there is a half-open entry; its flow is that of the hop.
     SynOption,
-    /// The same from somebody who may not; it went its way.
+    /// The same from a sender that is not authorized; the SYN was left alone.
     Unauthorized,
 }
 
-/// Names a half-open entry to the redirection. While a flow's half-open entry stands, its server's
-/// SYN-ACK comes as an event instead of reaching the upstream socket.
+/// The key of a half-open entry. While a flow has one, its server's SYN-ACK is reported as an event
+/// and does not reach the upstream socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HalfOpen {
     /// Initial sequence number of the client's SYN.
     pub isn: u32,
-    /// It counts against the reserve.
+    /// Whether it counts against the reserve.
     pub kept: bool,
 }
 
-/// With which window a connection starts.
+/// The initial window of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSettings {
-    /// No less than so many segments.
+    /// The least initial window, in segments.
     pub segments: u32,
-    /// As much as the way bears in a round trip at so many bytes per second, as far as
-    /// the redirection can follow.
+    /// Bandwidth of the path in bytes per second: the window is one bandwidth-delay product, within
+    /// the limits of the redirection.
     pub rate: u32,
-    /// The round trip of the last one, for connections that start before they have
-    /// measured one.
+    /// Round trip time of the last connection, for connections that have not measured one yet.
     pub round: Option<Duration>,
 }
 
-/// Which way a frame is put on a device.
+/// How a frame is injected at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// As if it had just arrived there.
+    /// As if the device had received it.
     In,
-    /// Out of it.
+    /// Sent by the device.
     Out,
 }
 
 /// A TCP socket that the kernel has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// Its peer's.
+    /// Remote address.
     pub remote: SocketAddr,
-    /// Its number, by which no later one with these addresses is taken for it
-    /// (`SO_COOKIE`).
+    /// Its `SO_COOKIE`, which distinguishes it from later sockets with the same addresses.
     pub cookie: u64,
 }
 
 /// The redirection, as one worker sees it. Belongs to the worker's thread.
 pub trait Intercept {
-    /// Readable when events wait.
+    /// Readable when events are pending.
     fn event_fd(&self) -> BorrowedFd<'_>;
-    /// The next event, if one waits.
+    /// The next pending event.
     fn next_event(&mut self) -> Option<Event>;
-    /// Has new flows redirected to the worker's listeners, or no longer.
+    /// Starts or stops redirecting new flows to the worker's listeners.
     ///
-    /// # Errors
-    /// The redirection cannot be told.
+    /// # Errors The redirection cannot be changed.
     fn set_accepting(&mut self, listening: bool) -> io::Result<()>;
-    /// Whom a client that was accepted has addressed, where its socket does not
-    /// tell. It is asked once for each.
+    /// The original destination of an accepted client, where its socket does not show it. Called
+    /// once per client.
     fn original(&mut self, client: SocketAddr) -> Option<SocketAddr>;
-    /// How long handshakes may take to complete that began before the worker
-    /// took its listeners back.
+    /// How long handshakes that began before the worker closed its listeners may take to complete.
     fn lag(&self) -> Duration;
     /// Removes a half-open entry whose client is validated.
     fn release_half_open(&mut self, flow: &Flow, half_open: HalfOpen);
     /// Removes a half-open entry, unless another SYN of the flow has made it anew.
     fn release_if_unchanged(&mut self, flow: &Flow, half_open: HalfOpen);
-    /// Makes a half-open entry for a flow whose SYN was not seen.
+    /// Makes a half-open entry for a flow whose SYN was not captured.
     ///
     /// # Errors
     /// The half-open budget is used up.
     fn reserve_half_open(&mut self, flow: &Flow) -> io::Result<HalfOpen>;
-    /// Has the repetition of a held SYN go to the listener; the half-open entry stays.
+    /// Lets the retransmission of a held SYN reach the listener; the half-open entry stays.
     ///
     /// # Errors
     /// The half-open entry cannot be changed.
     fn admit(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
-    /// Has repetitions of a held SYN forwarded; the half-open entry stays.
+    /// Forwards retransmissions of a held SYN; the half-open entry stays.
     ///
     /// # Errors
     /// The half-open entry cannot be changed.
     fn pass(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
-    /// Puts a frame on the device it names.
+    /// Injects a frame at the device it names.
     ///
-    /// # Errors
-    /// The device is gone or does not take it.
+    /// # Errors The device is gone or rejects the frame.
     fn inject(&mut self, frame: &Frame, direction: Direction) -> io::Result<()>;
-    /// Has a socket that is yet to connect say `option` in its first SYN.
+    /// Adds `option` to the first SYN of a socket that has not connected yet.
     ///
-    /// # Errors
-    /// It cannot be done here.
+    /// # Errors The host does not support it.
     fn syn_option(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()>;
     /// Remembers that a client from this prefix completed a handshake.
     fn validate_prefix(&mut self, flow: &Flow);
-    /// Says how connections with a peer at this address start that are opened from now
-    /// on; with `None`, as all others do.
+    /// Sets the initial window of connections with this peer address from now on; `None` restores
+    /// the default.
     fn set_initial_cwnd(&mut self, peer: IpAddr, start: Option<PathSettings>);
-    /// What was observed of this flow's client and service, if anything was.
+    /// The observations of this flow's client and service, if there are any.
     fn observed(&mut self, flow: &Flow) -> Option<Observed>;
-    /// Which source the server of an observed flow is to see. With `now`, by the host as it is
-    /// now; otherwise as it was not long ago.
+    /// The source address that the server of an observed flow should see. With `now` the host's
+    /// state is read anew; otherwise a recent reading may serve.
     fn source(&mut self, flow: &Flow, now: bool) -> Source;
-    /// Has flows between this client and service forwarded, and finds out whether those get
-    /// the answer that a relay did not get.
+    /// Forwards flows between this client and service, and observes whether they get the answer
+    /// that a relay did not get.
     fn record_no_answer(&mut self, flow: &Flow);
-    /// Has all flows forwarded that have to be observed first: this host stands in the way of
-    /// relays, until its firewall or routes change, or for a while.
+    /// Forwards all flows that must be observed first: this host blocks relays, until its firewall
+    /// or routes change, or for a limited time.
     fn block(&mut self);
-    /// Has flows to this destination opened strictly for a while.
+    /// Opens flows to this destination strictly for `period`.
     fn record_failure(&mut self, flow: &Flow, period: Duration);
-    /// Takes that back.
+    /// Reverts [`Intercept::record_failure`].
     fn clear_failure(&mut self, flow: &Flow);
     /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
     fn forget(&mut self, closed: &[Closed]);

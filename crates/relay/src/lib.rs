@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The data plane: workers that join downstream and upstream TCP connections
-//! into relays.
+//! The data plane: workers that join downstream and upstream TCP connections into relays.
 //!
-//! One [worker](worker::spawn) is one thread with its own epoll, listeners and relays. It
-//! shares nothing with the others but its [`Counters`](counters::Counters) and
-//! the read-only [`Policy`](policy::Policy). The relay itself ([`relay`]) and
-//! the opening of a flow ([`opening`]) are state machines that do no I/O of
-//! their own and read no clock.
+//! One [worker](worker::spawn) is one thread with its own epoll, listeners and relays. It shares
+//! with other threads only its [`Counters`](counters::Counters) and the read-only
+//! [`Policy`](policy::Policy). The relay itself ([`relay`]) and the opening of a flow ([`opening`])
+//! are state machines that do no I/O and read no clock.
 //!
-//! How flows are redirected to the listeners is not known here: the worker
+//! This crate does not depend on how flows are redirected to the listeners: the worker uses the
+//! trait [`Intercept`](intercept::Intercept).
 //! speaks to an [`Intercept`](intercept::Intercept).
 
 pub mod accept_mode;

@@ -1,39 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a flow comes to be a relay: two handshakes that meet.
+//! The opening of a flow: two handshakes that are joined into a relay.
 //!
 //! # Theory of operation
 //!
-//! Two things happen in any order: the client is validated (its handshake
-//! with this node completes, seen as `accept()`), and the server answers.
+//! Two things happen in any order: the client is validated (its handshake with this node completes,
+//! seen as `accept()`), and the server answers.
 //!
 //! ```text
 //! client: Held --admitted--> Unvalidated --accept--> Validated
 //! server: Connecting --SYN-ACK--> Answered --let in--> Connected | Failed
 //! ```
 //!
-//! The server's SYN-ACK is let in only when the client is validated, so a spoofed
-//! SYN never completes a handshake at the server. In strict mode the client
-//! starts as `Held`: its SYN has reached no listener, and the server's SYN-ACK
-//! is what admits it. In early mode it starts as `Unvalidated`, in late mode as
-//! `Validated`, before the server was asked.
+//! The worker injects the server's SYN-ACK only when the client is validated, so a spoofed SYN
+//! never completes a handshake at the server. In strict mode the client starts as `Held`: its SYN
+//! has reached no listener, and the server's SYN-ACK admits it. In early mode it starts as
+//! `Unvalidated`; in late mode as `Validated`, before the upstream SYN is sent.
 //!
-//! A SYN can also stay in this host, because a neighbour (the server itself or
-//! the next router) does not answer ARP or neighbour discovery. The kernel then
-//! drops it and sends an ICMP error to its source: that is the client's
-//! address, so the upstream socket never hears of it. The worker looks now and
-//! then, and a server whose SYN stays is given up.
+//! A SYN can also stay in this host, because a neighbour (the server itself or the next router)
+//! does not answer ARP or neighbour discovery. The kernel then drops it and sends an ICMP error to
+//! its source. That is the client's address, so the upstream socket gets no error. The worker polls
+//! the socket instead, and gives up a server whose SYN does not leave.
 //!
-//! No I/O, no clock: each `on_*` says what the worker must do.
+//! No I/O, no clock: each `on_*` returns what the worker must do.
 
 use crate::frame::Frame;
 use crate::outcome::Outcome;
 
-/// Looks that find the SYN of a held flow in this host before it is given up,
-/// which costs no more than this connection's relaying: its SYN is forwarded. The
-/// kernel asks a neighbour three times, a second apart, and answers the client
-/// after the third; the client's SYN is to wait with the rest by then.
+/// Polls that find the SYN of a held flow in this host before the server is given up. That costs
+/// only the relaying of this connection: its SYN is forwarded. The kernel sends three neighbour
+/// requests, one second apart, and reports the failure to the client after the third; the client's
+/// SYN must be queued with the others by then.
 const UNSENT_HELD_MAX: u8 = 2;
-/// The same for a flow whose client will be reset: more than the kernel's three.
+/// The same for a flow whose client will be reset: more than the three requests of the kernel.
 const UNSENT_MAX: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,33 +43,33 @@ enum Client {
 
 #[derive(Debug)]
 enum Server {
-    /// The SYN is under way, or its answer has been let in.
+    /// The SYN is in flight, or its SYN-ACK has been injected.
     Connecting,
-    /// The SYN-ACK waits here.
+    /// The SYN-ACK is held here.
     Answered(Frame),
     Connected,
     Failed(Outcome),
 }
 
-/// What to do about a SYN-ACK.
+/// What the worker must do about a SYN-ACK.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OnSynAck {
     /// Nothing: it is kept.
     Keep,
-    /// It is kept; let the client's SYN in.
+    /// Keep it; admit the client's SYN.
     Admit,
-    /// Let it in: the client is validated.
+    /// Inject it: the client is validated.
     LetIn(Frame),
 }
 
-/// What to do when both may have met.
+/// What the worker must do when both sides may be connected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OnMeeting {
-    /// Wait for the server; first let its SYN-ACK in, if it is here.
+    /// Wait for the server; first inject its SYN-ACK, if it is here.
     Wait(Option<Frame>),
     /// Wait for the client.
     WaitForClient,
-    /// Let the client's SYN in, and wait for it.
+    /// Admit the client's SYN, and wait for the client.
     Admit,
     /// Join the two into a relay.
     Join,
@@ -79,41 +77,41 @@ pub enum OnMeeting {
     Refuse(Outcome),
 }
 
-/// What to do when the server failed.
+/// What the worker must do when the server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     /// Nothing yet: the client's handshake is under way and is reset when done.
     Remember,
     /// Reset the accepted client.
     Refuse,
-    /// Answer the held SYN as the network would have.
+    /// Answer the held SYN as the network would have without the node.
     PassOn,
 }
 
-/// What to do when the request for a flow that a SYN option announced comes from a node whose client
-/// is not validated.
+/// What the worker must do when the request arrives for a flow that a SYN option announced, from a
+/// node whose client is not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRequest {
     /// Nothing yet: the server has not answered.
     Wait,
-    /// Tell the node that the server has answered.
+    /// Reply that the server has answered.
     Answer,
-    /// Tell the node that it failed.
+    /// Reply that the server failed.
     Refuse(Outcome),
 }
 
-/// One flow until it is a relay.
+/// A flow that is not a relay yet.
 #[derive(Debug)]
 pub struct Opening {
     client: Client,
     server: Server,
-    /// Looks that found the SYN in this host.
+    /// Polls that found the SYN in this host.
     unsent: u8,
 }
 
 impl Opening {
-    /// A flow whose client has yet to complete its handshake: its SYN went to the listener, or an
-    /// option announced it in the SYN, whose sender waits for nothing until its request comes.
+    /// A flow whose client has yet to complete its handshake: its SYN went to the listener, or
+    /// carried a SYN option. The sender of such a SYN waits for nothing until its request arrives.
     pub fn unvalidated() -> Self {
         Self::new(Client::Unvalidated)
     }
@@ -164,8 +162,8 @@ impl Opening {
         }
     }
 
-    /// The request has come for a flow that a SYN option announced, whose client is not validated. What the
-    /// server answers from now on is passed on at once.
+    /// The request arrived for a flow that a SYN option announced and whose client is not
+    /// validated. From now on the server's answer is passed on at once.
     pub fn on_request(&mut self) -> OnRequest {
         match self.server {
             Server::Connecting => {
@@ -182,7 +180,7 @@ impl Opening {
         if self.client == Client::Validated {
             return OnMeeting::Join;
         }
-        // Its SYN-ACK met no half-open entry: it came in at a device that is not watched.
+        // The SYN-ACK met no half-open entry: it arrived at a device that is not attached.
         self.server = Server::Connected;
         if self.client == Client::Held {
             self.client = Client::Unvalidated;
@@ -191,8 +189,8 @@ impl Opening {
         OnMeeting::WaitForClient
     }
 
-    /// A look found the upstream SYN still in this host. Whether the server is
-    /// to be given up as unreachable.
+    /// A poll found the upstream SYN still in this host. Returns whether to give the server up as
+    /// unreachable.
     pub fn on_unsent(&mut self) -> bool {
         if !self.awaits_server() {
             return false;
@@ -206,8 +204,8 @@ impl Opening {
         self.unsent >= most
     }
 
-    /// The upstream connection was given up because the client is not validated. Returns
-    /// the SYN-ACK to answer with a reset; the server is asked again at the validation.
+    /// The upstream connection was closed because the client is not validated. Returns the SYN-ACK
+    /// to answer with a reset; the worker connects again after the validation.
     pub fn on_unvalidated_close(&mut self) -> Option<Frame> {
         match std::mem::replace(&mut self.server, Server::Connecting) {
             Server::Answered(frame) => Some(frame),
@@ -227,8 +225,8 @@ impl Opening {
         }
     }
 
-    /// The time for the client's handshake is over. The frame is the SYN-ACK
-    /// to answer with a reset, so that the server forgets the client too.
+    /// The client's handshake timed out. The frame is the SYN-ACK to answer with a reset, so that
+    /// the server drops its half-open connection too.
     pub fn on_expiry(self) -> (Outcome, Option<Frame>) {
         match self.server {
             Server::Answered(frame) => (Outcome::ClientAbsent, Some(frame)),
@@ -248,7 +246,7 @@ impl Opening {
         self.client == Client::Held
     }
 
-    /// Whether nothing is known of the server yet.
+    /// Whether the server has neither answered nor failed.
     pub fn awaits_server(&self) -> bool {
         matches!(self.server, Server::Connecting)
     }

@@ -5,15 +5,15 @@ use std::os::fd::OwnedFd;
 
 use crate::sys;
 
-/// Room asked for in each pipe. Bytes moved per step decide the cost of bulk
-/// transfer: a 1 MiB pipe takes about a quarter of the CPU of the default.
+/// Requested capacity of each pipe. Bytes moved per call decide the cost of bulk transfer: a 1 MiB
+/// pipe takes about a quarter of the CPU of the default (64 KiB).
 pub(crate) const PIPE_BYTES: usize = 1 << 20;
-/// Pipes open at once; relays beyond that copy.
+/// Bound on open pipes; relays beyond it copy.
 const PIPES_MAX: usize = 64;
 /// Empty pipes kept open.
 const SPARE_MAX: usize = 8;
 
-/// Descriptors that a worker's pipes may take at most.
+/// Bound on the descriptors of a worker's pipes.
 pub const PIPE_DESCRIPTORS_MAX: usize = 2 * PIPES_MAX + 2 * SPARE_MAX;
 
 /// Both ends of a pipe.
@@ -31,7 +31,7 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
-    /// An empty pipe, if the bound and the system allow.
+    /// Leases an empty pipe, if the bound and the system allow.
     pub(crate) fn lease(&mut self) -> Option<Pipe> {
         if self.leased == PIPES_MAX {
             return None;

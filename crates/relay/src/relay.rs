@@ -10,26 +10,25 @@
 //! Flowing --EOF--> Ending --held bytes written, FIN passed on--> Ended
 //! ```
 //!
-//! and holds at most one load of bytes that it has read and could not write
-//! yet: a buffer (copied) or a leased pipe (spliced). While it holds one it
-//! does not read, so the sender is slowed by TCP's own window. What comes in
-//! small loads is copied, since a pipe costs more than it saves; after a load of
-//! half a buffer a direction is spliced, until one of less than a quarter comes,
-//! or urgent data, at which splicing would stop.
+//! and holds at most one load of bytes that it has read and could not write yet: a buffer (copied)
+//! or a leased pipe (spliced). While it holds one it does not read, so TCP's own window slows the
+//! sender. Small loads are copied, since a pipe costs more than it saves. After a load of half a
+//! buffer a direction is spliced, until a load of less than a quarter arrives, or urgent data, at
+//! which splicing would stop.
 //!
-//! Readiness is edge-triggered: a side is believed readable or writable from
-//! an event until a call says `WouldBlock`, or a read returns less than it
-//! could: then it has taken all there was, and what comes next is another event.
+//! Readiness is edge-triggered: a side counts as readable or writable from an event until a call
+//! returns `WouldBlock`, or a read returns less than it could. Such a read has emptied the socket,
+//! and later bytes raise another event.
 //!
-//! When a side fails (a reset, or silence), what it sent before may still wait: in
-//! its socket, in the relay, or in the other side's send queue, which a reset of that
-//! would discard. So the direction to the failed side stops, the one from it goes on to
-//! its end, and the relay lingers until the other side has acknowledged everything, or
-//! [`LINGER_MS`] have passed in which it acknowledged nothing.
+//! When a side fails (a reset, or a timeout), bytes that it sent before may still be queued: in its
+//! socket, in the relay, or in the other side's send queue, which a reset of that side would
+//! discard. So the direction to the failed side stops, the direction from it continues to its end,
+//! and the relay lingers until the other side has acknowledged everything, or until [`LINGER_MS`]
+//! have passed without an acknowledgement.
 //!
-//! The relay does no I/O itself and reads no clock. It acts on an [`Io`] and is
-//! handed the time. It ends with exactly one [`Outcome`]: `Finished` when both
-//! directions have ended, or the fault of the side that failed first.
+//! The relay does no I/O itself and reads no clock: it acts on an [`Io`], and callers pass the
+//! time. It ends with exactly one [`Outcome`]: `Finished` when both directions have ended, or the
+//! fault of the side that failed first.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -42,33 +41,32 @@ mod failure;
 
 use failure::Failure;
 
-/// How long the bytes of a failed side may take to reach the other, from the failure or
-/// the last of them that moved or was acknowledged.
+/// How long the bytes of a failed side may take to reach the other side, in ms from the failure or
+/// from the last byte that moved or was acknowledged.
 const LINGER_MS: u32 = 30_000;
 
-/// Bytes a relay may move in one turn before others have theirs.
+/// Bytes that a direction may move in one turn, so that other relays get theirs.
 pub const TURN_BYTES: u64 = 4 << 20;
 
-/// What a relay acts on: two non-blocking streams and the worker's buffers.
+/// The I/O of a relay: two non-blocking streams and the worker's buffers.
 pub trait Io {
-    /// A pipe on lease. Dropping one with bytes inside loses them.
+    /// A leased pipe. Dropping one with bytes inside loses them.
     type Pipe;
     /// A buffer for bytes that could not be written at once.
     type Buffer: AsRef<[u8]>;
-    /// The most that a read returns. One that returns less has emptied the socket,
-    /// as far as there is no urgent data in it.
+    /// The most that a read returns. A shorter read has emptied the socket, unless urgent data is
+    /// queued.
     const READ_BYTES: usize;
 
-    /// Reads into the worker's scratch space; returns how many bytes it holds
-    /// now, zero at the end of the stream.
+    /// Reads into the worker's scratch space; returns the number of bytes in it now, zero at the
+    /// end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock`, or the connection's fault.
+    /// `WouldBlock`, or the connection's error.
     fn read(&mut self, side: Side) -> io::Result<usize>;
-    /// Writes scratch bytes `from..to`; returns how many were taken. With
-    /// `more`, what does not fill a segment waits for the write or the FIN that
-    /// follows at once. Without bytes, it only finds out whether the connection
-    /// has failed.
+    /// Writes scratch bytes `from..to`; returns how many were taken. With `more`, bytes that do not
+    /// fill a segment wait for the write or the FIN that follows at once. Without bytes, it only
+    /// checks whether the connection has failed.
     ///
     /// # Errors
     /// As for [`Io::read`].
@@ -80,16 +78,15 @@ pub trait Io {
     /// # Errors
     /// As for [`Io::read`].
     fn write_held(&mut self, side: Side, kept: &Self::Buffer, from: usize) -> io::Result<usize>;
-    /// Leases an empty pipe; `None` when the pool is used up.
+    /// Leases an empty pipe; `None` if none is available.
     fn lease(&mut self) -> Option<Self::Pipe>;
     /// Gives an empty pipe back.
     fn give_back(&mut self, pipe: Self::Pipe);
-    /// Moves bytes from a side into a pipe; zero where only [`Io::read`] can
-    /// tell whether it is the end of the stream.
+    /// Moves bytes from a side into a pipe; zero where only [`Io::read`] can detect the end of the
+    /// stream.
     ///
     /// # Errors
-    /// `WouldBlock` when the side has none (the pipe being empty), or the
-    /// connection's fault.
+    /// `WouldBlock` when the side has no bytes (the pipe is empty), or the connection's error.
     fn fill(&mut self, side: Side, pipe: &mut Self::Pipe) -> io::Result<usize>;
     /// Moves up to `bytes` from a pipe to a side.
     ///
@@ -99,13 +96,13 @@ pub trait Io {
     /// Sends FIN.
     ///
     /// # Errors
-    /// `NotConnected` when the connection is gone, or its fault.
+    /// `NotConnected` when the connection is gone, or its error.
     fn finish(&mut self, side: Side) -> io::Result<()>;
-    /// Whether a side has yet to acknowledge bytes or a FIN. One that is gone has not.
+    /// Whether a side has yet to acknowledge bytes or a FIN. False for a connection that is gone.
     fn unacknowledged(&mut self, side: Side) -> bool;
 }
 
-/// What a side turned out to be ready for.
+/// The readiness of a side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// Bytes, an end of stream or an error wait to be read.
@@ -116,36 +113,36 @@ pub struct Ready {
     pub failed: bool,
     /// Urgent data (RFC 6093) is among the bytes.
     pub urgent: bool,
-    /// The peer has sent FIN: behind the bytes that wait there are no more.
+    /// The peer has sent FIN: no bytes follow those in the socket.
     pub ending: bool,
-    /// An event said all this, so that whatever is not so yet will be another event.
+    /// Reported by an event: later changes raise another event.
     pub edge_triggered: bool,
 }
 
 impl Ready {
-    /// Whether a read that returns less than it could has found all there is.
+    /// Whether a read that returns less than it could has emptied the socket.
     fn ends_with_a_short_read(self) -> bool {
         self.edge_triggered && !(self.ending || self.failed || self.urgent)
     }
 
-    /// Whether a read that returns less than it could has come to the end of the stream: the
-    /// peer's FIN was there before.
+    /// Whether a read that returns less than it could has reached the end of the stream: the peer's
+    /// FIN had arrived before.
     fn closes_with_a_short_read(self) -> bool {
         self.edge_triggered && self.ending && !(self.failed || self.urgent)
     }
 }
 
-/// What the relay wants next.
+/// What the relay needs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing until the next event.
     Blocked,
-    /// Another turn: it has used up this one.
+    /// Another turn: this one is used up.
     Again,
-    /// A side failed, and the other has yet to acknowledge what came from it: another
-    /// turn in a while, since no event tells.
+    /// A side failed, and the other has yet to acknowledge its bytes: another turn after a delay,
+    /// since no event reports acknowledgements.
     Linger,
-    /// To be closed. Both sides are reset unless it finished.
+    /// Close it. Both sides are reset unless it finished.
     Done(Outcome),
 }
 
@@ -164,7 +161,7 @@ pub struct Bounds {
 enum Stage {
     /// The sender may send more.
     Flowing,
-    /// The sender has sent FIN; held bytes are still to be written.
+    /// The sender has sent FIN; held bytes are not written yet.
     Ending,
     /// FIN is passed on.
     Ended,
@@ -180,10 +177,10 @@ enum Held<P, B> {
 #[derive(Debug)]
 struct Direction<P, B> {
     stage: Stage,
-    /// In a box: a relay holds bytes now and then, and exists all the time.
+    /// Boxed: a relay rarely holds bytes.
     held: Option<Box<Held<P, B>>>,
     moved_bytes: u64,
-    /// Its loads are large of late.
+    /// Its last load was large.
     large: bool,
 }
 
@@ -216,9 +213,9 @@ pub struct Relay<P, B> {
     ready: Sides<Ready>,
     /// When the last byte or FIN moved or a side failed, in the worker's time.
     active: CompactInstant,
-    /// The side that failed first. In a box: most relays have none.
+    /// The side that failed first. Boxed: most relays have none.
     failure: Option<Box<Failure>>,
-    /// The side that was sent a FIN first.
+    /// The side to which a FIN was sent first.
     closed: Option<Side>,
 }
 
@@ -234,7 +231,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
     }
 
-    /// The same, where the client has already sent `first`: that is handed over before anything else.
+    /// As [`Relay::new`], for a client that has already sent `first`, which is passed on before
+    /// anything else.
     pub fn with_first(now: Duration, first: B) -> Self {
         let mut relay = Self::new(now);
         if !first.as_ref().is_empty() {
@@ -247,7 +245,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         relay
     }
 
-    /// Takes in what `side` turned out to be ready for.
+    /// Adds to what `side` is ready for.
     pub fn note(&mut self, side: Side, ready: Ready) {
         self.ready[side].readable |= ready.readable;
         self.ready[side].writable |= ready.writable;
@@ -264,12 +262,12 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         if self.progress() != before {
             self.active = now.into();
         }
-        // What waits in the socket of a side that has just failed is for another turn.
+        // Bytes in the socket of a side that has just failed wait for another turn.
         let fresh = self.failure.is_some() != before.1;
         self.step(spent || fresh, io)
     }
 
-    /// Gives both directions their share of a turn; whether one has used it up.
+    /// Runs both directions; returns whether one has used up its share of the turn.
     fn pump_both(&mut self, io: &mut impl Io<Pipe = P, Buffer = B>) -> bool {
         let mut spent = false;
         for side in Side::BOTH {
@@ -281,7 +279,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         spent
     }
 
-    /// Takes note of what stopped a direction; whether that is the end of its turn.
+    /// Records why a direction stopped; returns whether its share is used up.
     fn record_reply(&mut self, stopped: Result<(), Stop>) -> bool {
         if let Err(Stop::Failed(side, error)) = &stopped {
             self.fail(*side, error);
@@ -289,7 +287,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         matches!(stopped, Err(Stop::Spent))
     }
 
-    /// What is to be done after a turn.
+    /// The result of a turn.
     fn step(&self, spent: bool, io: &mut impl Io<Pipe = P, Buffer = B>) -> Progress {
         let Some(failure) = &self.failure else {
             let ended = Side::BOTH.iter().all(|side| self.ended(*side));
@@ -312,38 +310,38 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         Progress::Done(failure.outcome)
     }
 
-    /// Notes that a side has failed. What it sent before may still be there.
+    /// Records that a side has failed. Bytes it sent before may still be queued.
     fn fail(&mut self, side: Side, error: &io::Error) {
         match &mut self.failure {
             None => {
                 self.failure = Some(Box::new(Failure::new(side, error)));
                 self.ready[side].readable = true;
             }
-            // Nobody is left to take the rest.
+            // Neither side can take the rest.
             Some(first) if first.side != side => self.directions[!side].stage = Stage::Ended,
-            // A read tells what nobody was told.
+            // A read returns the error that the failed shutdown did not report.
             Some(first) => **first = Failure::new(side, error),
         }
     }
 
-    /// When [`Relay::on_time`] wants to be called, unless bytes move before.
+    /// When to call [`Relay::on_time`], unless bytes move before.
     pub fn deadline(&self, bounds: &Bounds) -> Duration {
         self.quiet_since() + Duration::from_millis(self.patience(bounds).0.into())
     }
 
-    /// When the relay was active last, or a side acknowledged something that is waited for.
+    /// When the relay was last active, or a side last acknowledged bytes that the relay waits for.
     fn quiet_since(&self) -> Duration {
         let failure = self.failure.as_deref();
         let progress = failure.and_then(Failure::progress).unwrap_or_default();
         self.active().max(progress)
     }
 
-    /// The outcome, if the relay has been quiet for too long.
+    /// The outcome, if the relay was quiet for too long.
     pub fn on_time(&self, now: Duration, bounds: &Bounds) -> Option<Outcome> {
         (now >= self.deadline(bounds)).then_some(self.patience(bounds).1)
     }
 
-    /// How long the relay may be quiet, and what it is called if it is longer.
+    /// How long the relay may be quiet, in ms, and the outcome after that.
     fn patience(&self, bounds: &Bounds) -> (u32, Outcome) {
         if let Some(failure) = &self.failure {
             return (LINGER_MS, failure.outcome);
@@ -361,18 +359,18 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         self.active.into()
     }
 
-    /// Bytes handed over that came from `side`.
+    /// Bytes from `side` that the other side has taken.
     pub fn moved_from(&self, side: Side) -> u64 {
         self.directions[side].moved_bytes
     }
 
-    /// The side that was sent a FIN first: its socket is the one that the kernel keeps in
-    /// TIME_WAIT, unless both ends have closed at the same moment.
+    /// The side to which a FIN was sent first: the kernel keeps its socket in TIME_WAIT, unless
+    /// both ends have closed at the same moment.
     pub fn closed_first(&self) -> Option<Side> {
         self.closed
     }
 
-    /// What was written to the server's side, with one for a FIN, as the kernel counts it.
+    /// Bytes written to the upstream side, plus one for a FIN, as the kernel counts them.
     pub fn sent_to_upstream(&self) -> u64 {
         let fin = self.ended(Side::Downstream) && self.failure.is_none();
         self.moved_from(Side::Downstream) + u64::from(fin)
@@ -395,20 +393,20 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         (moved, self.failure.is_some())
     }
 
-    /// Whether a side has failed: nothing more is written to it.
+    /// Whether a side has failed: the relay writes nothing more to it.
     pub fn has_failed(&self, side: Side) -> bool {
         self.failure
             .as_ref()
             .is_some_and(|failure| failure.side == side)
     }
 
-    /// The side that has yet to take what came from one that failed, if one has.
+    /// The side that has yet to take the bytes of one that failed.
     pub fn lingers_for(&self) -> Option<Side> {
         self.failure.as_ref().map(|failure| !failure.side)
     }
 
-    /// That side has not acknowledged `bytes` of what was written to it. A slow reader is waited for as
-    /// long as it acknowledges.
+    /// Reports that this side has not acknowledged `bytes` of what was written to it. The relay
+    /// waits for a slow reader as long as it acknowledges.
     pub fn note_unacknowledged(&mut self, bytes: u64, now: Duration) {
         let Some(failure) = &mut self.failure else {
             return;
@@ -456,7 +454,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
     }
 
-    /// Takes `written` bytes off what the direction holds.
+    /// Subtracts `written` bytes from what the direction holds.
     fn release(&mut self, side: Side, written: usize, io: &mut impl Io<Pipe = P, Buffer = B>) {
         let held = &mut self.directions[side].held;
         let done = match held.as_deref_mut() {
@@ -525,7 +523,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             self.ready[from].readable = false;
         }
         let closes = read < I::READ_BYTES && self.ready[from].closes_with_a_short_read();
-        // Linux says so of a reset, too, which no FIN is sent for.
+        // Linux sets RDHUP for a reset too, and then no FIN follows.
         let fin_follows =
             self.ready[from].ending && !self.ready[from].failed && self.failure.is_none();
         let mut written = 0;
@@ -549,7 +547,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         Ok(())
     }
 
-    /// Notes the end of the stream or the end of readiness.
+    /// Records the end of the stream or of readiness.
     fn read_result(&mut self, from: Side, result: io::Result<usize>) -> Result<usize, Stop> {
         match result {
             Ok(0) => {
@@ -564,7 +562,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
                 Err(Stop::Blocked)
             }
             Err(error) => {
-                // An error is told behind all bytes.
+                // Linux reports an error behind all received bytes.
                 self.directions[from].stage = Stage::Ended;
                 Err(Stop::Failed(from, error))
             }
@@ -589,8 +587,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         passed.map_err(|error| Stop::Failed(!from, error))
     }
 
-    /// Looks whether a side has failed that nobody reads from: because it has sent FIN,
-    /// of which Linux tells readers only, or because the relay holds bytes of it.
+    /// Checks whether a side has failed that the relay does not read from: because it has sent FIN,
+    /// after which Linux reports errors to writers only, or because the relay holds bytes of it.
     fn probe(&mut self, side: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         // After our FIN every write fails.
         let fails = self.failure.is_none() && !self.ended(!side);
@@ -601,8 +599,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         Ok(())
     }
 
-    /// Gives up what the relay holds, for a relay that ends without finishing.
-    /// Returns the pipes that still have bytes in them.
+    /// Ends a relay that has not finished. Returns the pipes that still contain bytes.
     pub fn into_pipes(self) -> impl Iterator<Item = P> {
         self.directions
             .0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every captured frame, whatever is in it. For the tests and
-//! for fuzzing; not part of the product.
+//! Invariants of every captured frame, whatever its content. For the tests and for fuzzing; not
+//! part of the product.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,18 +10,17 @@ use super::{
 };
 use crate::sys::IcmpError;
 
-/// The frame that noise stands for: its first byte picks the kind of device, the
-/// rest is what was captured.
+/// Makes a frame of random bytes: the first byte selects the kind of device, the rest is the
+/// capture.
 pub fn picked(bytes: &[u8]) -> Frame {
     let (&kind, captured) = bytes.split_first().unwrap_or((&0, &[]));
     let l2_bytes = if kind & 1 == 0 { 0 } else { 14 };
     Frame::captured(7, l2_bytes, captured)
 }
 
-/// Checks everything that is made of a frame.
+/// Checks everything that is derived from a frame.
 ///
-/// # Panics
-/// When something does not hold.
+/// # Panics When an invariant does not hold.
 pub fn check(frame: &Frame) {
     let mss = frame.mss();
     let completed = frame.completed();
@@ -40,7 +39,7 @@ pub fn check(frame: &Frame) {
     assert!(!(v4 && v6), "a frame is of one family");
 }
 
-/// Whether there is a reset.
+/// Returns whether there is a reset.
 fn check_reset(frame: &Frame) -> bool {
     let Some(reset) = frame.reset() else {
         return false;
@@ -56,12 +55,12 @@ fn check_reset(frame: &Frame) -> bool {
     let ((from, to), (client, server)) = (both.0.expect("addresses"), both.1.expect("addresses"));
     assert_eq!((from, to), (server, client));
     assert_eq!(tcp[13] & FLAG_RST, FLAG_RST);
-    // RFC 9293 §3.10.7.1: never both.
+    // RFC 9293 §3.10.7.1: the reset has an ACK exactly when the segment has none.
     assert_ne!(tcp[13] & FLAG_ACK, answered[13] & FLAG_ACK);
     true
 }
 
-/// Whether an error can come from this offender.
+/// Returns whether an error can come from this offender.
 fn check_unreachable(frame: &Frame, offender: IpAddr) -> bool {
     let error = IcmpError {
         offender,
@@ -79,7 +78,7 @@ fn check_unreachable(frame: &Frame, offender: IpAddr) -> bool {
     true
 }
 
-/// Checks lengths, and each checksum by summing to zero.
+/// Checks lengths, and checks that each checksum sums to zero.
 fn check_sums(frame: &Frame) {
     let packet = &frame.bytes[ETHERNET_BYTES..];
     let number = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
     use crate::rng::{Rng, simulate};
 
-    /// As the redirect program captures: no more than this.
+    /// The redirect program captures no more than this.
     const CAPTURED_MAX: usize = 128;
 
     #[test]
@@ -130,8 +129,8 @@ mod tests {
         (0..length).map(|_| rng.next().to_be_bytes()[0]).collect()
     }
 
-    /// Noise with the fields set that decide whether a frame is a segment,
-    /// each right most of the time.
+    /// Random bytes with the fields set that decide whether a frame is a segment, each valid most
+    /// of the time.
     fn resembling(rng: &mut Rng) -> Vec<u8> {
         let mut bytes = noise(rng);
         bytes.resize(1 + CAPTURED_MAX, 0);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Openings under many random orders of what may happen to them.
+//! Openings under many random orders of events.
 //!
-//! A small world stands around one [`Opening`]: a client that may be spoofed,
-//! a server that may be silent or refuse, a network that repeats and loses
-//! SYN-ACKs, the half-open entry, the ring of events, and a worker that does what it is
-//! told. The world checks that nothing reaches the server's handshake before
-//! the client is validated, and that every flow ends once, as it should.
+//! A small world surrounds one [`Opening`]: a client that may be spoofed, a server that may be
+//! silent or refuse, a network that repeats and loses SYN-ACKs, the half-open entry, the ring of
+//! events, and a worker that follows the returned steps. The world checks that nothing reaches the
+//! server's handshake before the client is validated, and that every flow ends exactly once, with
+//! the right outcome.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,9 +16,9 @@ use crate::outcome::Outcome;
 use crate::rng::{Rng, simulate};
 
 const SCHEDULES: u64 = 100_000;
-/// Looks that find a SYN in this host until the latest that gives the server up.
+/// Polls that find a SYN in this host until every opening gives the server up.
 const LOOKS_MAX: u32 = 4;
-/// More events than this are lost.
+/// Events that the ring holds; more are lost.
 const RING_MAX: usize = 3;
 
 /// What a server does with a SYN.
@@ -26,7 +26,7 @@ const RING_MAX: usize = 3;
 enum Server {
     Answers,
     Refuses,
-    /// Answers, and takes it back while the SYN-ACK waits.
+    /// Answers, and resets while the SYN-ACK is held.
     Wavers,
     IsSilent,
     /// Is behind a neighbour that does not answer: no SYN leaves this host.
@@ -50,31 +50,31 @@ enum End {
 
 struct Simulation {
     rng: Rng,
-    /// Taken at the expiry.
+    /// `None` after the expiry.
     opening: Option<Opening>,
     mode: AcceptMode,
-    /// Its client answers SYN-ACKs.
+    /// Whether its client answers SYN-ACKs.
     genuine: bool,
     server: Server,
-    /// Some SYN-ACKs come in at a device that is not watched.
+    /// Whether some SYN-ACKs arrive at a device that is not attached.
     unwatched: bool,
-    /// SYN-ACKs are held.
+    /// Whether SYN-ACKs are held.
     half_open: bool,
     ring: VecDeque<u32>,
     socket: Socket,
-    /// The worker has something to learn from the socket.
+    /// The upstream socket has an event.
     socket_event: bool,
     /// The client's SYN has reached the listener.
     listened: bool,
     accepted: bool,
-    /// SYN-ACKs sent, the last that the worker was given, those let in.
+    /// SYN-ACKs sent, the last one reported to the worker, those injected.
     sent: u32,
     kept: Option<u32>,
     let_in: Vec<u32>,
     admitted: u32,
-    /// Looks that found the SYN in this host.
+    /// Polls that found the SYN in this host.
     unsent: u32,
-    /// How the worker learned that the server failed.
+    /// The failure reported to the worker.
     failure: Option<Outcome>,
     end: Option<End>,
 }
@@ -136,7 +136,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing is lost any more, and the server is patient.
+    /// Nothing is lost any more, and the server's answers arrive.
     fn come_to_an_end(&mut self) {
         for _ in 0..2 * RING_MAX + 2 {
             self.server_speaks();
@@ -193,7 +193,7 @@ impl Simulation {
         self.socket_event = true;
     }
 
-    /// A SYN-ACK comes to this host.
+    /// A SYN-ACK arrives at this host.
     fn arrive(&mut self, number: u32) {
         if self.socket != Socket::SynSent {
             return;
@@ -209,7 +209,7 @@ impl Simulation {
         self.socket_event = true;
     }
 
-    /// The worker puts a held SYN-ACK back.
+    /// The worker injects a held SYN-ACK.
     fn let_in(&mut self, frame: &Frame) {
         let number = frame.ifindex;
         assert!(self.accepted, "let in before the validation");
@@ -306,8 +306,8 @@ impl Simulation {
         }
     }
 
-    /// The worker looks whether the SYN has left this host. One that is sent
-    /// again may wait for a moment although its server has answered before.
+    /// The worker polls whether the SYN has left this host. A retransmitted SYN may be queued for a
+    /// moment although the server has answered.
     fn look_for_syn(&mut self) {
         if self.end.is_some() || self.socket != Socket::SynSent {
             return;
@@ -351,7 +351,7 @@ impl Simulation {
         self.half_open = false;
     }
 
-    /// The worker's time for the state the opening is in is over.
+    /// The timeout of the current state expires.
     fn expire(&mut self) {
         if self.end.is_some() {
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rule a flow comes under.
+//! Which rule applies to a flow.
 
 use std::cmp::Reverse;
 
@@ -170,8 +170,8 @@ fn then_the_order_decides() {
     assert_eq!(policy.classify(&flow_v4()), Some(0));
 }
 
-/// As the redirect program does it: every combination of a rule's lists on
-/// its own, families that differ left out, the narrowest first.
+/// As the redirect program does it: every combination of the lists of a rule separately, without
+/// combinations of differing families, most specific first.
 fn by_combinations(matches: &[Match], flow: &Flow) -> Option<usize> {
     let (client, server) = flow.addresses();
     let mut found = Vec::new();
