@@ -175,7 +175,8 @@ impl Access {
     /// Checks whether the node may connect to the destination of a flow. `is_own` returns whether
     /// an address is one of this host's.
     ///
-    /// # Errors The class of the destination, if it is denied.
+    /// # Errors
+    /// The class of the destination, if it is denied.
     pub fn permits(&self, flow: &Flow, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Special> {
         let (_, server) = flow.addresses();
         let ip = flow.server().ip();

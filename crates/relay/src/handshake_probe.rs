@@ -19,7 +19,8 @@ pub struct HandshakeProbe(Socket);
 impl HandshakeProbe {
     /// Sends a SYN to an address and port, with `mark` (`SO_MARK`).
     ///
-    /// # Errors There is no socket for it, or no route.
+    /// # Errors
+    /// There is no socket for it, or no route.
     pub fn begin(address: SocketAddr, mark: u32) -> io::Result<Self> {
         let socket = sys::tcp_socket(address.is_ipv6(), mark)?;
         sys::set_reset_on_close(&socket, true)?;
@@ -31,7 +32,8 @@ impl HandshakeProbe {
 
     /// How long the handshake took, as measured by the kernel; `None` while it is under way.
     ///
-    /// # Errors The handshake failed.
+    /// # Errors
+    /// The handshake failed.
     pub fn outcome(&self) -> io::Result<Option<Duration>> {
         if let Some(error) = self.0.take_error()? {
             return Err(error);

@@ -135,7 +135,8 @@ pub trait Intercept {
     fn next_event(&mut self) -> Option<Event>;
     /// Starts or stops redirecting new flows to the worker's listeners.
     ///
-    /// # Errors The redirection cannot be changed.
+    /// # Errors
+    /// The redirection cannot be changed.
     fn set_accepting(&mut self, listening: bool) -> io::Result<()>;
     /// The original destination of an accepted client, where its socket does not show it. Called
     /// once per client.
@@ -163,11 +164,13 @@ pub trait Intercept {
     fn pass(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
     /// Injects a frame at the device it names.
     ///
-    /// # Errors The device is gone or rejects the frame.
+    /// # Errors
+    /// The device is gone or rejects the frame.
     fn inject(&mut self, frame: &Frame, direction: Direction) -> io::Result<()>;
     /// Adds `option` to the first SYN of a socket that has not connected yet.
     ///
-    /// # Errors The host does not support it.
+    /// # Errors
+    /// The host does not support it.
     fn syn_option(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()>;
     /// Remembers that a client from this prefix completed a handshake.
     fn validate_prefix(&mut self, flow: &Flow);

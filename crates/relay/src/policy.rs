@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the configuration wants done with a flow. Read-only for the workers.
+//! What the configuration wants done with a flow. Read-only for workers.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -26,8 +26,8 @@ pub enum Action {
 /// Which source address the server sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceAddress {
-    /// The client's for flows that cross this node, whose answers come back here;
-    /// the node's for those it was asked for.
+    /// The client's for flows that cross this node, whose answers return through it; the node's for
+    /// flows that were requested from it.
     Auto,
     /// The client's own address and port.
     Client,
@@ -35,8 +35,8 @@ pub enum SourceAddress {
     Node,
 }
 
-/// An address prefix of one family. IPv4 prefixes are held v4-mapped, so
-/// `0.0.0.0/0` is `::ffff:0:0/96`. `::/0` holds no IPv4 address all the same.
+/// An address prefix of one family. IPv4 prefixes are stored v4-mapped, so `0.0.0.0/0` is
+/// `::ffff:0:0/96`. `::/0` contains no IPv4 address all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: u128,
@@ -44,8 +44,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix of `bits` leading bits of `ip`; `None` when `bits` is more
-    /// than the family has or when bits behind the prefix are set.
+    /// The prefix of `bits` leading bits of `ip`; `None` when `bits` exceeds the family's length or
+    /// bits behind the prefix are set.
     pub fn new(ip: IpAddr, bits: u8) -> Option<Self> {
         let (address, offset, most) = match ip {
             IpAddr::V4(v4) => (v4.to_ipv6_mapped(), 96, 32),
@@ -77,7 +77,7 @@ impl Prefix {
         address & self.mask() == self.address && is_mapped(address) == self.is_ipv4()
     }
 
-    /// Whether it is of IPv4 addresses.
+    /// Whether it is an IPv4 prefix.
     pub fn is_ipv4(&self) -> bool {
         self.bits >= 96 && is_mapped(self.address)
     }
@@ -89,7 +89,7 @@ impl Prefix {
     }
 }
 
-/// Whether an address stands for an IPv4 one (RFC 4291 §2.5.5.2).
+/// Whether an address is a v4-mapped one (RFC 4291 §2.5.5.2).
 fn is_mapped(address: u128) -> bool {
     address >> 32 == 0xffff
 }
@@ -125,7 +125,7 @@ pub struct SideOptions {
     pub send_buffer_bytes: Option<u32>,
     /// `SO_RCVBUF` in bytes; `None` keeps autotuning.
     pub receive_buffer_bytes: Option<u32>,
-    /// `TCP_NOTSENT_LOWAT` in bytes: how much may wait unsent in the kernel.
+    /// `TCP_NOTSENT_LOWAT` in bytes: bound on unsent bytes in the kernel.
     pub notsent_lowat_bytes: u32,
     /// Idle time before the first keepalive probe; zero turns keepalive off.
     pub keepalive_idle: Duration,
@@ -174,7 +174,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(30),
-            // Ends that live answer keepalives, and a connection lasts as long as they want.
+            // Keepalives detect dead ends; a live connection may last as long as its ends want.
             idle: DAY,
             client_fin: DAY,
             server_fin: DAY,
@@ -187,25 +187,26 @@ impl Default for Timeouts {
 pub struct Rule {
     /// Its name in the configuration, in logs and in metrics.
     pub name: String,
-    /// Which flows it is for.
+    /// Which flows it matches.
     pub matches: Match,
-    /// What to do with them.
+    /// What to do with these flows.
     pub action: Action,
     /// When the client is answered.
     pub accept: AcceptMode,
-    /// Flows are relayed only after one between the same two hosts was forwarded and observed.
+    /// Whether flows are relayed only after one between the same two hosts was forwarded and
+    /// observed.
     pub observe: bool,
     /// Which source address the server sees.
     pub source_address: SourceAddress,
-    /// The server is told the client's address by the PROXY protocol, version 2.
+    /// Whether the PROXY protocol, version 2, sends the client's address to the server.
     pub proxy_protocol: bool,
     /// Settings of the sockets toward clients.
     pub downstream: SideOptions,
     /// Settings of the sockets toward servers.
     pub upstream: SideOptions,
-    /// Its time bounds.
+    /// Its timeouts.
     pub timeouts: Timeouts,
-    /// How many bytes its transfers have, if the configuration says.
+    /// Expected bytes per transfer, if configured.
     pub transfer_bytes: Option<u32>,
 }
 
@@ -220,9 +221,9 @@ impl Rule {
 /// sender has not completed its handshake yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfOpenLimits {
-    /// In all, over all workers. Beyond it, flows are opened in late mode.
+    /// Bound over all workers. Beyond it, flows open in late mode.
     pub total: u32,
-    /// Of `total`, kept for clients from prefixes that completed a handshake.
+    /// Part of `total` that is reserved for clients from prefixes that completed a handshake.
     pub reserve: u32,
     /// Per client prefix (IPv4 /24, IPv6 /64).
     pub per_prefix: u32,
@@ -252,9 +253,9 @@ pub struct Policy {
     pub strict_after_failure: Duration,
     /// Relays per worker; beyond it, new flows are forwarded.
     pub relays_max: u32,
-    /// Other nodes, and which flows go by way of them.
+    /// Other nodes, and the flows that are sent through them.
     pub chains: Arc<Chains>,
-    /// Who may use the explicit listeners, and for what.
+    /// Which clients may use the explicit listeners, and for which destinations.
     pub access: Access,
 }
 
@@ -267,12 +268,11 @@ impl Policy {
     }
 }
 
-/// How narrowly a rule matched: destination bits, source bits, and the ports
-/// it leaves out.
+/// Specificity of a match: destination bits, source bits, and the number of ports left out.
 type Specificity = (u8, u8, u16);
 
 impl Match {
-    /// Which of several matches a flow most narrowly: see [`Policy::classify`].
+    /// The index of the most specific match for a flow: see [`Policy::classify`].
     pub fn best<'a>(matches: impl Iterator<Item = &'a Self>, flow: &Flow) -> Option<usize> {
         let (client, server) = flow.addresses();
         let port = flow.server().port();

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Repeatable chance: for the simulations, and to spread what many nodes would
-//! else do at the same time. No good for secrets.
+//! Reproducible randomness: for the simulations, and to spread what many nodes would otherwise do
+//! at the same time. Not for secrets.
 //!
 //! Every schedule of a simulation follows from one number. A failure prints
 //! it; `POSTHASTE_SEED=<number> cargo test` then starts with that schedule.
 
-/// SplitMix64: small, quick without optimisation, and any seed will do.
+/// SplitMix64: small, fast without optimisation, and any seed is good.
 #[derive(Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// All that follows is decided by `seed`.
+    /// A generator whose numbers follow from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// A number of 64 random bits.
     #[expect(
         clippy::should_implement_trait,
         reason = "it never ends, and nobody goes through it"
@@ -65,7 +65,7 @@ impl Rng {
     }
 }
 
-/// Names the schedule that is under way when a check fails.
+/// Prints the seed of the current schedule when a check fails.
 #[cfg(test)]
 struct Witness(u64);
 
@@ -78,7 +78,7 @@ impl Drop for Witness {
     }
 }
 
-/// Runs `count` schedules, each with its own chance.
+/// Runs `count` schedules, each with its own seed.
 #[cfg(test)]
 pub(crate) fn simulate(count: u64, mut schedule: impl FnMut(Rng)) {
     let first = match std::env::var("POSTHASTE_SEED") {

@@ -4,20 +4,20 @@
 use std::cell::Cell;
 use std::mem;
 
-/// Bits of a key that name the slot; the generation is above.
+/// Bits of a key for the slot; the generation is above.
 const SLOT_BITS: u32 = 24;
-/// Bits of a key in all; the generation wraps within them.
+/// Total bits of a key; the generation wraps within them.
 pub(crate) const KEY_BITS: u32 = 48;
 
-/// Entries in numbered slots. A key is slot and generation, so a late event
-/// for an entry that is gone finds nothing.
+/// Entries in numbered slots. A key is slot and generation, so a late event for a removed entry
+/// finds nothing.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     /// Head of the list of free slots.
     free: Option<u32>,
     len: usize,
-    /// Look-ups of an entry that had to be there, and was not.
+    /// Failed look-ups of entries that had to exist.
     missed: Cell<u64>,
 }
 
@@ -41,7 +41,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Puts an entry in and returns its key.
+    /// Inserts an entry and returns its key.
     pub(crate) fn insert(&mut self, entry: T) -> u64 {
         self.len += 1;
         let Some(index) = self.free else {
@@ -75,7 +75,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry of a key that came with no late event: that it is not there is a defect, which is
+    /// The entry of a key that did not come from a late event. A missing entry is a defect, and is
     /// counted.
     pub(crate) fn live(&self, key: u64) -> Option<&T> {
         let found = self.get(key);
@@ -91,7 +91,7 @@ impl<T> Slab<T> {
         self.get_mut(key)
     }
 
-    /// How many look-ups of live entries found none since this was asked last.
+    /// Number of failed look-ups of live entries since the last call.
     pub(crate) fn take_missed(&self) -> u64 {
         self.missed.take()
     }
@@ -111,7 +111,7 @@ impl<T> Slab<T> {
         Some(entry)
     }
 
-    /// Slots there are, taken or free.
+    /// Number of slots, taken or free.
     pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(slots.window(10, 3).count(), 0);
     }
 
-    /// Against a map that never forgets a key, over many random changes.
+    /// Compares it with a map that never forgets a key, over many random changes.
     #[test]
     fn keys_are_unique() {
         simulate(200, |mut rng| {

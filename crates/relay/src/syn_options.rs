@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! To which peers options in SYNs are worth sending: not all paths let them
-//! through, and not all nodes accept them. Pure: the time is handed in.
+//! Decides which peers get options in SYNs: not all paths pass them, and not all nodes accept them.
+//! Pure: callers pass the time.
 //!
-//! A peer that has not accepted three in a row gets none for a minute, and then one
-//! again; if that is not accepted either, twice as long none, up to an hour. One
-//! that is accepted makes up for all.
+//! After three options in a row that a peer did not accept, it gets none for a minute, and then
+//! one. If that is not accepted either, the pause doubles, up to an hour. One accepted option
+//! clears the record.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use posthaste_wire::header::NodeId;
 
-/// Options in a row that a peer may leave ignored: some are lost by chance.
+/// Ignored options in a row before the first pause: some are lost by chance.
 const MISSES_MAX: u32 = 3;
-/// For how long none is sent at first, and at the most.
+/// The first and the longest pause.
 const PAUSE: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// What became of options to each peer.
+/// Ignored options by peer.
 #[derive(Debug, Default)]
 pub(crate) struct SynOptions(HashMap<NodeId, Misses>);
 
@@ -25,12 +25,12 @@ pub(crate) struct SynOptions(HashMap<NodeId, Misses>);
 struct Misses {
     /// In a row.
     count: u32,
-    /// Until when none is sent.
+    /// End of the pause.
     until: Duration,
 }
 
 impl SynOptions {
-    /// Takes note of what became of an option.
+    /// Records whether a peer accepted an option.
     pub(crate) fn note(&mut self, peer: NodeId, accepted: bool, now: Duration) {
         if accepted {
             self.0.remove(&peer);
@@ -40,7 +40,7 @@ impl SynOptions {
             count: 0,
             until: now,
         });
-        // Of those that were under way when the pause began.
+        // This option was sent before the pause began.
         if now < misses.until {
             return;
         }
@@ -51,13 +51,13 @@ impl SynOptions {
         }
     }
 
-    /// For how much longer a peer is sent none; `None` if it is.
+    /// The rest of a peer's pause; `None` if it gets options.
     pub(crate) fn paused_for(&self, peer: NodeId, now: Duration) -> Option<Duration> {
         let until = self.0.get(&peer)?.until;
         until.checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// Forgets peers that are no more.
+    /// Removes nodes that are no longer peers.
     pub(crate) fn retain(&mut self, mut is_peer: impl FnMut(NodeId) -> bool) {
         self.0.retain(|peer, _| is_peer(*peer));
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every system call of the data plane, behind safe functions. The only module of
-//! this crate with `unsafe` in it.
+//! The system calls of the data plane behind safe functions. The only module of this crate with
+//! `unsafe`.
 //!
-//! Below: sockets, their settings, what the kernel tells of them, ICMP errors. Here is the
-//! rest: waking a worker, pipes, random numbers, clocks.
+//! Submodules: sockets, their options, the kernel's information about them, ICMP errors. Here:
+//! waking a worker, pipes, random numbers, clocks.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -54,7 +54,7 @@ impl Waker {
 
     /// Makes the worker's next wait return.
     pub fn wake(&self) {
-        // Fails only when the counter is at its limit: it is awake already.
+        // Fails only when the counter is at its limit, and then the worker is awake already.
         let _ = self.0.write(1);
     }
 
@@ -69,16 +69,15 @@ impl AsFd for Waker {
     }
 }
 
-/// Moves up to `max_bytes` from one descriptor to the other, one of which is a
-/// pipe, without copying through user space.
+/// Moves up to `max_bytes` between two descriptors without copying through user space. One of them
+/// is a pipe.
 pub(crate) fn splice(from: &impl AsFd, to: &impl AsFd, max_bytes: usize) -> io::Result<usize> {
     use nix::fcntl::SpliceFFlags;
     let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
     Ok(nix::fcntl::splice(from, None, to, None, max_bytes, flags)?)
 }
 
-/// A pipe with room for about `capacity_bytes`, or less where the user's limit
-/// on pipe memory is used up.
+/// A pipe of about `capacity_bytes`, or less where the user's limit on pipe memory is used up.
 pub(crate) fn pipe(capacity_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
@@ -88,23 +87,23 @@ pub(crate) fn pipe(capacity_bytes: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// A fresh number of `N` bytes that nobody can foresee.
+/// `N` bytes from the kernel's cryptographic random number generator.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
         // SAFETY: the rest of `bytes` is as long as is said.
         let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
-        // Fails only until the kernel has gathered enough, or for a signal.
+        // Fails only before the kernel has gathered entropy, or on a signal.
         filled += usize::try_from(got).unwrap_or(0);
     }
     bytes
 }
 
-/// The number by which eBPF programs know the network namespace of this thread.
+/// The cookie of this thread's network namespace, as eBPF programs read it.
 ///
 /// # Errors
-/// The kernel does not tell (before Linux 5.14).
+/// The kernel does not support it (before Linux 5.14).
 pub fn netns_cookie() -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut cookie = 0_u64;
@@ -126,17 +125,17 @@ pub fn netns_cookie() -> io::Result<u64> {
     }
 }
 
-/// CLOCK_MONOTONIC, the clock of the redirect program too.
+/// CLOCK_MONOTONIC, which the redirect program uses too.
 pub fn monotonic() -> Duration {
     read_clock(libc::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_BOOTTIME: nobody sets it either, and it goes on while the host sleeps.
+/// CLOCK_BOOTTIME: it cannot be set, and it runs while the host sleeps.
 pub(crate) fn since_start() -> Duration {
     read_clock(libc::CLOCK_BOOTTIME)
 }
 
-/// A clock that every kernel has.
+/// Reads a clock that every kernel has.
 fn read_clock(clock: libc::clockid_t) -> Duration {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the kernel fills `now`; only clocks are asked for that always exist.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long relays took and what they saved, by rule: histograms that one worker fills and
-//! others read.
+//! Durations and savings of relays by rule: histograms that one worker fills and other threads
+//! read.
 //!
-//! Nothing here is kept for a relay that is open. A worker knows at most [`RULES_MAX`] names of
-//! rules in its life, however often the configuration is read again; relays of further ones are
-//! counted together.
+//! Open relays take no memory here. A worker counts at most [`RULES_MAX`] rule names in its life,
+//! however often the configuration is reloaded; relays of further rules are counted together.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,18 +11,18 @@ use std::time::Duration;
 use crate::control::Saved;
 use crate::counters::Counter;
 
-/// Rules that are counted by name: the first so many that a worker hears of.
+/// Rules counted by name: the first ones that a worker gets.
 pub const RULES_MAX: usize = 64;
-/// The name under which all others are counted. No rule can have it.
+/// The name for all others. No rule can have it.
 pub const OTHER_RULES: &str = "(other)";
 
-/// Upper bounds of the buckets for parts of a connection's opening, and for what is saved of
-/// them, in microseconds.
+/// Upper bounds of the buckets for parts of a connection's opening, and for savings, in
+/// microseconds.
 pub const OPENING_BOUNDS_US: [u64; 13] = [
     1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
     5_000_000, 10_000_000,
 ];
-/// Upper bounds of the buckets for how long relays last, in microseconds.
+/// Upper bounds of the buckets for durations of relays, in microseconds.
 pub const DURATION_BOUNDS_US: [u64; 9] = [
     10_000,
     100_000,
@@ -35,7 +34,7 @@ pub const DURATION_BOUNDS_US: [u64; 9] = [
     21_600_000_000,
     86_400_000_000,
 ];
-/// Upper bounds of the buckets for what relays carry, in bytes.
+/// Upper bounds of the buckets for the bytes of a relay.
 pub const SIZE_BOUNDS_BYTES: [u64; 8] = [
     1_000,
     10_000,
@@ -47,7 +46,7 @@ pub const SIZE_BOUNDS_BYTES: [u64; 8] = [
     10_000_000_000,
 ];
 
-/// How many of the values that came were in which bucket, and their sum.
+/// The number of values by bucket, and their sum.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
@@ -66,7 +65,7 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// A value came. Only the owning worker may call this.
+    /// Adds a value. Only the owning worker may call this.
     fn add(&self, value: u64) {
         let place = self.bounds.iter().position(|bound| value <= *bound);
         let bucket = place.map_or(&self.beyond, |place| &self.within[place]);
@@ -74,7 +73,7 @@ impl<const N: usize> Histogram<N> {
         self.sum.add(value);
     }
 
-    /// What has come so far.
+    /// The values so far.
     pub fn read(&self) -> Distribution {
         let within = self.within.iter().map(Counter::read);
         Distribution {
@@ -85,24 +84,24 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-/// A histogram at one moment.
+/// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     /// Upper bounds of the buckets.
     pub bounds: &'static [u64],
-    /// Values in each bucket, and at last those beyond all bounds.
+    /// Values in each bucket; the last count is of those beyond all bounds.
     pub counts: Vec<u64>,
     /// The sum of all values.
     pub sum: u64,
 }
 
 impl Distribution {
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Takes in another of the same bounds.
+    /// Adds another distribution with the same bounds.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -118,19 +117,19 @@ pub struct Tally {
     pub name: Arc<str>,
     /// From the client's SYN, or its accept, until the server's handshake was complete.
     pub connect: Histogram<13>,
-    /// From the same until a byte of the server was handed to the client's connection.
+    /// From the same start until the node wrote the first byte of the server to the client.
     pub first_byte: Histogram<13>,
-    /// From the same to the end.
+    /// From the same start to the end.
     pub duration: Histogram<9>,
     /// Bytes in both directions.
     pub size: Histogram<8>,
-    /// What was saved to the first byte.
+    /// Time saved until the first byte.
     pub saved_first_byte: Histogram<13>,
-    /// What was saved to the end.
+    /// Time saved until the end.
     pub saved_end: Histogram<13>,
     /// Relays that opened more slowly than the connection would have without a node.
     pub slower: Counter,
-    /// By how much, in microseconds.
+    /// The time lost by those, in microseconds.
     pub slower_us: Counter,
 }
 
@@ -171,7 +170,7 @@ impl Tally {
     }
 }
 
-/// Those of one worker. A place, once taken, is its rule's for good.
+/// The tallies of one worker. A slot, once taken, stays with its rule.
 #[derive(Debug)]
 pub struct Tallies {
     named: [OnceLock<Box<Tally>>; RULES_MAX],
@@ -188,7 +187,7 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// The place of a rule. Only the owning worker may call this, when it is given rules.
+    /// The slot of a rule. Only the owning worker may call this, when it gets new rules.
     pub(crate) fn place_of(&self, name: &str) -> usize {
         let is_its = |slot: &OnceLock<Box<Tally>>| {
             *slot.get_or_init(|| Box::new(Tally::new(name))).name == *name
@@ -199,13 +198,13 @@ impl Tallies {
         })
     }
 
-    /// The tally at a place.
+    /// The tally in a slot.
     pub(crate) fn at(&self, place: usize) -> Option<&Tally> {
         let slot = self.named.get(place).unwrap_or(&self.other);
         slot.get().map(AsRef::as_ref)
     }
 
-    /// All there are.
+    /// All tallies in use.
     pub fn each(&self) -> impl Iterator<Item = &Tally> {
         let slots = self.named.iter().chain([&self.other]);
         slots.filter_map(|slot| slot.get().map(AsRef::as_ref))

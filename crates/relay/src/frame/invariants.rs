@@ -20,7 +20,8 @@ pub fn picked(bytes: &[u8]) -> Frame {
 
 /// Checks everything that is derived from a frame.
 ///
-/// # Panics When an invariant does not hold.
+/// # Panics
+/// When an invariant does not hold.
 pub fn check(frame: &Frame) {
     let mss = frame.mss();
     let completed = frame.completed();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The end of a connection that neither end agreed to.
+//! The failure of a connection of a relay.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -13,21 +13,21 @@ use crate::side::Side;
 pub(super) struct Failure {
     pub(super) side: Side,
     pub(super) outcome: Outcome,
-    /// An end of its stream is its FIN.
+    /// Whether an end of its stream is its FIN.
     after_fin: bool,
-    /// Bytes of it that the other side has acknowledged, once that was asked.
+    /// Its bytes that the other side has acknowledged, once measured.
     acknowledged: Option<u64>,
-    /// When those became more, in the worker's time.
+    /// When that number last grew, in the worker's time.
     progress: Option<CompactInstant>,
 }
 
 impl Failure {
     pub(super) fn new(side: Side, error: &io::Error) -> Self {
         let (error, after_fin) = match error.kind() {
-            // Of a connection that was gone when it was shut down. Its error is left
-            // for readers, unless its FIN had come.
+            // `shutdown` of a connection that was gone. Its error is left for readers, unless its
+            // FIN had arrived.
             ErrorKind::NotConnected => (ErrorKind::ConnectionReset, true),
-            // What Linux calls a reset behind a FIN.
+            // Linux reports a reset behind a FIN as EPIPE.
             ErrorKind::BrokenPipe => (ErrorKind::BrokenPipe, true),
             kind => (kind, false),
         };
@@ -40,7 +40,7 @@ impl Failure {
         }
     }
 
-    /// The other side has acknowledged so many bytes by now.
+    /// The other side has acknowledged `bytes` so far.
     pub(super) fn note_acknowledged(&mut self, bytes: u64, now: Duration) {
         let before = self.acknowledged.replace(bytes);
         if before.is_some_and(|before| bytes > before) {
@@ -48,19 +48,19 @@ impl Failure {
         }
     }
 
-    /// When the other side acknowledged something last, as far as is known.
+    /// When the other side last acknowledged bytes, as far as known.
     pub(super) fn progress(&self) -> Option<Duration> {
         self.progress.map(Duration::from)
     }
 
-    /// Whether the end of the stream of `side` is no FIN: a connection that has told a
-    /// writer of its failure tells readers that it is over, and no more.
+    /// Whether the end of the stream of `side` is not a FIN: a connection that has returned its
+    /// error to a writer returns only an end of stream to readers.
     pub(super) fn cuts(&self, side: Side) -> bool {
         self.side == side && !self.after_fin
     }
 }
 
-/// Whose fault an error on an open connection is.
+/// The outcome for an error of a side on an open connection.
 fn blame(side: Side, error: ErrorKind) -> Outcome {
     let reset = matches!(
         error,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A kernel for relays under test: two TCP connections, a pool of pipes.
 //!
-//! It behaves as Linux does where a relay could tell: edge-triggered events
-//! that are sampled when they are taken; room reported only to a writer that
-//! was refused, and only when a third of the buffer is free; after a reset,
-//! received bytes are still readable, a FIN received before hides the error
-//! from readers, and `shutdown` says `ENOTCONN`; urgent bytes are in line, a
+//! It behaves as Linux does where a relay could notice: edge-triggered events that are sampled when
+//! they are taken; room reported only to a writer that was refused, and only when a third of the
+//! buffer is free. After a reset, received bytes are still readable, a FIN received before hides
+//! the error from readers, and `shutdown` returns `ENOTCONN`. Urgent bytes are in line; a read
+//! stops before them, and splicing does not get past them.
 //! read stops before them, and splicing does not get past them.
-//!
-//! It checks by itself what must hold at every call: bytes come out in order,
-//! once, and unchanged; nothing is read while bytes are held; FIN goes out
-//! once, behind all bytes; nothing is written to a side that failed nor read
+//! It checks the invariants at every call: bytes arrive in order, once, and unchanged; nothing is
+//! read while bytes are held; FIN is sent once, behind all bytes; nothing is written to a failed
+//! side nor read for it; pipes return empty.
 //! for it; pipes come back empty.
 
 use std::io::{self, ErrorKind};
@@ -24,10 +23,10 @@ use crate::side::{Side, Sides};
 pub(super) const SCRATCH_BYTES: usize = 4 << 10;
 /// The largest pipe.
 pub(super) const PIPE_BYTES: usize = 1 << 20;
-/// After how many bytes the content of a stream repeats itself.
+/// Period of the content of a stream, in bytes.
 const PERIOD_BYTES: usize = 1 << 20;
 
-/// What the bytes `from..from + bytes` that come from `side` look like.
+/// The bytes `from..from + bytes` of the stream from `side`.
 fn content(side: Side, from: usize, bytes: usize) -> &'static [u8] {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut rng = Rng::new(0);
@@ -47,30 +46,30 @@ pub(super) struct Stream {
     pub(super) fin: bool,
     /// The last urgent byte, until it is read.
     urgent: Option<usize>,
-    /// What the relay has taken of that.
+    /// Bytes that the relay has read, and whether it has read the end.
     pub(super) read: usize,
     pub(super) eof: bool,
-    /// The relay was told that the connection died, and by a read.
+    /// Whether a call reported the failure to the relay, and whether a read did.
     reported_death: bool,
     readers_learn: bool,
-    /// Size of the send buffer, what the relay put in, what left it.
+    /// Size of the send buffer, bytes written by the relay, bytes acknowledged.
     pub(super) room: usize,
     pub(super) written: usize,
     pub(super) acknowledged: usize,
     pub(super) fin_sent: bool,
     /// How the connection died.
     pub(super) died: Option<ErrorKind>,
-    /// It is to die when it has taken this many bytes.
+    /// It dies when it has taken this many bytes.
     dies_at: Option<usize>,
     /// The error to report, once.
     pub(super) error: Option<ErrorKind>,
     /// A writer was refused and waits for room.
     out_of_files: bool,
-    /// An event waits to be taken.
+    /// An event is pending.
     event: bool,
-    /// What was written last waits for what was said to follow.
+    /// The last bytes written wait for those that were announced to follow.
     waiting: bool,
-    /// What the relay was told since a call was refused.
+    /// The readiness reported to the relay since a call was refused.
     pub(super) reported: Ready,
 }
 
@@ -110,8 +109,8 @@ impl Stream {
         self.room - self.unacknowledged()
     }
 
-    /// Whether the relay can know that nothing more comes: it has read the end, or was told of it
-    /// and has read all there was.
+    /// Whether the relay can know that nothing more arrives: it has read the end, or it got the
+    /// event and has read all bytes.
     fn has_ended(&self) -> bool {
         self.eof || (self.fin && self.reported.ending && self.unread() == 0)
     }
@@ -165,7 +164,7 @@ impl Stream {
     }
 }
 
-/// A pipe and what is in it, behind what was taken out.
+/// A pipe, its content, and how much of that was taken out.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     content: Vec<u8>,
@@ -191,11 +190,11 @@ pub(super) struct Kernel {
     pub(super) leased: usize,
     /// Bytes that went through pipes.
     pub(super) spliced: usize,
-    /// With it, calls move less than they could.
+    /// If set, calls move less than they could.
     pub(super) whims: Option<Rng>,
     /// Calls that read or wrote.
     pub(super) calls: usize,
-    /// The side whose death the relay was told of first.
+    /// The side whose failure the relay got first.
     pub(super) failure: Option<Side>,
 }
 
@@ -266,7 +265,7 @@ impl Kernel {
         }
     }
 
-    /// Has an event reported whether there is reason to or not.
+    /// Raises an event whether or not there is a reason.
     pub(super) fn poke(&mut self, side: Side) {
         self.streams[side].event = true;
     }
@@ -275,7 +274,7 @@ impl Kernel {
         self.streams[side].event
     }
 
-    /// Takes the event of `side`, if one waits.
+    /// Takes the pending event of `side`.
     pub(super) fn take_event(&mut self, side: Side) -> Option<Ready> {
         let stream = &mut self.streams[side];
         let ready = std::mem::take(&mut stream.event).then(|| stream.sample());
@@ -283,7 +282,7 @@ impl Kernel {
         ready
     }
 
-    /// The relay is told that `side` is ready, true or not.
+    /// Records that `side` was reported ready to the relay, true or not.
     pub(super) fn expect(&mut self, side: Side, ready: Ready) {
         let reported = &mut self.streams[side].reported;
         reported.readable |= ready.readable;
@@ -299,7 +298,7 @@ impl Kernel {
         self.streams[side].read - self.streams[!side].written
     }
 
-    /// Whether bytes wait in the socket of `side` for what was said to follow.
+    /// Whether bytes wait in the socket of `side` for those announced to follow.
     pub(super) fn waits(&self, side: Side) -> bool {
         self.streams[side].waiting
     }
@@ -341,14 +340,14 @@ impl Kernel {
         let failure = |error: &io::Error| error.kind() != ErrorKind::WouldBlock;
         if result.as_ref().is_err_and(failure) {
             self.streams[side].reported_death = true;
-            // Whoever is told knows that there is an end to be read.
+            // After an error the relay knows that there is an end to be read.
             self.streams[side].reported.readable = true;
             self.failure.get_or_insert(side);
         }
         result
     }
 
-    /// Takes bytes off `side`, at most `limit`.
+    /// Reads at most `limit` bytes from `side`.
     fn take(&mut self, side: Side, limit: usize) -> io::Result<&'static [u8]> {
         self.calls += 1;
         assert!(
@@ -380,7 +379,7 @@ impl Kernel {
         Ok(content(side, stream.read - bytes, bytes))
     }
 
-    /// Puts bytes on `side`; returns how many it took.
+    /// Writes bytes to `side`; returns how many it took.
     fn put(&mut self, side: Side, bytes: &[u8]) -> io::Result<usize> {
         self.check_alive(side);
         let writable = self.streams[side].writable();
@@ -411,7 +410,7 @@ impl Kernel {
         Ok(taken)
     }
 
-    /// Once in a while there is no memory for a moment.
+    /// Sometimes there is no memory for a moment.
     fn run_short(&mut self, side: Side, writable: io::Result<usize>) -> io::Result<usize> {
         let short = self.whims.as_mut().is_some_and(|rng| rng.once_in(16));
         if short && writable.is_ok() {
@@ -428,7 +427,7 @@ impl Io for Kernel {
     const READ_BYTES: usize = SCRATCH_BYTES;
 
     fn read(&mut self, side: Side) -> io::Result<usize> {
-        // What is there is read, however the kernel feels.
+        // A read returns everything, so it ignores the whims.
         let whims = self.whims.take();
         let bytes = self.take(side, SCRATCH_BYTES);
         self.whims = whims;
@@ -484,7 +483,7 @@ impl Io for Kernel {
         }
         let bytes = self.take(side, self.pipe_bytes)?;
         if bytes.is_empty() {
-            // Only a read tells for sure.
+            // Only a read reports the end of the stream reliably.
             self.streams[side].eof = false;
             self.streams[side].reported.readable = true;
         }

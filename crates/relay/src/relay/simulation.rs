@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Relays under many random schedules of bytes, FINs, resets, time and kills.
 //!
-//! The fake kernel checks every call. Checked here, after every turn: how much
-//! is held, what is counted, when the deadline is. Whenever no event is left,
-//! nothing may be left undone that could be done (no lost wake-up). At the
-//! end there is one outcome, for which there was a cause, the other side has
-//! all that the one at fault had sent, and no pipe is out.
+//! The fake kernel checks every call. This checks after every turn how much is held, the counts,
+//! and the deadline. When no event is left, nothing that could be done may be left undone (no lost
+//! wake-up). At the end there is one outcome that has a cause, the other side has everything that
+//! the failed side had sent, and no pipe is leased.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -19,10 +18,10 @@ use crate::side::Side::{self, Downstream, Upstream};
 
 const SHORT_SCHEDULES: u64 = 100_000;
 const LONG_SCHEDULES: u64 = 100;
-/// Far more rounds than any schedule needs to come to rest.
+/// Far more rounds than any schedule needs to settle.
 const ROUNDS_MAX: usize = 100_000;
 
-/// What a schedule is made of.
+/// The parameters of a schedule.
 struct Shape {
     steps: usize,
     /// Bytes a peer sends at most before the relay has read them.
@@ -75,7 +74,7 @@ struct Schedule {
     now: Duration,
     /// When a byte or a FIN last moved.
     active: Duration,
-    /// The relay wants another turn, or one in a while.
+    /// The relay needs another turn, at once or after a delay.
     again: bool,
     lingers: bool,
     turns_used_up: usize,
@@ -122,8 +121,8 @@ impl Schedule {
         self.close(tally);
     }
 
-    /// As the worker does it: what the upstream side is ready for is known,
-    /// and the downstream side is tried.
+    /// As the worker does it: the readiness of the upstream side is known, and the downstream side
+    /// is tried.
     fn join(&mut self) {
         if let Some(ready) = self.kernel.take_event(Upstream) {
             self.relay.note(Upstream, ready);
@@ -224,7 +223,7 @@ impl Schedule {
         self.advance();
     }
 
-    /// Reports what may not be so.
+    /// Reports readiness that may be false.
     fn mislead(&mut self, side: Side) {
         let ready = Ready {
             readable: self.rng.once_in(2),
@@ -275,13 +274,13 @@ impl Schedule {
             Some(outcome) if self.kernel.failure.is_some() => self.check_cause(outcome),
             _ => assert_eq!(outcome, due.then_some(called)),
         }
-        // The worker looks only now and then.
+        // The worker checks only now and then.
         if self.rng.once_in(2) {
             self.outcome = outcome;
         }
     }
 
-    /// How long the relay may be quiet, going by the FINs it has read.
+    /// How long the relay may be quiet, by the FINs it has read.
     fn patience(&self) -> (Duration, Outcome) {
         let fins = Side::BOTH.map(|side| self.kernel.streams[side].eof);
         let (millis, called) = match fins {
@@ -353,8 +352,8 @@ impl Schedule {
     /// There was a reason for this outcome.
     fn check_cause(&self, outcome: Outcome) {
         let died = |side: Side| self.kernel.streams[side].died;
-        // A FIN that cannot be passed on does not tell how the side died, and nobody
-        // may have been told since.
+        // A FIN that cannot be passed on does not show how the side died, and no later call may
+        // have reported it.
         let lost = |side: Side| {
             let stream = &self.kernel.streams[side];
             let untold = stream.error.is_some() || stream.eof;
@@ -377,7 +376,7 @@ impl Schedule {
         );
     }
 
-    /// Whoever is left has all that the side at fault had sent.
+    /// The remaining side has everything that the failed side had sent.
     fn check_last_words(&self) {
         let Some(side) = self.kernel.failure else {
             return;
@@ -391,7 +390,7 @@ impl Schedule {
         }
     }
 
-    /// Has the relay take every event until none is left.
+    /// Lets the relay take events until none is left.
     fn settle(&mut self) {
         if self.lingers {
             self.advance();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traces: one relay, one story each, in virtual time. Here: how bytes move.
+//! Traces: one relay and one scenario each, in virtual time. Here: how bytes move.
 
 use std::io::ErrorKind;
 
@@ -51,7 +51,7 @@ fn splices_after_large_load() {
 
 #[test]
 fn short_read_waits() {
-    // A read and a write; another read where nobody says that there is no more.
+    // A read and a write; another read where the event does not tell that the socket is empty.
     for (edge_triggered, expected) in [(true, 2), (false, 3)] {
         let mut pair = Pair::joined(1000);
         pair.send(Downstream, 10);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ICMP errors that connection attempts meet.
+//! ICMP errors that connection attempts receive.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::options::set_option;
 
-/// Asks for the sender and kind of ICMP errors to be kept for
-/// [`take_icmp_error`], or no longer.
+/// Turns on or off whether the socket keeps the sender and kind of ICMP errors for
+/// [`take_icmp_error`].
 pub(crate) fn keep_icmp_errors(socket: &impl AsFd, ipv6: bool, keep: bool) -> io::Result<()> {
     let (level, name) = if ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
@@ -22,7 +22,7 @@ pub(crate) fn keep_icmp_errors(socket: &impl AsFd, ipv6: bool, keep: bool) -> io
 /// An ICMP or ICMPv6 error that a socket received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// Who sent it.
+    /// Its sender.
     pub offender: IpAddr,
     /// ICMP or ICMPv6 type, by the family of `offender`.
     pub kind: u8,

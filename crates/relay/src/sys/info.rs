@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel tells of a connection.
+//! The kernel's information about a connection.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -19,14 +19,14 @@ const TCPI_OPT_WSCALE: u8 = 4;
 const TCP_SYN_SENT: u8 = 2;
 const TCP_SYN_RECV: u8 = 3;
 const TCP_CLOSE: u8 = 7;
-/// Numbers that `SO_MEMINFO` tells, and the place of the bytes of packets that the
-/// socket has made and this host still holds (linux/sock_diag.h).
+/// Length of the array of `SO_MEMINFO`, and the index of the bytes of packets that the socket has
+/// made and this host still holds (linux/sock_diag.h).
 const MEMINFO_VARS: usize = 9;
 const MEMINFO_WMEM_ALLOC: usize = 2;
-/// What the timestamps option takes of each segment (RFC 7323 appendix A).
+/// Size of the timestamps option in each segment (RFC 7323 appendix A).
 const TIMESTAMPS_BYTES: u32 = 12;
 
-/// What the kernel knows of one TCP connection (`TCP_INFO`, `tcp(7)`).
+/// The state of one TCP connection (`TCP_INFO`, `tcp(7)`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Kernel state, for example `ESTABLISHED`.
@@ -43,13 +43,13 @@ pub struct TcpInfo {
     pub rto_us: u32,
     /// Congestion window in segments.
     pub cwnd_segments: u32,
-    /// Largest segment we send, in bytes.
+    /// Largest segment that this host sends, in bytes.
     pub send_mss_bytes: u32,
     /// Segments sent and not acknowledged.
     pub unacked_segments: u32,
     /// Segments retransmitted since the start.
     pub retransmitted_segments: u32,
-    /// Of these, what the peer had already (by duplicate SACKs, RFC 2883).
+    /// Of these, those that the peer had already (by duplicate SACKs, RFC 2883).
     pub needless_segments: u32,
     /// Bytes acknowledged by the peer.
     pub acked_bytes: u64,
@@ -57,12 +57,12 @@ pub struct TcpInfo {
     pub received_bytes: u64,
     /// Bytes written and not sent yet.
     pub notsent_bytes: u32,
-    /// Rate at which the peer took data of late, in bytes per second.
+    /// Recent rate at which the peer took data, in bytes per second.
     pub delivery_rate_bytes_per_second: u64,
 }
 
 impl TcpInfo {
-    /// The lowest round-trip time, if one was measured: all ones stand for none.
+    /// The lowest round-trip time, if measured: the kernel starts with all ones.
     pub fn min_rtt(&self) -> Option<Duration> {
         let measured = ![0, u32::MAX].contains(&self.min_rtt_us);
         measured.then(|| Duration::from_micros(self.min_rtt_us.into()))
@@ -101,7 +101,7 @@ pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, 
     Some((round, info.tcpi_snd_cwnd))
 }
 
-/// What is told of a connection when its relay ends.
+/// The figures that are reported when a relay ends.
 pub(crate) fn leg(socket: &impl AsFd) -> io::Result<Leg> {
     let info = raw_tcp_info(socket)?;
     let measured = ![0, u32::MAX].contains(&info.tcpi_min_rtt);
@@ -116,30 +116,30 @@ pub(crate) fn leg(socket: &impl AsFd) -> io::Result<Leg> {
     })
 }
 
-/// Whether a connecting socket's SYN is still in this host: in a queue of a device,
-/// or waiting for a neighbour's address. Nothing else tells a socket whose address
-/// is not this host's that a neighbour does not answer.
+/// Whether the SYN of a connecting socket is still in this host: in a device queue, or waiting for
+/// a neighbour's address. A socket with a foreign address gets no other sign that a neighbour does
+/// not answer.
 pub(crate) fn syn_unsent(socket: &impl AsFd) -> bool {
     let waits = raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_SENT);
     waits && memory_info(socket).is_ok_and(|info| info[MEMINFO_WMEM_ALLOC] > 0)
 }
 
-/// What a connection has to send, and what its peer says to that.
+/// The send side of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     /// Segments sent and not acknowledged.
     pub(crate) unacked_segments: u32,
     /// Bytes written and not sent yet.
     pub(crate) notsent_bytes: u32,
-    /// What the peer would take.
+    /// The peer's receive window.
     pub(crate) window_bytes: u32,
     /// Probes of a closed window, or of an idle connection, since the last answer.
     pub(crate) probes_unanswered: u8,
-    /// Since the last acknowledgement.
+    /// Time since the last acknowledgement.
     pub(crate) since_ack: Duration,
 }
 
-/// How it stands with what a connection has to send.
+/// Reads the send side of a connection.
 pub(crate) fn sending(socket: &impl AsFd) -> io::Result<Sending> {
     let info = raw_tcp_info(socket)?;
     Ok(Sending {
@@ -151,8 +151,8 @@ pub(crate) fn sending(socket: &impl AsFd) -> io::Result<Sending> {
     })
 }
 
-/// Whether the peer has yet to acknowledge bytes or a FIN. None is left to do so of a
-/// connection that was reset or given up.
+/// Whether the peer has yet to acknowledge bytes or a FIN. False for a connection that was reset or
+/// given up.
 pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
     raw_tcp_info(socket).is_ok_and(|info| {
         let waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0;
@@ -160,7 +160,7 @@ pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
     })
 }
 
-/// The number of a socket, which no other has or will have.
+/// The `SO_COOKIE` of a socket, unique until the host restarts.
 pub(crate) fn cookie(socket: &impl AsFd) -> io::Result<u64> {
     SockRef::from(socket).cookie()
 }
@@ -171,16 +171,16 @@ pub(crate) fn local_address(socket: &impl AsFd) -> io::Result<SocketAddr> {
     address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 
-/// Whether a connection that was open is over for the kernel: both ends have closed it and
-/// have acknowledged that, or it was reset, or given up. Then it has no peer any more, which
-/// the kernel tells with less work than `TCP_INFO`.
+/// Whether a connection that was open is closed for the kernel: both ends have closed and
+/// acknowledged it, or it was reset or given up. It has no peer address then, which costs less to
+/// query than `TCP_INFO`.
 pub(crate) fn is_gone(socket: &impl AsFd) -> bool {
     let peer = SockRef::from(socket).peer_addr();
     peer.is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
 }
 
-/// Bytes that were written to a connection and that its peer has not acknowledged; a FIN counts as
-/// one (`SIOCOUTQ`, tcp(7)).
+/// Bytes written to a connection that its peer has not acknowledged; a FIN counts as one
+/// (`SIOCOUTQ`, tcp(7)).
 pub(crate) fn unacked_bytes(socket: &impl AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: `bytes` lives through the call, which writes a C int there.
@@ -191,14 +191,14 @@ pub(crate) fn unacked_bytes(socket: &impl AsFd) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Whether a connection was accepted with its SYN, and its handshake is not
-/// complete: who opened it may be anybody.
+/// Whether a connection was accepted with its SYN and its handshake is incomplete: the source
+/// address may be spoofed.
 pub(crate) fn is_handshaking(socket: &impl AsFd) -> bool {
     raw_tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_SYN_RECV)
 }
 
-/// The options of the SYN-ACK that the peer of an open connection sent (RFC 8803
-/// §6.2.6), as far as the kernel remembers them: timestamps are not.
+/// The options of the SYN-ACK from the peer of an open connection (RFC 8803 §6.2.6), as far as the
+/// kernel keeps them: timestamps are missing.
 pub(crate) fn peer_options(socket: &impl AsFd) -> Vec<u8> {
     let Ok(info) = raw_tcp_info(socket) else {
         return Vec::new();
@@ -220,8 +220,8 @@ pub(crate) fn peer_options(socket: &impl AsFd) -> Vec<u8> {
     options
 }
 
-/// The segment size that the peer of an open connection announced, as far as
-/// the path allows. The kernel tells it less the options of each segment.
+/// The MSS that the peer of an open connection announced, as far as the path allows. The kernel
+/// reports it less the options of each segment, which this adds.
 pub(crate) fn segment_bytes(socket: &impl AsFd) -> Option<u16> {
     let info = raw_tcp_info(socket).ok()?;
     let timestamps = info.tcpi_options & TCPI_OPT_TIMESTAMPS != 0;
@@ -229,7 +229,7 @@ pub(crate) fn segment_bytes(socket: &impl AsFd) -> Option<u16> {
     u16::try_from(info.tcpi_snd_mss + options).ok()
 }
 
-/// The bound that [`super::set_pacing`] has set; all ones for none.
+/// The bound set by [`super::set_pacing`]; all ones for none.
 #[cfg(test)]
 pub(crate) fn pacing(socket: &impl AsFd) -> io::Result<u64> {
     Ok(raw_tcp_info(socket)?.tcpi_max_pacing_rate)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets that listen, connect and accept, with addresses of this host and of others.
+//! Sockets that listen, connect and accept, with local and foreign addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,18 +13,17 @@ use super::options::set_option;
 /// From linux/tcp.h; not in the libc crate.
 const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 
-/// The marks and bounds that all our sockets share.
+/// Settings of every socket of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketSettings {
-    /// `SO_MARK`, by which the redirect program knows our sockets.
+    /// `SO_MARK`, by which the redirect program recognises the node's sockets.
     pub mark: u32,
     /// Length of the accept queue of each listener.
     pub backlog: i32,
 }
 
-/// Opens a transparent listener on the loopback address of the family, on a
-/// port of the kernel's choice. Flows reach it by redirection only: a
-/// connection made to its own address is refused by the worker.
+/// Opens a transparent listener on the loopback address of the family, on a port that the kernel
+/// picks. Flows reach it only by redirection: the worker refuses connections to its own address.
 ///
 /// # Errors
 /// Any of the system calls; `EPERM` without `CAP_NET_ADMIN`, and
@@ -36,7 +35,7 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
     } else {
         IpAddr::V4(Ipv4Addr::LOCALHOST)
     };
-    // Inherited by what it accepts: a crash resets instead of truncating.
+    // Accepted sockets inherit it: a crash of the node resets them instead of ending their streams.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
     socket.bind(&SocketAddr::new(loopback, 0).into())?;
@@ -44,16 +43,16 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
     Ok(socket)
 }
 
-/// Opens a listener on `address` for those who name the destination themselves.
-/// Several may share the address: the kernel spreads connections over them.
-/// A request in a SYN (TCP Fast Open, RFC 7413) is there before the handshake
-/// is complete; no cookie is asked for, since a request has an authentication tag or waits.
+/// Opens a listener on `address` for clients that name the destination themselves. Several may
+/// share the address; the kernel distributes connections. A request in a SYN (TCP Fast Open, RFC
+/// 7413) is readable before the handshake is complete. No cookie is needed, since a request has an
+/// authentication tag or waits for the handshake.
 ///
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
 pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
     let socket = bound_listener(address, settings)?;
-    // Without it requests come one round trip later.
+    // Best effort: without it requests arrive one round trip later.
     let _ = set_option(&socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1);
     let _ = set_option(
         &socket,
@@ -65,8 +64,8 @@ pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::R
     Ok(socket)
 }
 
-/// Opens a listener on `address` for clients whose handshake is complete. Several may
-/// share the address, as those of [`explicit_listener`].
+/// Opens a listener on `address` that accepts clients after their handshake. Several may share the
+/// address, as those of [`explicit_listener`].
 ///
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
@@ -76,8 +75,8 @@ pub fn fixed_listener(address: SocketAddr, settings: SocketSettings) -> io::Resu
     Ok(socket)
 }
 
-/// Has a listener take the connections that arrive on one CPU, of those that it shares
-/// an address with others for (Linux 6.2).
+/// Prefers a listener for connections that arrive on `cpu`, among those that share its address
+/// (Linux 6.2).
 ///
 /// # Errors
 /// The kernel's.
@@ -99,7 +98,7 @@ fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<S
     Ok(socket)
 }
 
-/// A non-blocking TCP socket with our mark that may use foreign addresses.
+/// A non-blocking TCP socket with the node's mark that may use foreign addresses.
 pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(
@@ -113,14 +112,13 @@ pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
         socket.set_ip_transparent_v4(true)?;
     }
     socket.set_mark(mark)?;
-    // Urgent bytes stay in their place among the others; inherited by what a
-    // listener accepts. Else they would be lost.
+    // Urgent bytes stay in line; otherwise the relay would lose them. Accepted sockets inherit it.
     socket.set_out_of_band_inline(true)?;
     Ok(socket)
 }
 
-/// A socket for an upstream connection: armed so that a crash resets instead of
-/// truncating, and free to share an address that another connection uses.
+/// A socket for an upstream connection: a crash of the node resets it instead of ending its stream,
+/// and it may share an address with another connection.
 pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     let socket = tcp_socket(ipv6, mark)?;
     socket.set_linger(Some(Duration::ZERO))?;
@@ -137,8 +135,8 @@ pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Sends the SYN of a connection to `address`, with as much of `bytes` in it as
-/// goes, and returns how many that are: none where the kernel does not offer it.
+/// Sends the SYN of a connection to `address`, with as many of `bytes` in it as fit (TCP Fast
+/// Open), and returns that number: zero where the kernel does not offer it.
 pub(crate) fn connect_saying(
     socket: &Socket,
     address: SocketAddr,
@@ -160,8 +158,8 @@ pub(crate) fn connect_saying(
     }
 }
 
-/// Takes a connection whose handshake is complete: the socket, its client and
-/// its original destination.
+/// Accepts a connection whose handshake is complete: the socket, its client and its original
+/// destination.
 pub(crate) fn accept(listener: &Socket) -> io::Result<(OwnedFd, SocketAddr, SocketAddr)> {
     let (socket, client) = listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
     let address = |address: socket2::SockAddr| {
@@ -178,14 +176,14 @@ pub fn is_own_address(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }
 
-/// Whether what is sent to an address would stay in this host: the kernel sends that from the
-/// address itself, whichever of its interfaces has it, now.
+/// Whether packets to an address stay in this host: the kernel then picks that address as their
+/// source, on whichever interface it is.
 pub fn leads_here(ip: IpAddr) -> bool {
-    // Not by binding to it: `net.ipv4.ip_nonlocal_bind` lets any address be bound to.
+    // Not by bind(2): `net.ipv4.ip_nonlocal_bind` allows any address.
     local_address_toward(SocketAddr::new(ip, 9)).is_ok_and(|source| source == ip)
 }
 
-/// The address of this host that would reach `destination`. Sends nothing.
+/// The address that this host would use toward `destination`. Sends nothing.
 pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr> {
     let any = if destination.is_ipv4() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED)

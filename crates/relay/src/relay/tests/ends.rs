@@ -122,7 +122,7 @@ fn answer_before_writer_reset() {
             pair.send(side, 1600);
             pair.kernel.die(side, ErrorKind::ConnectionReset);
             pair.send(!side, 100);
-            // The other takes 1000 bytes at a time.
+            // The other side takes 1000 bytes at a time.
             for (taken, step) in [(1000, Progress::Blocked), (600, Progress::Linger)] {
                 assert_eq!(pair.turns(), step);
                 assert_eq!(pair.kernel.streams[!side].unacknowledged(), taken);
@@ -170,7 +170,7 @@ fn delivery_before_reset_is_bounded() {
 #[test]
 fn slow_acknowledgement_is_awaited() {
     for side in Side::BOTH {
-        // All is written, or a part is held until there is room.
+        // Everything is written, or a part is held until there is room.
         for pair in [Pair::joined(1000), Pair::holding(side, 1000, 500)] {
             acknowledges_slowly(pair, side);
         }
@@ -290,7 +290,7 @@ fn undeliverable_fin_not_clean() {
         let mut pair = Pair::half_closed(side);
         pair.kernel.die(side, ErrorKind::ConnectionReset);
         pair.kernel.arrive_fin(!side);
-        // The FIN is seen before the reset is.
+        // The relay reads the FIN before the reset.
         let ready = pair.kernel.take_event(!side).unwrap();
         pair.relay.note(!side, ready);
         let step = pair.relay.advance(&mut pair.kernel, pair.now);

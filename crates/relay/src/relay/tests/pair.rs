@@ -44,7 +44,7 @@ impl Pair {
         pair
     }
 
-    /// `bytes` from `side` are held, since the other took `room` and no more.
+    /// Holds `bytes` from `side`, since the other took only `room`.
     pub(super) fn holding(side: Side, room: usize, bytes: usize) -> Self {
         let mut pair = Self::joined(room);
         pair.send(side, room + bytes);
@@ -81,7 +81,7 @@ impl Pair {
         self.kernel.acknowledge(side, usize::MAX);
     }
 
-    /// Gives the relay every event that waits, and then one turn.
+    /// Gives the relay every pending event, and then one turn.
     pub(super) fn turn(&mut self) -> Progress {
         for side in Side::BOTH {
             if let Some(ready) = self.kernel.take_event(side) {
@@ -91,7 +91,7 @@ impl Pair {
         self.relay.advance(&mut self.kernel, self.now)
     }
 
-    /// Turns until the relay wants no other at once.
+    /// Gives turns until the relay needs no other at once.
     pub(super) fn turns(&mut self) -> Progress {
         loop {
             match self.turn() {
@@ -105,7 +105,7 @@ impl Pair {
         self.now += Duration::from_millis(millis);
     }
 
-    /// Hands back what an unfinished relay holds; all pipes are back then.
+    /// Discards what an unfinished relay holds; all pipes are returned then.
     pub(super) fn close(mut self) {
         for pipe in self.relay.into_pipes() {
             self.kernel.discard(pipe);
@@ -114,7 +114,7 @@ impl Pair {
     }
 }
 
-/// What a relay ends in that this side has reset.
+/// The outcome of a relay that this side has reset.
 pub(super) fn reset(side: Side) -> Outcome {
     match side {
         Downstream => Outcome::DownstreamReset,
