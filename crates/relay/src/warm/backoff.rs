@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long to wait after dials that failed.
+//! The wait after failed dials.
 
 use std::time::Duration;
 
@@ -10,15 +10,14 @@ const FIRST: Duration = Duration::from_millis(250);
 /// The longest wait of all.
 const MOST: Duration = Duration::from_secs(5);
 
-/// A wait that doubles with each failure. What fails during the wait is the
-/// same failure. A success ends the wait, but failures that follow soon go on
-/// from where they were: a peer that takes hops and drops them again is not
-/// dialed any faster than one that refuses.
+/// A wait that doubles with each failure. Failures during the wait count as the same failure. A
+/// success ends the wait, but failures soon after continue from the former level: a peer that
+/// accepts hops and drops them again is not dialed faster than one that refuses.
 #[derive(Debug)]
 pub(super) struct Backoff {
     failures: u32,
     until: Duration,
-    /// When the last failure was.
+    /// Time of the last failure.
     failed: Duration,
     rng: Rng,
 }
@@ -33,7 +32,7 @@ impl Backoff {
         }
     }
 
-    /// When the wait is over.
+    /// End of the wait.
     pub(super) fn until(&self) -> Duration {
         self.until
     }
@@ -42,13 +41,13 @@ impl Backoff {
         if now < self.until {
             return;
         }
-        // Quiet for twice as long as the next wait would be: forgiven.
+        // Quiet for twice as long as the next wait would be: start again.
         if now >= self.failed + self.longest() * 4 {
             self.failures = 0;
         }
         self.failures = self.failures.saturating_add(1);
-        // A part is left to chance, so that nodes that lost the same peer at
-        // the same time do not all come back at the same time.
+        // A quarter is random, so that nodes that lost the same peer at the same time do not all
+        // return at the same time.
         let quarter = self.longest() / 4;
         let chance = u32::try_from(self.rng.below(1024)).unwrap_or(0);
         self.until = now + quarter * 3 + quarter * chance / 1024;
@@ -59,7 +58,7 @@ impl Backoff {
         self.until = self.until.min(now);
     }
 
-    /// The longest that the wait after this many failures may be.
+    /// The upper bound of the wait after this many failures.
     fn longest(&self) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(8);
         (FIRST * (1 << doublings)).min(MOST)

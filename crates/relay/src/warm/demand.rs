@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many warm hops a peer needs, from the flows that asked for it.
+//! Estimates how many warm hops a peer needs, from the flows to it.
 //!
-//! A hop carries one flow, so each flow costs one and it takes a while to
-//! replace it. Waiting must be as many as flows may come in that while, and
-//! flows do not come one after the other. The need is the greatest of three:
+//! A hop carries one flow, so each flow uses up one, and replacing it takes time. The pool must
+//! hold as many as may be taken in that time, and flows arrive in bursts. The need is the greatest
+//! of three:
 //!
-//! * flows come at a rate: those of the while, what chance adds to them, and
-//!   all of a second and a quarter at once, up to 64;
-//! * flows came at once: those and a quarter more;
-//! * what was needed before, which fades slowly.
+//! * by rate: the flows expected in the replacement time, three standard deviations more, and all
+//!   flows of 1.25 seconds at once, up to 64;
+//! * by burst: the flows that arrived at once and a quarter more;
+//! * the former need, which decays slowly.
 //!
-//! So a burst raises the need with its first flow, and what one burst has
+//! So a burst raises the need with its first flow, and the next burst finds hops ready.
 //! taught is there for the next.
 
 use std::time::Duration;
 
-/// Over which the rate of flows is smoothed.
+/// Time constant of the flow rate.
 const RATE_LIFE: Duration = Duration::from_secs(5);
-/// In which the need falls to a half when nothing is asked for.
+/// Time in which the need halves without flows.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// No more are kept for what comes in a second coming at once.
+/// Bound on the hops kept for the flows of a second arriving at once.
 const AT_ONCE_MAX: f64 = 64.0;
-/// Standard deviations of a random stream of flows (the root of its mean) that
-/// the need leaves room for: one while in a thousand has more.
+/// Standard deviations of a Poisson process (the root of its mean) that the need leaves room for:
+/// one period in a thousand has more flows.
 const DEVIATIONS: f64 = 3.0;
-/// What is known to come at once is made so much more.
+/// Factor on an observed burst.
 const BURST_ROOM: f64 = 1.25;
-/// How long it takes to replace a hop as long as nobody knows.
+/// Time to replace a hop before it is measured.
 const REPLACE_UNKNOWN: Duration = Duration::from_millis(250);
-/// Shorter than this is not to be relied on: the other end has to be woken.
+/// Lower bound on that time: the other node's process must be scheduled.
 const REPLACE_MIN: Duration = Duration::from_millis(5);
 
-/// What was asked of one peer.
+/// The demand for hops to one peer.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
-    /// Flows of late, over [`RATE_LIFE`].
+    /// Recent flows, over [`RATE_LIFE`].
     begun: Fading,
-    /// Flows of late, over the time to replace a hop.
+    /// Recent flows, over the time to replace a hop.
     recent: Fading,
-    /// From the start of a dial to a hop that waits.
+    /// From the start of a dial to an idle hop.
     replace: Duration,
     replace_known: bool,
-    /// What was needed, and when.
+    /// The former need, and its time.
     held: f64,
     held_at: Duration,
 }
@@ -58,7 +58,7 @@ impl Demand {
         }
     }
 
-    /// A flow asks for a hop.
+    /// A flow needs a hop.
     pub(super) fn on_flow(&mut self, now: Duration) {
         self.begun.add(now, RATE_LIFE);
         self.recent.add(now, self.replace);
@@ -66,7 +66,7 @@ impl Demand {
         self.held_at = now;
     }
 
-    /// A dial took so long.
+    /// A dial took `took`.
     pub(super) fn on_replaced(&mut self, took: Duration) {
         let took = took.max(REPLACE_MIN);
         self.replace = if self.replace_known {
@@ -77,7 +77,7 @@ impl Demand {
         self.replace_known = true;
     }
 
-    /// How many hops are to wait.
+    /// The number of idle hops to keep.
     pub(super) fn wanted(&self, now: Duration) -> usize {
         rounded(self.needed(now))
     }
@@ -99,7 +99,7 @@ impl Demand {
     }
 }
 
-/// A count that forgets: it falls to `1/e` within its life.
+/// A decaying count: it falls to `1/e` within its life.
 #[derive(Clone, Debug)]
 struct Fading {
     count: f64,
@@ -140,7 +140,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Flows at a steady rate for a while; the time afterwards.
+    /// Flows at a steady rate for `seconds`; returns the time afterwards.
     fn steady(demand: &mut Demand, from: Duration, per_second: u32, seconds: u32) -> Duration {
         for number in 0..per_second * seconds {
             demand.on_flow(from + SECOND * number / per_second);

@@ -17,42 +17,42 @@ use crate::sys;
 use super::pool::{End, Failure};
 use super::socket::{read, write};
 
-/// What the kernel's handshake may take.
+/// Bound on the TCP handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What the peer may take to be validated after that.
+/// Bound on the challenge after that.
 const CHALLENGE_MAX: Duration = Duration::from_secs(5);
 
-/// Why a dial came to nothing.
+/// Why a dial failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// The peer is one that asks for none, and so has no warm hops.
+    /// The peer has no key, and so no warm hops.
     #[error("there is no key for a warm hop")]
     NoKey,
-    /// There is no socket to be had.
+    /// The host has no socket.
     #[error("could not make a socket: {0}")]
     Socket(io::Error),
-    /// No connection.
+    /// The connection failed.
     #[error("could not connect: {0}")]
     Connect(io::Error),
     /// The connection ended before the handshake did.
     #[error("the connection ended during the handshake")]
     Ended,
-    /// The other end is not the peer.
+    /// The acceptor is not the peer.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The other end said more than it may before it is asked.
+    /// The acceptor sent more than the protocol allows.
     #[error("the other end speaks out of turn")]
     OutOfTurn,
     /// No connection within five seconds.
     #[error("no answer to connecting")]
     ConnectTimeout,
-    /// A connection, and no challenge within five seconds.
+    /// A connection, but no challenge within five seconds.
     #[error("no answer to the hello")]
     HelloTimeout,
 }
 
 impl DialError {
-    /// What it says about the peer.
+    /// What the error shows about the peer.
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Socket(_) => Failure::Means,
@@ -74,8 +74,8 @@ impl DialError {
     }
 }
 
-/// A dial under way. Its owner calls [`Dial::advance`] when something has
-/// happened to the socket and when [`Dial::deadline`] is over.
+/// A dial under way. Its owner calls [`Dial::advance`] on events of the socket and after
+/// [`Dial::deadline`].
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) socket: OwnedFd,
@@ -85,18 +85,18 @@ pub(super) struct Dial {
 
 #[derive(Debug)]
 enum Step {
-    /// The hello cannot be written yet: `connect()` is under way.
+    /// `connect()` is under way, so the hello cannot be written yet.
     Connecting(Dialing),
-    /// The challenge is awaited.
+    /// Waits for the challenge, with the bytes of the hello sent so far.
     PendingRequest(Dialing, usize),
-    /// It is over, but for so much of the response.
+    /// Only the rest of the response is left to send.
     Responding(Dialer, Vec<u8>),
 }
 
-/// How far a dial is.
+/// The progress of a dial.
 #[derive(Debug)]
 pub(super) enum Dialed {
-    /// Not ready, go on waiting.
+    /// Not ready: wait for the next event.
     Not(Dial),
     /// A hop.
     Ready(Ready),
@@ -113,7 +113,7 @@ pub(super) struct Ready {
 }
 
 impl Dial {
-    /// Sends a SYN to the peer, from whatever address this host has for that.
+    /// Sends a SYN to the peer, from the address that the host picks.
     ///
     /// # Errors
     /// Nothing was sent.
@@ -127,7 +127,7 @@ impl Dial {
         let key = peer.key.clone().ok_or(DialError::NoKey)?;
         let socket =
             sys::upstream_socket(peer.address.is_ipv6(), mark).map_err(DialError::Socket)?;
-        // The connection works without, so let it.
+        // Best effort: the connection works without these settings.
         let _ = sys::apply(&socket, &peer.socket);
         match socket.connect(&peer.address.into()) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
@@ -143,15 +143,15 @@ impl Dial {
         })
     }
 
-    /// When it is given up.
+    /// When the dial times out.
     pub(super) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Goes on as far as it can.
+    /// Advances as far as possible.
     ///
     /// # Errors
-    /// There will be no hop.
+    /// The dial failed.
     pub(super) fn advance(self, now: Duration) -> Result<Dialed, DialError> {
         let Self {
             socket,
@@ -167,7 +167,7 @@ impl Dial {
                     deadline: now + CHALLENGE_MAX,
                 }
                 .advance(now),
-                // Also what a socket says that is still connecting.
+                // A socket that is still connecting returns EAGAIN too.
                 Err(Errno::EAGAIN) if late => Err(DialError::ConnectTimeout),
                 Err(Errno::EAGAIN) => Ok(Dialed::Not(Self {
                     socket,
@@ -184,7 +184,7 @@ impl Dial {
     }
 }
 
-/// Sends what is left of the hello and reads the challenge.
+/// Sends the rest of the hello and reads the challenge.
 fn receive_request(
     socket: OwnedFd,
     mut dialing: Dialing,
@@ -218,7 +218,7 @@ fn receive_request(
     }
 }
 
-/// Sends what is left of the response. Frames may follow at once.
+/// Sends the rest of the response. Frames may follow at once.
 fn respond(
     socket: OwnedFd,
     dialer: Dialer,
@@ -255,8 +255,8 @@ fn written(result: Result<usize, Errno>) -> Result<usize, DialError> {
 }
 
 impl Ready {
-    /// Takes what the peer said while the hop waits: nothing but the pong of
-    /// `ping`. Returns the ping that is still unanswered.
+    /// Reads what the peer sent while the hop is idle: only the pong of `ping` is valid. Returns
+    /// the ping that is still unanswered.
     pub(super) fn listen(&mut self, mut ping: Option<u32>) -> Result<Option<u32>, End> {
         let mut bytes = [0; 64];
         loop {
@@ -270,7 +270,7 @@ impl Ready {
         }
     }
 
-    /// `None` when the peer said what it may not say.
+    /// `None` when the peer sent an invalid message.
     fn receive(&mut self, mut bytes: &[u8], ping: &mut Option<u32>) -> Option<()> {
         while !bytes.is_empty() {
             match self.dialer.feed(bytes).ok()? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A peer, the warm hops to it, and all that is known of it.
+//! A peer, the warm hops to it, and the measurements of both.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::dial::DialError;
 use super::path::Path;
 use super::pool::{End, Pool};
 
-/// A round trip time gives way to a longer one after so long.
+/// Age after which a longer round trip time replaces a shorter one.
 const LATELY: Duration = Duration::from_secs(1);
 
-/// A peer and all that is known of it.
+/// A peer with its hops and measurements.
 #[derive(Debug)]
 pub(super) struct Neighbour {
     pub(super) peer: Peer,
@@ -21,33 +21,32 @@ pub(super) struct Neighbour {
     pub(super) path: Path,
     /// The round trip time of the last hop with a flow, to the peer or from it.
     pub(super) round: Option<Duration>,
-    /// When it is to be looked after.
+    /// When it is due in [`super::WarmHops::on_time`].
     pub(super) due: Option<Duration>,
     pub(super) totals: HopTotals,
     pub(super) failure: Option<DialError>,
-    /// The shortest round trip time of hops that were opened of late, and when.
+    /// The shortest round trip time of recently opened hops, and its time.
     opened: Option<(Duration, Duration)>,
 }
 
-/// How the hops to one peer are.
+/// The state of the hops to one peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State<'a> {
-    /// Hops that wait.
+    /// Idle hops.
     pub(crate) waiting: usize,
     /// Hops being dialed.
     pub(crate) dialing: usize,
-    /// How many are to wait.
+    /// Idle hops wanted.
     pub(crate) wanted: usize,
-    /// The peer is not there.
+    /// Whether the peer is down.
     pub(crate) down: bool,
     /// The round trip time to it.
     pub(crate) rtt: Option<Duration>,
-    /// The shortest round trip time of hops that were opened of late, and how
-    /// long ago.
+    /// The shortest round trip time of recently opened hops, and its age.
     pub(crate) opened: Option<(Duration, Duration)>,
     /// Counts.
     pub(crate) totals: HopTotals,
-    /// Why the last dial that failed did.
+    /// Error of the last failed dial.
     pub(crate) failure: Option<&'a DialError>,
 }
 
@@ -79,7 +78,7 @@ impl Neighbour {
         self.failure = Some(error);
     }
 
-    /// A hop was opened; `min_rtt` is nothing where its kernel does not say.
+    /// A hop was opened; `min_rtt` is `None` where the kernel does not report it.
     pub(super) fn on_opened(&mut self, min_rtt: Option<Duration>, now: Duration) {
         self.totals.dialed += 1;
         if let Some(min_rtt) = min_rtt {
@@ -87,7 +86,7 @@ impl Neighbour {
         }
     }
 
-    /// A hop that was opened of late had this round trip time.
+    /// A recently opened hop had this round trip time.
     pub(super) fn on_round(&mut self, round: Duration, now: Duration) {
         let known = self.opened.filter(|(_, at)| now < *at + LATELY);
         if known.is_none_or(|(known, _)| round <= known) {

@@ -1,66 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the way to a peer bears, for flows that begin: TCP control block sharing
+//! Estimates the bandwidth of the path to a peer, for flows that begin: TCP control block sharing
 //! (RFC 9040) by hops to one peer.
 //!
-//! A hop knows nothing of the way when its flow comes: nothing has gone over it.
-//! Flows that have ended know better. The rate of the best of late is remembered
-//! (temporal sharing, §6) and doubted more and more as it ages, until the way is
-//! taken to bear what it was taken to bear at first: [`INITIAL_BANDWIDTH`]. A flow with
-//! less to send, or with a part of the way, does not show that it bears less; one
-//! that lost segments does.
+//! A hop knows nothing of the path when its flow begins: it has carried nothing. Flows that have
+//! ended have measured it. The rate of the best recent flow is kept (temporal sharing, §6) and
+//! trusted less as it ages, until the estimate is the initial one again, by default
+//! [`INITIAL_BANDWIDTH`]. A flow with less to send, or with a share of the path, does not show a
+//! lower bandwidth; one that lost segments does.
 //!
-//! The rate says how much a flow may have in flight in its first round trip, and
-//! how fast that may leave. It is divided among the flows that start at the same
-//! time (ensemble sharing, §7); those that end within their first bytes,
-//! [`FREE_BYTES`], are too small to count.
+//! The rate decides how much a flow may have in flight in its first round trip, and how fast it may
+//! send that. It is divided among the flows that start at the same time (ensemble sharing, §7);
+//! flows that end within their first bytes, [`FREE_BYTES`], are too small to count.
 
 use std::time::Duration;
 
 use crate::sys::TcpInfo;
 
-/// What a way between two nodes is taken to bear while nobody knows, in bytes per
-/// second: 100 Mbit/s. Plans reckon with the same.
+/// Assumed bandwidth of an unmeasured path between two nodes, in bytes per second: 100 Mbit/s.
+/// Plans assume the same.
 pub const INITIAL_BANDWIDTH: u32 = 12_500_000;
-/// What every flow may send without regard to others that start: as much as servers
-/// that are known to be in a hurry send in one window, 32 segments.
+/// Bytes that every flow may send regardless of others that start: the largest initial window in
+/// use by fast servers, 32 segments.
 pub(crate) const FREE_BYTES: u64 = 32 * 1448;
-/// A flow that sent fewer segments has not found out what the way bears.
+/// A flow that sent fewer segments has not measured the bandwidth.
 const SEGMENTS_MIN: u64 = 20;
-/// What every connection may send at once, in segments (RFC 6928). Nobody is paced for
-/// less: to spread so few over a round trip only makes them late.
+/// The initial window of every connection, in segments (RFC 6928). Smaller windows are not paced:
+/// spreading so few segments over a round trip only delays them.
 pub(crate) const WINDOW_KERNEL: u32 = 10;
 const SEGMENT_BYTES: f64 = 1448.0;
-/// What is known is worth half after so long.
+/// Half-life of an estimate.
 const HALF_LIFE: Duration = Duration::from_secs(10);
-/// And nothing after so long.
+/// Age at which an estimate is discarded.
 const AGE_MAX: Duration = Duration::from_secs(60);
-/// What is left of the rate after a loss at the least. As a rule more is: what the
-/// congestion control has left to the flow.
+/// Lower bound on the factor that a loss applies to the rate. Usually the congestion control has
+/// left the flow more.
 const AFTER_LOSS: f64 = 0.5;
-/// The pace, by the rate: room to find that there is more.
+/// Pacing rate relative to the estimate: room to detect more bandwidth.
 const PACE: f64 = 1.2;
-/// A round trip, while none is known.
+/// Round trip time before it is measured.
 const ROUND_UNKNOWN: Duration = Duration::from_millis(100);
 
-/// How a flow goes on after its first bytes.
+/// How a flow continues after its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// Bytes per second for `SO_MAX_PACING_RATE`.
     pub(crate) pacing_rate: u32,
-    /// How long it holds: a round trip, and one more for each doubling that it takes
-    /// to the whole. Then the kernel paces by what its congestion control says.
+    /// How long the bound applies: a round trip, and one more for each doubling from the share to
+    /// the whole. Then the kernel paces at the rate of its congestion control.
     pub(crate) hold: Duration,
 }
 
-/// What is known of the way to a peer, in one direction.
+/// The estimate of the path to a peer, in one direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    /// In bytes per second; 0 if nothing is to be taken for granted.
+    /// In bytes per second; 0 if no assumption is allowed.
     assumed: f64,
     estimate: Option<Estimate>,
     /// When the rate was last cut.
     cut: Option<Duration>,
-    /// Flows that are held to a share.
+    /// Flows that are bound to a share.
     sharers: u32,
 }
 
@@ -72,7 +70,7 @@ struct Estimate {
 }
 
 impl Path {
-    /// Knows nothing but what is assumed, in bytes per second.
+    /// A path with only the assumed bandwidth, in bytes per second.
     pub(crate) fn new(assumed: u32) -> Self {
         Self {
             assumed: assumed.into(),
@@ -82,7 +80,7 @@ impl Path {
         }
     }
 
-    /// Takes note of what a flow achieved, at its end.
+    /// Records the throughput of a flow, at its end.
     pub(crate) fn learn(&mut self, info: &TcpInfo, now: Duration) {
         let Some(Shown { rate, bound, round }) = Shown::of(info) else {
             return;
@@ -102,21 +100,20 @@ impl Path {
         self.estimate = Some(Estimate { rate, at: now });
     }
 
-    /// What the way is taken to bear, in bytes per second.
+    /// The estimated bandwidth, in bytes per second.
     pub(crate) fn rate(&self, now: Duration) -> u32 {
         whole(self.known(now))
     }
 
-    /// The pace of a flow's first bytes, in bytes per second, with a round trip time
-    /// if it is known. None where the kernel's own window would do, or nothing is
-    /// known.
+    /// The pacing rate of a flow's first bytes, in bytes per second, for a round trip time if
+    /// known. `None` if the kernel's default window is enough, or without an estimate.
     pub(crate) fn first_pace(&self, round: Option<Duration>, now: Duration) -> Option<u32> {
         let rate = self.known(now);
         let window = rate * round.unwrap_or(ROUND_UNKNOWN).as_secs_f64();
         (window > f64::from(WINDOW_KERNEL) * SEGMENT_BYTES).then(|| whole(rate * PACE))
     }
 
-    /// The pace of a flow that has sent its first bytes. It shares until
+    /// The pacing rate of a flow that has sent its first bytes. The flow counts until
     /// [`Self::unshare`].
     pub(crate) fn share(&mut self, round: Option<Duration>, now: Duration) -> Share {
         let round = round.unwrap_or(ROUND_UNKNOWN);
@@ -128,7 +125,7 @@ impl Path {
         }
     }
 
-    /// A flow has ended, or is held no longer.
+    /// A flow has ended, or is no longer bound.
     pub(crate) fn unshare(&mut self) {
         self.sharers = self.sharers.saturating_sub(1);
     }
@@ -146,11 +143,11 @@ impl Path {
     }
 }
 
-/// What a flow that had something to send shows.
+/// The measurement of a flow that had something to send.
 struct Shown {
-    /// The rate that it achieved, in bytes per second.
+    /// Its throughput, in bytes per second.
     rate: f64,
-    /// No more than this goes within the window that its congestion control has left it.
+    /// Upper bound by its last congestion window, in bytes per second.
     bound: f64,
     round: Duration,
 }
@@ -190,8 +187,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1000);
     const ROUND: Option<Duration> = Some(Duration::from_millis(50));
 
-    /// A flow that moved plenty at 50 ms, with as many segments in flight as
-    /// its rate says.
+    /// A flow that moved plenty at 50 ms, with a window that matches its rate.
     fn flow(rate: u64) -> TcpInfo {
         TcpInfo {
             min_rtt_us: 50_000,

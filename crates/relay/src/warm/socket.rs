@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading and writing of the few bytes that go over a hop before its flow.
+//! Reads and writes the few bytes that a hop carries before its flow.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
-/// What a look at a hop shows that nobody should have said anything over.
+/// The state of a hop over which nothing should have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is open, and nothing has come.
+    /// It is open, and nothing has arrived.
     Silent,
-    /// Something has come.
+    /// Bytes have arrived.
     Spoken,
     /// The other end has closed it.
     Closed,
@@ -19,7 +19,7 @@ pub(super) enum Look {
     Broken,
 }
 
-/// Looks without waiting, and takes nothing.
+/// Checks without waiting, and consumes nothing.
 pub(super) fn look(socket: &OwnedFd) -> Look {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     match retry(|| recv(socket.as_raw_fd(), &mut [0], flags)) {

@@ -21,37 +21,36 @@ use super::*;
 use crate::chain::{Encapsulation, PoolLimits};
 use crate::policy::SideOptions;
 
-/// How long anything may take on a slow machine.
+/// Bound on everything on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a turn may count for.
+/// Longest time that a turn counts for.
 const TURN_MAX: Duration = Duration::from_millis(100);
-/// How long an answer may take, during which nobody counts turns.
+/// Bound on an answer, during which turns are not counted.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 const BASE: u64 = 1 << 56;
 
-/// What an acceptor does.
+/// The behaviour of an acceptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// As it should: pongs, one flow, whose bytes it echoes.
+    /// Correct: pongs, and one flow, which it echoes.
     Proper,
-    /// It accepts, and says nothing.
+    /// Accepts and sends nothing.
     Silent,
     /// It does not know the key.
     Unauthorized,
-    /// It says more than it is asked.
+    /// Sends more than the protocol allows.
     Talks,
-    /// It takes hops and never says anything more.
+    /// Accepts hops and sends nothing more.
     Mute,
 }
 
-/// A node that accepts hops, in threads of its own, until it is dropped: then
-/// all its connections are reset.
+/// A node that accepts hops, in its own threads. Dropping it resets all its connections.
 struct Node {
     address: SocketAddr,
     listener: Socket,
     open: Arc<Mutex<Vec<TcpStream>>>,
     accepted: Arc<AtomicUsize>,
-    /// Pings that were answered.
+    /// Answered pings.
     pings: Arc<AtomicUsize>,
 }
 
@@ -99,7 +98,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Ends a blocked accept(), and refuses what comes.
+        // Ends a blocked accept(), and refuses new connections.
         self.listener.shutdown(Shutdown::Both).unwrap();
         for stream in self.open.lock().unwrap().drain(..) {
             // Ends the thread's read(); the last to close it resets it.
@@ -110,7 +109,7 @@ impl Drop for Node {
 
 fn serve(mut stream: TcpStream, manner: Manner, pings: &AtomicUsize) {
     if manner != Manner::Silent {
-        // It fails when the other end does not go on, which is its affair.
+        // Fails when the dialer closes, which is fine.
         let _ = converse(&mut stream, manner, pings);
     }
 }
@@ -177,7 +176,7 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
     }
 }
 
-/// A worker that has nothing but warm hops.
+/// A worker with warm hops only.
 struct Worker {
     epoll: Epoll,
     hops: WarmHops,
@@ -220,7 +219,7 @@ impl Worker {
         });
     }
 
-    /// The same of the hops to every peer.
+    /// Waits for a state of the hops to every peer.
     fn until_all(&mut self, what: &str, reached: impl Fn(Vec<State<'_>>) -> bool) {
         // Turns count, not the time for which the whole process was stopped.
         let mut spent = Duration::ZERO;
@@ -232,7 +231,7 @@ impl Worker {
         }
     }
 
-    /// Something of how the first peer's hops are.
+    /// A property of the hops to the first peer.
     fn state<T>(&self, of: impl Fn(State<'_>) -> T) -> T {
         of(self.hops.states(sys::monotonic()).next().unwrap())
     }
@@ -248,7 +247,7 @@ impl Worker {
     }
 }
 
-/// Opens a flow over a hop and has something echoed.
+/// Opens a flow over a hop and echoes bytes.
 fn carry(mut warm: Warm) {
     let server = Endpoint::new("198.51.100.7:443".parse().unwrap()).unwrap();
     let connect = Connect::new(ChainHeader::to(server));
@@ -402,7 +401,7 @@ fn hung_peer_is_down() {
     worker.until_waiting(2);
     assert!(worker.take().is_some());
     worker.until("that it is noticed", |state| state.totals.lost > 0);
-    // It goes on taking hops, and they go on dying.
+    // It still accepts hops, and they still die.
     worker.until("that it is down", |state| state.down);
     drop(node);
     let _node = Node::at(address, Manner::Proper);
@@ -417,9 +416,9 @@ fn dead_hop_not_taken() {
     let mut worker = Worker::new(&[peer(node.address, 3, 3)]);
     worker.until_waiting(3);
     drop(node);
-    // The worker has had no turn to hear of it.
+    // The worker has had no turn to read the resets.
     while let Some(warm) = worker.take() {
-        // The last packets were still on their way: to this one they come.
+        // The last packets may have been in flight; they arrive at this socket.
         assert!(!matches!(stream(warm.socket).read(&mut [0; 8]), Ok(1..)));
     }
     worker.until("that they are closed", |state| state.waiting == 0);

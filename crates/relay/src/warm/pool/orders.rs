@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pool wants done, and when it wants to be asked again.
+//! The next action of a pool, and when to poll it again.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::{
 };
 
 impl Pool {
-    /// The next thing to do, if there is one now. To be asked until there is
-    /// none: after whatever was told to the pool, and at [`Self::deadline`].
+    /// The next action, if one is due. Call it until it returns `None`: after every reported event,
+    /// and at [`Self::deadline`].
     pub(in crate::warm) fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.seen = now;
         if self.dial_silent_at().is_some_and(|at| at <= now) {
@@ -22,7 +22,7 @@ impl Pool {
             .or_else(|| self.dial(now))
     }
 
-    /// When to ask for orders again if nothing happens before.
+    /// When to poll again if nothing happens before.
     pub(in crate::warm) fn deadline(&self) -> Option<Duration> {
         let unverified = (!self.unverified.is_empty()).then_some(self.seen);
         let dial = self.wants_dial(self.seen).then(|| self.backoff.until());
@@ -39,11 +39,11 @@ impl Pool {
         times.into_iter().flatten().min()
     }
 
-    /// A ping without a pong: the hop is dead, and who knows about the others.
+    /// A ping without a pong: the hop is dead, and the others must be verified.
     fn bury(&mut self, now: Duration) -> Option<Action> {
         self.overdue_at().filter(|at| *at <= now)?;
         let dead = self.pinged.pop_front()?;
-        // If the peer has answered over another since, only the hop is dead.
+        // If the peer has answered over another hop since, only this hop is dead.
         if self.health == Health::Up && self.received <= dead.at {
             self.health = Health::Silent;
         }
@@ -70,7 +70,7 @@ impl Pool {
         Some(Action::Ping(hop))
     }
 
-    /// Closes what has been too much for a while, the longest silent first.
+    /// Closes hops that were surplus for [`SURPLUS_FOR`], the longest silent first.
     fn dismiss(&mut self, now: Duration) -> Option<Action> {
         if self.waiting() <= self.target(now) {
             self.surplus = None;
@@ -87,7 +87,7 @@ impl Pool {
         (self.wants_dial(now) && self.backoff.until() <= now).then_some(Action::Dial)
     }
 
-    /// Whether one more is to be dialed as soon as that is allowed.
+    /// Whether to dial one more as soon as the backoff allows.
     fn wants_dial(&self, now: Duration) -> bool {
         let (dialing, open) = (self.dialing(), self.waiting() + self.dialing());
         if self.down() {
@@ -96,25 +96,25 @@ impl Pool {
         open < self.target(now) && dialing < DIALS_BASE + 2 * self.recent_flows(now)
     }
 
-    /// When the ping that has waited longest will have waited too long.
+    /// When the oldest ping times out.
     fn overdue_at(&self) -> Option<Duration> {
         Some(self.pinged.front()?.at + self.patience(PONG_MIN))
     }
 
-    /// When the hop that has been silent for longest is to be asked.
+    /// When to ping the hop that has been silent for longest.
     fn rested_at(&self) -> Option<Duration> {
         Some(self.resting.front()?.received + REST_MAX)
     }
 
-    /// When a busy peer is to be asked, to know of its death in time.
+    /// When to ping a peer in use, to detect its death in time.
     fn beat_at(&self) -> Option<Duration> {
         let at = self.received + BEAT;
         let busy = self.flow_seen.is_some_and(|last| at < last + BUSY_FOR);
         (busy && self.pinged.is_empty() && !self.resting.is_empty()).then_some(at)
     }
 
-    /// When a dial to a peer that is thought to be there will have had no
-    /// answer for too long, and nothing else will have been heard.
+    /// When a dial to a peer that counts as up has gone without an answer for too long, and no
+    /// other answer has arrived.
     fn dial_silent_at(&self) -> Option<Duration> {
         let (_, began) = self.dialing.front()?;
         let known = self.rtt.is_some() && !self.down();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traces: what happens to a pool, and what it wants done.
+//! Traces: events of a pool, and the actions it returns.
 
 use super::*;
 
@@ -51,7 +51,7 @@ impl Trace {
         orders
     }
 
-    /// A flow comes and takes a hop, if there is one.
+    /// A flow arrives and takes a hop, if there is one.
     fn flow(&mut self) -> Option<u64> {
         self.pool.on_flow(self.now);
         self.pool.take()
