@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warm hops: open connections to other nodes that wait for flows.
+//! Warm hops: open idle connections to other nodes, ready for flows.
 //!
-//! The dialer's side; the acceptor's is the worker's own, and it has no pool.
-//! Each worker has its own [`WarmHops`]; nothing is shared.
-//! It keeps as many hops to each peer as flows are likely to need ([`pool`]),
-//! knows which peers are not there, and remembers what flows achieved
+//! This is the dialer's side; the worker itself is the acceptor's side, which has no pool. Each
+//! worker has its own [`WarmHops`]; nothing is shared. It keeps as many hops to each peer as flows
+//! are likely to need ([`pool`]), tracks which peers are down, and records the throughput of flows
 //! ([`path`]).
 //!
-//! A worker drives it so:
+//! A worker drives it as follows:
 //!
-//! * Tokens from the base given to [`WarmHops::new`] on, over 48 bits, are
-//!   its own. An event with such a token goes to [`WarmHops::on_ready`],
-//!   whatever the event says: the socket is asked.
-//! * At the end of each turn it calls [`WarmHops::on_time`], which costs
-//!   nothing when nothing is due, and waits no longer than until
-//!   [`WarmHops::deadline`]. All dials, pings and closes happen there, never
-//!   while a flow is being opened.
-//! * For a flow to a peer that is not [`WarmHops::down`] it calls
-//!   [`WarmHops::take`]. The socket is the worker's from then on, in no epoll.
-//!   Without a hop the flow goes over a cold one.
-//! * When a flow begins on a hop, warm or cold, dialed or accepted, it calls
-//!   [`WarmHops::begin`], when that has sent its first bytes and is paced
-//!   [`WarmHops::share`], and when it has ended [`WarmHops::learn`].
+//! * Tokens from the base given to [`WarmHops::new`] on, over 48 bits, belong to it. The worker
+//!   passes an event with such a token to [`WarmHops::on_ready`], which checks the socket whatever
+//!   the event reports.
+//! * At the end of each turn the worker calls [`WarmHops::on_time`], which costs nothing when
+//!   nothing is due, and waits no longer than until [`WarmHops::deadline`]. All dials, pings and
+//!   closes happen there, never while a flow is being opened.
+//! * For a flow to a peer that is not [`WarmHops::down`] it calls [`WarmHops::take`]. The socket
+//!   belongs to the worker from then on, and is in no epoll. Without a warm hop the flow uses a
+//!   cold one.
+//! * When a flow begins on a hop, warm or cold, dialed or accepted, it calls [`WarmHops::begin`];
+//!   when that has sent its first bytes and is paced [`WarmHops::share`]; and when it has ended
+//!   [`WarmHops::learn`].
 
 mod backoff;
 mod demand;
@@ -52,13 +50,12 @@ use socket::Look;
 
 pub(crate) use neighbour::State;
 
-/// Orders of one pool that are carried out in one turn: a dial costs some ten
-/// microseconds, and flows wait meanwhile.
+/// Actions of one pool per turn: a dial takes about 10 µs, and flows wait meanwhile.
 const ORDERS_MAX: usize = 32;
-/// How often dials are looked through for those that take too long.
+/// Interval of the check for dials that take too long.
 const SWEEP: Duration = Duration::from_millis(250);
 
-/// What the hops of a worker have in common.
+/// Settings of all hops of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common {
     /// This node.
@@ -67,7 +64,7 @@ pub(crate) struct Common {
     pub(crate) mark: u32,
     /// The first of the tokens in the worker's epoll; 2^48 are used.
     pub(crate) token_base: u64,
-    /// For chance in waiting, different for each worker and start.
+    /// Seed of the random part of waits, different for each worker and start.
     pub(crate) seed: u64,
 }
 
@@ -76,51 +73,50 @@ pub(crate) struct Common {
 pub(crate) struct WarmHops {
     common: Common,
     rng: Rng,
-    /// By the index of the peer.
+    /// By peer index.
     neighbours: Vec<Neighbour>,
     hops: Slab<Hop>,
     swept: Duration,
-    /// Peers that are due at once, some twice: a turn need not look at all the others.
+    /// Peers that are due at once, possibly repeated: a turn need not scan the others.
     woken: Vec<usize>,
-    /// No other peer is due before.
+    /// Earliest time at which another peer is due.
     next_due: Option<Duration>,
-    /// When dials were last looked through, or since, one was going on.
+    /// Whether a dial was under way at the last check or since.
     is_dialing: bool,
 }
 
 /// A hop for a flow.
 #[derive(Debug)]
 pub(crate) struct Warm {
-    /// Connected, non-blocking, in no epoll, armed to reset when closed. The
-    /// pong of a last ping may be in it.
+    /// Connected, non-blocking, in no epoll, set to reset on close. The last pong may be unread in
+    /// it.
     pub(crate) socket: OwnedFd,
-    /// Idle: [`Dialer::open`] gives the first bytes to send. It takes a late
-    /// pong.
+    /// Idle: [`Dialer::open`] returns the first bytes to send. It accepts a late pong.
     pub(crate) dialer: Dialer,
 }
 
-/// Lifts the pace that a hop was given: see [`WarmHops::share`].
+/// Removes the pacing bound of a hop: see [`WarmHops::share`].
 pub(crate) fn unpace(socket: &OwnedFd) {
-    // A socket that cannot be paced was not.
+    // A socket that rejects the option was not paced.
     let _ = sys::set_pacing(socket, None);
 }
 
 #[derive(Debug)]
 struct Hop {
     peer: usize,
-    /// Taken out only for as long as something is done with it.
+    /// `None` only while a call works on it.
     stage: Option<Stage>,
 }
 
 #[derive(Debug)]
 enum Stage {
     Dialing(Dial),
-    /// With the number of the ping without a pong.
+    /// With the token of the unanswered ping.
     Waiting(Ready, Option<u32>),
 }
 
 impl WarmHops {
-    /// Dials nothing yet: [`Self::on_time`] does.
+    /// Starts no dial: [`Self::on_time`] does.
     pub(crate) fn new(common: Common, peers: &[Peer], now: Duration) -> Self {
         let mut rng = Rng::new(common.seed);
         let neighbours = peers.iter();
@@ -139,8 +135,8 @@ impl WarmHops {
         }
     }
 
-    /// Other peers from now on. Hops to those that are reached as before are
-    /// kept, with all that is known of them; the others are closed.
+    /// Replaces the peers. Hops to peers with the same address and keys are kept, with their
+    /// measurements; the others are closed.
     pub(crate) fn replace(&mut self, peers: &[Peer], now: Duration) {
         let mut former: Vec<Option<Neighbour>> = self.neighbours.drain(..).map(Some).collect();
         let mut places = vec![None; former.len()];
@@ -179,7 +175,7 @@ impl WarmHops {
         }
     }
 
-    /// Something has happened to the socket with this token, less the base.
+    /// Handles an event of the socket with this token, less the base.
     pub(crate) fn on_ready(&mut self, key: u64, now: Duration) {
         let Some(hop) = self.hops.get_mut(key) else {
             return;
@@ -205,7 +201,7 @@ impl WarmHops {
         }
     }
 
-    /// Does what is due: at the end of each turn.
+    /// Does what is due. Call it at the end of each turn.
     pub(crate) fn on_time(&mut self, epoll: &Epoll, now: Duration) {
         if now >= self.swept + SWEEP {
             self.swept = now;
@@ -223,7 +219,7 @@ impl WarmHops {
             let neighbour = &self.neighbours[peer];
             self.is_dialing |= neighbour.pool.dialing() > 0;
             match neighbour.due {
-                // More is to be done than fits a turn.
+                // More is due than fits in a turn.
                 Some(due) if due <= now => self.woken.push(peer),
                 Some(due) => self.next_due = Some(self.next_due.map_or(due, |next| next.min(due))),
                 None => {}
@@ -231,7 +227,7 @@ impl WarmHops {
         }
     }
 
-    /// Wakes those that are due by the clock.
+    /// Collects the peers that are due by the clock.
     fn wake_due(&mut self, now: Duration) {
         self.next_due = None;
         for (peer, neighbour) in self.neighbours.iter().enumerate() {
@@ -243,7 +239,7 @@ impl WarmHops {
         }
     }
 
-    /// When [`Self::on_time`] is to be called at the latest.
+    /// The latest time at which to call [`Self::on_time`].
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let sweep = self.is_dialing.then(|| self.swept + SWEEP);
         let woken = self.woken.iter();
@@ -251,8 +247,8 @@ impl WarmHops {
         woken.chain(self.next_due).chain(sweep).min()
     }
 
-    /// A hop to a peer for a flow, whose arrival is noted also when there is
-    /// none. It is open, and nothing has been said over it.
+    /// A hop to a peer for a flow. The flow counts as demand also if there is no hop. The hop is
+    /// open, and carried no flow yet.
     pub(crate) fn take(&mut self, peer: usize, epoll: &Epoll, now: Duration) -> Option<Warm> {
         let neighbour = self.neighbours.get_mut(peer)?;
         neighbour.pool.on_flow(now);
@@ -286,26 +282,24 @@ impl WarmHops {
         None
     }
 
-    /// Whether a hop to a peer waits for a flow.
+    /// Whether an idle hop to a peer is available.
     pub(crate) fn has_waiting(&self, peer: usize) -> bool {
         let neighbour = self.neighbours.get(peer);
         neighbour.is_some_and(|one| one.pool.waiting() > 0)
     }
 
-    /// Whether flows had better go another way: the last that is known of the
-    /// peer is that it is not there.
+    /// Whether the peer is down by the latest information, so that flows should take another route.
     pub(crate) fn down(&self, peer: usize) -> bool {
         self.neighbours.get(peer).is_some_and(|one| one.pool.down())
     }
 
-    /// When a peer last said something over a hop that waited.
+    /// When a peer last sent bytes over an idle hop.
     pub(crate) fn received(&self, peer: usize) -> Duration {
         let neighbour = self.neighbours.get(peer);
         neighbour.map_or(Duration::ZERO, |one| one.pool.received())
     }
 
-    /// A hop to a peer was reset without an answer: those that wait are asked whether
-    /// they live, before they carry anything.
+    /// A hop to a peer was reset without a reply: pings the idle hops before they carry a flow.
     pub(crate) fn verify_hops(&mut self, peer: usize, now: Duration) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
             neighbour.pool.check_all();
@@ -314,17 +308,17 @@ impl WarmHops {
         }
     }
 
-    /// Takes note of what a flow achieved over a hop to a peer, at its end.
+    /// Records the throughput of a flow over a hop to a peer, at its end.
     pub(crate) fn learn(&mut self, peer: usize, info: &TcpInfo, now: Duration) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
-            // A flow that came in a SYN began before its socket knew one.
+            // A flow from a SYN option began before its socket had a round trip time.
             neighbour.round = info.min_rtt().or(neighbour.round);
             neighbour.path.learn(info, now);
         }
     }
 
-    /// What the way to a peer is taken to bear, in bytes per second, 0 if there is no
-    /// telling; and its round trip time, if it is known.
+    /// The estimated bandwidth of the path to a peer in bytes per second, 0 if unknown; and its
+    /// round trip time, if known.
     pub(crate) fn next_hop(&self, peer: usize, now: Duration) -> (u32, Option<Duration>) {
         let neighbour = self.neighbours.get(peer);
         neighbour.map_or((0, None), |neighbour| {
@@ -332,9 +326,9 @@ impl WarmHops {
         })
     }
 
-    /// Has a flow begin on a hop to or from a peer. One with a window of more than the
-    /// kernel's is paced, and at no more than the way is taken to bear; whether it was. Of a
-    /// hop that was opened for the flow the round trip time is news.
+    /// Starts a flow on a hop to or from a peer. A flow with a window above the kernel's default is
+    /// paced at the estimated bandwidth; returns whether it is. With `is_new` the hop was opened
+    /// for the flow, so its round trip time is recorded.
     pub(crate) fn begin(
         &mut self,
         peer: usize,
@@ -355,8 +349,8 @@ impl WarmHops {
             return false;
         }
         let pace = neighbour.path.first_pace(neighbour.round, now);
-        // A bound that is lifted leaves the kernel pacing. A flow that is not paced is
-        // a flow all the same.
+        // After a bound is removed, the kernel keeps pacing. A failure to pace does not stop the
+        // flow.
         let _ = sys::set_pacing(socket, Some(pace.unwrap_or(u32::MAX)));
         if pace.is_none() {
             unpace(socket);
@@ -364,9 +358,9 @@ impl WarmHops {
         pace.is_some()
     }
 
-    /// Bounds a flow that has sent its first bytes over such a hop to its share of the
-    /// way. For how long: [`unpace`] is to lift it then, and [`Self::unshare`] to follow,
-    /// also if the flow ends before.
+    /// Bounds a flow that has sent its first bytes over such a hop to its share of the path.
+    /// Returns for how long: then call [`unpace`], and also [`Self::unshare`], even if the flow
+    /// ends before.
     pub(crate) fn share(
         &mut self,
         peer: usize,
@@ -379,19 +373,19 @@ impl WarmHops {
         Some(share.hold)
     }
 
-    /// A flow no longer needs its share of the way.
+    /// A flow has given up its share of the path.
     pub(crate) fn unshare(&mut self, peer: usize) {
         if let Some(neighbour) = self.neighbours.get_mut(peer) {
             neighbour.path.unshare();
         }
     }
 
-    /// How the hops to each peer are, by the index of the peer.
+    /// The state of the hops to each peer, by peer index.
     pub(crate) fn states(&self, now: Duration) -> impl Iterator<Item = State<'_>> {
         self.neighbours.iter().map(move |one| one.state(now))
     }
 
-    /// Does what the pool of a peer wants done, or a good part of it.
+    /// Carries out the actions of a peer's pool, up to [`ORDERS_MAX`].
     fn look_after(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
         self.neighbours[peer].due = Some(now);
         for _ in 0..ORDERS_MAX {
@@ -436,7 +430,7 @@ impl WarmHops {
         }
     }
 
-    /// Takes a dial as far as it goes.
+    /// Advances a dial as far as possible.
     fn go_on(&mut self, key: u64, dial: Dial, now: Duration) {
         let Some(hop) = self.hops.get_mut(key) else {
             return;
@@ -479,7 +473,7 @@ impl WarmHops {
         if let Some(Stage::Waiting(ready, ping)) = &mut hop.stage {
             let bytes = hop::ping(token);
             *ping = Some(token);
-            // Nothing else is in the buffer: eight bytes go in whole.
+            // The send buffer is empty, so the kernel takes all eight bytes.
             if socket::write(&ready.socket, &bytes) == Ok(bytes.len()) {
                 return;
             }
@@ -488,8 +482,8 @@ impl WarmHops {
         self.hops.remove(key);
     }
 
-    /// Closes a hop that nobody needs in order, so that the other end does not
-    /// think that something went wrong, and hears of it for certain.
+    /// Closes a surplus hop with a FIN, so that the acceptor sees no error and the close is
+    /// delivered reliably.
     fn dismiss(&mut self, key: u64) {
         let stage = self.hops.remove(key).and_then(|hop| hop.stage);
         if let Some(Stage::Waiting(ready, _)) = stage {

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is to be done about the warm hops to one peer: how many are to wait,
-//! which are to be pinged or closed, and whether the peer is there at all.
+//! Decides what to do about the warm hops to one peer: how many to keep, which to ping or close,
+//! and whether the peer is down.
 //!
-//! No I/O and no clock: it is told what happened and when, and asked for its
-//! next [`Action`]. What always holds:
+//! No I/O and no clock: the owner reports events with their times, and polls for the next
+//! [`Action`]. Invariants:
 //!
-//! * No more than `max` hops wait or are dialed.
-//! * A hop has no second ping before the pong.
-//! * A peer that is down is dialed by one dial at a time, ever more rarely, and
-//!   always again.
+//! * No more than `max` hops are idle or being dialed.
+//! * A hop gets no second ping before the pong.
+//! * A peer that is down is dialed by one dial at a time, at growing intervals, and never given up.
 //!
-//! A hop **rests**, or it has been **asked** whether it lives. When a hop dies
-//! all others of the peer are **unverified**: they are pinged at once, and not
-//! given to flows until they have answered.
+//! A hop is **resting**, or **pinged** and unanswered. When a hop dies all others of the peer
+//! become **unverified**: they are pinged at once, and carry no flow until they have answered.
 
 mod orders;
 
@@ -24,83 +22,83 @@ use crate::chain::PoolLimits;
 use super::backoff::Backoff;
 use super::demand::Demand;
 
-/// A hop that is silent for so long is asked whether it lives.
+/// A hop that is silent for this long is pinged.
 const REST_MAX: Duration = Duration::from_secs(15);
-/// While flows ask for the peer, something is heard from it so often.
+/// While flows use the peer, the pool hears from it at this interval.
 const BEAT: Duration = Duration::from_millis(500);
-/// Flows ask for the peer until so long after the last.
+/// A peer counts as in use for this long after the last flow.
 const BUSY_FOR: Duration = Duration::from_secs(10);
-/// What a pong may take at the least, in time and in round trips. A lost
-/// packet is repeated within it.
+/// Lower bounds on the wait for a pong, in time and in round trips. A lost packet is retransmitted
+/// within it.
 const PONG_MIN: Duration = Duration::from_secs(1);
 const PONG_ROUND_TRIPS: u32 = 4;
-/// What a dial may take until nothing at all is strange. A lost SYN is
-/// repeated after a second.
+/// How long a dial may stay without any answer before the peer is suspect. A lost SYN is
+/// retransmitted after one second.
 const DIAL_MIN: Duration = Duration::from_millis(1500);
-/// A hop that is lost sooner after its dial counts as a dial that failed.
+/// A hop lost within this time after its dial counts as a failed dial.
 const SETTLED: Duration = Duration::from_secs(1);
-/// More hops than are wanted are kept for so long.
+/// Surplus hops are kept for this long.
 const SURPLUS_FOR: Duration = Duration::from_secs(10);
-/// How often to see whether fewer are wanted.
+/// Interval of the check for surplus hops.
 const REVIEW: Duration = Duration::from_secs(5);
-/// Dials under way, beyond twice the flows that have just come.
+/// Dials under way, beyond twice the recent flows.
 const DIALS_BASE: usize = 16;
 
-/// What the owner of the sockets is to do.
+/// What the owner of the sockets must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Ask the hop whether it lives.
+    /// Ping the hop.
     Ping(u64),
     /// Close the hop: it is dead.
     Bury(u64),
-    /// Close the hop: nobody needs it.
+    /// Close the hop: it is surplus.
     Dismiss(u64),
-    /// Open one more, and say [`Pool::on_dial`] or [`Pool::on_dial_failed`].
+    /// Open one more, and call [`Pool::on_dial`] or [`Pool::on_dial_failed`].
     Dial,
 }
 
-/// Why a dial came to nothing.
+/// Why a dial failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The peer did not answer in time.
     Silence,
-    /// The peer, the network, or what is in the peer's place, said no.
+    /// The peer, the network, or another host in the peer's place refused.
     Refusal,
-    /// This host had no means, which says nothing about the peer.
+    /// This host lacked resources, which shows nothing about the peer.
     Means,
 }
 
-/// How a hop that waited came to its end.
+/// How an idle hop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The peer closed it in order.
+    /// The peer closed it with a FIN.
     Closed,
-    /// It was reset, or the peer said what it may not say.
+    /// It was reset, or the peer sent an invalid message.
     Broken,
 }
 
-/// Whether the peer is there.
+/// The health of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
-    /// As far as anybody knows.
+    /// No failure is known.
     Up,
-    /// It did not answer. Any word from it changes that.
+    /// It did not answer. Any answer ends this state.
     Silent,
-    /// It takes no new hops, or does not keep them. Only a dial changes that.
+    /// It refuses or drops new hops. Only a successful dial ends this state.
     Refusing,
 }
 
-/// A hop that waits and is believed to live.
+/// An idle hop that is assumed to live.
 #[derive(Clone, Copy, Debug)]
 struct Resting {
     hop: u64,
     /// When it was dialed successfully.
     since: Duration,
-    /// When the peer last said something over it.
+    /// When the peer last sent bytes over it.
     received: Duration,
 }
 
-/// A hop that has a ping unanswered.
+/// A hop with an unanswered ping.
 #[derive(Clone, Copy, Debug)]
 struct Pinged {
     hop: u64,
@@ -109,35 +107,34 @@ struct Pinged {
     unverified: bool,
 }
 
-/// The warm hops to one peer. Hops go by the owner's numbers.
+/// The warm hops to one peer, by the owner's keys.
 #[derive(Debug)]
 pub(super) struct Pool {
     limits: PoolLimits,
     demand: Demand,
     backoff: Backoff,
     health: Health,
-    /// By when they were heard of, the latest at the back: it is taken first.
+    /// In the order of the last answers, the latest at the back: it is taken first.
     resting: VecDeque<Resting>,
-    /// To be asked at once.
+    /// To be pinged at once.
     unverified: VecDeque<Resting>,
-    /// By when they were asked, the earliest at the front.
+    /// In the order of their pings, the earliest at the front.
     pinged: VecDeque<Pinged>,
-    /// And when each was begun, the earliest at the front.
+    /// With the start of each dial, the earliest at the front.
     dialing: VecDeque<(u64, Duration)>,
-    /// The last flow.
+    /// Time of the last flow.
     flow_seen: Option<Duration>,
-    /// The last word of the peer, over any hop.
+    /// Time of the last answer of the peer, over any hop.
     received: Duration,
     rtt: Option<Duration>,
-    /// Since when there have been more than are wanted.
+    /// Since when there are surplus hops.
     surplus: Option<Duration>,
-    /// When the owner last asked what to do.
+    /// When the owner last polled.
     seen: Duration,
 }
 
 impl Pool {
-    /// Knows nothing of the peer yet, which is as good as being up. `seed` is
-    /// for chance in waiting.
+    /// The peer counts as up until a failure. `seed` is for the random part of waits.
     pub(super) fn new(limits: PoolLimits, seed: u64, now: Duration) -> Self {
         Self {
             limits,
@@ -156,20 +153,19 @@ impl Pool {
         }
     }
 
-    /// Other bounds from now on. What is too much is closed in time.
+    /// Replaces the limits. Surplus hops are closed in time.
     pub(super) fn set_limits(&mut self, limits: PoolLimits) {
         self.limits = limits;
     }
 
-    /// A flow is to go to the peer, whether or not there is a hop for it.
+    /// A flow is to use the peer, whether or not there is a hop for it.
     pub(super) fn on_flow(&mut self, now: Duration) {
         self.demand.on_flow(now);
         self.flow_seen = Some(now);
     }
 
-    /// A hop to carry a flow; it no longer waits. The one heard of last: it is
-    /// the most certain to live, and the others get old enough to be closed.
-    /// One with a ping unanswered may be taken if nothing is wrong.
+    /// Takes a hop for a flow: the one with the latest answer, which is the most certain to live;
+    /// the others age until they are closed. A pinged hop is taken unless it is unverified.
     pub(super) fn take(&mut self) -> Option<u64> {
         if let Some(resting) = self.resting.pop_back() {
             return Some(resting.hop);
@@ -183,7 +179,7 @@ impl Pool {
         self.dialing.push_back((hop, now));
     }
 
-    /// A dial has become a hop, with this round trip time.
+    /// A dial completed, with this round trip time.
     pub(super) fn on_ready(&mut self, hop: u64, rtt: Duration, now: Duration) {
         if let Some(began) = self.end_dial(hop) {
             self.demand.on_replaced(now.saturating_sub(began));
@@ -205,7 +201,7 @@ impl Pool {
         self.backoff.on_failure(now);
         match failure {
             Failure::Refusal => self.lose(Health::Refusing),
-            // One that is heard of is there; the dial was unlucky.
+            // The peer has answered since: only the dial was unlucky.
             Failure::Silence if self.health == Health::Up && self.received <= began => {
                 self.lose(Health::Silent);
             }
@@ -231,7 +227,7 @@ impl Pool {
         }
     }
 
-    /// A hop that waited has ended, or one that was taken turned out to have.
+    /// An idle hop has ended, or a taken one turned out to be closed.
     pub(super) fn on_lost(&mut self, hop: u64, end: End, now: Duration) {
         let since = self.remove(hop);
         if since.is_some_and(|since| now < since + SETTLED) {
@@ -242,31 +238,31 @@ impl Pool {
         }
     }
 
-    /// How many hops wait.
+    /// Number of idle hops.
     pub(super) fn waiting(&self) -> usize {
         self.resting.len() + self.unverified.len() + self.pinged.len()
     }
 
-    /// How many are being dialed.
+    /// Number of dials under way.
     pub(super) fn dialing(&self) -> usize {
         self.dialing.len()
     }
 
-    /// How many are to wait.
+    /// Number of idle hops wanted.
     pub(super) fn target(&self, now: Duration) -> usize {
         let (min, max) = (self.limits.min.into(), usize::from(self.limits.max));
         let wanted = self.demand.wanted(now).max(min);
-        // Room for the dial that finds out whether the peer takes hops again.
+        // Leaves room for the dial that tests whether the peer accepts hops again.
         let probe = usize::from(self.down());
         wanted.min(max.saturating_sub(probe))
     }
 
-    /// Whether the last that is known of the peer is that it is not there.
+    /// Whether the peer is down by the latest information.
     pub(super) fn down(&self) -> bool {
         self.health != Health::Up
     }
 
-    /// When the peer last said something over a hop that waited.
+    /// When the peer last sent bytes over an idle hop.
     pub(super) fn received(&self) -> Duration {
         self.received
     }
@@ -281,7 +277,7 @@ impl Pool {
         Some(self.dialing.remove(at)?.1)
     }
 
-    /// Takes a hop off whichever list it is on; when it was dialed.
+    /// Removes a hop from its list; returns when it was dialed.
     fn remove(&mut self, hop: u64) -> Option<Duration> {
         for list in [&mut self.resting, &mut self.unverified] {
             if let Some(at) = list.iter().position(|resting| resting.hop == hop) {
@@ -297,7 +293,7 @@ impl Pool {
         self.check_all();
     }
 
-    /// Something was wrong with a hop: who knows about the others.
+    /// A hop failed: the others must be verified.
     pub(super) fn check_all(&mut self) {
         self.unverified.append(&mut self.resting);
         for pinged in &mut self.pinged {

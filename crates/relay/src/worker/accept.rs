@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients that have completed their handshake: the validation that a flow waits for,
-//! or the first that is known of it.
+//! Clients that have completed their handshake: this validates a pending flow, or begins one in
+//! late mode.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,12 +22,12 @@ use super::entry::{DeferredOptions, Entry, LocalRule};
 use super::listeners::Purpose;
 use super::{ACCEPTS_MAX, Worker};
 
-/// Known prefixes remembered before the memory starts anew.
+/// Bound on the remembered prefixes; the set is cleared when it is full.
 const KNOWN_MAX: usize = 4096;
 
 impl<I: Intercept> Worker<I> {
-    /// Takes completed handshakes from a listener: of all flows whose SYNs have just come,
-    /// since the answer of a server that is asked before its client is here has to be held.
+    /// Accepts completed handshakes from a listener: those of all flows whose SYNs arrived in this
+    /// turn, since a server's answer must be held if it arrives before its client is accepted.
     pub(super) fn accept(&mut self, number: usize) {
         let mut taken = 0;
         while taken < ACCEPTS_MAX.max(self.to_connect.len()) {
@@ -51,7 +51,7 @@ impl<I: Intercept> Worker<I> {
                 }
                 Err(error) => return self.on_accept_error(&error),
             }
-            // What this accept completes may have been reported since.
+            // The event of the SYN that belongs to this accept may have arrived since.
             self.take_events();
         }
     }
@@ -67,7 +67,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn on_accept(&mut self, flow: Flow, socket: OwnedFd) {
-        // Made to the listener's own address: nobody to relay it to.
+        // A connection to the listener's own address: there is no server to relay to.
         if flow.server().ip().is_loopback() {
             return;
         }
@@ -89,14 +89,14 @@ impl<I: Intercept> Worker<I> {
             .pending(key)
             .is_none_or(|pending| pending.syn.is_none())
         {
-            // The tuple is that of a flow to a server, which has no client here.
+            // The tuple belongs to the upstream side of another flow, which has no client here.
             return;
         }
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
         if !entry.rule.inherited {
-            // The connection works without, so let it.
+            // Best effort: the connection works without these settings.
             let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
             entry.deferred[Side::Downstream] = DeferredOptions::ALL;
         }
@@ -139,7 +139,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The client is validated: nothing is half-open any more.
+    /// The client is validated: removes its half-open state.
     fn validate(&mut self, key: u64) {
         self.release_opening(key);
         if let Some(flow) = self.entries.live(key).map(|entry| entry.flow) {
@@ -147,7 +147,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A client of this flow's prefix has completed a handshake.
+    /// A client of this flow's prefix has completed a handshake: reports the prefix as validated.
     pub(super) fn remember(&mut self, flow: &Flow) {
         if self.known.len() == KNOWN_MAX {
             self.known.clear();
@@ -157,7 +157,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Takes an entry off every table that only opening flows are in.
+    /// Removes an entry from every table of opening flows.
     pub(super) fn release_opening(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -173,7 +173,7 @@ impl<I: Intercept> Worker<I> {
             if is_validated {
                 self.intercept.release_half_open(&reserved_flow, half_open);
             } else {
-                // The tuple may have begun anew, here or at another worker.
+                // Another SYN may have reused the tuple, here or at another worker.
                 self.intercept
                     .release_if_unchanged(&reserved_flow, half_open);
             }
@@ -197,7 +197,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A flow that nothing is known of but its accepted client.
+    /// Begins a flow in late mode: only its accepted client is known.
     fn begin_late(&mut self, flow: Flow, socket: OwnedFd) {
         let Some(rule) = self.rules.for_flow(&flow) else {
             return;
@@ -222,7 +222,7 @@ impl<I: Intercept> Worker<I> {
         self.open_upstream(key, mss);
     }
 
-    /// A client of a listener whose connections all go to one destination.
+    /// Begins the flow of a client of a listener with a fixed destination.
     fn serve(&mut self, flow: Flow, socket: OwnedFd) {
         self.counters.fixed_connections.add(1);
         let rule = self.rules.for_flow(&flow);
@@ -241,7 +241,7 @@ impl<I: Intercept> Worker<I> {
         self.open_upstream(key, mss);
     }
 
-    /// Its socket is closed, which resets it.
+    /// Refuses a client: dropping its socket resets it.
     fn turn_away(&mut self, flow: Flow, denial: Denial) {
         self.take_note(&Denied {
             from: flow.client(),
@@ -252,7 +252,7 @@ impl<I: Intercept> Worker<I> {
         });
     }
 
-    /// A flow whose client is validated: its key, and the client's segment size.
+    /// Adds a flow whose client is validated. Returns its key and the client's MSS.
     fn insert_validated(
         &mut self,
         flow: Flow,
@@ -263,7 +263,7 @@ impl<I: Intercept> Worker<I> {
         let deferred = if rule.inherited {
             DeferredOptions::default()
         } else {
-            // The connection works without, so let it.
+            // Best effort: the connection works without these settings.
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
             DeferredOptions::ALL
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a SYN to two connections that have met: carries out what [`Opening`]
-//! decides. What a completed handshake of the client changes is in `accept.rs`.
+//! From a SYN to two open connections: carries out the steps of [`Opening`]. What the client's
+//! completed handshake changes is in `accept.rs`.
 
 use std::io;
 use std::rc::Rc;
@@ -25,28 +25,28 @@ use super::preface::reply_of_icmp;
 use super::trial::DELIVERY;
 use super::wait::LOOK;
 
-/// Events taken before others have their turn: as many as the redirection holds
-/// back, so that the SYN of an accepted client is always among them.
+/// Events taken before other work: as many as the ring holds, so that the SYN of an accepted client
+/// is always among them.
 const EVENTS_MAX: usize = 1024;
 
-/// Whose word it is that a destination cannot be reached.
+/// The source of an error about a destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The server's or the network's, in answer to a SYN.
+    /// The server or the network, in answer to a SYN.
     Them,
-    /// This host's: it could not even send one. A client may have caused that.
+    /// This host: it could not even send a SYN. A client may have caused that.
     Us,
 }
 
 impl<I: Intercept> Worker<I> {
-    /// Takes what the redirection has to report.
+    /// Takes the events of the redirection.
     pub(super) fn take_events(&mut self) {
         for _ in 0..EVENTS_MAX {
             let Some(event) = self.intercept.next_event() else {
                 self.events_wait = false;
                 return;
             };
-            // What was asked for before a flow began holds for that flow.
+            // A command sent before a flow began must apply to that flow.
             self.carry_out();
             match event.kind {
                 EventKind::Syn { held } => self.on_syn(event, held),
@@ -65,7 +65,7 @@ impl<I: Intercept> Worker<I> {
     fn on_syn(&mut self, event: Event, held: bool) {
         self.counters.syns.add(1);
         if self.missing_syn_event.remove(&event.flow) {
-            // Its client was quicker: the flow has begun already.
+            // The accept was handled before this event: the flow has begun already.
             return self
                 .intercept
                 .release_half_open(&event.flow, event.half_open);
@@ -74,7 +74,7 @@ impl<I: Intercept> Worker<I> {
         let rule = self
             .rules
             .for_event(event.generation, event.rule, &event.flow);
-        // A worker that drains begins nothing.
+        // A draining worker begins no flows.
         let full = self.full() || self.begins_nothing();
         if full {
             self.set_draining(true);
@@ -83,7 +83,7 @@ impl<I: Intercept> Worker<I> {
         match rule {
             Some(rule) if !full && !over => self.begin(event, rule, held),
             _ if held => self.pass_on(&event.flow, &event.frame, event.half_open),
-            // Late mode begins at accept, where nothing is known of the flow.
+            // Late mode begins at accept; until then the node keeps no state of the flow.
             _ => {
                 self.counters.over_budget.add(u64::from(over));
                 self.intercept
@@ -92,8 +92,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A client that starts over on the same tuple has given the former
-    /// attempt up. The half-open entry is the new one's by now.
+    /// A client that sends a new SYN on the same tuple has given up the former attempt. The
+    /// half-open entry belongs to the new one by now.
     pub(super) fn forget_former(&mut self, flow: &Flow) {
         let Some(key) = self.opening.get(flow).copied() else {
             return;
@@ -137,12 +137,11 @@ impl<I: Intercept> Worker<I> {
         self.to_connect.push(key);
     }
 
-    /// Opens what the SYNs of this turn have begun. Those whose clients have
-    /// proved themselves since have no half-open entry any more, so that what their servers
-    /// answer need not be held and put back.
+    /// Sends the upstream SYNs of flows that began in this turn. Clients validated since have no
+    /// half-open entry any more, so their servers' answers need not be held and injected.
     pub(super) fn connect_servers(&mut self) {
         for key in std::mem::take(&mut self.to_connect) {
-            // A client that began anew has ended it.
+            // The client has sent another SYN, which ended it.
             let is_there = self.entries.get(key).is_some();
             if is_there && self.pending(key).is_some_and(|pending| !pending.requested) {
                 self.connect_server(key);
@@ -150,8 +149,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Counts an opening flow against the budgets, of which one is that of the
-    /// client of `flow`, until its client is validated.
+    /// Counts an opening flow against the budgets, including the budget of the client's prefix,
+    /// until the client is validated.
     pub(super) fn count_half_open(&mut self, key: u64, flow: &Flow) {
         let prefix = client_prefix(flow);
         *self.half_open.entry(prefix).or_insert(0) += 1;
@@ -194,7 +193,7 @@ impl<I: Intercept> Worker<I> {
         })
     }
 
-    /// Has a held SYN forwarded, as if this node were not here.
+    /// Forwards a held SYN, as if this node did not exist.
     pub(super) fn pass_on(&mut self, flow: &Flow, syn: &Frame, half_open: HalfOpen) {
         self.counters.syns_forwarded.add(1);
         if self.intercept.pass(flow, half_open).is_err() {
@@ -205,7 +204,7 @@ impl<I: Intercept> Worker<I> {
         self.inject(syn.completed(), Direction::In);
     }
 
-    /// Has every held SYN forwarded: a node that drains begins nothing.
+    /// Forwards every held SYN: a draining node begins no flows.
     pub(super) fn pass_on_held(&mut self) {
         let entries = self.entries.iter();
         let held = entries.filter(|(_, entry)| entry.holds_syn());
@@ -215,7 +214,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Has the SYN of an opening flow forwarded, and leaves its half-open entry to expire.
+    /// Forwards the SYN of an opening flow, and leaves its half-open entry to expire.
     pub(super) fn forward_held(&mut self, key: u64) {
         let Some(pending) = self.pending(key) else {
             return;
@@ -226,7 +225,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Opens a connection to the server, or treats its failure as the server's.
+    /// Opens a connection to the server. A local failure is handled as the server's.
     pub(super) fn open_direct(&mut self, key: u64, mss: Option<u16>) {
         let (keep, translated) = self.source(key);
         let path = self.path(key);
@@ -253,7 +252,7 @@ impl<I: Intercept> Worker<I> {
         let result = Hop::prepare(&wanted, keep);
         let mut result = result.and_then(|hop| self.connect(key, hop));
         if result.as_ref().is_err_and(hop::is_taken) {
-            // A TIME_WAIT socket may hold the tuple, which only connect() sees.
+            // A TIME_WAIT socket may hold the tuple, which only connect() detects.
             let keep = keep.max(Kept::Address);
             result = Hop::prepare(&wanted, keep).and_then(|hop| self.connect(key, hop));
         }
@@ -276,7 +275,7 @@ impl<I: Intercept> Worker<I> {
         let now = self.now;
         if let Some(entry) = self.entries.live_mut(key) {
             if let Some(pending) = entry.pending() {
-                // A hop may have been tried before.
+                // A hop may have been tried before, which set this earlier.
                 pending.connecting = now;
                 pending.restrained = false;
             }
@@ -286,8 +285,8 @@ impl<I: Intercept> Worker<I> {
         Ok(())
     }
 
-    /// The server's SYN-ACK may come to another tuple than the client's: that
-    /// one needs a half-open entry of its own while the client is unvalidated.
+    /// The server's SYN-ACK may arrive for another tuple than the client's: that tuple needs its
+    /// own half-open entry while the client is unvalidated.
     fn reserve_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
         let Some(pending) = self.entries.live_mut(key).and_then(Entry::pending) else {
             return Ok(());
@@ -306,9 +305,9 @@ impl<I: Intercept> Worker<I> {
         Ok(())
     }
 
-    /// The budget has no room for a second half-open entry: an early flow's server is
-    /// asked when the client is validated, as in late mode, and that of a flow announced in a SYN option
-    /// when it is asked for.
+    /// The budget has no room for a second half-open entry: the upstream SYN of an early flow is
+    /// sent when the client is validated, as in late mode, and that of a flow from a SYN option
+    /// when its request arrives.
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
         let entry = self.entries.live(key);
         if !entry
@@ -323,7 +322,7 @@ impl<I: Intercept> Worker<I> {
         Ok(())
     }
 
-    /// Opens a flow whose server has not been asked, or was put off.
+    /// Opens a flow whose upstream SYN is not sent yet, or was put off.
     pub(super) fn connect_server(&mut self, key: u64) {
         let now = self.now;
         let patience = self.trial_patience(key);
@@ -340,10 +339,11 @@ impl<I: Intercept> Worker<I> {
         let mss = pending.syn.as_ref().and_then(Frame::mss);
         pending.requested = true;
         if is_requested {
-            // Its way is that of the node that asked. Only a server is let go of, and not a hop.
+            // The node that sent the request chose the route. Only a direct connection is ever
+            // withdrawn, never a hop.
             pending.next_hops = vec![NextHop::Direct];
         } else {
-            // A way was taken off the list if the flow was put off.
+            // Select again: a route was taken off the list before the flow was put off.
             self.select_next_hops(key);
         }
         self.open_upstream(key, mss);
@@ -368,8 +368,8 @@ impl<I: Intercept> Worker<I> {
                 self.admit_client(key);
             }
             Some((_, OnSynAck::LetIn(frame))) => self.inject(frame.completed(), Direction::In),
-            // It crossed the client's validation on its way here. Make sure that no
-            // half-open entry stands, or it would come round again.
+            // It crossed the client's validation in transit. Make sure that there is no half-open
+            // entry, or the injected frame would be captured again.
             None => {
                 for kept in [false, true] {
                     self.intercept
@@ -380,7 +380,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The server has answered: let the client's held SYN in.
+    /// The server has answered: admits the client's held SYN.
     pub(super) fn admit_client(&mut self, key: u64) {
         let expiry = self.rules.half_open().expiry;
         let now = self.now;
@@ -391,8 +391,8 @@ impl<I: Intercept> Worker<I> {
         if let Some(pending) = entry.pending() {
             pending.validate_by = now + if pending.trial { DELIVERY } else { expiry };
             if pending.trial {
-                // The server has answered as soon as a trial wants it to: its handshake has the time
-                // of any from here on, or a busy worker would reset a client that it has accepted.
+                // The server answered within the short limit of a trial. From here on its handshake
+                // has the usual time, or a busy worker would reset a client that it has accepted.
                 pending.connect_by = pending.connecting + connect;
             }
         }
@@ -449,7 +449,7 @@ impl<I: Intercept> Worker<I> {
         }
         if strict {
             if let Some(socket) = &entry.sockets[Side::Upstream] {
-                // They would end an open connection that outlives them.
+                // A queued ICMP error would end an open connection that survives it.
                 let _ = sys::keep_icmp_errors(socket, !flow.is_ipv4(), false);
             }
             self.intercept.clear_failure(&flow);
@@ -484,7 +484,7 @@ impl<I: Intercept> Worker<I> {
         self.fail_upstream(key, hop::connect_outcome(error), icmp, blame);
     }
 
-    /// No server is to be had: the client is told so as it can be.
+    /// The server cannot be reached: reports that to the client by the means available.
     pub(super) fn fail_upstream(
         &mut self,
         key: u64,
@@ -518,7 +518,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Keeps what is known of a failure for whoever will ask.
+    /// Keeps the error of a failed flow for the request that may follow.
     fn keep_failure(&mut self, key: u64, error: Option<IcmpError>) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -528,7 +528,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Answers a held SYN as the client would have been answered without us.
+    /// Answers a held SYN as the client would have been answered without the node.
     fn refuse_held(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
         if self
             .entries
@@ -552,7 +552,8 @@ impl<I: Intercept> Worker<I> {
             (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
             _ => None,
         };
-        // Not the network's word but this host's: let it say so itself.
+        // The error is this host's, not the network's: forward the SYN and let the kernel report
+        // it.
         let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
         if own_word && error.is_none() {
             self.forward_held(key);
@@ -563,8 +564,7 @@ impl<I: Intercept> Worker<I> {
         self.end(key, outcome);
     }
 
-    /// Puts a frame on its device. What is lost here is repeated by whoever
-    /// sent it.
+    /// Injects a frame at its device. If it is lost, its sender retransmits.
     pub(super) fn inject(&mut self, frame: Option<Frame>, direction: Direction) {
         if let Some(frame) = frame
             && self.intercept.inject(&frame, direction).is_err()
@@ -574,13 +574,13 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// The TTL or hop limit that what came with `hop_limit` goes on with, as in IP forwarding.
-/// What came with the last is none of ours, and what is made of it goes no farther.
+/// Decrements a TTL or hop limit as IP forwarding does, to no less than 1: a SYN that arrived with
+/// 1 was addressed to this host, so its upstream SYN gets no farther.
 pub(super) fn one_less(hop_limit: u8) -> u8 {
     hop_limit.saturating_sub(1).max(1)
 }
 
-/// The client's prefix that budgets are kept for: IPv4 /24, IPv6 /64.
+/// The client prefix of a budget: IPv4 /24, IPv6 /64.
 pub(super) fn client_prefix(flow: &Flow) -> [u8; 8] {
     let (client, _) = flow.addresses();
     let mut prefix = [0; 8];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which flows bring nothing back: tells [`BlackHoles`] of them.
+//! Reports to [`BlackHoles`] which flows get no bytes back.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::side::Side;
 use super::Worker;
 use super::entry::{Entry, State};
 
-/// A flow that is older and has sent nothing is not looked at any more.
+/// A flow that is older and has sent nothing is no longer checked.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// Whether the first byte of a flow is waited for.
+/// Whether the worker waits for the first byte of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watch {
-    /// When to look again; nothing when it is not waited for, or not any more.
+    /// When to check again; `None` if it does not wait, or no longer.
     pub(super) look_at: Option<Duration>,
-    /// It had sent something when it was looked at last.
+    /// Whether it had sent something at the last check.
     had_sent: bool,
-    /// It counts as silent.
+    /// Whether it counts as silent.
     is_silent: bool,
 }
 
 impl<I: Intercept> Worker<I> {
-    /// A flow is open: its first byte is waited for, if it began here and goes by a chain.
+    /// A flow is open: waits for its first byte, if it began at this node and uses a chain.
     pub(super) fn watch_for_silence(&mut self, key: u64) {
         let now = self.now;
         let preface = self.entries.live_mut(key);
@@ -38,7 +38,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The first byte has come.
+    /// The first byte has arrived.
     pub(super) fn on_first_byte(&mut self, key: u64) {
         let preface = self.entries.live_mut(key);
         let preface = preface.and_then(|entry| entry.preface.as_deref_mut());
@@ -49,7 +49,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The time to look at a flow has come, maybe.
+    /// Checks a flow if its time has come.
     pub(super) fn look_for_silence(&mut self, key: u64) {
         let now = self.now;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -71,7 +71,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A flow has brought nothing back in time.
+    /// A flow got no bytes back in time.
     pub(super) fn count_unanswered(&mut self, key: u64) {
         let now = self.now;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -91,7 +91,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A flow ends, and may have brought nothing back.
+    /// A flow ends, possibly without a byte from the server.
     pub(super) fn count_unanswered_end(&mut self, key: u64, outcome: Outcome) {
         let now = self.now;
         let Some(entry) = self.entries.live(key) else {
@@ -105,7 +105,7 @@ impl<I: Intercept> Worker<I> {
         let has_waited = age >= SILENT_AFTER && has_sent;
         let is_by_far_end = matches!(outcome, Outcome::Finished | Outcome::UpstreamReset);
         if preface.is_some_and(|preface| preface.via.is_some()) {
-            // A reset before the next node's word is a doubt of another kind.
+            // A reset before the next node's reply is handled elsewhere.
             let has_reply = preface.is_some_and(|preface| preface.expecting.is_none());
             if has_waited || is_by_far_end && has_sent && has_reply {
                 self.count_unanswered(key);
@@ -113,7 +113,7 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         let begins_here = preface.is_none_or(|preface| preface.by.is_none());
-        // Where another way was tried before, the next node may have said so.
+        // If another route was tried before, the error may be from the next node.
         let is_unconnected = preface.is_none() && is_of_server(outcome);
         let is_mute = has_waited || is_by_far_end && has_sent || is_unconnected;
         let server = entry.flow.server().ip();
@@ -123,7 +123,7 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// The server would not be connected to.
+/// Whether the server did not accept the connection.
 fn is_of_server(outcome: Outcome) -> bool {
     matches!(
         outcome,
@@ -131,8 +131,8 @@ fn is_of_server(outcome: Outcome) -> bool {
     )
 }
 
-/// Whether something can have come back by now: the client has sent something, or the next node has to say
-/// whether the flow is connected.
+/// Whether an answer could have arrived by now: the client has sent something, or the next node
+/// must reply whether the flow is connected.
 fn has_sent(entry: &Entry) -> bool {
     let preface = entry.preface.as_deref();
     let is_awaited = preface.is_some_and(|preface| preface.expecting.is_some());

@@ -22,28 +22,28 @@ pub(super) enum Kept {
     Nothing,
 }
 
-/// What an upstream connection is to be like.
+/// The properties of an upstream connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) flow: Flow,
     pub(super) rule: &'a Rule,
     /// `SO_MARK`.
     pub(super) mark: u32,
-    /// The client's segment size, which the hop is kept compatible with.
+    /// The client's MSS, which bounds that of the upstream side.
     pub(super) mss: Option<u16>,
-    /// The TTL or hop limit of what it sends; `None` for the host's own.
+    /// The TTL or hop limit of its packets; `None` for the host's default.
     pub(super) hop_limit: Option<u8>,
-    /// Keep what ICMP errors say, to pass them on.
+    /// Whether to keep ICMP errors, to pass them on.
     pub(super) strict: bool,
-    /// The flow was asked for by whoever it is carried for: answers to the
-    /// client's address may not come back here.
+    /// Whether the flow was requested from this node: answers to the client's address may not
+    /// return through it.
     pub(super) requested: bool,
-    /// The way on that it has to take, and no other.
+    /// The path it must take.
     pub(super) path: Option<Path>,
-    /// The source address that it has instead of the client's or the node's own.
+    /// The source address it must use instead of the client's or the node's own.
     pub(super) translated: Option<IpAddr>,
-    /// The client is validated: nobody has to know the socket's address before
-    /// its SYN leaves.
+    /// Whether the client is validated: then the socket's address is not needed before its SYN
+    /// leaves.
     pub(super) is_validated: bool,
 }
 
@@ -55,7 +55,7 @@ impl Wanted<'_> {
             sys::bind_to_interface(&socket, path.ifindex)?;
         }
         if let Some(mss) = self.least_mss() {
-            // A segment size the kernel will not take is no reason to fail.
+            // Best effort: the kernel may reject the value.
             let _ = socket.set_tcp_mss(mss.into());
         }
         if let Some(hops) = self.hop_limit {
@@ -64,7 +64,7 @@ impl Wanted<'_> {
         if self.strict {
             sys::keep_icmp_errors(&socket, ipv6, true)?;
         }
-        // The connection works without, so let it.
+        // Best effort: the connection works without these settings.
         let _ = sys::set_quick_ack(&socket, false);
         let _ = sys::apply_at_birth(&socket, &self.rule.upstream);
         Ok(socket)
@@ -80,7 +80,7 @@ impl Wanted<'_> {
             .map_or_else(|| sys::local_address_toward(server), Ok)
     }
 
-    /// Binds and returns the flow as the socket will see it.
+    /// Binds the socket and returns the flow as the socket has it.
     fn bind(&self, socket: &Socket, keep: Kept) -> io::Result<(Flow, Kept)> {
         let (client, server) = (self.flow.client(), self.flow.server());
         if keep == Kept::Nothing && self.is_validated && self.translated.is_none() {
@@ -105,14 +105,13 @@ impl Wanted<'_> {
 #[derive(Debug)]
 pub(super) struct Hop {
     pub(super) socket: Socket,
-    /// The flow as the upstream socket sees it.
+    /// The flow as the upstream socket has it.
     pub(super) flow: Flow,
     pub(super) kept: Kept,
 }
 
 impl Hop {
-    /// A socket as `wanted`, bound to as much of the client's address as
-    /// `keep` says and is free.
+    /// A socket as `wanted`, bound to as much of the client's address as `keep` allows and is free.
     pub(super) fn prepare(wanted: &Wanted<'_>, keep: Kept) -> io::Result<Self> {
         let keep = match wanted.rule.source_address {
             SourceAddress::Auto if wanted.requested => Kept::Nothing,
@@ -148,13 +147,13 @@ fn bound_address(socket: &Socket, ip: IpAddr) -> io::Result<SocketAddr> {
     ))
 }
 
-/// Whether a socket may be bound to another source address: this one is taken, or its
-/// port is privileged.
+/// Whether binding to another source address may succeed: this one is taken, or its port is
+/// privileged.
 fn cannot_bind(error: &io::Error) -> bool {
     is_taken(error) || error.raw_os_error() == Some(libc::EACCES)
 }
 
-/// Whether another source address may succeed where this one failed.
+/// Whether another source address may succeed after this error.
 pub(super) fn is_taken(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -162,7 +161,7 @@ pub(super) fn is_taken(error: &io::Error) -> bool {
     )
 }
 
-/// What a failed connection attempt is called.
+/// The outcome for a failed connection attempt.
 pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED | libc::ECONNRESET) => Outcome::UpstreamRefused,
@@ -172,8 +171,8 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
     }
 }
 
-/// What a router would say of `error`, in words of ICMP or of ICMPv6: of a route
-/// that refuses, or of a neighbour that does not answer.
+/// The ICMP or ICMPv6 type and code that a router would send for `error`: a route that rejects, or
+/// a neighbour that does not answer.
 pub(super) fn no_route(error: &io::Error, ipv6: bool, neighbour: bool) -> Option<Icmp> {
     let (kind, code) = match (error.raw_os_error()?, ipv6) {
         (libc::ENETUNREACH, false) => (3, 0),
@@ -181,7 +180,7 @@ pub(super) fn no_route(error: &io::Error, ipv6: bool, neighbour: bool) -> Option
         (libc::EACCES, false) => (3, 13),
         (libc::EACCES, true) => (1, 1),
         (libc::EHOSTUNREACH, true) if neighbour => (1, 3),
-        // What Linux says of every route that leads nowhere.
+        // Linux returns these for every route that leads nowhere.
         (libc::ENETUNREACH | libc::EHOSTUNREACH, true) => (1, 0),
         _ => return None,
     };
@@ -192,7 +191,7 @@ pub(super) fn no_route(error: &io::Error, ipv6: bool, neighbour: bool) -> Option
     })
 }
 
-/// The error a connecting socket ended with, if it did.
+/// The error of a connecting socket, if it failed.
 pub(super) fn connect_error(fd: &OwnedFd) -> Option<io::Error> {
     socket2::SockRef::from(fd).take_error().unwrap_or_else(Some)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the worker tells and is told: commands, descriptions, the policy.
+//! Commands to the worker, descriptions of its relays, and the policy.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::entry::{Entry, LocalRule, State, millis};
 use super::health::{CLOCKS_DIFFER, Failure};
 use super::{TICK, Worker};
 
-/// The policy in force and the one before it, which events may still refer to.
+/// The current policy and the former one, to which pending events may refer.
 #[derive(Debug)]
 pub(super) struct Rules {
     policy: Arc<Policy>,
@@ -54,12 +54,12 @@ impl Rules {
         self.chains = chains;
     }
 
-    /// The downstream options that the listeners have, and so all they accept.
+    /// The downstream options of the listeners, which accepted sockets inherit.
     pub(super) fn inherited(&self) -> &SideOptions {
         &self.inherited
     }
 
-    /// The rule an event refers to, or the one its flow comes under now.
+    /// The rule of an event's generation, or else the current rule for its flow.
     pub(super) fn for_event(
         &self,
         generation: u8,
@@ -95,12 +95,12 @@ impl Rules {
         self.policy.strict_after_failure
     }
 
-    /// Other nodes, as they are known now.
+    /// Other nodes, as currently known.
     pub(super) fn chains(&self) -> &Chains {
         &self.chains
     }
 
-    /// Who may use the explicit listeners.
+    /// Which clients may use the explicit listeners.
     pub(super) fn access(&self) -> &Access {
         &self.policy.access
     }
@@ -110,8 +110,8 @@ impl Rules {
     }
 }
 
-/// What the listeners are given: the downstream options if all rules agree, else
-/// none, so that no rule has options that it does not name.
+/// The options for the listeners: the downstream options if all rules agree, else none, so that no
+/// rule gets options that it does not name.
 fn common(policy: &Policy) -> SideOptions {
     let mut rules = policy.rules.iter().map(|rule| &rule.downstream);
     match rules.next() {
@@ -141,16 +141,16 @@ fn localize(policy: &Policy, inherited: &SideOptions, tallies: &Tallies) -> Vec<
 }
 
 impl<I: Intercept> Worker<I> {
-    /// Another thread has asked for something.
+    /// Another thread has sent a command.
     pub(super) fn obey(&mut self) {
         self.waker.acknowledge();
         self.carry_out();
     }
 
-    /// Carries out what other threads asked for.
+    /// Carries out the commands of other threads.
     pub(super) fn carry_out(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
-            // Whoever asked may have stopped waiting; then nobody misses it.
+            // The sender may have stopped waiting for the answer, which is fine.
             match command {
                 Command::List { limit, answer } => {
                     let list = self.entries.iter().take(limit);
@@ -201,7 +201,8 @@ impl<I: Intercept> Worker<I> {
                 Command::Replace { deadline } => {
                     self.replaced = true;
                     for listener in self.listeners.take_shared() {
-                        // It stays open elsewhere, and would go on to wake this worker.
+                        // The successor holds the socket too: it would continue to wake this
+                        // worker.
                         let _ = self.epoll.delete(&listener);
                     }
                     self.wind_up(deadline);
@@ -217,17 +218,16 @@ impl<I: Intercept> Worker<I> {
         self.drain_until = Some(self.drain_until.map_or(until, |set| set.min(until)));
         self.set_draining(true);
         if let Some(warm) = &mut self.warm {
-            // Nothing waits for flows any more.
+            // No flow will need a hop any more.
             warm.replace(&[], self.now);
         }
     }
 
-    /// Keeps hops to the peers of `chains` from now on, and to no others. Whether they
-    /// differ from those there were.
+    /// Replaces the peers of the warm hops by those of `chains`. Returns whether they differ.
     fn adopt_peers(&mut self, chains: &Chains) -> bool {
         let others = chains.peers != self.rules.chains().peers;
         match &mut self.warm {
-            // Of a node that drains nothing waits for flows any more.
+            // A draining node needs no idle hops.
             Some(warm) if others && self.drain_until.is_none() => {
                 warm.replace(&chains.peers, self.now);
             }
@@ -236,7 +236,7 @@ impl<I: Intercept> Worker<I> {
         others
     }
 
-    /// What is known of other nodes.
+    /// The worker's knowledge of other nodes.
     fn known_of_others(&self) -> Known {
         let chains = self.rules.chains();
         let left = |failure: Failure| {
@@ -261,7 +261,7 @@ impl<I: Intercept> Worker<I> {
                 Some(_) => Some(CLOCKS_DIFFER.to_owned()),
                 None => hops.failure.map(ToString::to_string),
             },
-            // Until a dial succeeds; hops that wait need no request.
+            // Until a dial succeeds; idle hops need no request, and so no clock.
             down_for: left(Failure::Peer(peer.id))
                 .or_else(|| hops.down.then_some(TICK))
                 .or_else(|| left(Failure::Clock(peer.id)).filter(|_| hops.waiting == 0)),

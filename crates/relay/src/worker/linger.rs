@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Relays of which a side has failed while the other has yet to acknowledge what came from
-//! it. No event tells when it has, so the worker looks, ever less often; and every sweep notes how much
-//! that is, since a slow reader is waited for as long as it acknowledges.
+//! Relays of which one side has failed while the other has yet to acknowledge its bytes. No event
+//! reports acknowledgements, so the worker polls, at growing intervals; and every sweep records the
+//! progress, since a relay waits for a slow reader as long as it acknowledges.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,29 +13,29 @@ use crate::sys;
 use super::Worker;
 use super::entry::{Entry, State};
 
-/// How soon to look first.
+/// The first interval.
 const FIRST: Duration = Duration::from_millis(5);
-/// How much of the time since the failure may pass between two looks, and the most.
+/// The interval as a fraction of the time since the failure, and its upper bound.
 const SHARE: u32 = 4;
 const MOST: Duration = Duration::from_millis(500);
 
-/// When to look at which relays.
+/// Which relays to check, and when.
 #[derive(Debug, Default)]
 pub(super) struct Lingering(BinaryHeap<Reverse<(Duration, u64)>>);
 
 impl Lingering {
-    /// The relay is to be looked at again; its last byte or failure was at `active`.
+    /// Checks the relay again later; its last byte or failure was at `active`.
     pub(super) fn add(&mut self, key: u64, active: Duration, now: Duration) {
         let pause = (now.saturating_sub(active) / SHARE).clamp(FIRST, MOST);
         self.0.push(Reverse((now + pause, key)));
     }
 
-    /// When the next is due.
+    /// When the next check is due.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.0.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Takes one that is due.
+    /// Takes a relay whose check is due.
     fn take(&mut self, now: Duration) -> Option<u64> {
         self.deadline().filter(|due| *due <= now)?;
         self.0.pop().map(|Reverse((_, key))| key)
@@ -43,13 +43,13 @@ impl Lingering {
 }
 
 impl Entry {
-    /// Whether a side has failed and the other is waited for.
+    /// Whether one side has failed and the relay waits for the other.
     pub(super) fn lingers(&self) -> bool {
         matches!(&self.state, State::Open(relay) if relay.lingers_for().is_some())
     }
 
-    /// Notes how much the side that is waited for has yet to acknowledge: also of a relay that can
-    /// write nothing more to a slow reader, which no event tells either.
+    /// Records how much the remaining side has yet to acknowledge: also for a relay that cannot
+    /// write more to a slow reader, since no event reports its progress either.
     fn note_progress(&mut self, now: Duration) {
         let State::Open(relay) = &mut self.state else {
             return;
@@ -57,7 +57,7 @@ impl Entry {
         let socket = relay
             .lingers_for()
             .and_then(|side| self.sockets[side].as_ref());
-        // That of a connection that is gone is asked in vain.
+        // This fails if that connection is gone.
         if let Some(Ok(bytes)) = socket.map(sys::unacked_bytes) {
             relay.note_unacknowledged(bytes, now);
         }
@@ -65,7 +65,7 @@ impl Entry {
 }
 
 impl<I: Intercept> Worker<I> {
-    /// Notes the progress of those among `keys`, before it is judged how long they were quiet.
+    /// Records the progress of those among `keys` before their idle time is checked.
     pub(super) fn note_progress(&mut self, keys: &[u64]) {
         for key in keys {
             if let Some(entry) = self.entries.get_mut(*key) {
@@ -74,7 +74,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Looks at the relays that are due.
+    /// Gives a turn to the relays that are due.
     pub(super) fn look_at_lingering(&mut self) {
         while let Some(key) = self.lingering.take(self.now) {
             if let Some(entry) = self.entries.get_mut(key) {

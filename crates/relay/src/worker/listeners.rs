@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A worker's listeners, and what their connections are.
+//! A worker's listeners and their purposes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use socket2::Socket;
 use crate::control::Shared;
 use crate::sys;
 
-/// What the connections of a listener are.
+/// The purpose of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
-    /// Clients that have connected to a server.
+    /// Redirected clients, which address a server.
     Transit,
-    /// Those who name the destination themselves, here.
+    /// Clients that name the destination themselves, at this address.
     Requests(SocketAddr),
-    /// Clients for this destination.
+    /// Clients for this fixed destination.
     Fixed(SocketAddr),
 }
 
-/// All of them, each by its number. Those that a successor goes on with are closed here.
+/// All listeners, by number. A listener that a successor takes over is closed here.
 #[derive(Debug)]
 pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>);
 
 impl Listeners {
-    /// The transparent ones, the explicit ones, and those with a destination of their own.
+    /// Transparent listeners, explicit ones, and those with a fixed destination.
     pub(super) fn new(
         transparent: Vec<Socket>,
         explicit: Vec<Socket>,
@@ -50,13 +50,13 @@ impl Listeners {
         Some((socket.as_ref()?, *purpose))
     }
 
-    /// The open ones, by their numbers.
+    /// The open listeners, with their numbers.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (u64, &Socket)> {
         let all = (0..).zip(&self.0);
         all.filter_map(|(number, (socket, _))| Some((number, socket.as_ref()?)))
     }
 
-    /// Duplicates of those that have an address of their own.
+    /// Duplicates of the listeners that have an address of their own.
     pub(super) fn shared(&self) -> io::Result<Vec<Shared>> {
         let each = self.0.iter().filter_map(|(socket, purpose)| {
             let fixed = match purpose {
@@ -77,14 +77,14 @@ impl Listeners {
         .collect()
     }
 
-    /// Takes out those that have an address of their own.
+    /// Removes the listeners that have an address of their own.
     pub(super) fn take_shared(&mut self) -> Vec<Socket> {
         let all = self.0.iter_mut();
         let shared = all.filter(|(_, purpose)| !matches!(purpose, Purpose::Transit));
         shared.filter_map(|(socket, _)| socket.take()).collect()
     }
 
-    /// Whether this is where the node is asked for flows.
+    /// Whether the node takes requests at this address.
     pub(super) fn are_requested_at(&self, address: SocketAddr) -> bool {
         self.0.iter().any(|(_, purpose)| {
             let Purpose::Requests(listener) = purpose else {

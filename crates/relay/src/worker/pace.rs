@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! With which window and pace flows start on hops, and what they show for the next
-//! ones: what [`WarmHops`](crate::warm::WarmHops) knows of the ways, applied to the
-//! worker's sockets.
+//! The initial windows and pacing of flows on hops, and their measurements for later ones: applies
+//! [`WarmHops`](crate::warm::WarmHops) to the worker's sockets.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,36 +18,36 @@ use super::Worker;
 use super::entry::{Entry, State};
 use super::preface::Preface;
 
-/// Addresses remembered from which peers call.
+/// Bound on the remembered source addresses of peers.
 const CALLERS_MAX: usize = 1024;
 
-/// What the worker has said about the ways to peers, and has still to say.
+/// The settings that the worker has applied, and those due for removal.
 #[derive(Debug, Default)]
 pub(super) struct Paces {
-    /// How connections with each address start, as the redirection was told.
+    /// The initial windows by address, as set at the redirection.
     sent: HashMap<IpAddr, PathSettings>,
-    /// Addresses from which peers have called that are not those where they are asked.
+    /// Source addresses of peers that differ from their configured addresses.
     callers: HashMap<IpAddr, NodeId>,
-    /// Flows that are held to their share of the way on a side, and by which peer.
+    /// Flows bound to their share of the path, by side, with the peer.
     held: HashMap<(u64, Side), NodeId>,
-    /// When that is over, and may have been before.
+    /// When these bounds expire; they may have been removed before.
     due: BinaryHeap<Reverse<(Duration, u64, Side)>>,
 }
 
 impl Paces {
-    /// Whether a peer is asked at an address, or has called from it.
+    /// Whether the address is a peer's, configured or seen.
     pub(super) fn knows(&self, ip: IpAddr) -> bool {
         self.sent.contains_key(&ip) || self.callers.contains_key(&ip)
     }
 
-    /// When something is to be done at the latest.
+    /// When the next bound expires.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.due.peek().map(|Reverse((until, ..))| *until)
     }
 }
 
 impl<I: Intercept> Worker<I> {
-    /// A flow begins, which may be on hops.
+    /// Starts pacing for a flow that begins, where its sides are hops.
     pub(super) fn begin_pace(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -69,7 +68,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Bounds flows that have sent their first bytes to their share of the way.
+    /// Bounds a flow that has sent its first bytes to its share of the path.
     pub(super) fn share_pace(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -95,14 +94,14 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Lifts the pace that flows began with.
+    /// Removes the expired bounds.
     pub(super) fn unpace(&mut self) {
         while let Some(Reverse((until, key, side))) = self.paces.due.peek().copied() {
             if until > self.now {
                 return;
             }
             self.paces.due.pop();
-            // It may have ended before.
+            // The flow may have ended before.
             let entry = self.entries.get(key);
             if let Some(socket) = entry.and_then(|entry| entry.sockets[side].as_ref()) {
                 warm::unpace(socket);
@@ -111,7 +110,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A flow needs its share of the way no longer.
+    /// A flow gives up its share of the path.
     pub(super) fn unshare(&mut self, key: u64, side: Side) {
         let peer = self.paces.held.remove(&(key, side));
         let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
@@ -120,7 +119,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Remembers what a flow that ends achieved on its hops, for those to come.
+    /// Records the throughput of a flow on its hops, at its end.
     pub(super) fn learn(&mut self, entry: &Entry) {
         let (Some(preface), Some(warm)) = (&entry.preface, &mut self.warm) else {
             return;
@@ -134,7 +133,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A peer has called from an address, and has proved that it is the peer.
+    /// A peer has connected from an address and has authenticated.
     pub(super) fn on_caller(&mut self, peer: NodeId, from: IpAddr) {
         let chains = self.rules.chains();
         let known = chains.peer(peer).map(|peer| &chains.peers[peer]);
@@ -142,12 +141,12 @@ impl<I: Intercept> Worker<I> {
             && self.paces.callers.get(&from) != Some(&peer);
         if is_new && self.paces.callers.len() < CALLERS_MAX {
             self.paces.callers.insert(from, peer);
-            // Its next hop comes in a moment.
+            // Its next hop may follow at once.
             self.set_initial_cwnd();
         }
     }
 
-    /// Has hops that are opened from now on start with what their ways bear.
+    /// Sets the initial windows of later hops by their paths.
     pub(super) fn set_initial_cwnd(&mut self) {
         let Some(warm) = &self.warm else {
             return;
@@ -161,7 +160,7 @@ impl<I: Intercept> Worker<I> {
         let callers = callers.filter_map(|(ip, peer)| Some((*ip, start(chains.peer(*peer)?))));
         let peers = chains.peers.iter().enumerate();
         let peers = peers.map(|(index, peer)| (peer.address.ip(), start(index)));
-        // Where a peer is asked counts more than who has called from there.
+        // A configured address takes precedence over a source address.
         let wanted: HashMap<IpAddr, PathSettings> = callers.chain(peers).collect();
         for ip in self
             .paces
@@ -179,7 +178,7 @@ impl<I: Intercept> Worker<I> {
         self.paces.sent = wanted;
     }
 
-    /// Has everything said again: there are other peers.
+    /// Applies all settings anew: the peers have changed.
     pub(super) fn forget_paces(&mut self) {
         let chains = self.rules.chains();
         self.paces
@@ -193,7 +192,7 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// Which peers the two sides are hops to.
+/// The peers to which the two sides are hops.
 fn hops_of(preface: &Preface) -> [(Side, Option<NodeId>); 2] {
     [
         (Side::Downstream, preface.by),

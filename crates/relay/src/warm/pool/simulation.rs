@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pools under many random histories of a peer.
 //!
-//! A small world stands around one [`Pool`]: flows that come singly, steadily
-//! and in bursts, and a peer that answers, falls silent, refuses, dies with a
-//! reset of all it had, or takes hops and drops them. The world does what the
-//! pool orders and checks that nothing is ordered that must not be.
+//! A small world surrounds one [`Pool`]: flows that come singly, steadily and in bursts, and a peer
+//! that answers, falls silent, refuses, dies with a reset of all hops, or accepts hops and drops
+//! them. The world carries out the pool's actions and checks that none is invalid.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,7 +20,7 @@ enum Peer {
     Answers,
     IsSilent,
     Refuses,
-    /// Takes hops and resets them.
+    /// Accepts hops and resets them.
     Drops,
 }
 
@@ -43,18 +42,18 @@ struct Simulation {
     now: Duration,
     rtt: Duration,
     peer: Peer,
-    /// Since when the peer has been as it is.
+    /// Since when the peer is in its state.
     peer_since: Duration,
     events: BTreeSet<(Duration, u64, Event)>,
     number: u64,
     dialing: BTreeSet<u64>,
-    /// With the time of the ping without a pong.
+    /// With the time of the unanswered ping.
     waiting: BTreeMap<u64, Option<Duration>>,
-    /// Flows in a burst, and between two.
+    /// Flows in a burst, and the time between two.
     burst: usize,
     gap: Duration,
     busy_since: Duration,
-    /// The latest.
+    /// The latest flows.
     flows: VecDeque<Duration>,
     came: usize,
     missed: usize,
@@ -94,7 +93,7 @@ impl Simulation {
         self.events.insert((self.now + after, self.number, event));
     }
 
-    /// Runs on for so long.
+    /// Runs on for `span`.
     fn run(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
@@ -173,7 +172,7 @@ impl Simulation {
         self.pool.on_dial_failed(Some(hop), failure, self.now);
     }
 
-    /// The peer becomes another.
+    /// Changes the state of the peer.
     fn change(&mut self) {
         let peers = [
             Peer::Answers,
@@ -190,7 +189,7 @@ impl Simulation {
         if peer == self.peer {
             return;
         }
-        // What it had is gone: it says so, or will when it is spoken to.
+        // Its hops are gone: they are reset now, or when they are next written to.
         let lost: Vec<u64> = self.waiting.keys().copied().collect();
         for hop in lost {
             match peer {
@@ -202,7 +201,7 @@ impl Simulation {
         self.peer_since = self.now;
     }
 
-    /// Does what the pool wants done.
+    /// Carries out the pool's actions.
     fn obey(&mut self) {
         for orders in 0.. {
             assert!(orders < 10_000, "there is no end to it");
@@ -269,13 +268,13 @@ impl Simulation {
         self.check_death_is_known();
     }
 
-    /// A peer that is asked for and has been silent for a while is down.
+    /// A peer in use that has been silent for a while is down.
     fn check_death_is_known(&self) {
-        // A hop that is taken while it is asked takes the question with it.
+        // A hop that is taken while it is pinged takes its ping with it.
         let known_within = DIAL_MIN.max(self.rtt * 4) + BEAT + PONG_MIN + self.gap * 2;
         let from = self.peer_since.max(self.busy_since) + known_within;
         let busy = self.burst > 0 && self.gap <= SECOND / 4;
-        // Before the first hop nobody knows how long an answer takes.
+        // Before the first hop the round trip time is unknown.
         let known = self.pool.rtt().is_some();
         if self.peer == Peer::IsSilent && busy && known && self.now > from {
             let flow_seen = self.flows.back().is_some_and(|at| *at > from);
@@ -284,7 +283,7 @@ impl Simulation {
     }
 }
 
-/// Whatever happens, what must hold holds, and in the end all is well.
+/// The invariants hold under any history, and a peer that answers is up in the end.
 // promise: B13, B15
 #[test]
 fn random_histories() {
@@ -319,8 +318,7 @@ fn random_histories() {
     });
 }
 
-/// A steady load is served warm but for the first moments and what chance
-/// brings.
+/// A steady load is served warm, except for the first moments and random peaks.
 // promise: B13
 #[test]
 fn steady_flows_find_hops() {
@@ -342,7 +340,7 @@ fn steady_flows_find_hops() {
     assert!(missed * 1000 <= flows, "{missed} of {flows}");
 }
 
-/// After a steady load of fifty a second, fifty at once are served.
+/// After a steady load of fifty flows per second, fifty at once are served.
 // promise: B13
 #[test]
 fn burst_after_steady_load() {
@@ -363,8 +361,7 @@ fn burst_after_steady_load() {
     });
 }
 
-/// Flows are told within two seconds that a peer with a few hops has died
-/// without a word.
+/// The pool reports within two seconds that a peer with a few hops has died silently.
 // promise: B15
 #[test]
 fn silent_death_within_two_seconds() {
