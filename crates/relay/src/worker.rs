@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One thread, one epoll, its own listeners and relays.
 //!
-//! A turn of the loop: wait; take the redirection's events (a SYN's event is
-//! always there before its `accept()`); accept; let ready relays move bytes;
-//! give another turn to those that used theirs up; once a tick look for relays
-//! that have been quiet for too long; report what ended.
+//! A turn of the loop: wait; take the redirection's events (a SYN's event always precedes its
+//! `accept()`); accept; let ready relays move bytes; give another turn to relays that used up
+//! theirs; once per tick check for relays that were quiet for too long; report ended relays.
 //!
-//! The worker owns every descriptor and all state of its relays. Others see
-//! its counters and send it [`Command`]s.
+//! The worker owns every descriptor and all state of its relays. Other threads read its counters
+//! and send it [`Command`]s.
 
 mod accept;
 mod admit;
@@ -79,42 +78,42 @@ use places::Places;
 use replay::Held;
 use socket_io::Buffers;
 
-/// Events taken from epoll at once.
+/// Events taken from one `epoll_wait`.
 const EVENTS_MAX: usize = 256;
-/// How often quiet relays are looked for. All are seen within four ticks.
+/// Interval of the checks for quiet relays. Four ticks cover all relays.
 const TICK: Duration = Duration::from_millis(250);
-/// Relays looked at in one tick, at the least.
+/// Lower bound on the relays checked in one tick.
 const SWEEP_MIN: usize = 1024;
-/// Handshakes taken from one listener before relays have their turn.
+/// Handshakes accepted from one listener before relays have their turn.
 const ACCEPTS_MAX: usize = 64;
-/// Room kept for flows that were redirected before the worker said stop.
+/// Slots reserved for flows that were redirected before the worker stopped accepting.
 const SLOTS_RESERVE: usize = 64;
-/// How long handshakes may take to complete that began before a successor took over: as long as it
-/// takes a kernel to repeat a SYN-ACK twice, one and three seconds after the first.
+/// How long handshakes that began before a successor took over may take: the time in which a kernel
+/// retransmits a SYN-ACK twice, one and three seconds after the first.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Descriptors that must be free before a worker that ran out goes on.
+/// Descriptors that must be free before a worker that ran out resumes.
 const DESCRIPTORS_SPARE: usize = 16;
 
-/// Tokens of what is not a relay. A relay's is `key << 1 | side`.
+/// Tokens of everything but relays. A relay's is `key << 1 | side`.
 const TOKEN_EVENTS: u64 = u64::MAX;
 const TOKEN_WAKER: u64 = u64::MAX - 1;
 const TOKEN_LISTENER: u64 = 1 << 61;
 const TOKEN_WARM: u64 = 1 << 59;
 
-/// What a worker is made of.
+/// The settings of a worker.
 #[derive(Debug)]
 pub struct Settings {
     /// Its number, from 0.
     pub index: u16,
-    /// Its listeners, one a family at the most.
+    /// Its transparent listeners, at most one per family.
     pub listeners: Vec<Socket>,
     /// `SO_MARK` of its upstream sockets.
     pub socket_mark: u32,
-    /// Its listeners for those who name the destination themselves.
+    /// Its listeners for clients that name the destination themselves.
     pub explicit: Vec<Socket>,
-    /// Its listeners whose connections all go to one destination, which.
+    /// Its listeners with a fixed destination, and that destination.
     pub fixed: Vec<(Socket, SocketAddr)>,
-    /// What it shares with the node's other workers about them.
+    /// Replay protection of requests, shared with the node's other workers.
     pub replay_guard: Arc<ReplayGuard>,
     /// The policy to start with.
     pub policy: Arc<Policy>,
@@ -138,69 +137,68 @@ pub(crate) struct Worker<I> {
     opening: HashMap<Flow, u64>,
     /// Half-open upstream connections by client prefix.
     half_open: HashMap<[u8; 8], u32>,
-    /// Client prefixes already reported as known.
+    /// Client prefixes already reported as validated.
     known: HashSet<[u8; 8]>,
-    /// Flows begun at accept whose SYN should have been reported before. Events
-    /// wait in the ring behind one that another CPU still writes, so it may
-    /// come yet.
+    /// Flows begun at accept whose SYN event is missing. An event in the ring waits behind one that
+    /// another CPU is still writing, so it may arrive later.
     missing_syn_event: HashSet<Flow>,
-    /// Connections to explicit listeners that have not asked for a flow.
+    /// Connections to explicit listeners without a flow yet.
     pending_requests: Slab<PendingRequest>,
-    /// Which of these are nobody's.
+    /// Those of them that no peer or client has authenticated.
     places: Places,
-    /// Open connections to peers that wait for flows; `None` without a number of
-    /// this node.
+    /// Idle hops to peers; `None` if this node has no node number.
     warm: Option<WarmHops>,
-    /// With which window and pace hops start.
+    /// The initial windows and pacing of hops.
     paces: Paces,
-    /// What became of options in SYNs to each peer.
+    /// Results of SYN options by peer.
     syn_options: SynOptions,
-    /// What has failed of late, and until when ways by it are tried last.
+    /// Recent failures, and until when routes with them are tried last.
     down: HashMap<Failure, Duration>,
-    /// Resets without an answer by chain, since the last answer, and the last of them.
+    /// Resets without a reply by chain: the number since the last reply, and the time of the last
+    /// reset.
     resets: HashMap<u32, (u32, Duration)>,
-    /// Flows that wait for the replies of other nodes, or owe one to them, and when to look at them.
+    /// Flows that wait for the replies of other nodes, or owe one to them, and when to check them.
     looks: BinaryHeap<Reverse<(Duration, u64)>>,
-    /// Bytes kept for flows that may have to go another way.
+    /// Bytes kept of flows that may have to take another route.
     held: Held,
     black_holes: BlackHoles,
-    /// Half-open entries of SYNs that were passed on, in the order of their expiry.
+    /// Half-open entries of forwarded SYNs, in the order of their expiry.
     passed: VecDeque<(Duration, Flow, HalfOpen)>,
     buffers: Buffers,
-    /// Flows that began in this turn, whose servers are not asked yet.
+    /// Flows that began in this turn and whose upstream SYN is not sent yet.
     to_connect: Vec<u64>,
-    /// Trials in a row that failed.
+    /// Failed trials in a row.
     failed_trials: u32,
-    /// When one has worked.
+    /// Time of the last trial that worked.
     trial_worked: Option<Duration>,
-    /// The last one whose server did not answer, which does not yet say who was to blame.
+    /// The last trial whose server did not answer; the cause is not known yet.
     silent_trial: Option<Flow>,
     fresh: Fresh,
-    /// Relays that want another turn.
+    /// Relays that need another turn.
     again: Vec<u64>,
-    /// Relays that want another in a while.
+    /// Relays that need another turn after a delay.
     lingering: Lingering,
     ended: Vec<Ended>,
-    /// Sockets of relays that ended in this turn, which the kernel may keep in TIME_WAIT.
+    /// Sockets of relays that ended in this turn and that the kernel may keep in TIME_WAIT.
     closed: Vec<Closed>,
-    /// The redirection may have more to report than was taken.
+    /// The redirection may have more events.
     events_wait: bool,
     now: Duration,
     /// The worker takes no new flows: full, out of descriptors or draining.
     not_accepting: bool,
-    /// Out of descriptors or memory: complete handshakes wait for better times.
+    /// Out of descriptors or memory: completed handshakes stay in the accept queues.
     out_of_files: bool,
     swept: Duration,
     cursor: usize,
-    /// How often all relays have been looked at.
+    /// Number of complete sweeps over all relays.
     sweeps: u64,
     drain_from: Duration,
     drain_until: Option<Duration>,
-    /// A successor takes what begins from now on; what has begun comes to its end here.
+    /// A successor takes new flows; flows that have begun end here.
     replaced: bool,
 }
 
-/// A worker whose thread sets itself up.
+/// A worker whose thread is starting.
 #[derive(Debug)]
 pub struct Starting {
     handle: Handle,
@@ -209,7 +207,7 @@ pub struct Starting {
 }
 
 impl Starting {
-    /// The hold on the worker. What it is sent, it obeys once it is set up.
+    /// The handle of the worker. Commands sent before it is set up are carried out afterwards.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -225,12 +223,11 @@ impl Starting {
     }
 }
 
-/// Starts a worker. `intercept` is called in the worker's thread, since what it
-/// makes may belong to a thread; it may wait for what it needs. With it comes
-/// the generation of the policy to start with, as events carry it.
+/// Starts a worker. `intercept` is called in the worker's thread, since its result may belong to a
+/// thread, and may block. It also returns the generation of the first policy, as events carry it.
 ///
 /// # Errors
-/// There can be no thread.
+/// The thread cannot be started.
 pub fn spawn<I, F>(
     settings: Settings,
     journal: Box<dyn Journal>,
@@ -253,7 +250,7 @@ where
         let worker = intercept().and_then(|intercept| {
             Worker::new(settings, intercept, commands, waker, counters, journal)
         });
-        // Nobody hears it when the node has given up on starting.
+        // The receiver is gone if the node has given up starting.
         match worker {
             Ok(mut worker) => {
                 let _ = started.send(Ok(()));
@@ -369,8 +366,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Whether a drain is over. A client in late mode is in no table before
-    /// its handshake is complete, so such clients are waited for.
+    /// Whether a drain is complete. A client in late mode is in no table before its handshake is
+    /// complete, so the drain waits for such clients.
     fn drained(&self) -> bool {
         let Some(until) = self.drain_until else {
             return false;
@@ -385,14 +382,14 @@ impl<I: Intercept> Worker<I> {
         self.entries.len() == 0 && !asking && self.now >= until.min(self.drain_from + grace)
     }
 
-    /// Whether flows that arrive are refused: the worker drains, and nobody takes its place.
+    /// Whether new flows are refused: the worker drains, and has no successor.
     fn begins_nothing(&self) -> bool {
         self.drain_until.is_some() && !self.replaced
     }
 
     fn turn(&mut self, events: &[EpollEvent]) {
         self.fresh.begin_turn();
-        // SYN events first: an accepted socket looks for what they begin.
+        // SYN events first: an accepted socket looks up the entries that they make.
         self.take_events();
         for event in events.iter().filter(|event| is_listener(event.data())) {
             let number = usize::try_from(event.data() & !TOKEN_LISTENER);
@@ -437,8 +434,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// How long to wait: not at all with work left over, until the next tick
-    /// while anything can time out, else for ever.
+    /// How long to wait: not at all with work left over, until the next tick while anything can
+    /// time out, else without limit.
     fn patience(&self) -> EpollTimeout {
         if !self.again.is_empty() || self.events_wait {
             return EpollTimeout::ZERO;
@@ -486,7 +483,7 @@ impl<I: Intercept> Worker<I> {
         if entry.is_open() {
             self.advance_with(key, &[(side, ready)]);
         } else if side == Side::Downstream && failed {
-            // It has reset the flow, which must not begin any more.
+            // The requester has reset the flow, which must not begin any more.
             self.end(key, Outcome::ClientAbsent);
         } else if side == Side::Downstream {
             self.on_requester_ready(key);
@@ -500,8 +497,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Looks at part of the relays for what has waited too long, and at what
-    /// else time changes.
+    /// Checks part of the relays for timeouts and other work that time triggers.
     fn sweep(&mut self) {
         let share = (self.entries.capacity() / 4).max(SWEEP_MIN);
         let due = self.in_window(share, |_, entry| entry.deadline() <= self.now);
@@ -532,15 +528,14 @@ impl<I: Intercept> Worker<I> {
         self.drain_or_return();
     }
 
-    /// The keys of those that a sweep looks at for some reason.
+    /// The keys in the current window that a sweep selects.
     fn in_window(&self, share: usize, is_wanted: impl Fn(u64, &Entry) -> bool) -> Vec<u64> {
         let window = self.entries.window(self.cursor, share);
         let wanted = window.filter(|(key, entry)| is_wanted(*key, entry));
         wanted.map(|(key, _)| key).collect()
     }
 
-    /// Ends a drain that takes too long, or takes flows again when there is
-    /// room.
+    /// Ends a drain that takes too long, or accepts flows again when there is room.
     fn drain_or_return(&mut self) {
         match self.drain_until {
             Some(until) if self.now >= until => {
@@ -556,19 +551,19 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Whether the table has no more room than flows on their way may need.
+    /// Whether the table has only the room left that flows in transit may need.
     fn full(&self) -> bool {
         let most = self.rules.relays_max();
         self.entries.len() + reserve(most) >= most
     }
 
-    /// Whether the table has had room for a while: well below full.
+    /// Whether the table is well below full, so that accepting does not flap.
     fn roomy(&self) -> bool {
         let most = self.rules.relays_max();
         self.entries.len() + 2 * reserve(most) < most
     }
 
-    /// Stops (or starts again) taking new flows: they are forwarded instead.
+    /// Stops or resumes taking new flows; while stopped they are forwarded.
     fn set_draining(&mut self, not_accepting: bool) {
         if self.not_accepting != not_accepting
             && self.intercept.set_accepting(!not_accepting).is_ok()
@@ -577,15 +572,15 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Out of descriptors or memory: new flows are forwarded, and handshakes
-    /// that are complete stay in the listeners' queues.
+    /// Out of descriptors or memory: new flows are forwarded, and completed handshakes stay in the
+    /// accept queues.
     fn starve(&mut self) {
         self.set_draining(true);
         self.out_of_files = true;
         self.listen_for(EpollFlags::empty());
     }
 
-    /// Takes up what waited, once there are descriptors to spare.
+    /// Resumes accepting, once there are descriptors to spare.
     fn recover(&mut self) {
         let probe = || self.waker.as_fd().try_clone_to_owned();
         let spare: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS_SPARE).map(|_| probe()).collect();
@@ -610,19 +605,19 @@ impl<I: Intercept> Worker<I> {
         self.counters.missed_relays.add(self.entries.take_missed());
     }
 
-    /// Watches an upstream socket, which may not be the first of its flow.
+    /// Watches an upstream socket. The flow may have had another one before.
     fn watch_upstream(&mut self, key: u64, fd: &OwnedFd) -> io::Result<()> {
         self.watch(key, Side::Upstream, fd)?;
         self.fresh.note(key);
         Ok(())
     }
 
-    /// Watches a side of a relay, once for its whole life.
+    /// Watches a side of a relay until its socket is closed.
     fn watch(&self, key: u64, side: Side, fd: &OwnedFd) -> io::Result<()> {
         Ok(self.epoll.add(fd, interest_of(key, side))?)
     }
 
-    /// Watches what was watched as something else before.
+    /// Watches a socket that is in the epoll with another token.
     fn rewatch(&self, key: u64, side: Side, fd: &OwnedFd) -> io::Result<()> {
         Ok(self.epoll.modify(fd, &mut interest_of(key, side))?)
     }

@@ -574,8 +574,8 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// Decrements a TTL or hop limit as IP forwarding does, to no less than 1: a SYN that arrived with
-/// 1 was addressed to this host, so its upstream SYN gets no farther.
+/// Decrements a TTL or hop limit as IP forwarding does, to no less than 1: a packet with 1 gets no
+/// farther than the next host.
 pub(super) fn one_less(hop_limit: u8) -> u8 {
     hop_limit.saturating_sub(1).max(1)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the worker keeps of each flow, from its SYN to its outcome.
+//! The worker's state of each flow, from its SYN to its outcome.
 
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -27,22 +27,22 @@ use super::preface::{Preface, Requester};
 use super::replay::{Kept, Repeat};
 use super::wait::LOOK;
 
-/// The age from which a relay may need what short ones never do.
+/// The age at which a relay gets the settings that short ones never need.
 const OLD: Duration = Duration::from_secs(1);
 
-/// A rule and what is computed from it once.
+/// A rule with values derived from it.
 #[derive(Debug)]
 pub(super) struct LocalRule {
     pub(super) rule: Rule,
     pub(super) name: std::sync::Arc<str>,
-    /// Where its relays are counted, see [`Tallies`](crate::tally::Tallies).
+    /// The slot of its counters, see [`Tallies`](crate::tally::Tallies).
     pub(super) tally: usize,
     pub(super) bounds: Bounds,
-    /// The listener already has the rule's downstream options.
+    /// Whether the listener already has the rule's downstream options.
     pub(super) inherited: bool,
 }
 
-/// Phase timers; the flow's log line shows them.
+/// Durations of the phases, for the flow's log line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timers {
     pub(super) accept: Micros,
@@ -54,24 +54,24 @@ pub(super) struct Timers {
     pub(super) first_byte: Micros,
 }
 
-/// Which of the rule's settings a side's socket has yet to be given. One byte: every relay has two.
+/// The settings of the rule that a side's socket has not got yet. One byte: every relay has two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeferredOptions(u8);
 
 impl DeferredOptions {
-    /// Those of [`sys::apply_when_full`].
+    /// The settings of [`sys::apply_when_full`].
     const WHEN_FULL: u8 = 1;
-    /// Those of [`sys::apply_when_old`].
+    /// The settings of [`sys::apply_when_old`].
     const WHEN_OLD: u8 = 2;
-    /// All that a socket was not given at birth.
+    /// All settings that a socket does not get before it connects.
     pub(super) const ALL: Self = Self(Self::WHEN_FULL | Self::WHEN_OLD);
 
-    /// Whether it is still owed what a full socket needs; not afterwards.
+    /// Clears and returns whether the settings for a full socket are missing.
     pub(super) fn take_when_full(&mut self) -> bool {
         self.take(Self::WHEN_FULL)
     }
 
-    /// Whether it is still owed what an old socket needs; not afterwards.
+    /// Clears and returns whether the settings for an old socket are missing.
     fn take_when_old(&mut self) -> bool {
         self.take(Self::WHEN_OLD)
     }
@@ -92,22 +92,22 @@ pub(super) struct Entry {
     pub(super) flow: Flow,
     pub(super) rule: Rc<LocalRule>,
     pub(super) accept: AcceptMode,
-    /// It waits for another turn.
+    /// Whether it is queued for another turn.
     pub(super) queued: bool,
-    /// It came to a listener whose connections all go to one destination.
+    /// Whether it came to a listener with a fixed destination.
     pub(super) fixed: bool,
-    /// Bytes of its client were waiting when the server's side was open.
+    /// Whether bytes of its client were waiting when the server's side was open.
     pub(super) prompt: bool,
     pub(super) sockets: Sides<Option<OwnedFd>>,
     pub(super) deferred: Sides<DeferredOptions>,
     /// Whether the rule's user timeout is set on the sockets now.
     pub(super) timed: Sides<bool>,
-    /// The number of the socket that was sent a FIN first, once one was.
+    /// `SO_COOKIE` of the socket that sent a FIN first.
     pub(super) closed_cookie: Option<NonZeroU64>,
-    /// When its SYN or its accept was seen, in the worker's time.
+    /// Time of its SYN or its accept, in the worker's time.
     pub(super) started: CompactInstant,
     pub(super) timers: Timers,
-    /// What is still to be said and heard before its bytes.
+    /// Messages between nodes that precede its bytes.
     pub(super) preface: Option<Box<Preface>>,
     pub(super) state: State,
 }
@@ -118,51 +118,51 @@ pub(super) enum State {
     Open(Relay<Pipe, Box<[u8]>>),
 }
 
-/// What only an opening flow needs.
+/// State that only an opening flow needs.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) opening: Opening,
-    /// The client's SYN, if it was seen.
+    /// The client's SYN, if it was captured.
     pub(super) syn: Option<Frame>,
-    /// The half-open entries that stand for it, by the tuple they are for: the client's,
-    /// and the upstream socket's where that differs.
+    /// Its half-open entries by their tuples: the client's, and the upstream socket's where that
+    /// differs.
     pub(super) half_open_flows: Vec<(Flow, HalfOpen)>,
-    /// It counts against the half-open budget of this client prefix.
+    /// The client prefix whose half-open budget it counts against.
     pub(super) counted: Option<[u8; 8]>,
-    /// What its client has sent, if it has left a hop after that.
+    /// Bytes that its client has sent, if it had a relay before and left that hop.
     pub(super) kept: Option<Kept>,
     /// When the upstream SYN was sent.
     pub(super) connecting: Duration,
-    /// When the server has to have answered.
+    /// When the server's answer is due.
     pub(super) connect_by: Duration,
-    /// By when the client has to be validated.
+    /// When the client's validation is due.
     pub(super) validate_by: Duration,
-    /// When to look whether the upstream SYN has left this host.
+    /// When to check whether the upstream SYN has left this host.
     pub(super) look_at: Duration,
-    /// Ways that are left to try, the best first.
+    /// Routes left to try, the best first.
     pub(super) next_hops: Vec<NextHop>,
-    /// Whether the one it has now may be asked again.
+    /// Whether it may try the current one again.
     pub(super) repeat: Repeat,
-    /// What the next node is told against loops.
+    /// The loop guard for the next node.
     pub(super) guard: Option<LoopGuard>,
-    /// The TTL or hop limit that the flow goes on with, if it came with one.
+    /// The TTL or hop limit for the upstream side, if the flow arrived with one.
     pub(super) hop_limit: Option<u8>,
-    /// Reads that the client of another node is validated.
+    /// Reads the message that the client of another node is validated.
     pub(super) validation: ValidationReader,
-    /// A server, or the next node, was asked for it.
+    /// Whether an upstream SYN or a request to the next node was sent.
     pub(super) requested: bool,
-    /// The next hop is to be a cold one.
+    /// Whether the next hop must be a cold one.
     pub(super) by_cold: bool,
-    /// And its SYN is to have no option.
+    /// Whether its SYN must have no option.
     pub(super) without_syn_option: bool,
-    /// The hop to it, if there is one.
+    /// The hop to the next node, if there is one.
     pub(super) hopping: Option<Hopping>,
-    /// It repeats its SYN once at the most while the client is not validated.
+    /// Whether its SYN is retransmitted at most once while the client is not validated.
     pub(super) restrained: bool,
-    /// It is the first to be relayed after one like it was observed, and gives way to
-    /// forwarding where it gets no answer.
+    /// Whether it is the first to be relayed after a similar flow was observed; it falls back to
+    /// forwarding if it gets no answer.
     pub(super) trial: bool,
-    /// The way on that one like it was observed to take.
+    /// The path that the observed flow took.
     pub(super) path: Option<Path>,
 }
 
@@ -195,7 +195,7 @@ impl Pending {
         }
     }
 
-    /// Says which ways there are.
+    /// Sets the possible routes.
     pub(super) fn route(&mut self, next_hops: Vec<NextHop>, guard: Option<LoopGuard>) {
         (self.next_hops, self.guard) = (next_hops, guard);
     }
@@ -205,7 +205,7 @@ impl Pending {
         self.hopping.as_ref().is_some_and(Hopping::is_cold)
     }
 
-    /// When the opening has failed.
+    /// When the opening times out.
     pub(super) fn limit(&self) -> Duration {
         if self.opening.is_validated() || self.opening.is_held() {
             self.connect_by
@@ -214,7 +214,7 @@ impl Pending {
         }
     }
 
-    /// When it wants to be looked at.
+    /// When to check it next.
     fn deadline(&self) -> Duration {
         let limit = if self.opening.awaits_server() {
             self.limit().min(self.look_at)
@@ -228,17 +228,17 @@ impl Pending {
 }
 
 impl Entry {
-    /// Whether it is relayed because another between the same two hosts was observed.
+    /// Whether it is relayed because another flow between the same two hosts was observed.
     pub(super) fn is_observed(&self) -> bool {
         self.rule.rule.observe && !self.fixed && !self.is_requested() && !self.is_hopping()
     }
 
-    /// Whether its client has reset an open relay, or is gone: it goes no other way.
+    /// Whether its client has reset an open relay, or is gone: it takes no other route.
     pub(super) fn has_lost_client(&self) -> bool {
         matches!(&self.state, State::Open(relay) if relay.has_failed(Side::Downstream))
     }
 
-    /// Closes the upstream socket, and forgets what was done to it: another will take its place.
+    /// Closes the upstream socket and clears its state, so that another can replace it.
     pub(super) fn forget_upstream(&mut self) {
         self.sockets[Side::Upstream] = None;
         self.deferred[Side::Upstream] = DeferredOptions::default();
@@ -257,12 +257,12 @@ impl Entry {
         }
     }
 
-    /// Who waits to be told what became of the flow, if anybody does.
+    /// The node or client that waits for the flow's result, if any.
     pub(super) fn requester(&self) -> Option<Requester> {
         self.preface.as_ref().and_then(|preface| preface.requester)
     }
 
-    /// Whether it was asked for at an explicit listener, or announced there in a SYN option.
+    /// Whether it was requested at an explicit listener, or announced there in a SYN option.
     pub(super) fn is_requested(&self) -> bool {
         self.preface
             .as_ref()
@@ -276,14 +276,15 @@ impl Entry {
             .is_some_and(|preface| preface.via.is_some())
     }
 
-    /// Whether it is between its client and its server, and nobody asked this node for it.
+    /// Whether it crosses this host between its client and its server, without a request to this
+    /// node.
     pub(super) fn is_in_transit(&self) -> bool {
         let preface = self.preface.as_ref();
         let elsewhere = preface.is_some_and(|preface| preface.requested || preface.by.is_some());
         !(self.fixed || elsewhere || self.is_hopping() || self.is_requested_in_syn())
     }
 
-    /// Whether a SYN option announced it, and the request for it has not come.
+    /// Whether a SYN option announced it, and its request has not arrived.
     pub(super) fn is_requested_in_syn(&self) -> bool {
         let preface = self.preface.as_ref();
         preface.is_some_and(|preface| preface.requested_in_syn.is_some())
@@ -295,7 +296,7 @@ impl Entry {
             if pending.opening.is_held() && pending.syn.is_some())
     }
 
-    /// When the entry wants to be looked at.
+    /// When to check the entry next.
     pub(super) fn deadline(&self) -> Duration {
         let watch = self
             .preface
@@ -322,7 +323,7 @@ impl Entry {
             .any(|deferred| deferred.has_when_old())
     }
 
-    /// Gives the sockets of an open relay what they are owed at this age.
+    /// Applies the settings that are due at this age to the sockets of an open relay.
     pub(super) fn on_age(&mut self, now: Duration) {
         if !self.is_open() || now < self.started() + OLD {
             return;
@@ -330,7 +331,7 @@ impl Entry {
         for side in Side::BOTH {
             let deferred = self.deferred[side].take_when_old();
             if let (true, Some(socket)) = (deferred, &self.sockets[side]) {
-                // The connection works without, so let it.
+                // Best effort: the connection works without these settings.
                 let _ = sys::apply_when_old(socket, self.rule.rule.sides()[side]);
             }
         }
@@ -344,7 +345,7 @@ impl Entry {
         }
     }
 
-    /// When its SYN or its accept was seen, in the worker's time.
+    /// Time of its SYN or its accept, in the worker's time.
     pub(super) fn started(&self) -> Duration {
         self.started.into()
     }
@@ -363,7 +364,7 @@ pub(super) fn millis(time: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// An idle relay costs this and little else in memory of the process.
+    /// An idle relay takes this and little else of the process's memory.
     // promise: W10
     #[test]
     fn an_entry_stays_small() {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection to an explicit listener, until it asks for a flow: an unauthorized sender
-//! that has not spoken, a warm hop of a peer that waits, or somebody refused
-//! who is to read why.
+//! A connection to an explicit listener that has no flow yet: a sender that has sent nothing, an
+//! idle warm hop of a peer, or a refused client that is to read the reason.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,70 +18,70 @@ use crate::sys;
 use super::places::Number;
 use super::preface::{ReadError, read_message, send};
 
-/// How long an unauthorized sender may take to say what it wants.
+/// How long a sender may take to send its request.
 pub(super) const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// How long a warm hop may be silent: its dialer asks far more often.
+/// How long a warm hop may be silent: its dialer pings far more often.
 const HOP_SILENT: Duration = Duration::from_secs(90);
-/// How long somebody refused may take to read why.
+/// How long a refused client may take to read the reason.
 const READ_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes heard from somebody refused: more than a receive buffer holds by default,
-/// so whoever sends more has gone on after reading why.
+/// Bytes accepted from a refused client: more than a default receive buffer holds, so a client that
+/// sends more has read the reason and continued.
 const HEARD_MAX: usize = 8 << 20;
-/// What a warm hop begins with.
+/// The first bytes of a warm hop.
 const MAGIC: &[u8] = b"PHOP";
 
-/// A connection that has not asked for a flow.
+/// A connection without a flow.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     pub(super) socket: OwnedFd,
     pub(super) from: SocketAddr,
     stage: Stage,
-    /// The flow that its SYN has announced.
+    /// The flow that its SYN option announced.
     pub(super) syn_option: Option<u64>,
-    /// When it has waited for too long.
+    /// When it times out.
     pub(super) until: Duration,
-    /// The place that it takes while it is nobody's.
+    /// Its place while it is not authenticated.
     pub(super) place: Option<Number>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Its first bytes tell what it speaks.
+    /// The first bytes decide the protocol.
     Silent(Vec<u8>),
     Head(HeadReader),
-    /// It has asked without an authentication tag in a SYN, which anybody can have sent.
+    /// Its SYN carried a request without an authentication tag; the source may be spoofed.
     Unvalidated(Box<Head>),
     Hello(Box<Accepting>),
     Response(Box<Challenged>),
     /// A warm hop that waits for a flow.
     Hop(Box<Acceptor>),
-    /// It has been told why not, and has said so many bytes since.
+    /// The reason was sent; the number of bytes received since.
     Refused(usize),
 }
 
-/// What a connection turned out to want.
+/// The kind of request that a connection sent.
 #[derive(Debug)]
 pub(super) enum RequestKind {
     /// Nothing yet.
     Wait,
-    /// A request of its own, with or without an authentication tag.
+    /// A request on its own connection, with or without an authentication tag.
     Request(Box<Head>),
-    /// A peer's, over a warm hop.
+    /// A request of a peer over a warm hop.
     Open(NodeId, Box<Connect>),
     /// A request that cannot be granted.
     Bad(Refusal),
-    /// What it says is none of ours; or it has ended.
+    /// An unknown protocol, or the end of the connection.
     Close {
-        /// It said something.
+        /// Whether it sent bytes.
         wrong: bool,
     },
 }
 
 /// What a pending request needs of this node.
 pub(super) struct Keys<'a> {
-    /// Its number; without one it has no peers.
+    /// The node number; a node without one has no peers.
     pub(super) me: Option<NodeId>,
-    /// The key of a peer by its number.
+    /// Finds the key of a peer by its number.
     pub(super) find: &'a dyn Fn(NodeId, u32) -> Option<Key>,
 }
 
@@ -99,8 +98,8 @@ impl PendingRequest {
         }
     }
 
-    /// A connection whose client is told `why` and then let go: closing it at
-    /// once would reset it, and the client might never read it.
+    /// A connection on which the reason `why` is sent before it is closed: closing it at once would
+    /// reset it, and the client might never read the reason.
     pub(super) fn refused(socket: OwnedFd, from: SocketAddr, why: &[u8], now: Duration) -> Self {
         let _ = send(&socket, why);
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
@@ -120,7 +119,7 @@ impl PendingRequest {
         matches!(self.stage, Stage::Hop(_))
     }
 
-    /// The peer whose warm hop it is.
+    /// The peer of this warm hop.
     pub(super) fn peer(&self) -> Option<NodeId> {
         match &self.stage {
             Stage::Hop(acceptor) => Some(acceptor.session().peer),
@@ -128,7 +127,7 @@ impl PendingRequest {
         }
     }
 
-    /// Whether it had the time to say what it wants.
+    /// Whether it has used up its time to send a request.
     pub(super) fn is_silent(&self) -> bool {
         !matches!(self.stage, Stage::Hop(_) | Stage::Refused(_))
     }
@@ -138,7 +137,7 @@ impl PendingRequest {
         self.stage = Stage::Unvalidated(head);
     }
 
-    /// Hears what it has to say by now.
+    /// Reads what has arrived.
     pub(super) fn receive(&mut self, keys: &Keys<'_>, now: Duration) -> RequestKind {
         loop {
             let next = match &mut self.stage {
@@ -187,7 +186,7 @@ impl<E> From<ReadError<E>> for RequestKind {
     }
 }
 
-/// Tells by the first bytes what is spoken, and begins to read it.
+/// Selects the protocol by the first bytes, and begins to read it.
 fn first_stage(
     socket: &OwnedFd,
     received: &mut Vec<u8>,
@@ -232,7 +231,7 @@ fn challenge(
     }
 }
 
-/// Answers pings until a flow is asked for.
+/// Answers pings until a request for a flow arrives.
 fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
     loop {
         let message = match read_message(socket, |bytes| acceptor.feed(bytes)) {
@@ -251,7 +250,7 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
     }
 }
 
-/// Waits for the end of a connection that has been told why not.
+/// Waits for the end of a connection on which a reason was sent.
 fn discard(socket: &OwnedFd, received: &mut usize) -> RequestKind {
     let mut piece = [0; 4096];
     loop {
@@ -331,7 +330,7 @@ mod tests {
         assert_eq!(&bytes, b"bytes");
     }
 
-    /// A dialer and an acceptor that have shaken hands.
+    /// A dialer and an acceptor after their handshake.
     fn warm() -> (PendingRequest, UnixStream, Dialer) {
         let (mut pending_request, mut client) = accepted();
         let nonce = Nonce([9; 16]);

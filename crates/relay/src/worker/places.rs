@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may wait at the explicit listeners without having shown that it may ask: so many connections,
-//! so many of one source, and the oldest goes first. Pure.
+//! Bounds the unauthenticated connections at the explicit listeners, in all and per source; the
+//! oldest gives way. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Connections of a worker that have not asked for a flow, or have been refused.
+/// Bound on the connections of a worker without a flow, or refused.
 pub(super) const PLACES: usize = 4096;
-/// Of these, those from one source (IPv4 /24, IPv6 /64) that neither a peer nor a client is known at.
+/// Of these, bound per source (IPv4 /24, IPv6 /64) without a known peer or client.
 const OF_UNAUTHORIZED: usize = 256;
-/// Of these, those from one source that one is known at.
+/// Of these, bound per source with a known peer or client.
 const OF_KNOWN: usize = 2048;
 
-/// Which connections wait, by the order in which they came.
+/// The waiting connections, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     next: u64,
     taken: BTreeMap<u64, Place>,
-    /// The oldest of unauthorized senders go before others.
+    /// The oldest connections of unauthorized senders give way before others.
     unauthorized: BTreeSet<u64>,
     sources: HashMap<[u8; 8], BTreeSet<u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// The connection.
+    /// Key of the connection.
     key: u64,
     source: [u8; 8],
 }
 
-/// The number of a place. None is used twice.
+/// The number of a place. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number(u64);
 
 impl Places {
-    /// Which connection has to go before one from `source` can have a place, if any has to.
+    /// The connection that must close before one from `source` gets a place, if any.
     pub(super) fn in_the_way(&self, source: [u8; 8], is_known: bool) -> Option<u64> {
         let most = if is_known { OF_KNOWN } else { OF_UNAUTHORIZED };
         let of_source = self.sources.get(&source);
@@ -60,7 +60,7 @@ impl Places {
         Number(number)
     }
 
-    /// A connection needs its place no longer.
+    /// A connection gives up its place.
     pub(super) fn leave(&mut self, Number(number): Number) {
         let Some(Place { source, .. }) = self.taken.remove(&number) else {
             return;
@@ -81,7 +81,7 @@ mod tests {
 
     const HERE: [u8; 8] = [1; 8];
 
-    /// Takes a place, and frees the one that is in the way.
+    /// Takes a place, and closes the connection that gives way.
     fn come(
         places: &mut Places,
         numbers: &mut Vec<Option<Number>>,
@@ -108,7 +108,7 @@ mod tests {
             assert_eq!(come(&mut places, &mut numbers, HERE, false), Some(oldest));
         }
         assert_eq!(come(&mut places, &mut numbers, [2; 8], false), None);
-        // A client that is known at such a source has more.
+        // A known client at such a source has a larger bound.
         assert_eq!(come(&mut places, &mut numbers, HERE, true), None);
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a flow that has begun needs to go another way while the next node has not replied: the ways
-//! that are left, and its first bytes.
+//! What a flow needs to take another route while the next node has not replied: the remaining
+//! routes, and its first bytes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,16 +9,16 @@ use posthaste_wire::header::LoopGuard;
 
 use crate::chain::NextHop;
 
-/// Bytes kept of one flow: more than requests have. A flow that sends more before the next node has
-/// replied goes no other way.
+/// Bytes kept per flow: more than most requests have. A flow that sends more before the next node
+/// has replied takes no other route.
 const REPLAY_MAX: usize = 64 << 10;
-/// Bytes kept of all flows of a worker.
+/// Bound on the bytes kept of all flows of a worker.
 const REPLAY_OF_ALL_MAX: usize = 16 << 20;
 
-/// Bytes that all flows of a worker keep.
+/// Bytes kept of all flows of a worker.
 pub(super) type Held = Rc<Cell<usize>>;
 
-/// How a flow that waits for a reply may go on if there is none.
+/// How a flow that waits for a reply continues if there is none.
 #[derive(Debug)]
 pub(super) struct Fallback {
     pub(super) next_hops: Vec<NextHop>,
@@ -30,19 +30,19 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
-    /// Whether there is another next hop, or with `repeat` the same one once more, and all that the
-    /// client has sent.
+    /// Whether there is another next hop (with `repeat` also the same one once more) and all bytes
+    /// that the client has sent.
     pub(super) fn can_go_on(&self, repeat: bool) -> bool {
         let leads = !self.next_hops.is_empty() || repeat && self.repeat.is_allowed();
         leads && self.kept.bytes().is_some()
     }
 }
 
-/// Whether a flow may ask its last next hop once more.
+/// Whether a flow may try its last next hop once more.
 ///
-/// A node in the middle gives its own next hop little time, since who asked may have another way.
-/// Where that has none, two lost SYNs in a row would reset the client, who without nodes would have
-/// repeated a third.
+/// A node in the middle gives its own next hop little time, since the node before it may have
+/// another route. Where that has none, two lost SYNs in a row would reset the client, which would
+/// have sent a third SYN without the nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Repeat {
     hop: Option<NextHop>,
@@ -50,7 +50,7 @@ pub(super) struct Repeat {
 }
 
 impl Repeat {
-    /// The flow has asked this hop.
+    /// The flow tries this hop.
     pub(super) fn note(&mut self, hop: NextHop) {
         self.hop = Some(hop);
     }
@@ -59,7 +59,7 @@ impl Repeat {
         self.hop.is_some() && !self.used
     }
 
-    /// The hop to ask again, which is allowed once.
+    /// The hop to try again, once.
     pub(super) fn take(&mut self) -> Option<NextHop> {
         let allowed = self.is_allowed();
         self.used = true;
@@ -70,13 +70,13 @@ impl Repeat {
 /// The first bytes of a flow.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// `None` when there were more than are kept.
+    /// `None` when there were more than the bounds allow.
     bytes: Option<Vec<u8>>,
     held: Held,
 }
 
 impl Kept {
-    /// None yet. `held` is what the worker's flows keep in all.
+    /// No bytes yet. `held` counts the bytes of all flows of the worker.
     pub(super) fn new(held: &Held) -> Self {
         Self {
             bytes: Some(Vec::new()),
@@ -84,7 +84,7 @@ impl Kept {
         }
     }
 
-    /// The client has sent more, which goes to the next node.
+    /// The client has sent `more`, which goes to the next node.
     pub(super) fn push(&mut self, more: &[u8]) {
         let Some(bytes) = &mut self.bytes else {
             return;
@@ -97,13 +97,13 @@ impl Kept {
         bytes.extend_from_slice(more);
     }
 
-    /// Keeps no more, and nothing of what there was.
+    /// Drops the kept bytes, and keeps no more.
     pub(super) fn give_up(&mut self) {
         let bytes = self.bytes.take().map_or(0, |bytes| bytes.len());
         self.held.set(self.held.get() - bytes);
     }
 
-    /// All that the client has sent, if all of it is here.
+    /// All bytes that the client has sent, if all are kept.
     pub(super) fn bytes(&self) -> Option<&[u8]> {
         self.bytes.as_deref()
     }

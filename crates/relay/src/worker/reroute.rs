@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flows that leave a hop before the next node has replied: which are looked at when, and how they go
-//! another way with the bytes that their clients have sent.
+//! Flows that leave a hop before the next node has replied: when to check them, and how they take
+//! another route with the bytes that their clients have sent.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use super::preface::{Requester, Via, send};
 use super::silence::{self, Seen, Step, WORKING_AFTER};
 
 impl<I: Intercept> Worker<I> {
-    /// Has a flow looked at then, for as long as it waits for a reply.
+    /// Checks a flow at `due`, while it waits for a reply.
     pub(super) fn look_again(&mut self, key: u64, due: Duration) {
         self.looks.push(Reverse((due, key)));
     }
 
-    /// A peer has asked for a flow: it is to hear of it soon.
+    /// A peer has requested a flow: it must get a progress report soon.
     pub(super) fn owe_progress(&mut self, key: u64) {
         self.look_again(key, self.now + WORKING_AFTER);
     }
 
-    /// Looks at the flows that are due.
+    /// Checks the flows that are due.
     pub(super) fn look_at_hops(&mut self) {
         while let Some(Reverse((due, key))) = self.looks.peek().copied() {
             if due > self.now {
@@ -44,7 +44,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Tells a peer that its flow is worked on, if there is no reply yet.
+    /// Reports to a peer that its flow is in progress, if there is no reply yet.
     fn send_working(&mut self, key: u64) {
         let now = self.now;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -60,7 +60,7 @@ impl<I: Intercept> Worker<I> {
             &entry.sockets[Side::Downstream],
         ) {
             preface.progress_due = None;
-            // If this fails its connection is gone, as the relay will find.
+            // If this fails its connection is gone, which the relay will detect.
             let _ = send(socket, &WORKING);
         }
     }
@@ -92,8 +92,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Leaves a hop over which nothing of the flow has arrived: for another way, or to tell who asked
-    /// for it.
+    /// Leaves a hop over which no byte of the flow has arrived: takes another route, or reports the
+    /// failure to the requester.
     fn leave_hop(&mut self, key: u64) {
         if self.reroute(key, false) {
             return;
@@ -119,9 +119,9 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Has a flow that has begun go by the next way, with all that its client has sent. Whether there
-    /// is one and all of that was kept. With `repeat` that may be the same hop, which is asked once
-    /// more. To be called only when none of it has arrived, nor can any more: the hop is reset.
+    /// Moves a begun flow to the next route, with all bytes that its client has sent. Returns
+    /// whether there is a route and all bytes were kept. With `repeat` it may be the same hop, once
+    /// more. Call it only when no byte has arrived or can still arrive: the hop is reset.
     pub(super) fn reroute(&mut self, key: u64, repeat: bool) -> bool {
         let now = self.now;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -164,8 +164,8 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// What is known of a flow that waits for the next node's reply: by which way, since when, and what
-/// has been acknowledged and said.
+/// The state of a flow that waits for the next node's reply: its route, since when, and what was
+/// acknowledged and received.
 fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
@@ -184,7 +184,7 @@ fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
         ),
         State::Opening(pending) => (0, !pending.next_hops.is_empty()),
     };
-    // The flow's bytes are the last that were written.
+    // The flow's bytes are the last ones written.
     let unacked = sys::unacked_bytes(socket).ok()?;
     Some((
         via,

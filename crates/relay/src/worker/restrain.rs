@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Upstream connections of clients that are not validated: the SYN that asks a
-//! server for one of these is repeated once at the most, whatever the kernel's settings.
-//! Nobody is to gain more packets toward a server than he sends.
+//! Upstream connections of clients that are not validated: their SYN is retransmitted at most once,
+//! whatever the kernel's settings, so that a spoofed SYN causes no more packets toward a server
+//! than the sender spends.
 //!
-//! A client is validated within a round trip, or when a segment was lost within a
-//! second or three. Its upstream connection is let go of by then, and opened again at the
-//! proof. A held SYN has no proof to wait for: what its client sends from then on is
-//! forwarded.
+//! A client is validated within a round trip, or when a segment was lost within one to three
+//! seconds. Its upstream connection is closed by then, and opened again at the validation. A held
+//! SYN has no validation to wait for: the client's later SYNs are forwarded.
 
 use std::io;
 use std::time::Duration;
@@ -19,14 +18,14 @@ use super::Worker;
 use super::entry::Pending;
 use super::hop;
 
-/// How long a client has until its upstream connection is restrained. Openings are
-/// looked at every quarter of a second, and when there are very many within a second:
-/// before the kernel's first repetition, or at least before its second, one and two
-/// seconds after the SYN.
+/// How long a client may stay unvalidated until its upstream connection is restrained. The sweep
+/// covers openings every quarter of a second, and within a second when there are very many: before
+/// the kernel's first retransmission, or at least before its second, one and two seconds after the
+/// SYN.
 const UNVALIDATED_FOR: Duration = Duration::from_millis(700);
 
 impl Pending {
-    /// When its upstream connection is to be restrained, if it is yet to be.
+    /// When to restrain its upstream connection, if that is pending.
     pub(super) fn restrain_at(&self) -> Option<Duration> {
         let due = self.requested && !self.restrained && !self.opening.is_validated();
         due.then_some(self.connecting + UNVALIDATED_FOR)
@@ -34,7 +33,7 @@ impl Pending {
 }
 
 impl<I: Intercept> Worker<I> {
-    /// The client of a flow is not validated for a while.
+    /// The client of a flow has stayed unvalidated for too long.
     pub(super) fn restrain(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -43,19 +42,20 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let (over_hop, held) = (pending.hopping.is_some(), pending.opening.is_held());
-        // Who answers only when the server has, waits for it a little longer.
+        // A strict flow waits for the server a little longer, since its client is answered after
+        // that.
         let strict = entry.accept.holds_syn();
         match &entry.sockets[Side::Upstream] {
             // The node at the end of the hop restrains its own.
             _ if over_hop => {}
-            // Without, the SYN is repeated as by any host.
+            // If it fails, the SYN is retransmitted as by any host.
             Some(socket) if strict => drop(sys::set_impatient(socket, true)),
             Some(_) if !held => self.withdraw(key),
             _ => {}
         }
     }
 
-    /// The client of a flow is validated, whatever became of the restrained connection.
+    /// The client of a flow is validated, whatever happened to the restrained connection.
     pub(super) fn release(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -76,16 +76,16 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Whether an upstream connection failed only because it was restrained, and its
-    /// client may yet be validated.
+    /// Whether an upstream connection failed only because it was restrained, and its client may
+    /// still be validated.
     pub(super) fn is_closed_by(&mut self, key: u64, error: &io::Error) -> bool {
         let timed_out = error.raw_os_error() == Some(libc::ETIMEDOUT);
         let pending = self.pending(key).filter(|_| timed_out);
         pending.is_some_and(|pending| pending.restrained && !pending.opening.is_held())
     }
 
-    /// Lets go of the upstream connection. The server is asked again when the client is
-    /// proved, as in late mode.
+    /// Closes the upstream connection. It is opened again when the client is validated, as in late
+    /// mode.
     pub(super) fn withdraw(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -111,13 +111,13 @@ impl<I: Intercept> Worker<I> {
                 .release_if_unchanged(&reserved_flow, half_open);
             self.opening.remove(&reserved_flow);
         }
-        // The server would keep its half of the handshake for a minute.
+        // The server would keep its half-open connection for a minute.
         self.inject(syn_ack.and_then(|frame| frame.reset()), Direction::Out);
     }
 
-    /// Has repetitions of a held SYN forwarded: its server has not answered this node.
+    /// Forwards later SYNs of a held flow: its server has not answered this node.
     pub(super) fn let_pass(&mut self, key: u64) {
-        // Those that wait there are in the order of their expiry.
+        // The list of forwarded SYNs is in the order of their expiry.
         let until = self.now + self.rules.half_open().expiry;
         let Some(pending) = self.pending(key) else {
             return;

@@ -18,15 +18,15 @@ use super::entry::DeferredOptions;
 use super::preface::Preface;
 use super::replay::Fallback;
 
-/// Bytes read at once when copying.
+/// Bytes per read when copying.
 const SCRATCH_BYTES: usize = 64 << 10;
 
-/// Buffers that all relays of a worker share.
+/// Buffers shared by all relays of a worker.
 #[derive(Debug)]
 pub(super) struct Buffers {
     scratch: Box<[u8]>,
     pub(super) pipes: Pipes,
-    /// Bytes spliced since the worker last asked.
+    /// Bytes spliced since the worker last read this.
     pub(super) spliced_bytes: u64,
 }
 
@@ -40,18 +40,18 @@ impl Buffers {
     }
 }
 
-/// Both sockets of a relay, for the length of one turn.
+/// Both sockets of a relay, for one turn.
 pub(super) struct SocketIo<'a> {
     pub(super) sockets: &'a Sides<Option<OwnedFd>>,
     pub(super) deferred: &'a mut Sides<DeferredOptions>,
-    /// The rule's settings for both.
+    /// The rule's settings for both sides.
     pub(super) options: Sides<&'a SideOptions>,
     /// As in [`Entry`](super::entry::Entry).
     pub(super) closed_cookie: &'a mut Option<NonZeroU64>,
-    /// What is still to be heard before the bytes of the upstream side.
+    /// Messages to read before the bytes of the upstream side.
     pub(super) preface: Option<&'a mut Preface>,
     pub(super) buffers: &'a mut Buffers,
-    /// A side that the last splice to it has not taken everything of.
+    /// A side whose last splice took only part of the bytes.
     pub(super) short: Option<Side>,
 }
 
@@ -62,8 +62,7 @@ impl SocketIo<'_> {
             .expect("an open relay has both sockets")
     }
 
-    /// Repeats a write that found its socket full, once the socket has been
-    /// given what it needs for that.
+    /// Repeats a write that found its socket full, once the socket has got its settings for that.
     fn write_to(
         &mut self,
         side: Side,
@@ -74,15 +73,15 @@ impl SocketIo<'_> {
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         if full && self.deferred[side].take_when_full() {
-            // The connection works without, so let it.
+            // Best effort: the connection works without these settings.
             let _ = sys::apply_when_full(self.fd(side), self.options[side]);
             return call(self);
         }
         written
     }
 
-    /// Hears what the next node says before the flow's bytes. The relay reads,
-    /// and does not splice, until some have come.
+    /// Reads the next node's messages that precede the flow's bytes. The relay reads, and does not
+    /// splice, until they are complete.
     fn receive(&mut self) -> io::Result<()> {
         let [Some(downstream), Some(upstream)] = &self.sockets.0 else {
             return Ok(());
@@ -158,8 +157,8 @@ impl Io for SocketIo<'_> {
             sys::splice(&pipe.read, socket_io.fd(side), bytes)
         });
         match taken {
-            // The splice before may have met a reset behind what it moved, which the
-            // kernel tells once: this need not be one behind a FIN.
+            // The splice before may have met a reset behind the bytes that it moved, and the kernel
+            // reports such an error once: this EPIPE need not be a reset behind a FIN.
             Err(error) if was_short && error.kind() == io::ErrorKind::BrokenPipe => {
                 Err(io::ErrorKind::ConnectionReset.into())
             }
@@ -172,8 +171,8 @@ impl Io for SocketIo<'_> {
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
-        // A socket that goes to TIME_WAIT keeps the number that it has by then, and is
-        // found by that; the kernel gives it when it is first asked for.
+        // A socket keeps its cookie in TIME_WAIT, by which it is found and destroyed; the kernel
+        // assigns the cookie at the first query.
         if self.closed_cookie.is_none() {
             let cookie = sys::cookie(self.fd(side));
             *self.closed_cookie = cookie.ok().and_then(NonZeroU64::new);
@@ -186,7 +185,7 @@ impl Io for SocketIo<'_> {
     }
 }
 
-/// Where what the client sends is kept, if it is.
+/// Where the client's bytes are kept, if they are.
 fn fallback_of<'a>(preface: &'a mut Option<&mut Preface>) -> Option<&'a mut Fallback> {
     preface.as_mut()?.fallback.as_deref_mut()
 }
@@ -200,7 +199,7 @@ fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// What the relay takes for granted about Linux, and its fake kernel imitates.
+/// The assumptions of the relay about Linux, which the fake kernel imitates.
 #[cfg(test)]
 mod tests {
     use std::io::{ErrorKind, Read, Write};
@@ -210,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// What a relay has whose upstream side alone is there.
+    /// The parts of a relay that has only an upstream side.
     struct Near {
         sockets: Sides<Option<OwnedFd>>,
         deferred: Sides<DeferredOptions>,
@@ -253,7 +252,7 @@ mod tests {
         socket.set_linger(Some(Duration::ZERO)).unwrap();
     }
 
-    /// Repeats a call until its result is as wanted: packets take their time.
+    /// Repeats a call until its result is as wanted: packets take time.
     fn until<T>(mut call: impl FnMut() -> io::Result<T>, wanted: impl Fn(&io::Result<T>) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !wanted(&call()) {
@@ -389,7 +388,7 @@ mod tests {
         far.send(b"cd").unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         let mut pipe = socket_io.lease().unwrap();
-        // Up to the urgent byte, then no further, although there is more.
+        // Up to the urgent byte and no farther, although more bytes wait.
         let two = |filled: &io::Result<usize>| matches!(filled, Ok(2));
         until(|| socket_io.fill(Side::Upstream, &mut pipe), two);
         until(

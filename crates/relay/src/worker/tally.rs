@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a relay tells of itself when it ends, and where that is counted.
+//! The figures that a relay reports when it ends, and where they are counted.
 
 use crate::control::{Course, Ended};
 use crate::intercept::Intercept;
@@ -10,7 +10,7 @@ use crate::sys;
 use super::Worker;
 use super::entry::{Entry, State};
 
-/// A side whose handshake took less is so near that next to nothing is saved by it.
+/// A shorter handshake belongs to a host so near that a node saves next to nothing.
 const NEAR_US: u32 = 1_000;
 
 impl<I: Intercept> Worker<I> {
@@ -22,7 +22,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The course of a relay. It asks the kernel, so only for those from which something can be told.
+    /// The course of a relay. Queries the kernel, so only for relays with something to report.
     pub(super) fn course(&self, entry: &Entry, outcome: Outcome) -> Option<Course> {
         let State::Open(relay) = &entry.state else {
             return None;
@@ -34,7 +34,7 @@ impl<I: Intercept> Worker<I> {
         }
         let leg = |side: Side| sys::leg(entry.sockets[side].as_ref()?).ok();
         let upstream = leg(Side::Upstream)?;
-        // The handshake may have taken long only because this worker, or the server, was busy.
+        // The handshake may have been slow only because this worker, or the server, was busy.
         let is_near = upstream.min_rtt_us.is_some_and(|least| least < NEAR_US);
         if is_near && !has_sent_late(entry) {
             return None;
@@ -49,7 +49,7 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// Whether a relay may have saved or cost so much that the kernel is to be asked about it.
+/// Whether a relay may have saved or cost enough to query the kernel.
 fn is_worth_asking(entry: &Entry) -> bool {
     let Some(server) = entry.timers.answer.get() else {
         return false;
@@ -66,7 +66,7 @@ fn has_sent_late(entry: &Entry) -> bool {
     request > handshakes.saturating_add(NEAR_US)
 }
 
-/// How long the handshake with the client took, where that is known.
+/// How long the handshake with the client took, where known.
 fn client_of(entry: &Entry) -> Option<u32> {
     let client = entry.timers.accept.get();
     client.filter(|_| entry.accept.connects_at_syn())

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sockets that relays leave in TIME_WAIT.
 //!
-//! One that has addresses of others matches packets that cross this host. Once nothing redirects
-//! these, the kernel's early demultiplexing attaches the socket to them, and forwarding drops what
-//! belongs to a socket. A node that dies together with its guard cannot clean up any more, so the
-//! worker has such sockets destroyed at the end of the turn in which their relay ended.
+//! A socket with foreign addresses matches packets that cross this host. Once nothing redirects
+//! these, the kernel's early demultiplexing attaches the socket to them, and forwarding drops
+//! packets that belong to a socket. A node that dies together with its guard cannot clean up any
+//! more, so the worker destroys such sockets at the end of the turn in which their relay ended.
 //!
-//! What TIME_WAIT is for (RFC 9293 section 3.6.1) is lost in part: if the last ACK of a connection
-//! is, the peer's repeated FIN is forwarded to the other end, which knows of no such connection
-//! and resets it. By then every byte is acknowledged, and the peer's program has closed.
+//! The purpose of TIME_WAIT (RFC 9293 section 3.6.1) is lost in part: if the last ACK of a
+//! connection is lost, the peer's retransmitted FIN is forwarded to the other end, which has no
+//! such connection and resets it. By then every byte is acknowledged, and the peer's program has
+//! closed.
 
 use std::os::fd::OwnedFd;
 
@@ -20,8 +21,8 @@ use super::Worker;
 use super::entry::{Entry, State};
 
 impl<I: Intercept> Worker<I> {
-    /// Takes note of the socket of an ending relay that the kernel keeps in TIME_WAIT, and returns
-    /// its side. One that still waits for its peer is none: destroying it would cut bytes off.
+    /// Records the socket of an ending relay that the kernel keeps in TIME_WAIT, and returns its
+    /// side. Skips a socket that still waits for its peer: destroying it would lose bytes.
     pub(super) fn note_closed(&mut self, entry: &Entry) -> Option<Side> {
         let State::Open(relay) = &entry.state else {
             return None;
@@ -30,7 +31,7 @@ impl<I: Intercept> Worker<I> {
         let socket = entry.sockets[side].as_ref();
         let socket = socket.filter(|socket| sys::is_gone(*socket))?;
         self.closed.extend(match side {
-            // Its address is this host's own.
+            // The socket has an address of this host.
             Side::Downstream if entry.is_requested() || entry.fixed => None,
             Side::Downstream => closed_downstream(entry),
             Side::Upstream if entry.is_hopping() => None,
@@ -39,7 +40,7 @@ impl<I: Intercept> Worker<I> {
         Some(side)
     }
 
-    /// Has the sockets destroyed that the kernel keeps of what has closed.
+    /// Destroys the recorded sockets.
     pub(super) fn forget_closed(&mut self) {
         if !self.closed.is_empty() {
             self.intercept.forget(&self.closed);
@@ -56,7 +57,7 @@ fn closed_downstream(entry: &Entry) -> Option<Closed> {
     })
 }
 
-/// One with an address of this host is in nobody's way.
+/// `None` for a socket with an address of this host, which matches no foreign packets.
 fn closed_upstream(entry: &Entry, socket: &OwnedFd) -> Option<Closed> {
     let local = sys::local_address(socket).ok()?;
     Some(Closed {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first relay between a client and a service, after a handshake of theirs was
-//! forwarded and observed.
+//! The first relay between a client and a service, after one of their handshakes was forwarded and
+//! observed.
 //!
-//! It holds the client's SYN until the server has answered, as strict mode does, and gives
-//! the SYN back to forwarding as soon as something lacks: an answer of the server about when
-//! it is due (a firewall may treat what this host sends otherwise than what it forwards), or
-//! an answer of this host to the client (a firewall may drop what is delivered here). A
-//! client loses a moment by it, once, and no connection.
+//! It holds the client's SYN until the server has answered, as strict mode does, and returns the
+//! SYN to forwarding as soon as an answer is missing: that of the server about when it is due (a
+//! firewall may treat packets that this host sends differently from those it forwards), or that of
+//! this host to the client (a firewall may drop packets that are delivered here). This costs a
+//! client a short delay, once, and no connection.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use super::hop::Kept;
 
 /// How long this host may take to answer a SYN that is delivered to it.
 pub(super) const DELIVERY: Duration = Duration::from_millis(50);
-/// Trials in a row that fail until this host is thought to stand in the way of relays.
+/// Failed trials in a row after which this host counts as blocking relays.
 const FAILED_MAX: u32 = 3;
-/// How long a trial that has worked speaks for this host.
+/// How long a successful trial counts as evidence that relays work.
 const WORKING: Duration = Duration::from_secs(600);
-/// How long a server may take, besides three times the round trip that was observed.
+/// How long a server may take, in addition to three times the observed round trip.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 impl<I: Intercept> Worker<I> {
-    /// How long a flow waits for its server before that has failed.
+    /// How long a flow waits for its server before that counts as failed.
     pub(super) fn trial_patience(&mut self, key: u64) -> Duration {
         let Some(entry) = self.entries.live_mut(key) else {
             return Duration::MAX;
@@ -40,8 +40,8 @@ impl<I: Intercept> Worker<I> {
         observed.map_or(PATIENCE, |observed| observed.server_rtt * 3 + PATIENCE)
     }
 
-    /// How much of its client's address an upstream connection may have, and the address
-    /// that takes its place.
+    /// How much of its client's address an upstream connection may keep, and the address that
+    /// replaces it.
     pub(super) fn source(&mut self, key: u64) -> (Kept, Option<std::net::IpAddr>) {
         let Some(entry) = self.entries.live_mut(key) else {
             return (Kept::AddressAndPort, None);
@@ -58,7 +58,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The way on that an upstream connection has to take, if it was observed.
+    /// The path that an upstream connection must take, if it was observed.
     pub(super) fn path(&mut self, key: u64) -> Option<Path> {
         let entry = self
             .entries
@@ -70,8 +70,9 @@ impl<I: Intercept> Worker<I> {
         seen.or_else(|| self.intercept.observed(&flow)?.path)
     }
 
-    /// The time is over that this host had to answer the client of a trial. Whether it has: then
-    /// the client has its own time to be validated. Otherwise the SYN is forwarded.
+    /// The time in which this host had to answer the client of a trial is over. Returns whether it
+    /// has answered: then the client gets the usual time to be validated. Otherwise the SYN is
+    /// forwarded.
     pub(super) fn is_answered_trial(&mut self, key: u64) -> bool {
         let validate_by = self.now + self.rules.half_open().expiry;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -93,8 +94,8 @@ impl<I: Intercept> Worker<I> {
         true
     }
 
-    /// A trial got no connection with its server: the client's own SYN may fare otherwise. That it was
-    /// refused or cannot be reached may be this host's word too.
+    /// A trial got no connection to its server: the client's own SYN may succeed. A refusal or an
+    /// unreachable error may also come from this host.
     pub(super) fn give_trial_back(&mut self, key: u64, flow: Flow, outcome: Outcome) {
         self.forward_held(key);
         self.intercept.record_no_answer(&flow);
@@ -104,8 +105,9 @@ impl<I: Intercept> Worker<I> {
         self.end(key, outcome);
     }
 
-    /// The server of a trial did not answer. It, or the network, may be out of order: that counts against
-    /// this host only once what was forwarded after it got an answer, which is seen when the next one fails.
+    /// The server of a trial did not answer. The server or the network may be at fault: this counts
+    /// against this host only if a flow forwarded afterwards got an answer, which is checked when
+    /// the next trial fails.
     fn on_silent_trial(&mut self, flow: Flow) {
         let former = self.silent_trial.replace(flow);
         let observed = former.and_then(|former| self.intercept.observed(&former));
@@ -114,8 +116,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// A trial failed for this host. Where several do and none works, all will. Where some have
-    /// worked of late, one client and its servers may have arranged it.
+    /// A trial failed because of this host. If several fail and none works, all will. If some have
+    /// worked recently, one client and its servers may have caused the failures.
     fn on_failed_trial(&mut self) {
         self.failed_trials += 1;
         let works = self.trial_worked.is_some_and(|at| self.now - at < WORKING);
@@ -131,8 +133,8 @@ impl<I: Intercept> Worker<I> {
         self.trial_worked = Some(self.now);
     }
 
-    /// Gives a flow back to forwarding whose client this host does not answer. The reset for the
-    /// half-open connection leaves first, so that it does not meet the client's own.
+    /// Returns a flow to forwarding whose client this host does not answer. The reset for the
+    /// half-open connection is sent first, so that it does not hit the client's own connection.
     fn yield_trial(&mut self, key: u64) {
         self.counters.undelivered.add(1);
         self.on_failed_trial();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When `TCP_USER_TIMEOUT` counts (RFC 9293 section 3.8.3, RFC 5482).
+//! When `TCP_USER_TIMEOUT` applies (RFC 9293 section 3.8.3, RFC 5482).
 //!
-//! Once it is set, Linux also gives up a peer that keeps its window closed for so long, though that
-//! answers every probe: a reader that pauses. A sender must not do that (RFC 9293 section
-//! 3.8.6.1). So the option is set only while bytes are in flight to a peer that would take
-//! them, or when it has stopped answering probes; when nothing is to be sent, keepalive decides.
+//! Once it is set, Linux also gives up a peer that keeps its window closed for that long although
+//! it answers every probe: a reader that pauses. A sender must not do that (RFC 9293 section
+//! 3.8.6.1). So the option is set only while bytes are in flight to a peer with an open window, or
+//! when the peer has stopped answering probes; on an idle connection, keepalive decides.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use crate::sys::{self, Sending};
 use super::Worker;
 use super::entry::Entry;
 
-/// Probes in a row without an answer, from which on the peer may be gone.
+/// Unanswered probes in a row after which the peer may be gone.
 const UNANSWERED: u8 = 3;
-/// In which part of its time it is looked at a connection again.
+/// A connection is checked this many times within its timeout.
 const PARTS: u64 = 4;
 
-/// Whether the option is to be set on a connection in this state.
+/// Whether the option must be set on a connection in this state.
 fn counts(sending: &Sending, user_timeout: Duration) -> bool {
     let in_flight = sending.unacked_segments > 0;
     if in_flight && sending.window_bytes > 0 {
         return true;
     }
-    // A receiver that withdraws its window is given up by the kernel after two unanswered
-    // retransmissions of the longest interval.
+    // If a receiver withdraws its window, the kernel gives up after two unanswered retransmissions
+    // of the longest interval.
     let probes = !in_flight && sending.notsent_bytes > 0;
     probes && sending.probes_unanswered >= UNANSWERED && sending.since_ack >= user_timeout
 }
 
 impl<I: Intercept> Worker<I> {
-    /// Whether to look at a relay in this sweep, which takes a second at the most.
+    /// Whether this sweep checks a relay. A sweep takes at most a second.
     pub(super) fn is_watched(&self, key: u64, entry: &Entry) -> bool {
         let set = Side::BOTH.map(|side| self.user_timeout(entry, side));
         let shortest = set.into_iter().filter(|timeout| !timeout.is_zero()).min();
@@ -43,7 +43,7 @@ impl<I: Intercept> Worker<I> {
         (key + self.sweeps).is_multiple_of((shortest.as_secs() / PARTS).max(1))
     }
 
-    /// Sets the option on the sockets of a relay, or takes it off.
+    /// Sets or clears the option on the sockets of a relay.
     pub(super) fn watch_sending(&mut self, key: u64) {
         for side in Side::BOTH {
             let Some(entry) = self.entries.live(key) else {
@@ -55,7 +55,7 @@ impl<I: Intercept> Worker<I> {
             };
             let wanted = sys::sending(socket).is_ok_and(|sending| counts(&sending, timeout));
             if wanted != entry.timed[side] {
-                // Without, the kernel's own limits hold.
+                // Best effort: without it the kernel's own limits apply.
                 let _ = sys::set_user_timeout(socket, wanted.then_some(timeout));
             }
             if let Some(entry) = self.entries.live_mut(key) {
@@ -64,7 +64,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// What is set for a side: by its rule, or by the peer that a hop leads to or comes from.
+    /// The timeout of a side: of its rule, or of the peer at the other end of its hop.
     fn user_timeout(&self, entry: &Entry, side: Side) -> Duration {
         let said = entry.preface.as_deref();
         let peer = said.and_then(|said| match side {
@@ -110,7 +110,7 @@ mod tests {
     fn zero_window_probes_answered() {
         for (window, probes, since_ack, expected) in [
             (0, 0, 100, false),
-            // Less than a segment is probed, too.
+            // The kernel probes for less than a segment, too.
             (100, 1, 100, false),
             (0, 2, 100, false),
             (0, 3, 9, false),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of opening flows that wait for too long.
+//! Timeouts of opening flows.
 
 use std::io;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::sys;
 use super::Worker;
 use super::admit::Blame;
 
-/// How often to look whether an upstream SYN has left this host.
+/// Interval of the checks whether an upstream SYN has left this host.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 impl<I: Intercept> Worker<I> {
-    /// An opening flow wants to be looked at.
+    /// The deadline of an opening flow has passed.
     pub(super) fn on_opening_time(&mut self, key: u64) {
         let now = self.now;
         if self.is_hop_late(key) {
@@ -32,7 +32,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        // One that waits in this host for a neighbour asks no server yet.
+        // A SYN that waits in this host for a neighbour has reached no server yet.
         if !unsent && pending.restrain_at().is_some_and(|at| at <= now) {
             pending.restrained = true;
             self.restrain(key);
@@ -53,13 +53,13 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The server did not answer, or it was not even reached.
+    /// The server did not answer, or was never reached.
     fn give_up(&mut self, key: u64, unsent: bool) {
         let hopping = self
             .pending(key)
             .and_then(|pending| pending.hopping.as_ref());
         if let (Some(hopping), false) = (hopping, unsent) {
-            // A node that has not accepted is no server that does not answer.
+            // A node that has not accepted the connection does not count as a silent server.
             let reply = hopping.is_connected().then_some(Reply::TimedOut);
             self.count_unanswered(key);
             return self.on_hop_failed(key, reply);
@@ -79,7 +79,7 @@ impl<I: Intercept> Worker<I> {
         };
         let opening = std::mem::replace(&mut pending.opening, Opening::validated());
         let (outcome, syn_ack) = opening.on_expiry();
-        // The server would keep its half of the handshake for a minute.
+        // The server would keep its half-open connection for a minute.
         self.inject(syn_ack.and_then(|frame| frame.reset()), Direction::Out);
         self.end(key, outcome);
     }
