@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the programs are held on an interface.
+//! Attaches the programs to an interface.
 //!
-//! A TCX link (Linux 6.6) ends with the process that holds it, but making one
-//! waits for every packet in flight on the host, some ten milliseconds each. A
-//! filter on the clsact queueing discipline takes effect at once but outlives
-//! the process. So a node begins with filters and turns them into links once it
-//! relays; on older kernels the filters stay.
+//! A TCX link (Linux 6.6) ends with the process that holds it, but creating one waits for every
+//! packet in flight on the host, about ten milliseconds each time. A filter on the clsact queueing
+//! discipline takes effect at once but outlives the process. So a node starts with filters and
+//! replaces them by links once it relays; on older kernels the filters stay.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +17,7 @@ use crate::sys;
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
-/// Handle and priority of our filter, by which it is found again. That of a successor has a later
+/// Handle and priority of the node's filter, which identify it. A successor's filter has a later
 /// priority: filters see packets in this order.
 const HANDLE: u32 = 0x7068;
 const PRIORITY: u16 = 0x7068;
@@ -29,50 +28,49 @@ const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
 const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
-/// The clsact queueing discipline, where it hangs, and its two sides.
+/// The clsact queueing discipline: handle, parent, and its two sides.
 const CLSACT: u32 = 0xffff_0000;
 const CLSACT_PARENT: u32 = 0xffff_fff1;
 const INGRESS: u32 = 0xffff_fff2;
 const EGRESS: u32 = 0xffff_fff3;
-/// `TCA_KIND`, `TCA_OPTIONS`; in the options `TCA_BPF_FD`, `TCA_BPF_NAME`,
-/// `TCA_BPF_FLAGS`.
+/// `TCA_KIND`, `TCA_OPTIONS`; in the options `TCA_BPF_FD`, `TCA_BPF_NAME`, `TCA_BPF_FLAGS`.
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
 const PROGRAM: u16 = 6;
 const NAME: u16 = 7;
 const FLAGS: u16 = 8;
-/// `TCA_BPF_FLAG_ACT_DIRECT`: what the program returns is the verdict.
+/// `TCA_BPF_FLAG_ACT_DIRECT`: the program's return value is the verdict.
 const ACT_DIRECT: u32 = 1;
 
-/// Which packets of an interface a program sees.
+/// The direction of the packets that a program handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
-    /// Those that come in.
+    /// Received packets.
     Ingress,
-    /// Those that leave.
+    /// Sent packets.
     Egress,
 }
 
-/// Where a program is held.
+/// Where to attach a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) ifindex: u32,
     pub(crate) hook: Hook,
-    /// How many nodes were replaced before this one: its filter goes behind theirs.
+    /// Number of nodes replaced before this one: its filter follows theirs.
     pub(crate) successions: u16,
 }
 
-/// The program, held on an interface.
+/// The attachment of a program to an interface.
 #[derive(Debug)]
 pub(crate) enum Hold {
     /// Ends with the process.
     Link(#[expect(dead_code, reason = "held for its Drop")] OwnedFd),
-    /// Has to be removed.
+    /// Must be removed.
     Filter(Filter),
 }
 
 impl Hold {
-    /// The best hold that the kernel offers, however long it takes.
+    /// The best attachment that the kernel offers, which may take long.
     pub(crate) fn lasting(program: &Program, place: Place) -> io::Result<Self> {
         match link(program, place) {
             Ok(link) => Ok(Self::Link(link)),
@@ -80,13 +78,13 @@ impl Hold {
         }
     }
 
-    /// A hold that takes effect at once.
+    /// An attachment that takes effect at once.
     pub(crate) fn quick(program: &Program, place: Place) -> io::Result<Self> {
         Filter::attach(program, place).map(Self::Filter)
     }
 
-    /// Turns a quick hold into the best one. In between both are there, which
-    /// the program bears: what it has marked it leaves alone.
+    /// Replaces a quick attachment by the best one. Both exist for a moment, which is safe: the
+    /// program skips packets that it has marked.
     pub(crate) fn settle(&mut self, program: &Program) {
         let Self::Filter(filter) = self else {
             return;
@@ -111,14 +109,14 @@ fn link(program: &Program, place: Place) -> io::Result<OwnedFd> {
     sys::link(program.as_fd(), place.ifindex, hook)
 }
 
-/// A filter of ours on an interface; dropping it removes it.
+/// A filter on an interface; dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Filter {
     place: Place,
-    /// The queueing discipline is ours too.
+    /// Whether this filter created the queueing discipline.
     made_qdisc: bool,
-    /// It goes with the filter. Only a filter of a moment takes it along: on a
-    /// lasting one others may have put filters of theirs.
+    /// Whether dropping the filter removes the queueing discipline. Only a short-lived filter does:
+    /// others may have added filters to a long-lived one.
     takes_qdisc: bool,
 }
 
@@ -164,7 +162,7 @@ impl Filter {
 
 impl Drop for Filter {
     fn drop(&mut self) {
-        // Errors mean that the interface is gone, and the filter with it.
+        // An error means that the interface is gone, and the filter with it.
         let Ok(mut netlink) = Netlink::route() else {
             return;
         };

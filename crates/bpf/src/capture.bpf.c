@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Leads the TCP connections of the processes in a cgroup to listeners of
- * `posthaste run` on this host, without their noticing.
+ * Redirects the TCP connections of the processes in a cgroup to listeners of `posthaste
+ * run` on this host, transparently to the processes.
  *
- * redirect_connect4, redirect_connect6   connect: the listener takes the destination's place
- * announce                 sockops: tells the listener what that was
- * restore_peername4, 6          getpeername: says it to the process, too
+ * redirect_connect4, redirect_connect6   connect: replaces the destination by the
+ * listener
+ * announce                 sockops: tells the listener the destination
+ * restore_peername4, 6          getpeername: returns the destination to the process
  *
- * What cannot be led away, whatever the reason, goes where it was going.
+ * A connection that cannot be redirected, for whatever reason, goes to its destination.
  */
 #include <stdbool.h>
 #include <linux/in.h>
 #include "helpers.h"
 #include "types.h"
 
-/* From headers that drag in the C library. */
+/* From headers that include the C library's. */
 #define SOCK_STREAM 1
 
-/* Whether the kernel has Multipath TCP. */
+/* Whether the kernel supports Multipath TCP. */
 SETTING(setting_mptcp);
 
 struct {
@@ -27,7 +28,7 @@ struct {
 	__type(value, struct capture);
 } capture_config SEC(".maps");
 
-/* Destinations that are left alone. */
+/* Destinations that are not redirected. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 4096);
@@ -36,8 +37,8 @@ struct {
 	__type(value, __u32);
 } exempt SEC(".maps");
 
-/* Where sockets that were led away were going. Goes with the socket. Port 0: a
- * connection of Multipath TCP that was left alone. */
+/* The original destinations of redirected sockets. Ends with the socket. Port 0: a
+ * Multipath TCP connection that was not redirected. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -45,8 +46,8 @@ struct {
 	__type(value, struct destination);
 } original_dst SEC(".maps");
 
-/* The same for the listener, by the client's address and port, until it has
- * accepted: no more than there may be in its queue. */
+/* The same for the listener, by the client's address and port, until it has accepted:
+ * as many entries as its queue may have. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -71,7 +72,7 @@ static __always_inline bool is_exempt(const struct address *ip)
 	return bpf_map_lookup_elem(&exempt, &key);
 }
 
-/* The listener for a connection to `to`, or 0 to let it go there. */
+/* The listener for a connection to `to`, or 0 to leave it alone. */
 static __always_inline __be16 listener_for(struct bpf_sock_addr *ctx,
 					   const struct destination *to)
 {
@@ -86,8 +87,8 @@ static __always_inline __be16 listener_for(struct bpf_sock_addr *ctx,
 	capture = bpf_map_lookup_elem(&capture_config, &zero);
 	if (!capture || is_exempt(&to->ip))
 		return 0;
-	/* The listeners are in one network namespace, and reached by its loopback
-	 * interface only. */
+	/* The listeners are in one network namespace, and reachable only by its
+	 * loopback interface. */
 	if (bpf_get_netns_cookie(ctx) != capture->netns || ctx->sk->bound_dev_if)
 		return 0;
 	port = is_mapped(&to->ip) ? capture->port4 : capture->port6;
@@ -105,10 +106,10 @@ static __always_inline bool remember(void *sk, struct destination *to)
 	return true;
 }
 
-/* A connection of Multipath TCP is a socket of its own, which getpeername is
- * about, above those that connect: the first, and more that the kernel adds to
- * wherever the server says. Those belong where the first is. Returns whether
- * this is another than the first. */
+/* A Multipath TCP connection is a socket of its own, which getpeername refers to, above
+ * the subflow sockets that connect: the first, and more that the kernel adds toward
+ * addresses that the server names. Those must go where the first went. Returns whether
+ * this is a later subflow. */
 static __always_inline bool is_join(struct bpf_sock *sk, struct destination *to, bool led)
 {
 	struct destination left = {};
@@ -125,7 +126,7 @@ static __always_inline bool is_join(struct bpf_sock *sk, struct destination *to,
 	return false;
 }
 
-/* Remembers where a socket was going. Returns the listener it is led to. */
+/* Records the destination of a socket. Returns the listener it is redirected to. */
 static __always_inline __be16 redirect_connect(struct bpf_sock_addr *ctx, struct destination *to)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -137,7 +138,7 @@ static __always_inline __be16 redirect_connect(struct bpf_sock_addr *ctx, struct
 	if (is_join(sk, to, port))
 		return 0;
 	if (!port) {
-		/* From an attempt before this one. */
+		/* From an earlier attempt. */
 		bpf_sk_storage_delete(&original_dst, sk);
 		return 0;
 	}
@@ -168,7 +169,7 @@ int redirect_connect6(struct bpf_sock_addr *ctx)
 	port = redirect_connect(ctx, &to);
 	if (!port)
 		return 1;
-	/* A socket of IPv6 that goes to an IPv4 address stays one. */
+	/* An IPv6 socket with an IPv4 destination keeps a v4-mapped address. */
 	ctx->user_ip6[0] = 0;
 	ctx->user_ip6[1] = 0;
 	ctx->user_ip6[2] = is_mapped(&to.ip) ? bpf_htonl(0xffff) : 0;
@@ -184,7 +185,7 @@ int record_original_dst(struct bpf_sock_ops *ctx)
 	struct destination client = {};
 	struct bpf_sock *sk;
 
-	/* The SYN is about to be sent, and has a port. */
+	/* The SYN is about to be sent, and the socket has a port. */
 	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB)
 		return 1;
 	sk = ctx->sk;

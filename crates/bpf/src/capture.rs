@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leading the connections of the processes in a cgroup to listeners of ours.
+//! Redirects the connections of the processes in a cgroup to local listeners.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::redirect::bytes;
 use crate::rules::{self, PrefixSpec};
 use crate::sys;
 
-/// Is there if the kernel has Multipath TCP.
+/// Exists if the kernel supports Multipath TCP.
 const MPTCP: &str = "/proc/sys/net/mptcp/enabled";
 
 /// An address (16 bytes, network order, v4-mapped) and a port (host order).
@@ -25,7 +25,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Where listeners are on 127.0.0.1 and ::1; `None` where there is none.
+/// Ports of the listeners on 127.0.0.1 and ::1; `None` where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// Of 127.0.0.1.
@@ -34,11 +34,10 @@ pub struct Ports {
     pub ipv6: Option<u16>,
 }
 
-/// The loaded programs. Dropping it leaves every connection alone that is made
-/// from then on.
+/// The loaded programs. After dropping it, new connections are left alone.
 #[derive(Debug)]
 pub struct Capture {
-    /// By their numbers.
+    /// By their indexes in the object.
     maps: Vec<Arc<Map>>,
     programs: Vec<Program>,
     links: Vec<OwnedFd>,
@@ -70,14 +69,14 @@ impl Capture {
         })
     }
 
-    /// Has connections of the processes in `cgroup`, and in those below it, looked
-    /// at. They are left alone until there are listeners.
+    /// Attaches the programs to `cgroup` and its descendants. Connections are left alone until
+    /// there are listeners.
     ///
     /// # Errors
     /// [`Error::AttachCgroup`].
     pub fn attach(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), Error> {
-        // `enum bpf_attach_type`. The listeners are told first: whoever is led to
-        // them is to be known there.
+        // `enum bpf_attach_type`. The program that informs the listeners goes first: they must know
+        // the destination of every redirected connection.
         let places = [
             (program::RECORD_ORIGINAL_DST, 3),
             (program::RESTORE_PEERNAME4, 29),
@@ -109,8 +108,8 @@ impl Capture {
         self.maps[map::EXEMPT].update(bytes(&key), &1_u32.to_ne_bytes())
     }
 
-    /// Leads connections that are made in the network namespace with this cookie to
-    /// the listeners on these ports, or leaves them alone from now on.
+    /// Redirects new connections in the network namespace with this cookie to the listeners on
+    /// these ports, or stops that where a port is `None`.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -124,7 +123,7 @@ impl Capture {
         self.maps[map::CAPTURE_CONFIG].update(&0_u32.to_ne_bytes(), bytes(&value))
     }
 
-    /// Where a client of the listeners was going, if it was led there. It is told
+    /// The original destination of a client of the listeners, if it was redirected. Returns it only
     /// once.
     pub fn take_original(&self, client: Endpoint) -> Option<Endpoint> {
         let key = types::destination {
@@ -133,7 +132,7 @@ impl Capture {
             pad: 0,
         };
         let mut value = [0; size_of::<types::destination>()];
-        // A map that cannot be read knows nothing of the client.
+        // A failed read counts as an unknown client.
         let original_dst_by_client = &self.maps[map::ORIGINAL_DST_BY_CLIENT];
         let found = original_dst_by_client
             .take(bytes(&key), &mut value)

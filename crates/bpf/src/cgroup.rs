@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cgroup of this process, found without a mount point: inside a container
-//! or under `ip netns exec`, /sys/fs/cgroup may be hidden. Or where it is mounted as
-//! a rule, which needs no privilege.
+//! Opens the cgroup of this process without a mount point: inside a container or under `ip netns
+//! exec`, /sys/fs/cgroup may be hidden. Or at the usual mount points, which needs no privilege.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const FSCONFIG_CMD_CREATE: u32 = 6;
-/// Where version 2 is mounted: alone, or beside version 1.
+/// Usual mount points of version 2: alone, or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Opens the directory of this process' cgroup (version 2). Needs
@@ -22,11 +21,11 @@ pub fn own() -> io::Result<OwnedFd> {
     open(&format!("/proc/self/fd/{}/{path}", root.as_raw_fd()))
 }
 
-/// The same without privilege, where cgroups are mounted as they are as a rule.
+/// As [`own`] without privilege, where cgroups are mounted at the usual place.
 pub(crate) fn own_as_mounted() -> io::Result<OwnedFd> {
     let path = own_path()?;
     let me = std::process::id().to_string();
-    // A mount may show another part of the tree than this process is in.
+    // A mount may show another part of the tree than the one of this process.
     let is_ours = |directory: &String| {
         let members = fs::read_to_string(format!("{directory}/cgroup.procs"));
         members.is_ok_and(|members| members.lines().any(|member| member == me))
@@ -48,7 +47,7 @@ fn open(directory: &str) -> io::Result<OwnedFd> {
     Ok(File::open(directory)?.into())
 }
 
-/// A mount of the cgroup v2 file system that only this descriptor leads to.
+/// A mount of the cgroup v2 file system that is reachable only by this descriptor.
 fn mount() -> io::Result<OwnedFd> {
     // SAFETY: the strings are constant and NUL-terminated; each call returns a
     // new descriptor or an error.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What a node can begin to relay without, and is given once it does: checking
- * these programs takes the kernel some milliseconds.
+ * Programs that a node loads after it has begun to relay: the verifier takes some
+ * milliseconds for them.
  *
- * open_flow, check_cookie, hold_syn_ack, redirect_icmp_error, redirect_fragment, parse_syn_option
- *                 called by `redirect`, to go on with a packet
+ * open_flow, check_cookie, hold_syn_ack, redirect_icmp_error, redirect_fragment,
+ * parse_syn_option
+ *                 called by `redirect`, to continue with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
- * inject          run by hand, puts a frame back on a device
+ * inject          run by user space, injects a frame at a device
  */
 #include "events.h"
 #include "half_open.h"
@@ -14,7 +15,8 @@
 #include "packet.h"
 #include "syn.h"
 
-/* Destinations that failed in early mode, until when (CLOCK_MONOTONIC, ns). */
+/* Destinations that failed in early mode, and until when that counts (CLOCK_MONOTONIC,
+ * ns). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);
@@ -33,15 +35,15 @@ struct {
 	__type(value, __u32);
 } time_wait_syns SEC(".maps");
 
-/* What the fragments of one packet have in common. */
+/* The common fields of the fragments of a packet. */
 struct datagram_key {
 	struct address source;
 	struct address destination;
 	__u32 id;
 };
 
-/* Segments of ours whose first fragment has come, until when their others are
- * expected (CLOCK_MONOTONIC, ns). */
+/* Segments for sockets of the node whose first fragment has arrived, and until when
+ * their other fragments are expected (CLOCK_MONOTONIC, ns). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -49,16 +51,15 @@ struct {
 	__type(value, __u64);
 } fragments SEC(".maps");
 
-/* How long: more than it takes fragments to come that were sent together. After
- * that the identification is another packet's, as a first fragment may say
- * sooner. */
+/* That time: longer than fragments that were sent together are apart. After it the
+ * identification belongs to another packet, as a first fragment may show sooner. */
 #define FRAGMENTS_NS 5000000000ull
 
-/* A SYN with less left of its TTL may be a traceroute's, or go round: its
- * destination answers for it, or a router on the way, and not this host. */
+/* A SYN with a lower TTL may be a traceroute's, or be in a routing loop: its
+ * destination or a router must answer it, not this host. */
 #define HOP_LIMIT_SURE 32
 
-/* What becomes of a SYN. SYN_LISTEN carries the listener's key above it. */
+/* The action on a SYN. SYN_LISTEN has the listener's key in the higher bits. */
 #define SYN_PASS 0   /* on, unrelayed */
 #define SYN_HOLD 1   /* nowhere: the worker has a copy */
 #define SYN_LISTEN 2 /* to a listener */
@@ -87,7 +88,7 @@ static __always_inline __u32 action_of_retransmission(const struct half_open *ha
 	return SYN_PASS;
 }
 
-/* Decides on the SYN of a flow to relay, and tells the worker. */
+/* Decides on the SYN of a flow to relay, and reports it to the worker. */
 GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
 {
 	__u32 worker = this_worker();
@@ -103,7 +104,7 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	half_open = find_half_open(&flow);
 	if (half_open && half_open->isn == pkt->tcp.seq)
 		return action_of_retransmission(half_open, pkt);
-	/* The client starts over: whose the former attempt is, ends it. */
+	/* The client starts over: the worker of the former attempt must end that. */
 	if (half_open)
 		worker = half_open->worker;
 	listen = SYN_LISTEN | listener_key(worker, pkt) << SYN_ACTION_BITS;
@@ -123,17 +124,17 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	made.isn = pkt->tcp.seq;
 	if (accept & ACCEPT_HOLDS) {
 		made.syn = SYN_HELD;
-		/* No room: it cannot be kept, so forward. */
+		/* The ring is full: it cannot be held, so forward. */
 		return report(skb, pkt, event, worker, &made) ? SYN_HOLD : SYN_PASS;
 	}
 	made.syn = SYN_ADMITTED;
-	/* No room: early becomes late. */
+	/* The ring is full: early becomes late. */
 	report(skb, pkt, event, worker, &made);
 	return listen;
 }
 
-/* The packet again, as `redirect` has parsed it. Returns where its TCP header
- * is; 0 for what it would not have sent here. */
+/* Parses the packet as `redirect` did. Returns the offset of its TCP header; 0 for a
+ * packet that `redirect` would not have sent here. */
 static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 at;
@@ -170,13 +171,13 @@ static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * A SYN of a flow that this host would forward. With a TIME_WAIT socket of an
- * earlier connection on the same tuple, the kernel must see the SYN itself (it
- * checks sequence number and timestamp, RFC 6191) and then asks find_listener;
- * a listener assigned here would leave the TIME_WAIT socket to swallow the
- * client's ACK. A SYN to be forwarded goes to that socket too, and to no
- * listener, since forwarding drops what meets a socket: it answers with an ACK,
- * the client resets it, and the repeated SYN finds the way free.
+ * A SYN of a flow that this host would forward. With a TIME_WAIT socket of an earlier
+ * connection on the same tuple, the kernel must see the SYN itself (it checks sequence
+ * number and timestamp, RFC 6191) and then calls find_listener; a listener assigned
+ * here would leave the TIME_WAIT socket, which would swallow the client's ACK. A SYN to
+ * be forwarded goes to that socket too, and to no listener, since forwarding drops
+ * packets that have a socket: it answers with an ACK, the client resets it, and the
+ * retransmitted SYN is forwarded.
  */
 SEC("tcx/ingress")
 int open_flow(struct __sk_buff *skb)
@@ -219,8 +220,8 @@ int open_flow(struct __sk_buff *skb)
 	return deliver(skb);
 }
 
-/* The state of a profile that is learned where there was `former`. A doubt is
- * confirmed: what is forwarded is answered. */
+/* The state of a new profile that replaces `former`. A doubt is confirmed: the
+ * forwarded flow was answered. */
 static __always_inline __u8 next_state(const struct profile *former, const struct observing *how,
 				       __u64 now)
 {
@@ -240,8 +241,8 @@ static __always_inline __u32 microseconds(__u64 from_ns, __u64 to_ns)
 	return us < 0xffffffff ? us : 0xffffffff;
 }
 
-/* Learns from a handshake that the client's ACK completes. The SYN is what the firewall
- * judges: a client that keeps its ACK back must not carry over what held for the SYN. */
+/* Learns from a handshake that the client's ACK completes. The result is dated to the
+ * SYN, which the firewall judged: a client that delays its ACK must not extend that. */
 GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const struct observing *how = how_to_observe();
@@ -286,9 +287,9 @@ GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
 }
 
 /*
- * An ACK that no socket knows. It may complete a handshake that is observed. And
- * the last ACK of a handshake that the listener answered with a SYN cookie has no
- * socket yet. Only our listener can have made the cookie.
+ * An ACK without a socket. It may complete an observed handshake. Or it is the last ACK
+ * of a handshake that the listener answered with a SYN cookie, which has no socket yet;
+ * only the node's listener can have made the cookie.
  */
 SEC("tcx/ingress")
 int check_cookie(struct __sk_buff *skb)
@@ -316,14 +317,14 @@ int check_cookie(struct __sk_buff *skb)
 		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v6, sizeof(pkt.ip.v6), &pkt.tcp,
 						sizeof(pkt.tcp));
 	bpf_sk_release(listener);
-	/* With a half-open entry it is a node's whose SYN had our option. */
+	/* With a half-open entry it is from a node whose SYN had an option. */
 	if (valid != 0 || (!half_open && !forwardable(skb, &pkt)))
 		return go_on(&pkt);
 	count(STAT_COOKIES);
 	return give(skb, key);
 }
 
-/* What the search for a SYN option works with. */
+/* State of the search for a SYN option. */
 struct option_search {
 	struct __sk_buff *skb;
 	__u32 at;
@@ -331,8 +332,7 @@ struct option_search {
 	bool found;
 };
 
-/* Looks at one option; 1 ends the search. What is wrong with a announce the worker
- * finds out. */
+/* Checks one option; 1 ends the search. The worker validates the content. */
 static long match_option(__u32 index, struct option_search *search)
 {
 	struct {
@@ -342,7 +342,7 @@ static long match_option(__u32 index, struct option_search *search)
 	} option;
 
 	(void)index;
-	/* Shorter ones are none of ours. */
+	/* Shorter ones are not SYN options of nodes. */
 	if (search->at + sizeof(option) > search->end ||
 	    bpf_skb_load_bytes(search->skb, search->at, &option, sizeof(option)) || !option.kind)
 		return 1;
@@ -372,8 +372,8 @@ static __always_inline bool syn_options(struct __sk_buff *skb, const struct pack
 	return search.found;
 }
 
-/* Unauthorized senders are reported while this much of a ring is free of events: a flood of
- * theirs displaces none of others. */
+/* Unauthorized senders are reported only while this much of a ring is free, so that a
+ * flood of theirs displaces no other events. */
 static __always_inline bool is_idle(__u32 worker)
 {
 	void *ring = bpf_map_lookup_elem(&rings, &worker);
@@ -384,10 +384,10 @@ static __always_inline bool is_idle(__u32 worker)
 
 /*
  * A SYN with options for an explicit listener. A SYN option from a peer opens a flow as
- * the SYN of a transparent one does: an event, a half-open entry, and the worker's own
- * listener in place of the explicit one, which the kernel may choose another
- * worker's of. Whatever keeps that from happening, the request behind the SYN
- * says the same, and finds the explicit listener.
+ * a transparent SYN does: an event, a half-open entry, and the worker's own listener in
+ * place of the explicit one, for which the kernel may pick another worker's. If that
+ * fails for any reason, the request behind the SYN has the same content, and reaches
+ * the explicit listener.
  */
 SEC("tcx/ingress")
 int parse_syn_option(struct __sk_buff *skb)
@@ -426,8 +426,8 @@ int parse_syn_option(struct __sk_buff *skb)
 	return give(skb, listener_key(worker, &pkt));
 }
 
-/* A SYN-ACK for one of our upstream sockets. It waits at the worker while the
- * client's half-open entry stands. */
+/* A SYN-ACK for an upstream socket of the node. The worker holds it while the client
+ * has a half-open entry. */
 SEC("tcx/ingress")
 int hold_syn_ack(struct __sk_buff *skb)
 {
@@ -439,16 +439,16 @@ int hold_syn_ack(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	event.flow = reversed(&pkt.flow);
 	half_open = find_half_open(&event.flow);
-	/* It may be a successor's, who has the half-open entry. */
+	/* It may be for a successor, which then has the half-open entry. */
 	if (!half_open)
 		return is_followed() ? TC_ACT_UNSPEC : deliver(skb);
-	/* A full ring loses the copy; the server repeats its SYN-ACK. */
+	/* A full ring loses the copy; the server retransmits its SYN-ACK. */
 	report(skb, &pkt, &event, half_open->worker, NULL);
 	return TC_ACT_SHOT;
 }
 
-/* Whether the first fragment of a segment goes to a socket of ours. One that
- * opens a connection does not: nothing holds it in fragments. */
+/* Whether the first fragment of a segment is for a socket of the node. A SYN is not:
+ * SYNs in fragments are never held. */
 static __always_inline bool first_is_ours(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	if (!parse_tcp(skb, pkt, at) || pkt->tcp.syn)
@@ -465,8 +465,8 @@ static __always_inline bool first_is_ours(struct __sk_buff *skb, struct packet *
 	}
 }
 
-/* A fragment of a TCP segment. The first has the ports, and decides for those
- * that come after it; any that came before it are on their way past us. */
+/* A fragment of a TCP segment. The first has the ports, and decides for those that
+ * arrive after it; fragments that arrived before it have been forwarded. */
 SEC("tcx/ingress")
 int redirect_fragment(struct __sk_buff *skb)
 {
@@ -485,7 +485,7 @@ int redirect_fragment(struct __sk_buff *skb)
 		return until && now < *until ? deliver(skb) : TC_ACT_UNSPEC;
 	}
 	if (!first_is_ours(skb, &pkt, at)) {
-		/* The identification was that of a segment of ours before. */
+		/* The identification was that of an earlier segment for the node. */
 		bpf_map_delete_elem(&fragments, &datagram_key);
 		return TC_ACT_UNSPEC;
 	}
@@ -494,9 +494,9 @@ int redirect_fragment(struct __sk_buff *skb)
 	return deliver(skb);
 }
 
-/* An ICMP error quotes a segment that one of our sockets sent under another
- * host's address; without the mark it would be forwarded to that host, and
- * path MTU discovery with it. */
+/* An ICMP error that quotes a segment which a socket of the node sent under another
+ * host's address. Without the mark it would be forwarded to that host, and path MTU
+ * discovery would fail. */
 SEC("tcx/ingress")
 int redirect_icmp_error(struct __sk_buff *skb)
 {
@@ -531,9 +531,9 @@ int redirect_icmp_error(struct __sk_buff *skb)
 }
 
 /*
- * A `struct flow` in pieces that are written once each. A node has given up
- * CAP_PERFMON by now, and without it the verifier of Linux 6.1 refuses a second
- * write to the same eight bytes of stack.
+ * A `struct flow` in pieces that are written once each. The node has dropped
+ * CAP_PERFMON by now, and without it the verifier of Linux 6.1 rejects a second write
+ * to the same eight bytes of stack.
  */
 struct pieces {
 	__u64 client[2];
@@ -587,8 +587,8 @@ int find_listener(struct bpf_sk_lookup *ctx)
 		return SK_PASS;
 	listener = bpf_map_lookup_elem(&listeners, key);
 	bpf_map_delete_elem(&time_wait_syns, &flow);
-	/* None of ours: then none at all, for a wildcard listener of the host
-	 * must not take a flow in transit. */
+	/* Without a listener of the node there must be none: a wildcard listener of the
+	 * host must not accept a flow in transit. */
 	if (!listener)
 		return SK_DROP;
 	bpf_sk_assign(ctx, listener, 0);
@@ -596,12 +596,12 @@ int find_listener(struct bpf_sk_lookup *ctx)
 	return SK_PASS;
 }
 
-/* Puts the frame it is run with on the device cb[0]; cb[1] says which way
+/* Injects the frame it is run with at the device cb[0]; cb[1] is the direction
  * (BPF_F_INGRESS or 0). */
 SEC("tc")
 int inject(struct __sk_buff *skb)
 {
-	/* What leaves is the node's own word. */
+	/* The mark shows that the node itself sent the frame. */
 	if (!(skb->cb[1] & BPF_F_INGRESS))
 		skb->mark |= socket_mark;
 	return bpf_clone_redirect(skb, skb->cb[0], skb->cb[1]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs that a node can begin to relay without.
+//! The programs that a node loads after it has begun to relay.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,28 +14,28 @@ use crate::sys;
 /// `BPF_SK_LOOKUP`
 const SK_LOOKUP: u32 = 36;
 
-/// The loaded programs, the look-up attached.
+/// The loaded programs; the look-up program is attached.
 #[derive(Debug)]
 pub(crate) struct Deferred {
-    /// By their numbers.
+    /// By their indexes in the object.
     pub(crate) maps: Vec<Arc<Map>>,
     pub(crate) programs: Vec<Arc<Program>>,
     _lookup: OwnedFd,
 }
 
-/// What the workers need of the programs.
+/// The parts of the programs that workers need.
 #[derive(Debug)]
 pub(crate) struct TailCalls {
     pub(crate) validated_prefixes: Arc<Map>,
     pub(crate) failed_destinations: Arc<Map>,
-    /// The program that puts frames on devices.
+    /// The program that injects frames at devices.
     pub(crate) inject: Arc<Program>,
 }
 
 impl Deferred {
-    /// Loads the programs on the maps of the redirect program, with a ring for
-    /// each worker, and serves SYNs that meet a TIME_WAIT socket in the network
-    /// namespace of this thread.
+    /// Loads the programs on the maps of the redirect program, with a ring for each worker, and
+    /// attaches the socket look-up for SYNs that meet a TIME_WAIT socket to the network namespace
+    /// of this thread.
     pub(crate) fn load(
         settings: &Settings,
         shared: &[Arc<Map>],
@@ -71,8 +71,8 @@ impl Deferred {
         })
     }
 
-    /// What the workers need. To be given to them before the redirect program
-    /// gets its [tail_calls](Self::tail_call_into): an event asks for it.
+    /// The parts that workers need. Give them to the workers before [`Self::tail_call_into`]:
+    /// handling an event requires them.
     pub(crate) fn tail_call_maps(&self) -> TailCalls {
         let hold = |map: usize| Arc::clone(&self.maps[map]);
         TailCalls {
@@ -82,7 +82,7 @@ impl Deferred {
         }
     }
 
-    /// Has the redirect program go on with packets here.
+    /// Connects the redirect program to these programs.
     pub(crate) fn tail_call_into(&self, tail_calls: &Map) -> Result<(), Error> {
         // In the order of `enum step`.
         let in_order = [

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong with the programs.
+//! Errors of the programs and their loader.
 
 use std::io;
 
-/// A failed step, with what was attempted.
+/// A failed operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Loading the programs.
@@ -12,36 +12,36 @@ pub enum Error {
          from 6.1: {source}{verifier}"
     )]
     Load {
-        /// Which of them, or what belongs to them.
+        /// The program or resource.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
-        /// The end of what the verifier said, if it said anything.
+        /// The end of the verifier's log, possibly empty.
         verifier: String,
     },
     /// Attaching to an interface.
     #[error("could not attach the redirect program to interface {ifindex}: {source}")]
     Attach {
-        /// Which.
+        /// Index of the interface.
         ifindex: u32,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Attaching the socket look-up program.
     #[error("could not attach the socket look-up program to this network namespace: {source}")]
     AttachLookup {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Finding the cgroup that the window program is for.
+    /// Opening the cgroup for the window program.
     #[error(
         "`initial_window` needs the cgroup v2 of this process, which cannot be opened: {reason}"
     )]
     Cgroup {
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// Rules with windows came after a start without.
+    /// Rules with windows, although the node was started without.
     #[error("`initial_window` takes effect at start only: restart the node")]
     InitialCwndAtStart,
     /// Attaching the window program.
@@ -49,16 +49,16 @@ pub enum Error {
         "could not attach the `initial_window` program to the cgroup of this process: {source}"
     )]
     AttachWindows {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Finding the cgroup that SYN options are sent from.
+    /// Opening the cgroup for SYN options.
     #[error("`header_in` needs the cgroup v2 of this process, which cannot be opened: {reason}")]
     SynOptionCgroup {
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// SYN options came after a start without peers.
+    /// SYN options, although the node was started without peers.
     #[error(
         "`header_in = \"syn-option\"` takes effect at start only when there was no peer: restart the node"
     )]
@@ -66,22 +66,22 @@ pub enum Error {
     /// Attaching a program to a cgroup.
     #[error("could not attach the program `{program}` to a cgroup: {source}")]
     AttachCgroup {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Writing or reading a map.
     #[error("could not {verb} the map `{map}`: {source}")]
     Map {
-        /// What was attempted.
+        /// The operation.
         verb: &'static str,
-        /// On which map.
+        /// Name of the map.
         map: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// More rules apply to one destination than the program looks at.
+    /// More rules apply to one destination than the program compares.
     #[error(
         "{count} rules apply to destinations in {prefix}, more than the {most} the program \
          compares; merge their ports or sources"
@@ -89,28 +89,28 @@ pub enum Error {
     TooManyCandidates {
         /// The destination prefix.
         prefix: String,
-        /// How many apply.
+        /// Number of rules that apply.
         count: usize,
-        /// How many may.
+        /// Largest number supported.
         most: usize,
     },
     /// The rules name more destination prefixes than fit.
     #[error("the rules name {count} destination prefixes, more than the {most} that fit")]
     TooManyPrefixes {
-        /// How many they name.
+        /// Number of prefixes.
         count: usize,
-        /// How many may.
+        /// Largest number supported.
         most: usize,
     },
-    /// Asking for what is there once the node has settled.
+    /// Requires programs that are loaded after the start.
     #[error("the programs of this node are not all loaded yet")]
     Unsettled,
     /// Sending a frame by running the inject program.
     #[error("could not put a frame on interface {ifindex}: {source}")]
     Inject {
-        /// Which.
+        /// Index of the device.
         ifindex: u32,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -29,8 +29,8 @@ static __always_inline __u64 client_prefix(const struct packet *pkt)
 	return ((__u64)word[1] << 32) | word[0];
 }
 
-/* Makes the half-open entry of a new flow. Within the budget anybody may; in the reserve
- * only clients whose prefix has completed a handshake before. */
+/* Makes the half-open entry of a new flow. The budget is open to every client; the
+ * reserve only to clients whose prefix has completed a handshake before. */
 static __always_inline bool make_half_open(const struct packet *pkt, const struct half_open *half_open,
 				      struct event_head *event)
 {
@@ -52,9 +52,9 @@ static __always_inline bool make_half_open(const struct packet *pkt, const struc
 	return false;
 }
 
-/* Gives a worker an event with the frame, and the flow its `half_open` if there is
- * one to make. False when there is no room for either: then nothing has changed,
- * and the half-open entry of an earlier attempt still stands. */
+/* Reports an event with the frame to a worker, and makes the flow's `half_open` entry
+ * if given. False when there is no room for either: then nothing has changed, and the
+ * half-open entry of an earlier attempt remains. */
 GLOBAL int report(struct __sk_buff *skb, const struct packet *pkt, const struct event_head *head,
 		__u32 worker, const struct half_open *half_open)
 {
@@ -75,8 +75,8 @@ GLOBAL int report(struct __sk_buff *skb, const struct packet *pkt, const struct 
 	event->head.l2_bytes = pkt->l2_bytes;
 	event->head.isn = bpf_ntohl(pkt->tcp.seq);
 	event->head.frame_bytes = bytes;
-	/* Changes nothing, but lets the verifier of Linux 6.1 see that it is 1 to
-	 * FRAME_MAX; clang must not fold what it knows into it. */
+	/* A no-op that lets the verifier of Linux 6.1 see that it is 1 to FRAME_MAX;
+	 * clang must not fold its own knowledge into it. */
 	asm volatile("" : "+r"(bytes));
 	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
 	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||

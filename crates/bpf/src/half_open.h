@@ -3,8 +3,8 @@
 #pragma once
 #include "packet.h"
 
-/* Sized to the half-open budget: the bound holds here, whatever user space
- * does. Not LRU: an evicted half-open entry would be an open one. */
+/* Sized to the half-open budget: the bound is enforced here, whatever user space does.
+ * Not LRU: evicting an entry would let the server's SYN-ACK through. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -13,7 +13,7 @@ struct {
 	__type(value, struct half_open);
 } half_open_flows SEC(".maps");
 
-/* The part of the budget kept for clients from `validated_prefixes` prefixes. */
+/* The reserve of the budget, for clients from prefixes in `validated_prefixes`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the programs call in the kernel (bpf-helpers(7)), and how maps and
- * programs are declared. The numbers of the helpers are in linux/bpf.h.
+ * The kernel helpers that the programs call (bpf-helpers(7)), and how maps and programs
+ * are declared. The helpers' numbers are in linux/bpf.h.
  */
 #pragma once
 #include <stddef.h>
@@ -10,18 +10,18 @@
 #include <linux/bpf.h>
 
 #define SEC(name) __attribute__((section(name), used))
-/* linux/stddef.h has a weaker one. */
+/* linux/stddef.h defines a weaker one. */
 #undef __always_inline
 #define __always_inline inline __attribute__((always_inline))
 
-/* The parts of a map, which the build reads from the types. */
+/* The parts of a map; the build reads them from the types. */
 #define __uint(name, number) int(*name)[number]
 #define __type(name, type) typeof(type) *name
 
 /*
- * A number that is known when the programs are loaded. The build finds a symbol
- * that is nowhere, and the loader puts the number where its address would be:
- * to the verifier it is a constant.
+ * A number that is set when the programs are loaded. The build finds an undefined
+ * symbol, and the loader puts the number in place of its address: to the verifier it is
+ * a constant.
  */
 #define SETTING(name) extern const char name[]
 #define SET(name) ((__u32)(unsigned long)(name))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The maps that both objects use. The loader makes them once. */
+/* The maps that both objects share. The loader makes them once. */
 #pragma once
 #include "types.h"
 
@@ -19,9 +19,9 @@ struct {
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Workers that take no new flows. What they have begun goes on, and needs
- * their listeners for that. One more entry, behind those of the workers, says that
- * the program of a successor comes after this one on every interface. */
+/* Workers that take no new flows. Flows that have begun continue, and still need their
+ * listeners. One more entry, behind those of the workers, is set while a successor's
+ * program follows this one on every interface. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -29,7 +29,7 @@ struct {
 	__type(value, __u32);
 } draining SEC(".maps");
 
-/* Addresses that peers call from whose SYN options count. */
+/* Source addresses of peers whose SYN options are accepted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

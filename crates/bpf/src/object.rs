@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loads what the build made of the objects (`posthaste-bpf-build`): makes
-//! maps, fills in what programs need to know of them, and hands the programs to
-//! the kernel.
+//! Loads the output of `posthaste-bpf-build`: creates maps, fills in map descriptors and settings,
+//! and loads the programs into the kernel.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,17 +10,16 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::sys::{self, Code, MapLayout};
 
-/// Bytes of a verifier's log: more than any of our programs takes.
+/// Bytes of a verifier log: more than any program needs.
 const LOG_BYTES: usize = 4 << 20;
-/// How many of its last lines an error shows: the instruction, what was known
-/// about it, and the complaint.
+/// Number of its last lines in an error: the instruction, the register state, and the complaint.
 const LOG_LINES: usize = 6;
 
 /// Sources of a wide load: `BPF_PSEUDO_MAP_FD`, `BPF_PSEUDO_MAP_VALUE`.
 const MAP: u8 = 1;
 const MAP_VALUE: u8 = 2;
 
-/// An object as the build wrote it down.
+/// An object as written by the build.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) license: &'static CStr,
@@ -30,7 +28,7 @@ pub(crate) struct Object {
     pub(crate) programs: &'static [ProgramSpec],
 }
 
-/// A map to make.
+/// A map to create.
 #[derive(Debug)]
 pub(crate) struct MapSpec {
     pub(crate) name: &'static str,
@@ -39,8 +37,7 @@ pub(crate) struct MapSpec {
     pub(crate) value_bytes: u32,
     pub(crate) entries: u32,
     pub(crate) flags: u32,
-    /// Types of key and value in [`Object::btf`], for kinds of maps that the kernel
-    /// makes only with them; else zeros.
+    /// Types of key and value in [`Object::btf`], for map types that require them; else zeros.
     pub(crate) types: [u32; 2],
 }
 
@@ -53,18 +50,18 @@ pub(crate) struct ProgramSpec {
     pub(crate) instructions: &'static [u64],
     /// Wide loads to fill in.
     pub(crate) uses: &'static [(usize, Use)],
-    /// Where functions begin, and what type of the object they are of.
+    /// Offsets of the functions, and their types in the object's BTF.
     pub(crate) functions: &'static [[u32; 2]],
 }
 
-/// What a wide load loads.
+/// The operand of a wide load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use {
-    /// The map of this number.
+    /// The map with this index.
     Map(usize),
-    /// The address this far into the first value of the map of this number.
+    /// An offset into the first value of the map with this index.
     Variable(usize, u32),
-    /// The setting of this number.
+    /// The setting with this index.
     Setting(usize),
 }
 
@@ -85,20 +82,20 @@ pub(crate) struct Program {
 }
 
 impl Object {
-    /// Makes a map of this object, for `entries` entries if they differ from
-    /// what its declaration says.
+    /// Creates a map of this object, with `entries` entries instead of the declared number if
+    /// given.
     pub(crate) fn make(&self, map: usize, entries: Option<u32>) -> Result<Arc<Map>, Error> {
         Map::make(&self.maps[map], entries, None)
     }
 
-    /// Makes a map of a kind that the kernel wants to know the types of.
+    /// Creates a map of a type that requires BTF.
     pub(crate) fn make_typed(&self, map: usize, types: &OwnedFd) -> Result<Arc<Map>, Error> {
         let spec = &self.maps[map];
         let made = sys::create_map_of(spec.name, spec.layout(), types.as_fd(), spec.types);
         Map::wrap(spec.name, spec.layout(), made)
     }
 
-    /// Makes a map whose values are maps like `inner`.
+    /// Creates a map whose values are maps like `inner`.
     pub(crate) fn make_outer(
         &self,
         map: usize,
@@ -108,13 +105,12 @@ impl Object {
         Map::make(&self.maps[map], Some(entries), Some(inner))
     }
 
-    /// Gives the kernel the types that [`load`](Self::load) refers to.
+    /// Loads the type information that [`load`](Self::load) refers to.
     pub(crate) fn load_types(&self) -> Result<OwnedFd, Error> {
         sys::load_btf(self.btf).map_err(Error::load("type information"))
     }
 
-    /// Loads a program of this object, with all its maps and settings in the
-    /// order of their numbers.
+    /// Loads a program of this object, with all its maps and settings by index.
     pub(crate) fn load(
         &self,
         program: usize,
@@ -149,8 +145,7 @@ impl Object {
     }
 }
 
-/// The instructions of a program with source register and both halves' numbers
-/// of its wide loads.
+/// The instructions of a program with the wide loads filled in.
 fn filled_in(spec: &ProgramSpec, resolve: impl Fn(Use) -> (u8, u32, u32)) -> Vec<u64> {
     let mut instructions = spec.instructions.to_vec();
     for (at, used) in spec.uses {
@@ -163,15 +158,15 @@ fn filled_in(spec: &ProgramSpec, resolve: impl Fn(Use) -> (u8, u32, u32)) -> Vec
     instructions
 }
 
-/// The end of what the verifier says when it is asked again.
+/// The end of the verifier's log of a second attempt.
 fn complaint(code: &Code<'_>) -> String {
     let mut log = vec![0; LOG_BYTES];
-    // It fails as before, or for want of room in the log.
+    // It fails as before, or with ENOSPC if the log does not fit.
     let _ = sys::load(code, Some(&mut log));
     last_lines(&log)
 }
 
-/// The last lines of a text that ends at a zero.
+/// The last lines of a NUL-terminated text.
 fn last_lines(log: &[u8]) -> String {
     let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);
@@ -207,7 +202,7 @@ impl Map {
         Self::create(spec.name, layout, inner)
     }
 
-    /// Makes a map that no object declares.
+    /// Creates a map that no object declares.
     pub(crate) fn create(
         name: &'static str,
         layout: MapLayout,
@@ -258,7 +253,7 @@ impl Map {
         deleted.map(drop).map_err(Error::map("clear", self.name))
     }
 
-    /// Puts descriptors in, from key 0 on.
+    /// Stores descriptors from key 0 on.
     pub(crate) fn fill<'a>(
         &self,
         descriptors: impl Iterator<Item = BorrowedFd<'a>>,
@@ -270,7 +265,7 @@ impl Map {
         Ok(())
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) fn count(&self) -> Result<usize, Error> {
         let mut count = 0;
         self.walk(|_| {
@@ -280,11 +275,11 @@ impl Map {
         Ok(count)
     }
 
-    /// Hands over keys with their values, until it is told that this will do.
+    /// Calls `one` for each key and value until it returns false.
     pub(crate) fn each(&self, mut one: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Error> {
         let mut value = vec![0; self.value_bytes];
         self.walk(|key| {
-            // It may be gone meanwhile.
+            // The entry may have been deleted meanwhile.
             Ok(!self.look_up(key, &mut value)? || one(key, &value))
         })
     }
@@ -338,7 +333,7 @@ mod tests {
 
     #[test]
     fn refused_program_shows_log() {
-        // Ends without having set what it returns.
+        // Exits without setting its return value.
         static PROGRAMS: [ProgramSpec; 1] = [ProgramSpec {
             name: "refused",
             kind: 3,

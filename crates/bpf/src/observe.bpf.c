@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Watches handshakes leave by an interface: SYNs toward servers, with the addresses
- * that NAT gave them, and SYN-ACKs toward clients. No packet is changed; a SYN of the
- * node's own is dropped if it would leave under an address that was not observed, and so
- * is what this host refuses the client of a trial.
+ * Observes handshakes that leave by an interface: SYNs toward servers, with the
+ * addresses that NAT gave them, and SYN-ACKs toward clients. Changes no packet. Drops a
+ * SYN of the node itself that would leave with an address that was not observed, and an
+ * error of this host toward the client of a trial.
  *
  * observe        tc egress on every interface, once a rule observes
  */
 #include "observe.h"
 #include "packet.h"
 
-/* Bytes of options that a TCP header can have. */
+/* Most bytes of options in a TCP header. */
 #define TCP_OPTIONS_MAX 40
 #define TCP_OPTION_END 0
 #define TCP_OPTION_NOP 1
@@ -19,11 +19,11 @@
 #define TCP_OPTION_SACK 4	  /* RFC 2018 section 2 */
 #define TCP_OPTION_TIMESTAMPS 8	  /* RFC 7323 section 3 */
 #define TCP_FLAGS_AT 13
-/* The first byte of an IPv4 header of five words. */
+/* The first byte of an IPv4 header without options. */
 #define IPV4_WITHOUT_OPTIONS 0x45
 #define TCP_SYN 2
 #define TCP_RST 4
-/* Beside TCP's flags: an ICMP message. */
+/* Outside TCP's flags: an ICMP message. */
 #define ICMP_MESSAGE 0x100
 #define ICMP_DEST_UNREACH 3
 #define ICMPV6_DEST_UNREACH 1
@@ -57,7 +57,8 @@ static long read_option(__u32 index, struct walk *walk)
 	if (bpf_skb_load_bytes(walk->skb, walk->at + 1, &option.bytes, sizeof(option.bytes)) ||
 	    option.bytes < 2 || walk->at + option.bytes > walk->end)
 		return 1;
-	/* It ends in the packet where the options do, or the next look will see. */
+	/* It ends in the packet where the options do, or the next iteration will detect
+	 * it. */
 	bpf_skb_load_bytes(walk->skb, walk->at + 2, option.value, sizeof(option.value));
 	if (option.kind == TCP_OPTION_MSS && option.bytes == 4)
 		walk->found.mss = option.value[0] << 8 | option.value[1];
@@ -73,8 +74,8 @@ static long read_option(__u32 index, struct walk *walk)
 	return 0;
 }
 
-/* A SYN of the node's own leaves. One of an observed flow is bound to the interface
- * that was observed and to the source that was; with another it must not leave. */
+/* A SYN of the node itself leaves. For an observed flow it is bound to the observed
+ * interface and source; with another source it must not leave. */
 static __always_inline int check_own_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const __u32 *source = pkt->flow.client.word;
@@ -108,8 +109,8 @@ static __always_inline struct server_options options_of(struct __sk_buff *skb,
 	return walk.found;
 }
 
-/* A SYN leaves; its TCP header is at `at`. Of an observed handshake it shows what NAT
- * and MSS clamping made of it, and where it goes. */
+/* A SYN leaves; its TCP header is at `at`. For an observed handshake it shows the
+ * results of NAT and MSS clamping, and the interface. */
 GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct handshake *handshake;
@@ -142,7 +143,7 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	return TC_ACT_UNSPEC;
 }
 
-/* A SYN-ACK of the node's own listener leaves: what it needs of this host works. */
+/* A SYN-ACK of the node's listener leaves: this host allows what a relay needs. */
 static __always_inline void see_own_syn_ack(const struct flow *flow, __u32 ifindex)
 {
 	struct profile *profile = find_profile(flow, ifindex);
@@ -179,8 +180,8 @@ GLOBAL int see_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	return 0;
 }
 
-/* A reset leaves toward the client of a trial. The server's come as the node's own
- * word: this one is the host's, which rejects what is delivered to it. */
+/* A reset leaves toward the client of a trial. The server's resets are sent by the node
+ * itself: this one is from the host, which rejects packets delivered to it. */
 GLOBAL int check_reset(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct flow flow;
@@ -191,7 +192,7 @@ GLOBAL int check_reset(struct __sk_buff *skb, const struct packet *pkt)
 	return bpf_map_lookup_elem(&trials, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* The same by an ICMP error, whose message is at `at`. */
+/* The same for an ICMP error, whose message is at `at`. */
 GLOBAL int check_unreachable(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct packet quoted = {};
@@ -210,16 +211,16 @@ GLOBAL int check_unreachable(struct __sk_buff *skb, const struct packet *pkt, __
 	return bpf_map_lookup_elem(&trials, &quoted.flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* Whether a packet is a segment that neither opens a connection nor resets one, by a
- * look at its bytes: most are, and pass without a call. False where more has to be
- * looked at. */
+/* Whether a packet is a segment that neither opens nor resets a connection, by direct
+ * packet access: most are, and pass without a helper call. False where more checks are
+ * needed. */
 static __always_inline bool is_of_open_connection(const struct __sk_buff *skb, __u32 at)
 {
 	const __u8 *end = (const __u8 *)(unsigned long)skb->data_end;
 	const __u8 *ip = (const __u8 *)(unsigned long)skb->data;
 	const __u8 *tcp;
 
-	/* No link layer of ours has more; the verifier wants a bound. */
+	/* No supported link layer has a longer header; the verifier needs a bound. */
 	if (at > ETH_HLEN)
 		return false;
 	ip += at;
@@ -235,7 +236,7 @@ static __always_inline bool is_of_open_connection(const struct __sk_buff *skb, _
 	       !(tcp[TCP_FLAGS_AT] & (TCP_SYN | TCP_RST));
 }
 
-/* The flags of a TCP segment, ICMP_MESSAGE, or 0 for what is neither. */
+/* The flags of a TCP segment, ICMP_MESSAGE, or 0 for anything else. */
 static __always_inline __u32 kind_of(struct __sk_buff *skb, __u32 at)
 {
 	__u8 flags = 0, protocol = 0, version_and_length = 0;
@@ -257,7 +258,8 @@ static __always_inline __u32 kind_of(struct __sk_buff *skb, __u32 at)
 	return flags;
 }
 
-/* A packet that is no segment of an open connection; its IP header is at `at`. */
+/* Handles a packet that is not a segment of an open connection; its IP header is at
+ * `at`. */
 GLOBAL int look_at(struct __sk_buff *skb, __u32 at)
 {
 	__u32 kind = kind_of(skb, at);
@@ -286,7 +288,7 @@ int observe(struct __sk_buff *skb)
 	__u32 ifindex = skb->ifindex;
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 
-	/* A tagged frame was seen on its VLAN device. */
+	/* A tagged frame is observed on its VLAN device. */
 	if (!device || skb->vlan_present || is_of_open_connection(skb, device->l2_bytes))
 		return TC_ACT_UNSPEC;
 	return look_at(skb, device->l2_bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Handshakes that are forwarded and observed at the client's interface, and what
- * they show. A SYN in, its SYN-ACK out, and the client's ACK in by the same
- * interface prove that firewall, NAT and routes of this host let the connection
+ * Handshakes that are forwarded and observed at the client's interface, and the
+ * profiles learned from them. A SYN in, its SYN-ACK out, and the client's ACK in by the
+ * same interface prove that firewall, NAT and routes of this host let the connection
  * pass, and that both directions cross it.
  */
 #pragma once
@@ -15,8 +15,8 @@ struct {
 	__type(value, struct handshake);
 } handshakes SEC(".maps");
 
-/* SYNs of observed handshakes on their way through this host, by sequence number:
- * NAT changes all else that they could be known by. */
+/* SYNs of observed handshakes in transit through this host, by sequence number: NAT
+ * changes every other field that would identify them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -39,8 +39,8 @@ struct {
 	__type(value, struct observing);
 } observing SEC(".maps");
 
-/* Flows whose handshakes were forwarded. A SYN of theirs may be forged by a neighbour
- * of the client: it is forwarded, and the server knows what to think of it. */
+/* Flows whose handshakes were forwarded. A neighbour of the client may forge a SYN of
+ * such a flow: it is forwarded, and the server judges it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -48,8 +48,8 @@ struct {
 	__type(value, __u8);
 } forwarded SEC(".maps");
 
-/* Relayed flows whose source this host translates. What comes late for one that has
- * ended must not be forwarded: it would leave untranslated. */
+/* Relayed flows whose source this host translates. Late packets of one that has ended
+ * must not be forwarded: they would leave untranslated. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -57,8 +57,8 @@ struct {
 	__type(value, __u8);
 } hidden SEC(".maps");
 
-/* Flows that are tried, until the node has answered their client or given them back:
- * what the host itself refuses of them is not for the client to hear. */
+/* Flows on trial, until the node has answered their client or given them back: the
+ * host's own errors about them must not reach the client. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);
@@ -66,8 +66,8 @@ struct {
 	__type(value, __u8);
 } trials SEC(".maps");
 
-/* The verdict on a segment that no socket knows: it goes on, unless it comes late for a
- * relay that has ended and must not. */
+/* The verdict on a segment without a socket: it continues, unless it is a late packet
+ * of a relay that has ended and must not be forwarded. */
 GLOBAL int go_on(const struct packet *pkt)
 {
 	struct flow flow;
@@ -78,8 +78,8 @@ GLOBAL int go_on(const struct packet *pkt)
 	return bpf_map_lookup_elem(&hidden, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* One value: until when nothing is relayed that has to be observed (CLOCK_MONOTONIC,
- * ns), since this host stands in the way of relays. */
+/* One value: until when flows that must be observed are not relayed (CLOCK_MONOTONIC,
+ * ns), since this host blocks relays. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -111,7 +111,7 @@ static __always_inline struct profile_key profile_key(const struct flow *flow)
 	};
 }
 
-/* The profile of a flow whose client is at an interface; it may count no more. */
+/* The profile of a flow whose client is at an interface; it may have expired. */
 static __always_inline struct profile *find_profile(const struct flow *flow, __u32 ifindex)
 {
 	struct profile_key key = profile_key(flow);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that watches handshakes leave, and what it and the redirect program learn.
+//! The program that observes outgoing handshakes, and the profiles learned from them.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -21,11 +21,11 @@ const DESTINATION: u8 = 2;
 /// How destinations are observed before flows to them are relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observing {
-    /// How long what was learned counts.
+    /// How long a profile is valid.
     pub ttl: Duration,
-    /// How long flows are forwarded that relays have failed with.
+    /// How long flows are forwarded whose relays have failed.
     pub bypass: Duration,
-    /// What a relay has to save, at least, by what was observed.
+    /// Least saving of a relay, by the observed round trips.
     pub gain_min: Duration,
 }
 
@@ -41,12 +41,12 @@ impl Observing {
     }
 }
 
-/// What address translation does to flows, as it was observed.
+/// What NAT does to flows, as observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translated {
-    /// Their source: servers see another address or port.
+    /// The source: servers see another address or port.
     pub source: bool,
-    /// Their destination.
+    /// The destination.
     pub destination: bool,
 }
 
@@ -59,7 +59,7 @@ impl Translated {
     }
 }
 
-/// How far a profile is trusted (`enum profile_state`).
+/// The state of a profile (`enum profile_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// A handshake was observed.
@@ -68,17 +68,16 @@ pub enum Trust {
     Validated,
     /// A relay got no answer.
     Doubted,
-    /// What was forwarded then did.
+    /// A flow forwarded after that did get one.
     Bypassed,
 }
 
-/// The way that an observed connection took on from this host.
+/// The path that an observed connection took from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The interface by which its SYN left.
     pub ifindex: u32,
-    /// The smaller of the segment sizes that the two ends named, as this host let them pass; 0 if
-    /// neither named one.
+    /// The smaller MSS of both ends, as this host let them pass; 0 if neither sent one.
     pub mss: u16,
 }
 
@@ -88,17 +87,16 @@ impl Path {
     }
 }
 
-/// What was learned of connections of a client with a service.
+/// The profile of connections of a client with a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The address that the network behind this host sees of the client (16 bytes,
-    /// v4-mapped for IPv4).
+    /// The client's address as the network behind this host sees it (16 bytes, v4-mapped for IPv4).
     pub source: [u8; 16],
-    /// What address translation does.
+    /// What NAT does.
     pub translated: Translated,
-    /// How far it is trusted.
+    /// Its state.
     pub trust: Trust,
-    /// The way that they take.
+    /// The path of its connections.
     pub path: Option<Path>,
     /// Round trip between this host and the client, at its handshake.
     pub client_rtt: Duration,
@@ -134,22 +132,22 @@ impl Profile {
     }
 }
 
-/// A profile and whom it is of.
+/// A profile with its client and service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The client's address (16 bytes, v4-mapped for IPv4).
     pub client_ip: [u8; 16],
     /// The server's.
     pub server_ip: [u8; 16],
-    /// And its port.
+    /// The server's port.
     pub server_port: u16,
     /// When it was learned (CLOCK_MONOTONIC).
     pub learned: Duration,
-    /// What it says.
+    /// The profile.
     pub profile: Profile,
 }
 
-/// The profiles of an epoch, `most` of them.
+/// At most `most` valid profiles of an epoch.
 pub(crate) fn list(profiles: &Map, epoch: u32, most: usize) -> Result<Vec<Known>, Error> {
     let mut all = Vec::new();
     profiles.each(|key, value| {
@@ -196,7 +194,7 @@ impl Observer {
         Ok(Self { program })
     }
 
-    /// Watches what leaves by an interface.
+    /// Observes what leaves by an interface.
     pub(crate) fn hold(&self, ifindex: u32, successions: u16) -> io::Result<Hold> {
         let place = Place {
             ifindex,

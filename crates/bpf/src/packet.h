@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A packet as both objects see it, and what they do with one.
+ * A packet as both objects parse it, and the common actions on one.
  *
- * The functions marked STEP are global to the verifier: it checks each once,
- * on its own, which keeps a node's start under its time bound. They take a
- * pointer that the verifier believes may be NULL.
+ * The functions marked GLOBAL are global to the verifier: it checks each once, on its
+ * own, which keeps a node's start within its time bound. They take a pointer that the
+ * verifier assumes may be NULL.
  */
 #pragma once
 #include <stdbool.h>
@@ -20,7 +20,7 @@
 #include "types.h"
 #include "maps.h"
 
-/* From headers that drag in the C library. */
+/* From headers that include the C library's. */
 #define AF_INET 2
 #define AF_INET6 10
 #define GLOBAL __attribute__((noinline))
@@ -29,7 +29,7 @@
 #define IP6_OFFSET 0xfff8
 #define NEXTHDR_FRAGMENT 44
 
-/* Workers, and the two fwmark bits that are ours. */
+/* Number of workers, and the node's two fwmark bits. */
 SETTING(setting_workers);
 SETTING(setting_redirect_mark);
 SETTING(setting_socket_mark);
@@ -69,10 +69,10 @@ struct packet {
 	struct tcphdr tcp;
 };
 
-/* What `redirect` tells the programs it calls, in the words of skb->cb. */
+/* Parameters that `redirect` passes to the programs it calls, as words of skb->cb. */
 enum message {
 	MESSAGE_L2_BYTES,
-	MESSAGE_RULE,    /* and above its 16 bits the generation it is of */
+	MESSAGE_RULE,    /* and above its 16 bits the generation */
 	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches; and above its
 			  * 8 bits whether the SYN met a TIME_WAIT socket */
 	MESSAGE_ACCEPT,  /* and above its 8 bits whether it is a trial, above 16 the MSS that
@@ -89,7 +89,7 @@ GLOBAL int count(__u32 stat)
 	return 0;
 }
 
-/* An IPv4 address as the maps hold it. */
+/* An IPv4 address in the form of the maps. */
 static __always_inline struct address mapped(__be32 ip)
 {
 	return (struct address){ .word = { 0, 0, bpf_htonl(0xffff), ip } };
@@ -113,8 +113,8 @@ static __always_inline struct flow reversed(const struct flow *flow)
 	};
 }
 
-/* The tuple by which the kernel finds the socket that would receive a segment
- * of this flow from its client. */
+/* The tuple by which the kernel finds the socket for a segment of this flow from its
+ * client. */
 static __always_inline void fill_tuple(struct packet *pkt)
 {
 	const struct flow *flow = &pkt->flow;
@@ -134,8 +134,8 @@ static __always_inline void fill_tuple(struct packet *pkt)
 	pkt->tuple_bytes = sizeof(pkt->tuple.ipv6);
 }
 
-/* IPv6 has no use for these on the wire (RFC 4942 section 2.2), and here they
- * would pass for IPv4. */
+/* Never valid on the wire (RFC 4942 section 2.2), and the maps would take them for
+ * IPv4. */
 static __always_inline bool is_mapped(const struct address *ip)
 {
 	return !ip->word[0] && !ip->word[1] && ip->word[2] == bpf_htonl(0xffff);
@@ -147,9 +147,9 @@ static __always_inline void note_fragment(struct packet *pkt, bool later, __u32 
 	pkt->fragment_id = id;
 }
 
-/* Reads the IP header at `at`. Returns the offset of what follows it; 0 for
- * what is never ours: other protocols, IPv6 extension headers (no TCP stack
- * sends them with a SYN) but that of a fragment. */
+/* Parses the IP header at `at`. Returns the offset of what follows it; 0 for packets
+ * that are never relayed: other protocols, and IPv6 extension headers other than that
+ * of a fragment (no TCP stack sends them with a SYN). */
 GLOBAL __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct fragment_header part;
@@ -189,7 +189,7 @@ GLOBAL __u32 parse_ip(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	return 0;
 }
 
-/* Reads the TCP header at `at`; false if the packet ends before. */
+/* Parses the TCP header at `at`; false if the packet is too short. */
 static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	if (bpf_skb_load_bytes(skb, at, &pkt->tcp, sizeof(pkt->tcp)))
@@ -205,7 +205,7 @@ static __always_inline __u8 hop_limit(const struct packet *pkt)
 	return pkt->family == AF_INET ? pkt->ip.v4.ttl : pkt->ip.v6.hop_limit;
 }
 
-/* What a question to the routing table begins with. */
+/* The common fields of a look-up in the routing table. */
 static __always_inline struct bpf_fib_lookup route_from(__u32 ifindex, __u32 family)
 {
 	return (struct bpf_fib_lookup){
@@ -215,10 +215,10 @@ static __always_inline struct bpf_fib_lookup route_from(__u32 ifindex, __u32 fam
 	};
 }
 
-/* Whether this host would forward the packet: the destination is not ours,
- * there is a route, and forwarding is on. And whether it would leave where the
- * program sees the answer come back: elsewhere the answer would meet a socket
- * of ours unmarked, and be lost. Returns the interface it would leave by, or 0. */
+/* Whether this host would forward the packet: the destination is not local, there is a
+ * route, and forwarding is on. And whether it would leave by an interface where the
+ * program captures the answer: elsewhere the answer would reach a socket of the node
+ * unmarked, and be lost. Returns the interface by which it would leave, or 0. */
 GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct bpf_fib_lookup fib;
@@ -248,19 +248,19 @@ GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	return bpf_map_lookup_elem(&devices, &out) ? out : 0;
 }
 
-/* Whose a segment is. */
+/* The owner of a segment. */
 enum owner {
 	OWNER_NONE,
-	OWNER_LISTENER,   /* a listener of ours, maybe one on all addresses */
+	OWNER_LISTENER,   /* a listener of the node, possibly a wildcard one */
 	OWNER_HOST,       /* a socket of the host's own */
 	OWNER_OURS,
-	OWNER_CONNECTING, /* a socket of ours that waits for its SYN-ACK */
-	OWNER_REQUEST,    /* a handshake, ours or the host's */
-	OWNER_WAITING,    /* a TIME_WAIT socket, ours or the host's */
+	OWNER_CONNECTING, /* a socket of the node that waits for its SYN-ACK */
+	OWNER_REQUEST,    /* a handshake, of the node or the host */
+	OWNER_WAITING,    /* a TIME_WAIT socket, of the node or the host */
 };
 
-/* A socket of ours carries our mark. Of request and TIME_WAIT sockets BPF can
- * read none. */
+/* The node's sockets have its mark. BPF cannot read the mark of request and TIME_WAIT
+ * sockets. */
 static __always_inline enum owner owner_by(struct bpf_sock *sk)
 {
 	struct bpf_sock *full;
@@ -314,23 +314,23 @@ static __always_inline bool is_draining(__u32 worker)
 	return set && *set;
 }
 
-/* Whether the program of a successor sees what this one leaves. Then this one keeps
- * to what it has begun. */
+/* Whether a successor's program handles the packets that this one leaves. Then this one
+ * handles only its own flows. */
 static __always_inline bool is_followed(void)
 {
 	return is_draining(workers);
 }
 
-/* Has routing deliver the packet locally. The kernel finds its socket by
- * tuple. */
+/* Marks the packet, so that routing delivers it locally. The kernel finds its socket by
+ * the tuple. */
 static __always_inline int deliver(struct __sk_buff *skb)
 {
 	skb->mark |= redirect_mark;
 	return TC_ACT_UNSPEC;
 }
 
-/* Gives the packet to a listener, which no tuple leads to. Where there is none
- * it is forwarded. */
+/* Assigns the packet to a listener, which no tuple leads to. Without one it is
+ * forwarded. */
 static __always_inline int give(struct __sk_buff *skb, __u32 key)
 {
 	struct bpf_sock *listener = bpf_map_lookup_elem(&listeners, &key);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Takes transit TCP flows off the forwarding path and hands them to the
- * workers' listeners, without NAT and without a rule per port.
+ * Takes transit TCP flows off the forwarding path and hands them to the workers'
+ * listeners, without NAT and without a rule per port.
  *
- * redirect       tc ingress on every interface
+ * redirect           tc ingress on every interface
  * set_initial_cwnd   sockops, only when a rule sets an initial window
  *
- * The programs hold no policy: user space writes `rules`, they look it up.
- * While a worker has no listener in `listeners` (not started, or dead) or has
- * `draining` (full, out of descriptors, draining), its new flows are left to IP forwarding.
+ * The programs contain no policy: user space writes `rules`, and they look it up. New
+ * flows of a worker are left to IP forwarding while it has no listener in `listeners`
+ * (not started, or dead) or is in `draining` (full, out of descriptors, draining).
  *
- * What takes more than a look at a segment is done by the programs of
- * later.bpf.c, which are called by way of `tail_calls`. A node relays before they
- * are there: until then flows are opened late.
+ * Work beyond parsing a segment is done by the programs of deferred.bpf.c, called
+ * through `tail_calls`. A node relays before they are loaded: until then flows open
+ * late.
  */
 #include "half_open.h"
 #include "observe.h"
@@ -28,7 +28,7 @@
 /* In segments: 1.5 MB. */
 #define PEER_WINDOW_MAX 1024
 
-/* Written at run time: the policy in force. */
+/* Written at run time: the current generation of the policy. */
 volatile __u32 generation;
 
 struct {
@@ -39,7 +39,7 @@ struct {
 	__type(value, struct candidates);
 } rules SEC(".maps");
 
-/* Addresses of nodes that hops are opened to and by. */
+/* Addresses of other nodes, which hops are opened to or come from. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -48,7 +48,7 @@ struct {
 	__type(value, struct peer_settings);
 } initial_cwnd SEC(".maps");
 
-/* The programs of later.bpf.c. */
+/* The programs of deferred.bpf.c. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, TAIL_MAX);
@@ -56,7 +56,7 @@ struct {
 	__type(value, __u32);
 } tail_calls SEC(".maps");
 
-/* What a rule says about a flow. */
+/* The result of the rule look-up for a flow. */
 struct verdict {
 	__u16 rule;
 	__u16 window_down;
@@ -65,7 +65,7 @@ struct verdict {
 	__u8 accept;
 	__u8 observe;
 	__u8 rounds;
-	/* What was observed of its kind. */
+	/* From the observed flow between the same hosts. */
 	__u8 trial;
 	__u16 mss;
 	__u32 out_ifindex;
@@ -91,7 +91,7 @@ GLOBAL int rule_matches(const struct candidate *rule, const struct packet *pkt)
 	return true;
 }
 
-/* What the search for a flow's rule works with. */
+/* State of the search for a flow's rule. */
 struct search {
 	const struct packet *pkt;
 	const struct candidates *found;
@@ -99,7 +99,7 @@ struct search {
 	bool matched;
 };
 
-/* Looks at one candidate; 1 ends the search. */
+/* Checks one candidate; 1 ends the search. */
 static long match_candidate(__u32 index, struct search *search)
 {
 	const struct candidate *rule;
@@ -142,9 +142,9 @@ GLOBAL int find_rule(const struct packet *pkt, struct verdict *verdict)
 	return search.matched;
 }
 
-/* Addresses that nothing can be sent back to: a reset or a hop upstream for
- * them would fail here, and be blamed on the server. From link-local ones of
- * IPv6 nothing is forwarded (RFC 4291 section 2.5.6). */
+/* Addresses to which no answer can be sent: a reset or an upstream connection for them
+ * would fail here and be attributed to the server. Packets from IPv6 link-local
+ * addresses are never forwarded (RFC 4291 section 2.5.6). */
 static __always_inline bool is_martian(const struct packet *pkt)
 {
 	const __u32 *word = pkt->flow.client.word;
@@ -160,11 +160,11 @@ static __always_inline bool is_martian(const struct packet *pkt)
 }
 
 /*
- * Whether this host would send to the source of a SYN: there is a route, and it
- * leads away. The host's own addresses are no clients (RFC 1812 section 5.3.7):
- * a SYN of its own that a loop brings back would become another one each time.
- * And where the interface has a strict reverse path filter the route leads back
- * through it. `out` is the interface by which answers will come.
+ * Whether this host would send to the source of a SYN: there is a route, and it leads
+ * off the host. The host's own addresses are no clients (RFC 1812 section 5.3.7): a SYN
+ * of its own that a loop returns would become another one each time. If the interface
+ * has a strict reverse path filter, the route must use that interface. `out` is the
+ * interface by which answers will arrive.
  */
 GLOBAL int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out)
 {
@@ -193,7 +193,7 @@ GLOBAL int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out
 		/* IPv6 has no such filter. */
 		return pkt->family != AF_INET || !device->strict_source || fib.ifindex == ifindex;
 	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
-		/* By a tunnel of which the kernel does not say more here. */
+		/* A tunnel; the kernel returns no more about it here. */
 		return pkt->family != AF_INET || !device->strict_source;
 	}
 	return false;
@@ -203,8 +203,8 @@ GLOBAL int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out
 SETTING(setting_least_port);
 #define least_port SET(setting_least_port)
 
-/* Finds out what becomes of a flow. It is left alone where nobody listens, and
- * where its server, which may look at the port (rsh, NFS), would see another. */
+/* Looks up what to do with a flow. It is left alone where no worker listens, and where
+ * its server, which may check the port (rsh, NFS), would get another. */
 GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
 {
 	struct bpf_sock *listener;
@@ -232,14 +232,14 @@ static __always_inline bool opens(const struct tcphdr *tcp)
 	return tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin;
 }
 
-/* What is known of a flow's client and server says of its SYN. */
+/* The advice of a profile on a SYN. */
 enum advice {
 	ADVICE_FORWARD,
 	ADVICE_TRY, /* relay it, and see whether that works */
 	ADVICE_RELAY,
 };
 
-/* Whether a profile still counts. */
+/* Whether a profile is valid. */
 static __always_inline bool is_current(const struct profile *profile,
 				       const struct observing *how, __u64 now)
 {
@@ -250,7 +250,7 @@ static __always_inline bool is_current(const struct profile *profile,
 	return now - profile->learned_ns < how->ttl_ns;
 }
 
-/* What a profile that counts advises. */
+/* The advice of a valid profile. */
 static __always_inline int advice_of(const struct profile *profile, const struct observing *how,
 				     struct verdict *verdict)
 {
@@ -261,12 +261,12 @@ static __always_inline int advice_of(const struct profile *profile, const struct
 		count(STAT_BYPASSED);
 		return ADVICE_FORWARD;
 	}
-	/* The server behind the address may be another for each connection. */
+	/* Each connection may reach another server behind the address. */
 	if (profile->translated & TRANSLATED_DESTINATION) {
 		count(STAT_TRANSLATED);
 		return ADVICE_FORWARD;
 	}
-	/* Each round trip over the whole way becomes one over its longer half. */
+	/* Each round trip over the whole path becomes one over its longer half. */
 	if ((__u64)nearer * verdict->rounds < how->gain_min_us) {
 		count(STAT_NO_GAIN);
 		return ADVICE_FORWARD;
@@ -278,7 +278,7 @@ static __always_inline int advice_of(const struct profile *profile, const struct
 	return profile->state == PROFILE_VALIDATED ? ADVICE_RELAY : ADVICE_TRY;
 }
 
-/* Forwards a SYN and observes what becomes of it. */
+/* Forwards a SYN and observes its handshake. */
 static __always_inline void observe_handshake(struct __sk_buff *skb, const struct flow *flow,
 					      __be32 isn, __u64 now, __u32 epoch)
 {
@@ -294,8 +294,8 @@ static __always_inline void observe_handshake(struct __sk_buff *skb, const struc
 	count(STAT_OBSERVED);
 }
 
-/* A SYN that its rule would relay. One that is not known to fare well that way is
- * forwarded, with every repetition of it. */
+/* A SYN that its rule would relay. Without a profile that allows relaying, it is
+ * forwarded, with every retransmission of it. */
 GLOBAL int advise(struct __sk_buff *skb, const struct packet *pkt, struct verdict *verdict)
 {
 	const struct observing *how = how_to_observe();
@@ -316,7 +316,7 @@ GLOBAL int advise(struct __sk_buff *skb, const struct packet *pkt, struct verdic
 		handshake->flags |= HANDSHAKE_REPEATED;
 		return ADVICE_FORWARD;
 	}
-	/* A repetition of what is being relayed. */
+	/* A retransmission of a SYN that is being relayed. */
 	half_open = find_half_open(&flow);
 	if (half_open && half_open->isn == isn)
 		return ADVICE_RELAY;
@@ -339,8 +339,8 @@ GLOBAL int advise(struct __sk_buff *skb, const struct packet *pkt, struct verdic
 	return ADVICE_FORWARD;
 }
 
-/* Takes advice on a SYN that its rule would relay; returns what is done with it. What
- * is tried waits for the server's answer: only then is there a way back. */
+/* Applies the advice on a SYN that its rule would relay; returns the action. A trial
+ * waits for the server's answer: only then can it still be forwarded. */
 static __always_inline int apply_advice(struct __sk_buff *skb, const struct packet *pkt,
 				struct verdict *verdict)
 {
@@ -370,7 +370,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	if (action == ACTION_FORWARD && !waiting)
 		return TC_ACT_UNSPEC;
 	out = forwardable(skb, pkt);
-	/* With its last hop it has come where a router drops it and says so. */
+	/* With the last hop used up, a router drops it and sends an ICMP error. */
 	if (!out || hop_limit(pkt) <= 1 || !answerable(skb, pkt, out))
 		return TC_ACT_UNSPEC;
 	skb->cb[MESSAGE_RULE] = verdict.generation << 16 | verdict.rule;
@@ -378,7 +378,8 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	skb->cb[MESSAGE_ACCEPT] = verdict.accept | verdict.trial << 8 | verdict.mss << 16;
 	skb->cb[MESSAGE_OUT] = verdict.out_ifindex;
 	bpf_tail_call(skb, &tail_calls, TAIL_OPEN_FLOW);
-	/* Not there yet: early becomes late; strict cannot be kept, so forward. */
+	/* The deferred programs are not loaded yet: early becomes late; strict is
+	 * impossible, so forward. */
 	if (action != ACTION_RELAY || verdict.accept & ACCEPT_HOLDS || waiting ||
 	    is_draining(worker))
 		return TC_ACT_UNSPEC;
@@ -386,18 +387,18 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	return give(skb, listener_key(worker, pkt));
 }
 
-/* Bytes of a TCP header that an option of ours fits in. */
+/* Least length of a TCP header with a SYN option, in bytes. */
 #define SYN_OPTION_HEADER_MIN (20 + 16)
 
-/* Whether a segment may announce a flow: it opens a connection to a listener of
- * ours, is meant for this host, and has options enough. */
+/* Whether a segment may announce a flow: it opens a connection to a listener of the
+ * node, is addressed to this host, and has enough options. */
 static __always_inline bool may_send_syn_option(struct __sk_buff *skb, const struct packet *pkt)
 {
 	return pkt->family == AF_INET && pkt->tcp.doff * 4 >= SYN_OPTION_HEADER_MIN &&
 	       opens(&pkt->tcp) && !forwardable(skb, pkt);
 }
 
-/* A SYN goes on, and so does all that comes after it. */
+/* The SYN is forwarded: lets later packets of the flow through as well. */
 GLOBAL int unhide(const struct packet *pkt)
 {
 	struct flow flow;
@@ -442,7 +443,7 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 	case OWNER_OURS:
 		return deliver(skb);
 	default:
-		/* Ours exactly when this host would forward the packet. */
+		/* Relayed exactly when this host would forward the packet. */
 		return forwardable(skb, pkt) ? deliver(skb) : TC_ACT_UNSPEC;
 	}
 }
@@ -466,9 +467,9 @@ int redirect(struct __sk_buff *skb)
 	struct packet pkt = {};
 	__u32 at;
 
-	/* A tagged frame belongs to the VLAN device, which has its own program.
-	 * A marked one was here before: a node that starts holds an interface
-	 * twice for a moment. One for another host is only overheard. */
+	/* A tagged frame belongs to the VLAN device, which has its own program. A
+	 * marked one was handled before: a starting node is attached to an interface
+	 * twice for a moment. A frame for another host was received promiscuously. */
 	if (!device || skb->vlan_present || (skb->mark & redirect_mark) ||
 	    skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
@@ -489,7 +490,7 @@ int redirect(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* What a node's way bears in the round trip that the handshake took. */
+/* The path's bandwidth times the round trip time of the handshake, in segments. */
 static __always_inline __u32 initial_cwnd_of(const struct peer_settings *start, __u32 rtt_us, __u32 mss)
 {
 	__u64 segments = (__u64)start->rate * (rtt_us ? rtt_us : start->rtt_us) / 1000;
@@ -500,13 +501,13 @@ static __always_inline __u32 initial_cwnd_of(const struct peer_settings *start, 
 	return segments > start->segments ? segments : start->segments;
 }
 
-/* The low half of this network namespace's number. */
+/* The low half of the cookie of this network namespace. */
 SETTING(setting_netns);
 #define own_netns SET(setting_netns)
 
-/* A connection of ours is open: widen its initial window if its rule says so.
- * Only here does the kernel take one (TCP_BPF_IW). A node in another network
- * namespace may be in the same cgroup: its sockets are its own. */
+/* A socket of the node is connected: sets its initial window if its rule has one. The
+ * kernel accepts it only at this point (TCP_BPF_IW). A node in another network
+ * namespace may share the cgroup; its sockets are skipped. */
 SEC("sockops")
 int set_initial_cwnd(struct bpf_sock_ops *ctx)
 {
@@ -540,8 +541,8 @@ int set_initial_cwnd(struct bpf_sock_ops *ctx)
 		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 		return 1;
 	}
-	/* Of the ports only the server's counts; `remote_port` has its two bytes
-	 * in network order in the upper half. */
+	/* Of the ports only the server's matters. `remote_port` has its two bytes in
+	 * network order in the upper half. */
 	pkt.flow.server_port = passive ? bpf_htons(ctx->local_port) : ctx->remote_port >> 16;
 	if (!find_rule(&pkt, &verdict))
 		return 1;

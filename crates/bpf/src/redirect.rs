@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loading, attaching and feeding the redirect programs.
+//! Loads, attaches and configures the redirect programs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -25,34 +25,33 @@ use crate::worker_maps::{PeerSettings, WorkerHandle};
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
 
-/// What the programs must know before they are loaded.
+/// Constants of the programs, fixed at load time.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How many workers share the flows.
+    /// Number of workers that share the flows.
     pub workers: u32,
     /// The fwmark bit that routes a packet to this host.
     pub redirect_mark: u32,
-    /// The fwmark bit that our sockets carry.
+    /// The fwmark bit of the node's sockets.
     pub socket_mark: u32,
-    /// The number of the network namespace, as the kernel tells it (`SO_NETNS_COOKIE`).
+    /// The cookie of the network namespace (`SO_NETNS_COOKIE`).
     pub netns: u64,
-    /// The lowest port of a client that the node may bind to; flows from lower ones are
-    /// forwarded.
+    /// The lowest client port that the node may bind to; flows from lower ports are forwarded.
     pub least_port: u16,
-    /// Half-open upstream connections that anybody may cause.
+    /// Bound on half-open upstream connections of any client.
     pub half_open: u32,
-    /// Further ones, for clients that completed a handshake before.
+    /// Further ones, for clients from prefixes that completed a handshake before.
     pub half_open_reserve: u32,
-    /// Clients and services that are remembered with what was observed of them.
+    /// Bound on the profiles of clients and services.
     pub profiles_max: u32,
-    /// Rules may set initial windows, or there are peers.
+    /// Whether rules may set initial windows, or there are peers.
     pub windows: bool,
-    /// How many nodes were replaced, one by the next, before this one. Each attaches its program
+    /// Number of successive nodes that were replaced before this one. Each attaches its program
     /// behind that of its predecessor.
     pub successions: u16,
 }
 
-/// What the packets of an interface start with.
+/// The header that starts the packets of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
     /// An Ethernet header.
@@ -61,30 +60,30 @@ pub enum LinkLayer {
     None,
 }
 
-/// An interface, as far as the programs must know it.
+/// The properties of an interface that the programs need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// What its packets start with.
     pub layer: LinkLayer,
-    /// Its reverse path filter for IPv4 is strict: packets are taken only from
-    /// sources that are reached through it.
+    /// Whether its reverse path filter for IPv4 is strict: it accepts packets only from sources
+    /// that are routed through it.
     pub strict_source: bool,
 }
 
 /// The generation of the first rules.
 pub const FIRST_GENERATION: u8 = 1;
 
-/// What the programs of one node share with its workers. There before the
-/// programs are, so that workers can start beside their loading.
+/// The maps that the programs of one node share with its workers. Created before the programs, so
+/// that workers can start while those are loading.
 #[derive(Debug)]
 pub struct Maps {
     settings: Settings,
-    /// By their numbers.
+    /// By their indexes in the object.
     maps: Vec<Arc<Map>>,
     /// By worker.
     rings: Vec<OnceLock<Arc<Map>>>,
     tail_call_maps: Arc<OnceLock<TailCalls>>,
-    /// What sockets are to say in their SYN, once a program looks at it.
+    /// The options of sockets' SYNs, once a program sends them.
     syn_options: Arc<OnceLock<Arc<Map>>>,
 }
 
@@ -92,28 +91,28 @@ pub struct Maps {
 pub struct Redirect {
     shared: Arc<Maps>,
     program: Program,
-    /// The window program, if it may be wanted.
+    /// The window program, if it may be needed.
     set_initial_cwnd: Option<Program>,
-    /// That of the rules in force.
+    /// The generation of the current rules.
     generation: u8,
     holds: HashMap<u32, Holds>,
-    /// The other programs, once the node has settled.
+    /// The deferred programs, once the node has settled.
     deferred: Option<Deferred>,
     observer: Option<Observer>,
-    /// Some rule observes, or did: what was tried under it goes on under the next.
+    /// Whether a rule observes, or did: trials begun under it continue under the next rules.
     observes: bool,
     observing: Observing,
-    /// What was learned in earlier ones counts no more.
+    /// Profiles of earlier epochs are invalid.
     epoch: u32,
-    /// The cgroup of this process, if the window program may be wanted.
+    /// The cgroup of this process, if the window program may be needed.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<OwnedFd>,
-    /// The program that sends SYN options, once some peer is to have them.
+    /// The program that sends SYN options, once a peer needs it.
     sender: Option<Sender>,
-    /// Addresses whose SYN options count.
+    /// Addresses whose SYN options are accepted.
     syn_option_peers: Vec<[u8; 16]>,
     prefixes: Vec<(u8, PrefixSpec)>,
-    /// Those with a window.
+    /// Addresses with an initial window.
     peers: Vec<[u8; 16]>,
 }
 
@@ -125,16 +124,16 @@ impl std::fmt::Debug for Redirect {
     }
 }
 
-/// What holds the programs on one interface.
+/// The attachments of the programs to one interface.
 #[derive(Debug)]
 struct Holds {
     ingress: Hold,
-    /// Once the node has settled and some rule observes.
+    /// Set once the node has settled and a rule observes.
     egress: Option<Hold>,
 }
 
 impl Maps {
-    /// Makes the maps.
+    /// Creates the maps.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -159,10 +158,10 @@ impl Maps {
         })
     }
 
-    /// What worker number `worker` needs.
+    /// The handle of worker number `worker`.
     ///
     /// # Errors
-    /// [`Error::Map`] when its ring cannot be made.
+    /// [`Error::Map`] when its ring cannot be created.
     pub fn worker_maps(&self, worker: u16) -> Result<WorkerHandle, Error> {
         let hold = |map: usize| Arc::clone(&self.maps[map]);
         Ok(WorkerHandle {
@@ -179,10 +178,10 @@ impl Maps {
         })
     }
 
-    /// The ring at a place, made when it is first asked for.
+    /// The ring in a slot, created at the first call.
     fn ring(&self, place: &OnceLock<Arc<Map>>) -> Result<Arc<Map>, Error> {
         if place.get().is_none() {
-            // One that another thread has made meanwhile stays.
+            // If another thread has created one meanwhile, that one stays.
             let _ = place.set(ring::make()?);
         }
         Ok(Arc::clone(place.get().expect("there is one now")))
@@ -236,16 +235,15 @@ impl Redirect {
         })
     }
 
-    /// What worker number `worker` needs.
+    /// The handle of worker number `worker`.
     ///
     /// # Errors
-    /// [`Error::Map`] when its ring cannot be made.
+    /// [`Error::Map`] when its ring cannot be created.
     pub fn worker_maps(&self, worker: u16) -> Result<WorkerHandle, Error> {
         self.shared.worker_maps(worker)
     }
 
-    /// Puts rules in force, all at once, and returns the generation that
-    /// events under them carry.
+    /// Installs rules atomically, and returns the generation that events under them carry.
     ///
     /// # Errors
     /// The rules do not fit; the former ones stay in force.
@@ -259,13 +257,13 @@ impl Redirect {
         }
         let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
-            // Nothing of it may come to life with a later generation.
+            // A later generation must not revive partly written rules.
             for prefix in compiled.keys() {
                 let _ = self.shared.get(map::RULES).delete(&rule_key(next, *prefix));
             }
             return Err(error);
         }
-        // One byte changes, so no program sees a mixture.
+        // The switch is one byte, so no program reads a mixture.
         let written = self
             .shared
             .get(map::VARIABLES)
@@ -284,12 +282,11 @@ impl Redirect {
         Ok(next)
     }
 
-    /// Has connections with the nodes at these addresses start so, and those with
-    /// others as rules say. Addresses are 16 bytes, v4-mapped for IPv4.
+    /// Sets the initial windows of connections with the nodes at these addresses; rules decide for
+    /// all others. Addresses are 16 bytes, v4-mapped for IPv4.
     ///
     /// # Errors
-    /// [`Error::InitialCwndAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`],
-    /// [`Error::Map`].
+    /// [`Error::InitialCwndAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`], [`Error::Map`].
     pub fn set_peer_starts(&mut self, starts: &[([u8; 16], PeerSettings)]) -> Result<(), Error> {
         if !starts.is_empty() {
             self.attach_windows()?;
@@ -305,8 +302,7 @@ impl Redirect {
         Ok(())
     }
 
-    /// Has SYNs from these addresses announce flows, and those of others not.
-    /// Addresses are 16 bytes, v4-mapped for IPv4.
+    /// Accepts SYN options from these addresses only. Addresses are 16 bytes, v4-mapped for IPv4.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -315,7 +311,7 @@ impl Redirect {
         for address in addresses {
             map.update(address, &1_u32.to_ne_bytes())?;
         }
-        // Last: who stays is never an unauthorized sender.
+        // Removed last: a peer that stays must never count as unauthorized.
         let former = std::mem::replace(&mut self.syn_option_peers, addresses.to_vec());
         let gone = former.iter().filter(|address| !addresses.contains(address));
         for address in gone {
@@ -324,7 +320,7 @@ impl Redirect {
         Ok(())
     }
 
-    /// Lets workers send SYN options.
+    /// Enables workers to send SYN options.
     ///
     /// # Errors
     /// [`Error::SynOptionsAtStart`], [`Error::SynOptionCgroup`], [`Error::Load`],
@@ -361,7 +357,7 @@ impl Redirect {
         })
     }
 
-    /// Serves rules that set an initial window.
+    /// Attaches the window program.
     fn attach_windows(&mut self) -> Result<(), Error> {
         if self.windows.is_some() {
             return Ok(());
@@ -381,8 +377,7 @@ impl Redirect {
         Ok(())
     }
 
-    /// Says what the programs must know of an interface, whether they are attached
-    /// to it or will be.
+    /// Sets the properties of an interface, attached or not.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -398,7 +393,7 @@ impl Redirect {
         devices.update(&ifindex.to_ne_bytes(), bytes(&value))
     }
 
-    /// Redirects what enters at an interface.
+    /// Redirects what arrives at an interface.
     ///
     /// # Errors
     /// [`Error::Attach`], [`Error::Map`].
@@ -427,7 +422,7 @@ impl Redirect {
         Ok(())
     }
 
-    /// Says how destinations are observed.
+    /// Sets how destinations are observed.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -436,21 +431,21 @@ impl Redirect {
         self.write_observing()
     }
 
-    /// Forgets what was learned of destinations. With `blocked`, flows that have to be observed
-    /// are forwarded until the next call.
+    /// Invalidates all profiles. With `blocked`, flows that must be observed are forwarded until
+    /// the next call.
     ///
     /// # Errors
     /// [`Error::Map`].
     pub fn forget_profiles(&mut self, blocked: bool) -> Result<(), Error> {
         self.epoch = self.epoch.wrapping_add(1);
         self.write_observing()?;
-        // What stood in the way may be gone too.
+        // What blocked relays may be gone too.
         let until = if blocked { u64::MAX } else { 0 };
         let map = self.shared.get(map::BLOCKED);
         map.update(&0_u32.to_ne_bytes(), &until.to_ne_bytes())
     }
 
-    /// What was learned of destinations and not forgotten, `most` of it in no order.
+    /// At most `most` valid profiles, in no order.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -458,8 +453,8 @@ impl Redirect {
         observe::list(self.shared.get(map::PROFILES), self.epoch, most)
     }
 
-    /// Until when (CLOCK_MONOTONIC) all flows are forwarded that have to be observed, as this host
-    /// stands in the way of relays.
+    /// Until when (CLOCK_MONOTONIC) flows that must be observed are forwarded, because this host
+    /// blocks relays.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -477,9 +472,8 @@ impl Redirect {
             .update(&0_u32.to_ne_bytes(), bytes(&value))
     }
 
-    /// Does what takes long and what relaying can begin without: loads the
-    /// other programs (until then flows are opened late), and has the kernel let
-    /// go of the interfaces when this process ends.
+    /// Does the slow work that relaying does not need at the start: loads the deferred programs
+    /// (until then flows open late), and replaces filters by links, which end with this process.
     ///
     /// # Errors
     /// [`Error::Load`], [`Error::AttachLookup`], [`Error::Map`].
@@ -503,7 +497,8 @@ impl Redirect {
         Ok(())
     }
 
-    /// Watches handshakes leave, without which none is learned from: once the node has settled.
+    /// Observes outgoing handshakes, without which no profile is learned. Call it once the node has
+    /// settled.
     fn observe(&mut self) -> Result<(), Error> {
         self.observes = true;
         let Some(observer) = &self.observer else {
@@ -522,8 +517,8 @@ impl Redirect {
         Ok(())
     }
 
-    /// Says whether the program of a successor is attached behind this one. While it is,
-    /// this one leaves it every packet that belongs to nothing it has begun.
+    /// Sets whether a successor's program is attached behind this one. While it is, this one leaves
+    /// it every packet that does not belong to a flow of this node.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -535,20 +530,20 @@ impl Redirect {
             .update(&behind_the_workers, &value)
     }
 
-    /// Lets go of an interface.
+    /// Detaches from an interface.
     pub fn detach(&mut self, ifindex: u32) {
         self.holds.remove(&ifindex);
         let _ = self.shared.get(map::DEVICES).delete(&ifindex.to_ne_bytes());
     }
 
-    /// The interfaces attached now, and whether the hold ends with the process.
+    /// The attached interfaces, and whether the attachment ends with the process.
     pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
         self.holds
             .iter()
             .map(|(ifindex, holds)| (*ifindex, holds.ingress.ends_with_process()))
     }
 
-    /// What the programs counted: name, documentation, value since load.
+    /// The programs' counters: name, documentation, value since load.
     pub fn stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         stats::read(self.shared.get(map::STATS))
     }
@@ -568,15 +563,14 @@ impl Redirect {
         all.map(|program| (program.name, program.as_fd())).collect()
     }
 
-    /// At how many interfaces handshakes are watched as they leave; for the tests.
+    /// Number of interfaces at which outgoing handshakes are observed; for the tests.
     #[doc(hidden)]
     pub fn watched(&self) -> usize {
         let holds = self.holds.values();
         holds.filter(|holds| holds.egress.is_some()).count()
     }
 
-    /// How many flows have a half-open entry, in the budget for everybody and in the
-    /// reserve; for the tests.
+    /// Number of half-open entries in the general budget and in the reserve; for the tests.
     ///
     /// # Errors
     /// [`Error::Map`], [`Error::Unsettled`].
@@ -587,12 +581,11 @@ impl Redirect {
         Ok((half_open_flows.count()?, kept.count()?))
     }
 
-    /// Runs the redirect program on a frame, with the start of a `struct
-    /// __sk_buff`; returns its verdict and what became of the structure. For
-    /// the tests.
+    /// Runs the redirect program on a frame, with the start of a `struct __sk_buff`; returns its
+    /// verdict and the structure afterwards. For the tests.
     ///
     /// # Errors
-    /// What the kernel has against frame or structure.
+    /// The kernel rejects the frame or the structure.
     #[doc(hidden)]
     pub fn run(&self, frame: &[u8], context: &[u32]) -> io::Result<(u32, [u8; 512])> {
         let mut after = [0; 512];
@@ -601,7 +594,7 @@ impl Redirect {
     }
 }
 
-/// The map that an object has in common with the redirect programs: the one of the same name.
+/// The map of the redirect programs with the name of this object's map.
 pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Option<Arc<Map>> {
     let name = object.maps[number].name;
     let mut own = redirect::OBJECT.maps.iter();
@@ -625,13 +618,13 @@ pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
 
-/// The cgroup of this process, with privilege or without; else why not with it.
+/// The cgroup of this process, with or without privilege; on failure the error of the former.
 fn own_cgroup() -> io::Result<OwnedFd> {
     cgroup::own().or_else(|error| cgroup::own_as_mounted().map_err(|_| error))
 }
 
-/// What the programs know a network namespace by. The kernel counts them: no two of a host
-/// that have been made since its start have this half in common.
+/// The number by which the programs identify a network namespace. The kernel numbers them in
+/// sequence: no two of a host since its boot have the same low half.
 const fn low_half(netns: u64) -> u32 {
     (netns & 0xffff_ffff) as u32
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads a ring of the kernel's (`BPF_MAP_TYPE_RINGBUF`).
+//! Reads a ring buffer of the kernel (`BPF_MAP_TYPE_RINGBUF`).
 //!
-//! Two pages hold how far the reader and the writers have come; the data
-//! follow. The kernel would map these twice in a row, for records that begin at
-//! the end and go on at the beginning. Ours are all of one length, of which the
-//! data hold a whole number, so none does, and once is enough. A record begins
-//! with its length and two flags.
+//! Two pages hold the positions of the consumer and the producers; the data follow. The kernel
+//! allows mapping these twice in a row, for records that wrap around the end. Records here have one
+//! length that divides the size of the data, so none wraps, and one mapping is enough. A record
+//! begins with its length and two flags.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -21,13 +20,13 @@ use crate::sys::MapLayout;
 const RING: u32 = 27;
 /// Bytes of the data: about a thousand events.
 const DATA_BYTES: u32 = 1 << 18;
-/// Bytes before a record, and to what a record is filled up.
+/// Bytes of a record's header, and the alignment of records.
 const HEAD_BYTES: usize = 8;
-/// In the length: still being written; given up.
+/// Flags in the length: being written; discarded.
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
-/// Makes a ring.
+/// Creates a ring.
 pub(crate) fn make() -> Result<Arc<Map>, Error> {
     let layout = MapLayout {
         kind: RING,
@@ -39,13 +38,13 @@ pub(crate) fn make() -> Result<Arc<Map>, Error> {
     Map::create("ring", layout, None)
 }
 
-/// The one reader of a ring.
+/// The consumer of a ring.
 #[derive(Debug)]
 pub(crate) struct Reader {
     ring: Arc<Map>,
-    /// How far the reader has come.
+    /// Page with the consumer's position.
     read: Mapping,
-    /// How far the writers have come, and the data.
+    /// Page with the producers' position, and the data.
     written: Mapping,
     page_bytes: usize,
 }
@@ -68,8 +67,7 @@ impl Reader {
         })
     }
 
-    /// Hands the next record to `take`, and says what that says; `None` when
-    /// none waits.
+    /// Passes the next record to `take` and returns its result; `None` when the ring is empty.
     pub(crate) fn next<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
         loop {
             let (position, length) = self.first()?;
@@ -91,8 +89,7 @@ impl Reader {
         }
     }
 
-    /// Position and length, with its flags, of the first record, if it is
-    /// complete.
+    /// Position and length, with flags, of the first record, if it is complete.
     fn first(&self) -> Option<(u64, u32)> {
         let position = self.read.position().load(Ordering::Relaxed);
         if position >= self.written.position().load(Ordering::Acquire) {
@@ -105,7 +102,7 @@ impl Reader {
         (length & BUSY == 0).then_some((position, length))
     }
 
-    /// Where the data of a position are.
+    /// Address of the data at a position.
     fn head(&self, position: u64) -> NonNull<u8> {
         let at = usize::try_from(position % u64::from(DATA_BYTES)).expect("it is small");
         // SAFETY: it is within the data, which begin after the first page.
@@ -150,7 +147,7 @@ impl Mapping {
         Ok(Self { start, bytes })
     }
 
-    /// The position that the first page holds.
+    /// The position in the first page.
     fn position(&self) -> &AtomicU64 {
         // SAFETY: it is eight bytes long, aligned, and the kernel changes it in
         // one go.

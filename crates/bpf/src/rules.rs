@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turns a list of rules into the trie that the redirect program looks up.
+//! Compiles a list of rules into the trie that the redirect program looks up.
 //!
-//! The trie answers with the longest destination prefix, so each prefix holds
-//! every rule that can apply inside it, the narrowest first: longest
-//! destination, longest source, narrowest port range, order of the list.
+//! The trie returns the longest destination prefix, so each prefix has every rule that can apply
+//! inside it, most specific first: longest destination, longest source, narrowest port range, order
+//! of the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -13,7 +13,7 @@ use crate::objects::types;
 
 /// Rules that the program compares per destination prefix (`CANDIDATES_MAX`).
 const CANDIDATES_MAX: usize = 32;
-/// Destination prefixes of one generation; two must fit for the change-over.
+/// Destination prefixes per generation; the map holds two generations during a change.
 const PREFIXES_MAX: usize = 4096;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -29,14 +29,14 @@ pub enum Action {
     Reject = 2,
 }
 
-/// What the redirect program does at a SYN that a rule has relayed.
+/// What the redirect program does at a SYN that a rule relays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
     /// Report it to the worker, which connects to the server.
     pub connects_at_syn: bool,
     /// Hold it until the server has answered.
     pub holds_syn: bool,
-    /// Hold it where the last connection to the server has failed.
+    /// Hold it if the last connection to the server has failed.
     pub becomes_strict: bool,
 }
 
@@ -54,18 +54,18 @@ impl Accept {
     }
 }
 
-/// A prefix: 16 address bytes, v4-mapped for IPv4, and how many of the 128
-/// bits count (IPv4 prefixes from 96).
+/// A prefix: 16 address bytes, v4-mapped for IPv4, and the number of significant bits of the 128
+/// (IPv4 prefixes from 96).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PrefixSpec {
     /// The first address.
     pub ip: [u8; 16],
-    /// Leading bits that count.
+    /// Number of leading bits that are significant.
     pub bits: u8,
 }
 
-/// One rule. Its index in the list is what events carry. An empty list of
-/// prefixes or ports matches everything.
+/// One rule. Events carry its index in the list. An empty list of prefixes or ports matches
+/// everything.
 #[derive(Clone, Debug)]
 pub struct RuleSpec {
     /// Prefixes of the original destination.
@@ -76,19 +76,19 @@ pub struct RuleSpec {
     pub ports: Vec<(u16, u16)>,
     /// What to do.
     pub action: Action,
-    /// When to answer.
+    /// When to answer the client.
     pub accept: Accept,
-    /// Initial congestion windows in segments, toward the client and toward
-    /// the server; 0 leaves the kernel's.
+    /// Initial congestion windows in segments, toward the client and toward the server; 0 keeps the
+    /// kernel's default.
     pub windows: [u16; 2],
-    /// Forward flows until a handshake between the same two hosts was observed. The number is
-    /// of the round trips that a relay shortens by its nearer half, by which the programs
-    /// decide whether it is worth it.
+    /// Forward flows until a handshake between the same two hosts was observed. The number is that
+    /// of the round trips that a relay shortens by its nearer half; the programs decide by it
+    /// whether relaying is worthwhile.
     pub observe: Option<u8>,
 }
 
 impl RuleSpec {
-    /// Whether flows under it wait for a handshake to be observed.
+    /// Whether flows under it wait for an observed handshake.
     pub(crate) fn observes(&self) -> bool {
         self.action == Action::Relay && self.observe.is_some()
     }
@@ -138,7 +138,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Sorts the narrowest first.
+    /// Sorts the most specific first.
     fn order(&self) -> impl Ord + use<> {
         use std::cmp::Reverse;
         (
@@ -184,7 +184,7 @@ pub(crate) fn compile(
     prefixes.into_iter().map(entry).collect()
 }
 
-/// Every combination of a rule's lists. Families that differ cancel out.
+/// Every combination of a rule's lists. Combinations of differing families are left out.
 fn expand((rule, spec): (usize, &RuleSpec)) -> Vec<Candidate> {
     let mut all = Vec::new();
     for &destination in or_all(&spec.destinations, &PrefixSpec::ALL) {
@@ -210,8 +210,7 @@ fn expand((rule, spec): (usize, &RuleSpec)) -> Vec<Candidate> {
     all
 }
 
-/// The family that both prefixes speak of: 0 for either, `None` when they
-/// contradict each other.
+/// The common family of both prefixes: 0 for either, `None` when they differ.
 fn common_family(spec: &RuleSpec, destination: PrefixSpec, source: PrefixSpec) -> Option<u8> {
     let named = |list: &[PrefixSpec], one: PrefixSpec| (!list.is_empty()).then(|| one.family());
     match (
@@ -258,7 +257,7 @@ pub(crate) fn address(ip: [u8; 16]) -> types::address {
     types::address { word: words(ip) }
 }
 
-/// The 16 bytes of an address as the programs' four words.
+/// The 16 bytes of an address as four words, as the programs store it.
 pub(crate) fn words(ip: [u8; 16]) -> [u32; 4] {
     let mut words = [0; 4];
     for (word, bytes) in words.iter_mut().zip(ip.chunks_exact(4)) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the programs count.
+//! The counters of the programs.
 
 use crate::object::Map;
 
-/// More CPUs than any kernel is built for: the kernel writes a value for each.
+/// Above the largest CPU count that kernels support: the kernel writes one value per CPU.
 const CPUS_MAX: usize = 8192;
 
-/// Name and documentation of each, in the order of `enum stat`.
+/// Name and documentation of each counter, in the order of `enum stat`.
 const STATS: [(&str, &str); 19] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
@@ -75,7 +75,7 @@ const STATS: [(&str, &str); 19] = [
     ),
 ];
 
-/// Each with its value since the programs were loaded.
+/// All counters with their values since the programs were loaded.
 pub(crate) fn read(map: &Map) -> Vec<(&'static str, &'static str, u64)> {
     let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
     let mut total = |index: u32| {

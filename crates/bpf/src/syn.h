@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Whether a SYN may be answered for its server. What a router would drop asks
- * no server, and what only the two ends can do with each other is theirs.
+ * Whether a SYN may be answered for its server. A SYN that a router would drop must
+ * reach no server, and what only the two ends can negotiate is left to them.
  */
 #pragma once
 #include "packet.h"
 
-/* Bytes of options that a TCP header can have. */
+/* Most bytes of options in a TCP header. */
 #define TCP_OPTIONS_MAX 40
-/* Steps, of sixteen bytes each, over a SYN with what it carries: 8 KB. */
+/* Steps of sixteen bytes over a SYN with its payload: 8 KB. */
 #define SUM_STEPS_MAX 512
 
 #define TCP_OPTION_END 0
@@ -18,8 +18,8 @@
 #define TCP_OPTION_MPTCP 30 /* RFC 8684 */
 #define MPTCP_JOIN 1
 
-/* Part of a packet, the sum of its 16-bit words (RFC 1071), which is the same in
- * either byte order, and the bits that are set in any whole word of 32. */
+/* Part of a packet: the sum of its 16-bit words (RFC 1071), which is the same in either
+ * byte order, and the OR of its whole 32-bit words. */
 struct part {
 	__u64 sum;
 	__u32 start;
@@ -65,7 +65,7 @@ static long add_words(__u32 index, struct summing *summing)
 	return 0;
 }
 
-/* Finds the sum of a part. Where it fails, `at` stays before `end`. */
+/* Sums up a part. On failure, `at` stays before `end`. */
 GLOBAL int add_up(struct __sk_buff *skb, struct part *part)
 {
 	struct summing summing = { .skb = skb };
@@ -87,9 +87,9 @@ static __always_inline __u16 folded(__u64 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* What a host checks of an IPv4 header (RFC 1122 section 3.2.1), and that it
- * has no options but ones that say nothing: what becomes of others is the
- * host's to decide. Returns the bytes of the packet; 0 for a bad one. */
+/* Checks an IPv4 header as a host must (RFC 1122 section 3.2.1), and that it has no
+ * options but padding: other options are the host's to handle. Returns the bytes of the
+ * packet; 0 for a bad one. */
 static __always_inline __u32 sound_ipv4(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const struct iphdr *ip = &pkt->ip.v4;
@@ -122,10 +122,10 @@ static __always_inline __u64 pseudo_header(const struct packet *pkt, __u32 tcp_b
 	return sum;
 }
 
-/* Whether lengths and checksums of a SYN with its TCP header at `at` are right.
- * The kernel sees to that for its own handshake, but the server would have been
- * asked by then. One that has not left its host yet may have an unfinished
- * checksum, the sum of the pseudo header (CHECKSUM_PARTIAL). */
+/* Whether lengths and checksums of a SYN with its TCP header at `at` are right. The
+ * kernel checks that for its own handshake, but only after the upstream SYN was sent. A
+ * SYN that has not left its host yet may have an unfinished checksum, the sum of the
+ * pseudo header (CHECKSUM_PARTIAL). */
 GLOBAL int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct part tcp = { .start = at, .at = at };
@@ -150,7 +150,7 @@ GLOBAL int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	return tcp.at == tcp.end && folded(pseudo + tcp.sum) == 0xffff;
 }
 
-/* A look at the options of a SYN. */
+/* State of the walk over a SYN's options. */
 struct option_look {
 	struct __sk_buff *skb;
 	__u32 at;
@@ -158,7 +158,7 @@ struct option_look {
 	bool foreign;
 };
 
-/* Looks at one option; 1 ends the look. */
+/* Checks one option; 1 ends the walk. */
 static long look_at_option(__u32 index, struct option_look *look)
 {
 	struct {
@@ -191,9 +191,9 @@ static long look_at_option(__u32 index, struct option_look *look)
 	return look->foreign;
 }
 
-/* Whether a SYN asks for what only the host that it is meant for can do: to be
- * signed with a key (RFC 2385, RFC 5925), or to join a connection that is there
- * (RFC 8684 section 3.2). And whether its options cannot be read. */
+/* Whether a SYN requests what only its destination can do: signing with a key (RFC
+ * 2385, RFC 5925), or joining an existing connection (RFC 8684 section 3.2). Also true
+ * if its options cannot be parsed. */
 GLOBAL int is_foreign(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct option_look look = { .skb = skb, .at = at + sizeof(struct tcphdr) };

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Puts the option that announces a flow into the SYN of the hop it leaves by.
+ * Adds the option that announces a flow to the SYN of the hop that carries it.
  *
- * add_syn_option   sockops: the worker has left the option with the socket
+ * add_syn_option   sockops: the worker has stored the option with the socket
  *
- * The option goes out with the first SYN only. Where somebody on the way drops
- * SYNs that have it, the repetition gets through, and the request behind it says
- * the same.
+ * Only the first SYN has the option. Where a middlebox drops SYNs with it, the
+ * retransmission gets through, and the request behind it has the same content.
  */
 #include <stdbool.h>
 #include "helpers.h"
@@ -15,7 +14,7 @@
 #define TCP_FLAG_SYN 0x02
 #define TCP_FLAG_ACK 0x10
 
-/* What sockets are to say in their SYN. Goes with the socket. */
+/* The options of sockets' SYNs. Ends with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -46,7 +45,7 @@ static __always_inline struct syn_option *syn_option_of(struct bpf_sock_ops *ctx
 	return sk ? bpf_sk_storage_get(&syn_options, sk, NULL, 0) : NULL;
 }
 
-/* Has the kernel ask what to put into each segment, or no longer. */
+/* Enables or disables the kernel's callback for options of each segment. */
 static __always_inline void ask_for_options(struct bpf_sock_ops *ctx, bool ask)
 {
 	int flags = ctx->bpf_sock_ops_cb_flags;

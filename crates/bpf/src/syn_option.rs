@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that puts options which announce flows into SYNs.
+//! The program that adds options to SYNs.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -47,13 +47,13 @@ impl Sender {
         })
     }
 
-    /// What sockets are to say in their SYN.
+    /// The map of sockets' options.
     pub(crate) fn syn_options(&self) -> Arc<Map> {
         Arc::clone(&self.syn_options)
     }
 }
 
-/// Has a socket that is yet to connect say `option` in its SYN.
+/// Sets `option` for the SYN of a socket that has not connected yet.
 pub(crate) fn leave(syn_options: &Map, socket: BorrowedFd<'_>, option: &[u8]) -> Result<(), Error> {
     let mut syn_option = types::syn_option::default();
     let length = option.len().min(syn_option.option.len());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The commands of bpf(2) that are used here, by descriptor. Structures are
-//! parts of the kernel's `union bpf_attr`, cut where nothing is used any more.
+//! The commands of bpf(2) that this crate uses. The structures are prefixes of the kernel's `union
+//! bpf_attr`, cut after the last used field.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,10 +17,10 @@ const PROG_RUN: libc::c_long = 10;
 const BTF_LOAD: libc::c_long = 18;
 const LINK_CREATE: libc::c_long = 28;
 
-/// Bytes of a name, with the zero at its end.
+/// Bytes of a name, including its NUL.
 const NAME_BYTES: usize = 16;
 
-/// What a map is like.
+/// The parameters of a map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapLayout {
     pub(crate) kind: u32,
@@ -38,11 +38,11 @@ struct MapCreate {
     name: [u8; NAME_BYTES],
     interface: u32,
     btf: i32,
-    /// Of key and value.
+    /// BTF types of key and value.
     types: [u32; 2],
 }
 
-/// Makes a map. `inner` is one like those a map of maps is for.
+/// Creates a map. `inner` is a template for the values of a map of maps.
 pub(crate) fn create_map(
     name: &str,
     layout: MapLayout,
@@ -54,7 +54,7 @@ pub(crate) fn create_map(
     unsafe { descriptor(MAP_CREATE, &mut attributes) }
 }
 
-/// Makes a map whose key and value are of these types of `btf`.
+/// Creates a map whose key and value have these types of `btf`.
 pub(crate) fn create_map_of(
     name: &str,
     layout: MapLayout,
@@ -101,22 +101,22 @@ pub(crate) fn update(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Resul
     unsafe { command(MAP_UPDATE, &mut attributes) }.map(drop)
 }
 
-/// Reads the value of a key into `value`; false when there is none. Key and
-/// value are as long as the map's are.
+/// Reads the value of a key into `value`; false when there is none. Key and value are as long as
+/// the map's are.
 pub(crate) fn look_up(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<bool> {
     let mut attributes = element(map, key, value.as_mut_ptr());
     // SAFETY: key and value live through the call, which writes to the latter.
     absent_is_false(unsafe { command(MAP_LOOKUP, &mut attributes) })
 }
 
-/// Removes a key; false when it was not there.
+/// Removes a key; false when it did not exist.
 pub(crate) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<bool> {
     let mut attributes = element(map, key, std::ptr::null());
     // SAFETY: the key lives through the call, which reads it only.
     absent_is_false(unsafe { command(MAP_DELETE, &mut attributes) })
 }
 
-/// Puts the key after `key` there; false when it was the last.
+/// Writes the key after `key`; false when that was the last.
 pub(crate) fn next_key(
     map: BorrowedFd<'_>,
     key: Option<&[u8]>,
@@ -158,7 +158,7 @@ struct BtfLoad {
     padding: u32,
 }
 
-/// Gives the kernel type information.
+/// Loads type information into the kernel.
 pub(crate) fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
     let mut attributes = BtfLoad {
         btf: address(btf.as_ptr()),
@@ -181,7 +181,7 @@ pub(crate) struct Code<'a> {
     pub(crate) license: &'a CStr,
     pub(crate) instructions: &'a [u64],
     pub(crate) btf: BorrowedFd<'a>,
-    /// Where functions begin, and what type of `btf` they are of.
+    /// Offsets of the functions, and their types in `btf`.
     pub(crate) functions: &'a [[u32; 2]],
 }
 
@@ -206,12 +206,11 @@ struct ProgLoad {
     padding: u32,
 }
 
-/// How often the verifier is asked again after a signal made it give way.
+/// Attempts after the verifier returned EAGAIN because of a signal.
 const ATTEMPTS: u32 = 5;
 
-/// Has the kernel check and compile a program. With `log`, the verifier says
-/// there what it thought, up to a zero; the error is then `ENOSPC` if there is
-/// too little room for that.
+/// Verifies and loads a program. With `log`, the kernel writes the verifier's log there,
+/// NUL-terminated; the error is `ENOSPC` if it does not fit.
 pub(crate) fn load(code: &Code<'_>, log: Option<&mut [u8]>) -> io::Result<OwnedFd> {
     let (log_level, log_bytes, log) = match log {
         Some(log) => (1, length(log), address(log.as_mut_ptr())),
@@ -256,8 +255,8 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// Attaches a program to an interface (by its number) or to what a descriptor
-/// stands for, as long as the returned descriptor is open.
+/// Attaches a program to an interface (by its index) or to the object of a descriptor, for as long
+/// as the returned descriptor is open.
 pub(crate) fn link(program: BorrowedFd<'_>, target: u32, attach: u32) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
         program: program.as_raw_fd(),
@@ -290,9 +289,8 @@ struct ProgRun {
     padding: u32,
 }
 
-/// Runs a program on a frame. `context` is the start of a `struct __sk_buff`.
-/// With `after`, the kernel puts there what became of it. Returns what the
-/// program did.
+/// Runs a program on a frame. `context` is the start of a `struct __sk_buff`; the kernel writes its
+/// final state to `after`, if given. Returns the program's return value.
 pub(crate) fn run(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -348,7 +346,7 @@ fn length<T>(of: &[T]) -> u32 {
     u32::try_from(of.len()).expect("what the kernel is given is short")
 }
 
-/// A name as the kernel keeps it, cut if need be.
+/// A name in the kernel's form, truncated if needed.
 fn short(name: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     let room = &mut bytes[..NAME_BYTES - 1];

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the redirect program and its loader share. The loader's structs are
- * generated from here by way of BTF; nothing mirrors them by hand.
+ * Types shared by the programs and their loader. The loader's structs are generated
+ * from them through BTF; nothing mirrors them by hand.
  *
- * Addresses are 16 bytes in network order, v4-mapped for IPv4 (RFC 4291
- * section 2.5.5.2), so one table serves both families. Everything not typed
- * __be is in host order.
+ * Addresses are 16 bytes in network order, v4-mapped for IPv4 (RFC 4291 section
+ * 2.5.5.2), so one table serves both families. Everything not typed __be is in host
+ * order.
  */
 #pragma once
 
-/* A frame kept for later: Ethernet 14, IPv6 40, TCP 60, and some room. A power
- * of two. */
+/* Bytes of a captured frame: Ethernet 14, IPv6 40, TCP 60, and some room. A power of
+ * two. */
 #define FRAME_MAX 128
 /* Rules that may apply to one destination prefix. */
 #define CANDIDATES_MAX 32
@@ -19,7 +19,7 @@ struct address {
 	__u32 word[4];
 };
 
-/* A flow as its client addressed it. */
+/* A flow with the addresses that its client used. */
 struct flow {
 	struct address client;
 	struct address server;
@@ -30,7 +30,7 @@ _Static_assert(sizeof(struct flow) == 36, "no padding");
 
 /* An interface that the program is attached to. */
 struct device {
-	__u32 l2_bytes; /* of its link layer header */
+	__u32 l2_bytes; /* bytes of its link layer header */
 	__u32 strict_source; /* its reverse path filter is strict (RFC 3704) */
 };
 
@@ -70,38 +70,38 @@ struct candidate {
 	__u16 port_last;
 	__u16 rule; /* index in the policy */
 	__u16 window_down; /* initial windows in segments, toward the client */
-	__u16 window_up;   /* and toward the server; 0: the kernel's own */
+	__u16 window_up;   /* and toward the server; 0: the kernel's default */
 	__u8 action;
 	__u8 accept;
 	__u8 family; /* AF_INET, AF_INET6, or 0 for both */
-	__u8 observe; /* relay what was observed to work */
+	__u8 observe; /* relay only after a handshake was observed */
 	__u8 rounds;  /* round trips of the nearer half that a relay saves */
 	__u8 pad;
 };
 
-/* Value of `rules`: candidates, the narrowest first. */
+/* Value of `rules`: candidates, the most specific first. */
 struct candidates {
 	__u32 count;
 	struct candidate list[CANDIDATES_MAX];
 };
 
-/* With which congestion window connections with a node start. */
+/* The initial congestion window of connections with a node. */
 struct peer_settings {
-	__u32 segments; /* no less */
-	__u32 rate; /* bytes per millisecond: what a round trip takes at it */
-	__u32 rtt_us; /* for one that is accepted with its SYN, before it has a round trip */
+	__u32 segments; /* at least */
+	__u32 rate; /* bytes per millisecond; the window is this times the round trip */
+	__u32 rtt_us; /* for connections accepted with their SYN, which have no round trip yet */
 };
 
-/* What may happen to the client's SYN while its half-open entry stands. */
+/* What happens to the client's SYN while it has a half-open entry. */
 enum half_open_syn {
 	SYN_ADMITTED, /* it went to the listener */
-	SYN_HELD,     /* the worker has it, until the server answered */
-	SYN_PASSED,   /* it was forwarded, the flow is not ours */
+	SYN_HELD,     /* the worker has it, until the server has answered */
+	SYN_PASSED,   /* it was forwarded, the flow is not relayed */
 };
 
 /*
- * Stands from a SYN until its client was validated. While it stands, the
- * server's SYN-ACK goes to the worker instead of the upstream socket.
+ * Exists from a SYN until its client is validated. Meanwhile the server's SYN-ACK goes
+ * to the worker instead of the upstream socket.
  */
 struct half_open {
 	__u32 isn; /* of the SYN that made it */
@@ -110,8 +110,8 @@ struct half_open {
 	__u8 pad;
 };
 
-/* Whom a profile is of: a client and a service. Nothing wider: a firewall may let a
- * host's neighbour do what the host may not. */
+/* Key of a profile: a client and a service. Nothing wider: a firewall may treat a
+ * host's neighbour differently. */
 struct profile_key {
 	struct address client;
 	struct address server;
@@ -133,17 +133,17 @@ struct server_options {
 enum profile_state {
 	PROFILE_LEARNED,  /* a handshake was forwarded and observed */
 	PROFILE_VALIDATED,   /* a relay's handshake with the client has worked too */
-	PROFILE_DOUBTED,  /* a relay got no answer: forward, and see what gets one */
-	PROFILE_BYPASSED, /* what is forwarded gets answers that a relay does not */
+	PROFILE_DOUBTED,  /* a relay got no answer: forward, and observe whether that gets one */
+	PROFILE_BYPASSED, /* forwarded flows get answers that relays do not */
 };
 
-/* What was observed of connections of one client with one service. */
+/* The observations of connections of one client with one service. */
 struct profile {
 	__u64 learned_ns; /* CLOCK_MONOTONIC */
 	__u64 until_ns;	  /* how long it is PROFILE_BYPASSED or PROFILE_DOUBTED */
 	struct address source; /* of the client, as the network behind this host sees it */
 	__u32 ifindex;	  /* of the client */
-	__u32 epoch;	  /* that it was learned in */
+	__u32 epoch;	  /* in which it was learned */
 	__u32 client_us;  /* round trip between this host and the client */
 	__u32 server_us;  /* round trip between this host and the server */
 	__u32 out_ifindex; /* by which the SYN left */
@@ -159,28 +159,28 @@ struct profile {
 /* A handshake that is forwarded and observed. */
 struct handshake {
 	__u64 syn_ns;
-	__u64 syn_ack_ns; /* 0: there was none */
-	struct address source; /* that the SYN left with */
+	__u64 syn_ack_ns; /* 0: none yet */
+	struct address source; /* with which the SYN left */
 	__u32 ifindex; /* of the client */
 	__be32 isn;
-	__be32 ack; /* that the client's ACK will have */
+	__be32 ack; /* the acknowledgement number of the client's ACK */
 	__u32 out_ifindex;
 	struct server_options options;
-	__u32 epoch; /* that its SYN came in */
+	__u32 epoch; /* in which its SYN arrived */
 	__u16 syn_mss;
 	__u8 flags; /* HANDSHAKE_* */
 	__u8 translated;
 	__u8 pad[4];
 };
 #define HANDSHAKE_LEFT 1     /* its SYN was seen to leave this host */
-#define HANDSHAKE_REPEATED 2 /* a packet was lost: its times mean nothing */
+#define HANDSHAKE_REPEATED 2 /* a packet was retransmitted: the times are invalid */
 
 /* How destinations are observed. */
 struct observing {
-	__u64 ttl_ns;	  /* a profile's */
-	__u64 bypass_ns;  /* how long trouble is remembered */
-	__u32 epoch;	  /* changes when all profiles are to be forgotten */
-	__u32 gain_min_us; /* what a relay has to save at least */
+	__u64 ttl_ns;	  /* of a profile */
+	__u64 bypass_ns;  /* how long a bypass or a doubt lasts */
+	__u32 epoch;	  /* changes to invalidate all profiles */
+	__u32 gain_min_us; /* least saving of a relay */
 };
 
 /* An option of a SYN that announces a flow (docs/protocol.md). */
@@ -197,11 +197,11 @@ struct syn_option {
 	__u8 pad[2];
 };
 
-/* Where connections of a cgroup are led to. */
+/* Where connections of a cgroup are redirected. */
 struct capture {
 	__u64 netns;   /* cookie of the network namespace with the listeners */
-	__be16 port4;  /* on 127.0.0.1; 0: there is none */
-	__be16 port6;  /* on ::1, likewise */
+	__be16 port4;  /* on 127.0.0.1; 0: none */
+	__be16 port6;  /* on ::1; 0: none */
 	__u32 pad;
 };
 
@@ -216,13 +216,13 @@ enum event_kind {
 	EVENT_SYN_ACK, /* its server answered; the segment is held here */
 	EVENT_REJECT,  /* a SYN to answer with a reset */
 	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
-	EVENT_UNAUTHORIZED, /* the same from whom nothing is taken so; it went its way */
+	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was left alone */
 };
 
 struct event_head {
 	struct flow flow;
 	__u32 isn;     /* of the SYN or the SYN-ACK */
-	__u32 ifindex; /* where the frame came in */
+	__u32 ifindex; /* at which the frame arrived */
 	__u16 rule;
 	__u16 frame_bytes;
 	__u8 generation;
@@ -230,13 +230,13 @@ struct event_head {
 	__u8 accept;	/* enum accept_bits */
 	__u8 kept;	/* the half-open entry is in `half_open_reserve` */
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
-	__u8 trial;	/* the first that is relayed after it was observed */
+	__u8 trial;	/* first flow relayed after one was observed */
 	__u16 mss;	/* the smaller of those observed, as they left; 0: no limit */
 	__u32 out_ifindex; /* by which the observed SYN left; 0: none was observed */
 };
 
-/* With the eight bytes that the kernel puts before it, a part of a page: none is
- * torn at the end of the ring. */
+/* With the eight bytes that the kernel puts before it, its size divides a page, so that
+ * no event wraps at the end of the ring. */
 struct event {
 	struct event_head head;
 	__u8 frame[FRAME_MAX];
@@ -244,14 +244,14 @@ struct event {
 };
 _Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 
-/* The programs that `redirect` calls to go on with a packet. */
+/* The programs that `redirect` calls to continue with a packet. */
 enum step {
 	TAIL_OPEN_FLOW,      /* a SYN */
 	TAIL_CHECK_COOKIE,   /* an ACK that no socket knows */
 	TAIL_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
 	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */
-	TAIL_PARSE_SYN_OPTION,    /* a SYN with options for a listener of ours */
+	TAIL_PARSE_SYN_OPTION,    /* a SYN with options for a listener of the node */
 	TAIL_MAX,
 };
 
@@ -263,8 +263,8 @@ enum stat {
 	STAT_TIME_WAIT_SYNS,      /* SYNs that found a TIME_WAIT socket */
 	STAT_ICMP,          /* ICMP errors handed to our sockets */
 	STAT_FAILED_DESTINATIONS,      /* early flows made strict by an earlier failure */
-	STAT_SYN_OPTIONS_REFUSED, /* SYN options from who may send none */
-	STAT_SYN_OPTIONS_LEFT_OUT, /* SYN options that their SYN had no room for */
+	STAT_SYN_OPTIONS_REFUSED, /* SYN options from unauthorized senders */
+	STAT_SYN_OPTIONS_LEFT_OUT, /* SYN options that did not fit into their SYN */
 	STAT_PORTS,         /* SYNs forwarded for a port that the node may not bind to */
 	STAT_OBSERVED,      /* SYNs forwarded to observe their handshakes */
 	STAT_LEARNED,       /* handshakes that a profile was learned from */
@@ -272,8 +272,8 @@ enum stat {
 	STAT_NO_GAIN,       /* SYNs forwarded since a relay would save too little */
 	STAT_TRIALS,        /* SYNs relayed for the first time after they were observed */
 	STAT_BYPASSED,      /* SYNs forwarded since relays got no answer where others did */
-	STAT_BYPASSES,      /* profiles that were found to be so */
-	STAT_RETRANSLATED,  /* SYNs of the node's own dropped: NAT gave them another source */
-	STAT_BLOCKED,       /* SYNs forwarded since this host stands in the way of relays */
+	STAT_BYPASSES,      /* profiles that became PROFILE_BYPASSED */
+	STAT_RETRANSLATED,  /* SYNs of the node dropped: NAT gave them another source */
+	STAT_BLOCKED,       /* SYNs forwarded since this host blocks relays */
 	STAT_MAX,
 };

@@ -19,8 +19,8 @@ use crate::syn_option;
 use crate::sys;
 
 const BPF_F_INGRESS: u32 = 1;
-/// Where `cb` is in a `struct __sk_buff`, in words, and how many words of it
-/// there are. The kernel is given nothing of what follows.
+/// Index of `cb` in a `struct __sk_buff`, in words, and its length in words. The kernel gets no
+/// later fields.
 const CB: usize = 12;
 const CB_WORDS: usize = 5;
 
@@ -38,16 +38,16 @@ pub struct FlowKey {
     pub server_port: u16,
 }
 
-/// With which congestion window connections with a node start.
+/// The initial congestion window of connections with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// No less than so many segments.
+    /// The least initial window, in segments.
     pub segments: u32,
-    /// What the way takes in a round trip at so many bytes per second, up to 1024
-    /// segments.
+    /// Bandwidth of the path in bytes per second: the window is one bandwidth-delay product, at
+    /// most 1024 segments.
     pub rate: u32,
-    /// The round trip of a connection that is accepted with its SYN, before it has one
-    /// of its own, in microseconds; 0 if it is not known.
+    /// The round trip time, in microseconds, for a connection that is accepted with its SYN and has
+    /// not measured one; 0 if unknown.
     pub rtt_us: u32,
 }
 
@@ -61,30 +61,30 @@ impl PeerSettings {
     }
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A flow to relay begins. With `held`, the SYN went nowhere else.
+    /// A flow to relay begins. If `held`, the SYN was not delivered.
     Syn {
         /// The client waits for [`WorkerMaps::admit`] or [`WorkerMaps::pass`].
         held: bool,
     },
-    /// The server answered; its SYN-ACK went nowhere else.
+    /// The server answered; its SYN-ACK was not delivered.
     SynAck,
     /// A SYN to answer with a reset.
     Reject,
-    /// A SYN for this node itself announces a flow; it went to the worker's listener.
+    /// A SYN to this node announces a flow; the worker's listener got it.
     SynOption,
-    /// The same from somebody who may not; it went its way.
+    /// The same from a sender that is not authorized; the SYN was left alone.
     Unauthorized,
 }
 
 /// One event of the redirect program.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
-    /// To which flow.
+    /// The flow.
     pub flow: FlowKey,
     /// Sequence number of the frame.
     pub isn: u32,
@@ -92,13 +92,13 @@ pub struct Event {
     pub rule: u16,
     /// The generation of the rules in force.
     pub generation: u8,
-    /// The flow's half-open entry uses the reserve.
+    /// Whether the flow's half-open entry uses the reserve.
     pub kept: bool,
-    /// It is the first of its kind that is relayed after one was observed.
+    /// Whether it is the first of its kind that is relayed after one was observed.
     pub trial: bool,
-    /// The way that the observed one took.
+    /// The path that the observed flow took.
     pub path: Option<Path>,
-    /// Where the frame came in.
+    /// Index of the interface at which the frame arrived.
     pub ifindex: u32,
     /// Bytes of link layer header at the start of `frame`.
     pub l2_bytes: u8,
@@ -106,27 +106,27 @@ pub struct Event {
     pub frame: Vec<u8>,
 }
 
-/// Which way a frame is put on a device.
+/// How a frame is injected at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// As if it had just arrived there.
+    /// As if the device had received it.
     In,
-    /// Out of it.
+    /// Sent by the device.
     Out,
 }
 
-/// Names a half-open entry.
+/// The key of a half-open entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfOpenKey {
-    /// The flow it is for.
+    /// The flow.
     pub flow: FlowKey,
     /// Sequence number of the SYN that made it.
     pub isn: u32,
-    /// It uses the reserve.
+    /// Whether it uses the reserve.
     pub kept: bool,
 }
 
-/// What may happen to a client's SYN while its half-open entry stands (`enum half_open_syn`).
+/// What happens to a client's SYN while it has a half-open entry (`enum half_open_syn`).
 #[derive(Clone, Copy)]
 enum HalfOpenSyn {
     Admitted = 0,
@@ -141,11 +141,11 @@ pub struct WorkerHandle {
     pub(crate) draining: Arc<Map>,
     pub(crate) listeners: Arc<Map>,
     pub(crate) initial_cwnd: Arc<Map>,
-    /// There once the node has settled. Before, flows have no half-open entries.
+    /// Set once the node has settled. Before, flows have no half-open entries.
     pub(crate) tail_call_maps: Arc<OnceLock<TailCalls>>,
-    /// There once SYN options can be sent.
+    /// Set once SYN options can be sent.
     pub(crate) syn_options: Arc<OnceLock<Arc<Map>>>,
-    /// Half-open entries within the budget, and within its reserve.
+    /// Half-open entries of the budget, and of its reserve.
     pub(crate) half_open_flows: [Arc<Map>; 2],
     pub(crate) profiles: Arc<Map>,
     pub(crate) blocked: Arc<Map>,
@@ -158,7 +158,7 @@ impl WorkerHandle {
         self.worker
     }
 
-    /// Starts reading events. For the thread that will use it.
+    /// Starts reading events. Call it in the worker's thread.
     ///
     /// # Errors
     /// [`Error::Map`] when the ring cannot be mapped.
@@ -183,14 +183,14 @@ impl std::fmt::Debug for WorkerMaps {
 }
 
 impl WorkerMaps {
-    /// Readable when events wait.
+    /// Readable when events are pending.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
-    /// The next event, if one waits.
+    /// The next pending event.
     pub fn next_event(&mut self) -> Option<Event> {
-        // One that cannot be read is none, and the next may be.
+        // An event that cannot be parsed is skipped.
         loop {
             if let Some(event) = self.reader.next(parse)? {
                 return Some(event);
@@ -198,8 +198,8 @@ impl WorkerMaps {
         }
     }
 
-    /// Gives the worker's listener of one family to the programs; with `None`
-    /// takes it back, and the worker's new flows are forwarded.
+    /// Sets the worker's listener of one family; `None` removes it, and the worker's new flows are
+    /// forwarded.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -214,19 +214,18 @@ impl WorkerMaps {
         self.worker_maps.listeners.update(&key, &value)
     }
 
-    /// Says how connections with a node at this address start, or that it is none.
-    /// The address is 16 bytes, v4-mapped for IPv4.
+    /// Sets the initial window of connections with a node, or removes it. The address is 16 bytes,
+    /// v4-mapped for IPv4.
     pub fn set_peer_settings(&self, address: [u8; 16], start: Option<PeerSettings>) {
         let windows = &self.worker_maps.initial_cwnd;
-        // Without it, they start as any other: the map is full, or has none.
+        // Best effort: on failure they get the default window.
         let _ = match start {
             Some(start) => windows.update(&address, bytes(&start.value())),
             None => windows.delete(&address),
         };
     }
 
-    /// Has the worker's new flows forwarded, or no longer. Those it has begun
-    /// go on.
+    /// Starts or stops forwarding the worker's new flows. Flows that have begun continue.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -236,7 +235,7 @@ impl WorkerMaps {
         self.worker_maps.draining.update(&key, &value)
     }
 
-    /// Removes a flow's half-open entry: its server's SYN-ACK passes from now on.
+    /// Removes a flow's half-open entry: from now on its server's SYN-ACK passes.
     pub fn release_half_open(&self, half_open: &HalfOpenKey) {
         // Only a key of another length is an error.
         let _ = self
@@ -244,20 +243,20 @@ impl WorkerMaps {
             .delete(bytes(&key(&half_open.flow)));
     }
 
-    /// Removes a half-open entry unless another SYN has made it anew since.
+    /// Removes a half-open entry unless another SYN has replaced it since.
     pub fn release_if_unchanged(&self, half_open: &HalfOpenKey) {
         let half_open_flows = self.half_open_flows(half_open);
         let mut value = [0; size_of::<types::half_open>()];
         let found = half_open_flows.look_up(bytes(&key(&half_open.flow)), &mut value);
         let ours = self.value(half_open, HalfOpenSyn::Admitted);
-        // All but what may happen to the SYN, which is last.
+        // Compares all fields but the last, the state of the SYN, which may have changed.
         let same = offset_of!(types::half_open, syn);
         if found.is_ok_and(|found| found && value[..same] == bytes(&ours)[..same]) {
             self.release_half_open(half_open);
         }
     }
 
-    /// Makes a half-open entry for a flow that the program did not see a SYN of.
+    /// Makes a half-open entry for a flow whose SYN the program did not capture.
     ///
     /// # Errors
     /// [`Error::Map`] when the half-open budget is used up.
@@ -271,7 +270,7 @@ impl WorkerMaps {
         Ok(half_open)
     }
 
-    /// Lets a held SYN's repetition go to the listener. The half-open entry stays.
+    /// Lets the retransmission of a held SYN reach the listener. The half-open entry stays.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -279,8 +278,8 @@ impl WorkerMaps {
         self.write_half_open(half_open, HalfOpenSyn::Admitted)
     }
 
-    /// Lets a held SYN's repetition be forwarded. The half-open entry stays, so that
-    /// further repetitions are forwarded too.
+    /// Forwards the retransmissions of a held SYN. The half-open entry stays, so that all of them
+    /// are forwarded.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -294,7 +293,7 @@ impl WorkerMaps {
             .update(bytes(&key(&half_open.flow)), bytes(&value))
     }
 
-    /// Where a half-open entry is kept.
+    /// The map of a half-open entry.
     fn half_open_flows(&self, half_open: &HalfOpenKey) -> &Map {
         &self.worker_maps.half_open_flows[usize::from(half_open.kept)]
     }
@@ -308,11 +307,11 @@ impl WorkerMaps {
         }
     }
 
-    /// Has a socket that is yet to connect say `option` (RFC 9293 §3.1: kind, length
-    /// and value, at most 20 bytes) in its SYN.
+    /// Sets `option` (RFC 9293 §3.1: kind, length and value, at most 20 bytes) for the SYN of a
+    /// socket that has not connected yet.
     ///
     /// # Errors
-    /// [`Error::Unsettled`] when no SYN options can be sent; [`Error::Map`].
+    /// [`Error::Unsettled`] when SYN options cannot be sent; [`Error::Map`].
     pub fn syn_option(&self, socket: BorrowedFd<'_>, option: &[u8]) -> Result<(), Error> {
         let syn_options = self.worker_maps.syn_options.get().ok_or(Error::Unsettled)?;
         syn_option::leave(syn_options, socket, option)
@@ -321,15 +320,14 @@ impl WorkerMaps {
     /// Remembers that a client prefix completed a handshake.
     pub fn validate_prefix(&self, client_ip: [u8; 16]) {
         if let Some(tail_call_maps) = self.worker_maps.tail_call_maps.get() {
-            // A full LRU map makes room by itself.
+            // A full LRU map evicts an entry.
             let _ = tail_call_maps
                 .validated_prefixes
                 .update(&client_prefix(client_ip), &[1]);
         }
     }
 
-    /// Has flows to a destination opened strictly until `until`
-    /// (CLOCK_MONOTONIC).
+    /// Opens flows to a destination strictly until `until` (CLOCK_MONOTONIC).
     pub fn record_failure(&self, flow: &FlowKey, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         if let Some(tail_call_maps) = self.worker_maps.tail_call_maps.get() {
@@ -340,7 +338,7 @@ impl WorkerMaps {
         }
     }
 
-    /// Takes that back.
+    /// Reverts [`Self::record_failure`].
     pub fn clear_failure(&self, flow: &FlowKey) {
         if let Some(tail_call_maps) = self.worker_maps.tail_call_maps.get() {
             let _ = tail_call_maps
@@ -349,27 +347,27 @@ impl WorkerMaps {
         }
     }
 
-    /// What was learned of a flow's client and its service.
+    /// The profile of a flow's client and its service.
     #[must_use]
     pub fn profile(&self, flow: &FlowKey) -> Option<Profile> {
         let value = self.read_profile(&profile_key(flow))?;
         Some(Profile::read(&value))
     }
 
-    /// Has flows forwarded whose relay got no answer. If one of them gets one before `until`
-    /// (CLOCK_MONOTONIC), the relay was to blame, and they are bypassed.
+    /// Forwards flows whose relay got no answer. If one of them gets one before `until`
+    /// (CLOCK_MONOTONIC), the relay was at fault, and they are bypassed.
     pub fn record_no_answer(&self, flow: &FlowKey, until: Duration) {
         let key = profile_key(flow);
         if let Some(mut value) = self.read_profile(&key) {
             value.state = Trust::Doubted as u8;
             value.until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-            // Whatever writes it meanwhile has learned of it what is newer.
+            // A concurrent writer of the entry has newer information.
             let _ = self.worker_maps.profiles.update(bytes(&key), bytes(&value));
         }
     }
 
-    /// Has all flows forwarded that have to be observed first, until `until` (CLOCK_MONOTONIC) or
-    /// until everything is [forgotten](crate::Redirect::forget_profiles).
+    /// Forwards all flows that must be observed first, until `until` (CLOCK_MONOTONIC) or until
+    /// [`crate::Redirect::forget_profiles`].
     pub fn block(&self, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         // Only a key or value of another length is an error.
@@ -385,8 +383,8 @@ impl WorkerMaps {
         whole(&raw).filter(|_| matches!(found, Ok(true)))
     }
 
-    /// Puts a frame (link layer header of 14 bytes, real or not, then IP) on a
-    /// device.
+    /// Injects a frame at a device. The frame has a link layer header of 14 bytes, real or not,
+    /// then IP.
     ///
     /// # Errors
     /// [`Error::Inject`].
@@ -415,13 +413,13 @@ pub(crate) fn whole<T: Copy + Structure>(raw: &[u8]) -> Option<T> {
     Some(unsafe { raw.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// What takes any bits: integers, and padding that is written out.
+/// Types for which any bit pattern is valid: integers, with explicit padding.
 pub(crate) trait Structure {}
 impl Structure for types::event_head {}
 impl Structure for types::profile {}
 impl Structure for types::profile_key {}
 
-/// An address as the programs hold it.
+/// An address in the form of the programs.
 fn address(ip: [u8; 16]) -> types::address {
     types::address { word: words(ip) }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From two connections that have met to the end: carries out what [`Relay`]
-//! decides.
+//! From two open connections to the end of a relay: carries out the steps of [`Relay`].
 
 use std::time::Duration;
 
@@ -21,9 +20,9 @@ use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
 
 impl<I: Intercept> Worker<I> {
-    /// Joins two open connections into a relay. `upstream` is what the upstream
-    /// socket is known to be ready for; the downstream one reports when it is
-    /// first watched, but most clients have spoken by now.
+    /// Joins two open connections into a relay. `upstream` is the known readiness of the upstream
+    /// socket. The downstream socket reports its own when it is first watched, but is tried at
+    /// once, since most clients have sent bytes by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
         self.begin_pace(key);
         let preface = self.send_validation(key);
@@ -47,7 +46,7 @@ impl<I: Intercept> Worker<I> {
         };
         let is_watched = entry.is_requested() || is_again;
         let watched = match &entry.sockets[Side::Downstream] {
-            // Since it asked, or was joined with a hop before.
+            // Watched since its request, or while it was joined with another hop.
             Some(_) if is_watched => Ok(()),
             Some(socket) => self.watch(key, Side::Downstream, socket),
             None => Err(std::io::ErrorKind::NotConnected.into()),
@@ -58,7 +57,7 @@ impl<I: Intercept> Worker<I> {
         let ready = Ready {
             readable: true,
             writable: true,
-            // Else events have come and gone.
+            // Otherwise earlier events may have been consumed.
             edge_triggered: !is_watched,
             ..Ready::default()
         };
@@ -73,7 +72,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Takes note of a relay whose client had spoken before it was open.
+    /// Records whether the client had sent bytes before the relay was open.
     fn note_prompt(&mut self, key: u64) {
         if let Some(entry) = self.entries.live_mut(key)
             && let State::Open(relay) = &entry.state
@@ -82,8 +81,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Begins the relay of an opening flow, and keeps what the flow needs to go another way. Whether
-    /// it has had one before.
+    /// Begins the relay of an opening flow, and keeps what the flow needs to take another route.
+    /// Returns whether it had a relay before.
     fn open_relay(&mut self, key: u64) -> bool {
         let now = self.now;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -113,20 +112,20 @@ impl<I: Intercept> Worker<I> {
         is_again
     }
 
-    /// Has the server told that its handshake is complete, if the client's bytes
-    /// have not: it may be the one to speak first.
+    /// Sends the ACK of the upstream handshake now if no bytes of the client carried it: the server
+    /// may be the one to send first.
     fn complete_handshake(&self, key: u64) {
         if let Some(entry) = self.entries.live(key)
             && let State::Open(relay) = &entry.state
             && relay.moved_from(Side::Downstream) == 0
             && let Some(upstream) = &entry.sockets[Side::Upstream]
         {
-            // The kernel does so itself after a while.
+            // Best effort: the kernel sends it after a delay.
             let _ = sys::set_quick_ack(upstream, true);
         }
     }
 
-    /// Gives a relay its turn, with what its sides turned out to be ready for.
+    /// Gives a relay its turn, with new readiness of its sides.
     pub(super) fn advance_with(&mut self, key: u64, ready: &[(Side, Ready)]) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -189,8 +188,8 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Takes note of the first bytes of each direction, of which `up` and `down` had moved before
-    /// this turn.
+    /// Records the times of the first bytes of each direction. `up` and `down` are the bytes moved
+    /// before this turn.
     fn note_first_bytes(&mut self, key: u64, up: u64, down: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -217,7 +216,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Ends a relay. If that is the next node's doing, it is called so.
+    /// Ends a relay, with the outcome that the next node reported if it caused the end.
     fn conclude(&mut self, key: u64, outcome: Outcome) {
         let entry = self.entries.live(key);
         let preface = entry.and_then(|entry| entry.preface.as_deref());
@@ -244,7 +243,7 @@ impl<I: Intercept> Worker<I> {
             return self.end(key, outcome);
         }
         if !undelivered {
-            // Nobody may think that nothing was delivered.
+            // The requester must not conclude that nothing was delivered.
             return self.end(key, outcome_of(reply));
         }
         if !is_of_hop(reply) || !self.reroute(key, reply == Reply::Failed) {
@@ -252,7 +251,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Tells who asked for a flow that the server has answered.
+    /// Replies to the requester that the server has answered.
     pub(super) fn answer(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -266,12 +265,11 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let upstream = entry.sockets[Side::Upstream].as_ref();
-        // If this fails its connection is gone, as the relay will find.
+        // If this fails its connection is gone, which the relay will detect.
         let _ = send(downstream, &requester.answer(Reply::Connected, upstream));
     }
 
-    /// Ends a flow, and tells who asked for it why, unless that was told it is
-    /// open.
+    /// Ends a flow, and sends the reason to its requester, unless that has a reply already.
     pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -291,7 +289,7 @@ impl<I: Intercept> Worker<I> {
         self.end(key, outcome);
     }
 
-    /// Tells the server whose connection it is, before any byte of that.
+    /// Sends the server the PROXY protocol header before any byte of the client.
     pub(super) fn send_proxy_header(&mut self, key: u64) {
         let Some(entry) = self.entries.live(key) else {
             return;
@@ -302,12 +300,12 @@ impl<I: Intercept> Worker<I> {
         ) {
             let mut header = Vec::new();
             proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
-            // If this fails the connection is gone, as the relay will find.
+            // If this fails the connection is gone, which the relay will detect.
             let _ = send(upstream, &header);
         }
     }
 
-    /// An entry's deadline has come.
+    /// The deadline of an entry has passed.
     pub(super) fn on_time(&mut self, key: u64) {
         let now: Duration = self.now;
         let Some(entry) = self.entries.live_mut(key) else {
@@ -327,11 +325,12 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Ends an entry: the one place where it leaves the table, is counted and
-    /// recorded. Unless it finished, both sides are reset.
+    /// Ends an entry: the one place that removes it from the table, counts it and records it. Both
+    /// sides are reset unless it finished.
     pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
         self.count_unanswered_end(key, outcome);
-        // Before its half-open entry opens: a SYN-ACK that came between would be answered.
+        // Before the half-open entry is released: the kernel would answer a SYN-ACK that arrives in
+        // between.
         if let Some(entry) = self.entries.live_mut(key)
             && !entry.is_open()
         {
@@ -351,7 +350,7 @@ impl<I: Intercept> Worker<I> {
             self.missing_syn_event.remove(&entry.flow);
         }
         let record = self.record(key, &entry, outcome);
-        // First: who sees that it has ended finds it counted by its rule.
+        // First: a reader that sees the relay ended must find it counted by its rule.
         self.tally_end(&entry, &record);
         self.counters.relays.sub(1);
         self.counters.ended[outcome as usize].add(1);
@@ -359,7 +358,7 @@ impl<I: Intercept> Worker<I> {
         if outcome == Outcome::Finished {
             let open = Side::BOTH.iter().filter(|side| Some(**side) != closed);
             for socket in open.filter_map(|side| entry.sockets[*side].as_ref()) {
-                // If this failed, the peer would get a reset after the FIN.
+                // If this failed, the kernel would send a reset after the FIN.
                 let _ = sys::set_reset_on_close(socket, false);
             }
         }
