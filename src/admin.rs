@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control thread of a node: signals, admin API, metrics, news of
-//! interfaces, watchdog, the guard.
+//! The control thread of a node: signals, admin API, metrics, changes of interfaces, watchdog, the
+//! guard.
 //!
-//! It is the main thread, with a single-threaded runtime that is never on the
-//! data path. It knows the node only as [`Operations`]. The admin API is HTTP
-//! with JSON on a unix socket; access to it is access to the socket's file.
+//! It is the main thread, with a single-threaded runtime that is never on the data path. It
+//! accesses the node only through [`Operations`]. The admin API is HTTP with JSON on a unix socket;
+//! access is controlled by the permissions of the socket's file.
 
 use std::fmt::Debug;
 use std::io::ErrorKind;
@@ -49,29 +49,29 @@ pub(crate) use control::{Total, Totals};
 pub(crate) use operations::Operations;
 pub(crate) use socket::ensure_alone;
 
-/// How often the control thread looks whether the workers have ended.
+/// Interval of the control thread's check whether the workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_DRAINING: Duration = Duration::from_millis(10);
-/// The same once another process takes the flows: relays may go on for an hour.
+/// The same after a successor has taken over: relays may continue for an hour.
 const LOOK_INTERVAL_REPLACED: Duration = Duration::from_millis(250);
-/// How long a request may keep an ended node.
+/// How long a request may delay the end of the node.
 const CLOSING_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// What the control thread listens on: bound early, so that what fails, fails
-/// before a flow is touched.
+/// The sockets of the control thread, bound early so that errors occur before a flow is touched.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     admin: socket::AdminSocket,
     metrics: Option<std::net::TcpListener>,
     links: LinkWatch,
     changes: Vec<ChangeWatch>,
-    /// Where a successor asks for this node's place.
+    /// Accepts requests of a successor for this node's place.
     handover: Option<give::Listener>,
 }
 
 impl Listeners {
-    /// Binds, and begins to take note of interfaces that come and go. With the `sockets` of a
-    /// predecessor it goes on with that of the metrics, and waits for [`Self::take_place`].
+    /// Binds the sockets, and subscribes to changes of interfaces. With the `sockets` of a
+    /// predecessor it continues with the metrics socket of that, and waits for
+    /// [`Self::take_place`].
     pub(crate) fn bind(config: &Config, sockets: Option<&mut Sockets>) -> anyhow::Result<Self> {
         let first = sockets.is_none();
         let inherited = |sockets: &mut Sockets| sockets.take(Kind::Metrics, config.metrics?);
@@ -90,7 +90,7 @@ impl Listeners {
         })
     }
 
-    /// A duplicate of the socket of the metrics.
+    /// A duplicate of the metrics socket.
     pub(crate) fn share_metrics(&self) -> std::io::Result<Option<OwnedFd>> {
         let metrics = self.metrics.as_ref().map(std::net::TcpListener::try_clone);
         Ok(metrics.transpose()?.map(Into::into))
@@ -107,8 +107,8 @@ impl Listeners {
     }
 }
 
-/// Controls a running node until its workers have ended, which a drain makes
-/// them do. Says that the node is ready once everything is served.
+/// Controls a running node until its workers have ended, which a drain causes. Reports the node as
+/// ready once everything is served.
 pub(crate) fn serve<N: Operations>(node: &Arc<N>, listeners: Listeners) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -144,7 +144,7 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
     let links = poll(listeners.links).context("poll for interfaces")?;
     tokio::spawn(pass_on_links(links, Arc::clone(control)));
     for watch in listeners.changes {
-        // What changed while the node started is not to be learned from; most of it is its own.
+        // Discards changes made during the start: most are the node's own.
         if watch.take().context("read changes of this host")? {
             control.node.on_change(watch.change());
         }
@@ -161,7 +161,7 @@ fn start_tasks(listeners: Listeners, control: &Arc<Control>) -> anyhow::Result<S
     start_servers(listeners.admin, listeners.metrics, control)
 }
 
-/// What becomes readable, polled by the runtime.
+/// Registers a readable descriptor with the runtime.
 fn poll<T: Owner>(owner: T) -> std::io::Result<AsyncFd<T>> {
     // SAFETY: an owner has its descriptor for itself, never changes it, and closes it only when
     // the `AsyncFd` that owns the owner is dropped.
@@ -169,7 +169,7 @@ fn poll<T: Owner>(owner: T) -> std::io::Result<AsyncFd<T>> {
     polled.map_err(std::io::Error::from)
 }
 
-/// One descriptor and nothing else that could be read from.
+/// The owner of one descriptor.
 trait Owner: std::os::fd::AsRawFd {}
 impl Owner for ChangeWatch {}
 impl Owner for LinkWatch {}
@@ -177,16 +177,16 @@ impl Owner for give::Listener {}
 
 /// The servers, while they take requests.
 struct Servers {
-    /// Its end is the sign to stop.
+    /// Dropping it stops the servers.
     open: watch::Sender<()>,
     control: Arc<Control>,
     tasks: Vec<JoinHandle<std::io::Result<()>>>,
-    /// Removes its file at the end.
+    /// Removes its file when dropped.
     _admin: socket::AdminSocket,
 }
 
 impl Servers {
-    /// Lets requests that are being answered have their answer.
+    /// Finishes the requests in progress.
     async fn close(self) {
         drop(self.open);
         self.control.close_metrics();
@@ -224,7 +224,7 @@ fn start_servers(
     })
 }
 
-/// Answers whoever connects, within bounds, until the sign to stop.
+/// Serves connections, within bounds, until the servers stop.
 async fn answer_all<L>(
     listener: L,
     routes: Router,
@@ -239,8 +239,7 @@ where
         .await
 }
 
-/// The first signal drains in the time the configuration gives, the next at
-/// once.
+/// The first signal drains within the configured time, the next one at once.
 async fn drain_on(mut signals: Signal, control: Arc<Control>) {
     while signals.recv().await.is_some() {
         let impatient = control.is_ending();
@@ -257,7 +256,7 @@ async fn reload_on(mut signals: Signal, control: Arc<Control>) {
     }
 }
 
-/// Hands news of interfaces to the node.
+/// Passes changes of interfaces to the node.
 async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
     while let Ok(mut ready) = links.readable().await {
         match links.get_ref().read() {
@@ -275,7 +274,7 @@ async fn pass_on_links(links: AsyncFd<LinkWatch>, control: Arc<Control>) {
     }
 }
 
-/// Subscribes to changes of firewall and routing. A kernel without nftables has none to tell.
+/// Subscribes to changes of firewall and routing. A kernel without nftables reports none.
 fn changes() -> anyhow::Result<Vec<ChangeWatch>> {
     let of = |change| ChangeWatch::open(change).context("subscribe to changes of this host");
     let others = [of(HostChange::Routing)?, of(HostChange::Addresses)?];
@@ -285,7 +284,7 @@ fn changes() -> anyhow::Result<Vec<ChangeWatch>> {
         .collect())
 }
 
-/// Tells the node that what it learned of destinations may hold no more.
+/// Reports to the node that its profiles of destinations may be outdated.
 async fn pass_on_changes(watch: AsyncFd<ChangeWatch>, control: Arc<Control>) {
     while let Ok(mut ready) = watch.readable().await {
         let change = watch.get_ref().change();
@@ -305,9 +304,8 @@ async fn pass_on_changes(watch: AsyncFd<ChangeWatch>, control: Arc<Control>) {
     }
 }
 
-/// How long further changes wait. Rules must hold within a second; routers that follow a
-/// routing protocol have changes of routes all the time, and each SYN is looked up in them
-/// anyway.
+/// How long further changes are delayed. Firewall rules must apply within a second; routers with a
+/// routing protocol change routes all the time, and each SYN is checked against the routes anyway.
 fn pause_after(change: HostChange) -> Duration {
     match change {
         HostChange::Firewall | HostChange::Addresses => Duration::from_millis(200),
@@ -315,12 +313,12 @@ fn pause_after(change: HostChange) -> Duration {
     }
 }
 
-/// Tells the service manager that the node lives, as long as it does.
+/// Sends keep-alives to the service manager while the node works.
 async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
     loop {
         tokio::time::sleep(interval).await;
         if control.state() == State::Replaced {
-            // Signs of life are its successor's now.
+            // The successor sends the keep-alives now.
             return;
         }
         let control = Arc::clone(&control);
@@ -331,8 +329,8 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
     }
 }
 
-/// Waits for all workers to end. One that ends without being asked to is a
-/// failure: the others are drained.
+/// Waits for all workers to end. If one ends without a command to, that is a failure, and the
+/// others are drained.
 async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
     let mut failed = false;
     let mut settled = false;
@@ -346,7 +344,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
         control.node.look_after_guard();
         if !settled {
-            // All the code that only starting needs has run.
+            // The start is complete, and the memory of its code can be released.
             memory::forget_start();
             settled = true;
         }

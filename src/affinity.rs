@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which CPU a worker stays on: that of the packets it is given.
+//! Pins each worker to the CPU whose packets it gets.
 //!
-//! The redirect program gives a flow to the worker whose number is that of the CPU where the SYN
-//! arrived, by the number of workers (`this_worker`). A worker that runs on that CPU finds its
-//! sockets in the cache, and nobody has to wake another CPU for it.
+//! The redirect program assigns a flow to the worker with the number of the CPU on which the SYN
+//! arrived, modulo the number of workers (`this_worker`). A worker that runs on that CPU finds its
+//! sockets in the cache, and no other CPU has to be woken.
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 /// The calling thread.
 const MYSELF: Pid = Pid::from_raw(0);
 
-/// The CPUs that this process may run on, in order; none if that cannot be told.
+/// The CPUs that this process may run on, in order; empty if unknown.
 pub(crate) fn cpus() -> Vec<usize> {
     let mask = sched_getaffinity(MYSELF).unwrap_or_default();
     (0..CpuSet::count())
@@ -20,8 +20,8 @@ pub(crate) fn cpus() -> Vec<usize> {
         .collect()
 }
 
-/// The CPU of each of so many workers. None where there is not one for each: fewer workers
-/// than CPUs serve several each, and where to run is the scheduler's to say.
+/// The CPU of each worker. `None` unless each has exactly one: with fewer workers than CPUs each
+/// serves several, and the scheduler decides.
 pub(crate) fn homes(workers: usize, cpus: &[usize]) -> Option<Vec<usize>> {
     let mut homes = vec![None; workers];
     for cpu in cpus {
@@ -32,10 +32,10 @@ pub(crate) fn homes(workers: usize, cpus: &[usize]) -> Option<Vec<usize>> {
     homes.into_iter().collect()
 }
 
-/// Keeps the calling thread on a CPU.
+/// Pins the calling thread to a CPU.
 ///
 /// # Errors
-/// The CPU is gone, or is none of those that the process may use any more.
+/// The CPU is gone, or the process may not use it any more.
 pub(crate) fn stay_on(cpu: usize) -> Result<(), Errno> {
     let mut mask = CpuSet::new();
     mask.set(cpu)?;

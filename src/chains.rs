@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node knows of other nodes, and which way a flow takes, in the
-//! documents of the admin API. Pure: what the workers know is handed in.
+//! A node's knowledge of other nodes, and the route of a flow, as documents of the admin API. Pure:
+//! callers pass the workers' knowledge.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ mod planned;
 pub(crate) use explain::{Question, explain};
 pub(crate) use planned::Followed;
 
-/// What the workers know, summed up.
+/// The combined knowledge of the workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Workers {
-    /// One for each worker that answered.
+    /// One per worker that answered.
     pub(crate) known: Vec<Known>,
-    /// Whether one did not.
+    /// Whether a worker did not answer.
     pub(crate) incomplete: bool,
 }
 
@@ -75,8 +75,7 @@ fn list_route(
     }
 }
 
-/// The candidates, and which of them is taken: one that is down only if all
-/// are.
+/// The candidates, and which one is taken: one that is down only if all are.
 fn next_hops(candidates: impl Iterator<Item = api::Candidate>) -> api::NextHops {
     let candidates: Vec<_> = candidates.collect();
     api::NextHops {
@@ -88,7 +87,7 @@ fn next_hops(candidates: impl Iterator<Item = api::Candidate>) -> api::NextHops 
     }
 }
 
-/// Why the SYN of a cold hop has no option, though its peer takes it.
+/// Why the SYN of a cold hop has no option although its peer accepts it.
 fn no_option(peer: &chain::Peer, known: &api::Peer, flow: Option<&Flow>) -> Option<String> {
     if peer.encapsulation != Encapsulation::SynOption {
         return None;
@@ -110,7 +109,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The way straight to the destination.
+/// The direct connection.
 fn direct() -> api::Candidate {
     api::Candidate {
         chain: None,
@@ -124,7 +123,7 @@ fn direct() -> api::Candidate {
 }
 
 impl Workers {
-    /// The way of a chain whose first hop is to `peer`, for a flow if one is named.
+    /// The candidate of a chain whose first hop is to `peer`, for a flow if one is given.
     fn hop(&self, chain: &chain::Chain, peer: &chain::Peer, flow: Option<&Flow>) -> api::Candidate {
         let known = self.peer(peer);
         let no_option = no_option(peer, &known, flow);
@@ -179,13 +178,13 @@ impl Workers {
         self.health(states.map(|state| state.down_for))
     }
 
-    /// From what each worker says that knows anything.
+    /// Combines the reports of the workers with any knowledge.
     fn health(&self, down_for: impl Iterator<Item = Option<Duration>>) -> api::Health {
         let all: Vec<_> = down_for.collect();
         let down = || all.iter().flatten();
         let longest = down().max().copied().unwrap_or_default();
         api::Health {
-            // A worker that knows nothing tries.
+            // A worker without knowledge tries.
             usable: down().count() == 0 || down().count() < self.known.len(),
             known_to: all.len(),
             down_at: down().count(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs that talk to a running node over its admin socket.
+//! The verbs that send requests to a running node over its admin socket.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -25,7 +25,7 @@ mod observed;
 mod show;
 mod summary;
 
-/// Relays that `top` asks for; a busier node shows a selection.
+/// Relays that `top` requests; of a busier node it shows a selection.
 const TOP_RELAYS_MAX: usize = 20_000;
 
 pub(crate) use chains::{ChainsArgs, chains};
@@ -111,7 +111,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     }
     let mut status = status_of(&args.admin.socket)?;
     for node in &mut status.replaced {
-        // It may have ended just now.
+        // It may have ended meanwhile.
         let theirs = status_of(Path::new(&node.socket)).ok();
         node.relays = theirs
             .as_ref()
@@ -152,7 +152,7 @@ pub(crate) fn forget_key(name: &str, admin: &AdminArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What `relays kill` and `keys forget` print as JSON; the node's answer has no body.
+/// The JSON output of `relays kill` and `keys forget`; the node's response has no body.
 #[derive(Debug, Serialize, serde::Deserialize)]
 struct Killed {}
 
@@ -175,7 +175,7 @@ fn list(relays: &Relays) -> String {
     show::relays(rows) + &left_out(relays)
 }
 
-/// What of the relays is not in the list, and why.
+/// Which relays are missing from the list, and why.
 fn left_out(relays: &Relays) -> String {
     match (relays.silent_workers, relays.incomplete) {
         (0, true) => "(there are more; --limit COUNT)\n".into(),
@@ -198,18 +198,18 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Has the node at an admin socket end by a deadline.
+/// Drains the node at an admin socket with a deadline.
 pub(crate) fn end_within(socket: &Path, deadline: Duration) -> anyhow::Result<()> {
     let target = format!("/drain?timeout_ms={}", deadline.as_millis());
     query::<Draining>(socket, "POST", &target).map(drop)
 }
 
-/// What the node at an admin socket has learned of destinations.
+/// The profiles of the node at an admin socket.
 pub(crate) fn observed_by(socket: &Path, limit: usize) -> anyhow::Result<Observed> {
     query(socket, "GET", &format!("/observed?limit={limit}"))
 }
 
-/// What the node at an admin socket says of itself.
+/// The status of the node at an admin socket.
 pub(crate) fn status_of(socket: &Path) -> anyhow::Result<Status> {
     query(socket, "GET", "/status")
 }
@@ -219,7 +219,7 @@ pub(crate) fn reload(args: &AdminArgs) -> anyhow::Result<()> {
     reload_at(args).map(drop)
 }
 
-/// The same; returns the keys that wait for another process.
+/// The same; returns the keys that need a restart.
 pub(crate) fn reload_at(args: &AdminArgs) -> anyhow::Result<Vec<String>> {
     let report: ReloadReport = query(&args.socket, "POST", "/reload")?;
     present(args, &report, show::reload)?;
@@ -239,7 +239,7 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
         if args.admin.json {
             cli::print(&format!("{}\n", serde_json::to_string(&busiest)?))?;
         } else {
-            // Home and clear to the end: no flicker, nothing left of before.
+            // Home, then clear to the end: no flicker, and nothing of the former output remains.
             let clear = if is_terminal { "\x1b[H\x1b[2J" } else { "" };
             cli::print(&format!("{clear}{}", busiest.text(&now.status)))?;
         }
@@ -248,22 +248,22 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The node at one moment.
+/// A snapshot of the node.
 struct Look {
     at: Instant,
     status: Status,
     relays: Relays,
 }
 
-/// What `top` shows.
+/// The output of `top`.
 #[derive(Debug, Serialize)]
 struct Busiest {
     relays_open: u64,
     up_bytes_per_second: f64,
     down_bytes_per_second: f64,
-    /// What relays have saved since the node started.
+    /// Savings of relays since the node started.
     saved: Saved,
-    /// Whether some open relays were not looked at, so that a busier one may be missing.
+    /// Whether some open relays are missing, so that a busier one may be too.
     incomplete: bool,
     relays: Vec<Busy>,
 }
@@ -304,7 +304,7 @@ impl Look {
             .collect();
         let busy = self.relays.relays.iter().filter_map(|relay| {
             let earlier = then.get(relay.id.as_str());
-            // One that was open but not listed before: what it moved since is not known.
+            // The rate of a relay that was open but not listed before is unknown.
             let is_new = u128::from(relay.age_ms) <= elapsed.as_millis();
             (earlier.is_some() || is_new || !before.relays.incomplete).then(|| Busy {
                 relay: relay.clone(),
@@ -368,7 +368,7 @@ impl Busiest {
     }
 }
 
-/// Sends a request and reads the answer; a refusal is an error.
+/// Sends a request and reads the response; an error response is an error.
 fn query<T: DeserializeOwned>(socket: &Path, method: &str, target: &str) -> anyhow::Result<T> {
     let answer = http::request(socket, method, target)?;
     if answer.code >= 300 {

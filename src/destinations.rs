@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What finished relays show of the destinations that they went to: how large transfers from there
-//! are, and how long the handshakes with servers took. Pure: told of relays and of the time.
+//! Learns about destinations from finished relays: transfer sizes, and durations of handshakes with
+//! servers. Pure: callers pass relays and the time.
 //!
-//! Destinations are kept by prefix, as many as [`KNOWN_MAX`]. Who is used the most stays: a new one
-//! takes the place of another only if more flows of more clients went there of late. One client can
+//! Destinations are stored by prefix, at most [`KNOWN_MAX`]. The most used stay: a new one replaces
+//! another only if more recent flows of more clients went there. One client can neither fill the
+//! memory nor displace what others use.
 //! neither fill the memory nor push out what others use.
 
 use std::collections::HashMap;
@@ -24,15 +25,15 @@ use handshakes::Handshakes;
 pub(crate) use sample::{Ends, Feed, Sample, Samples};
 use sizes::Sizes;
 
-/// Destinations that are known at once: a controller takes no more from a node.
+/// Bound on stored destinations: a controller accepts no more from a node.
 pub(crate) const KNOWN_MAX: usize = PREFIXES_MAX;
-/// Of so many, the one that is used the least gives way.
+/// The least used one of this many candidates is replaced.
 const VICTIMS: usize = 8;
-/// Bits of a destination's prefix: what is routed by itself in the Internet is no smaller.
+/// Prefix length of destinations: the Internet routes no smaller prefixes.
 const BITS_V4: u8 = 96 + 24;
 const BITS_V6: u8 = 48;
 
-/// The prefix that an address is learned of with.
+/// The prefix under which an address is stored.
 pub(crate) fn prefix_of(ip: IpAddr) -> Prefix {
     let (octets, bits) = match ip.to_canonical() {
         IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), BITS_V4),
@@ -46,7 +47,7 @@ pub(crate) fn prefix_of(ip: IpAddr) -> Prefix {
     }
 }
 
-/// A prefix as people write it.
+/// A prefix in its text form.
 pub(crate) fn prefix_word(prefix: &Prefix) -> String {
     let address = Ipv6Addr::from(prefix.address);
     let v4: Option<Ipv4Addr> = address.to_ipv4_mapped().filter(|_| prefix.bits >= 96);
@@ -56,27 +57,27 @@ pub(crate) fn prefix_word(prefix: &Prefix) -> String {
     }
 }
 
-/// All destinations that are known.
+/// All stored destinations.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     known: Vec<Known>,
-    /// Where in `known` a prefix is.
+    /// Index in `known` by prefix.
     places: HashMap<Prefix, usize>,
     admission_filter: AdmissionFilter,
     rng: Rng,
-    /// Relays to destinations for which there was no room.
+    /// Relays to destinations without room.
     refused: u64,
 }
 
-/// What is known of one.
+/// The record of a destination.
 #[derive(Debug)]
 struct Known {
     prefix: Prefix,
     sizes: Sizes,
-    /// The size that flows go by, in bytes.
+    /// The size that is applied to flows, in bytes.
     applied: Option<u32>,
     handshakes: Handshakes,
-    /// The round trip that the controller was told, in microseconds, and when.
+    /// The round trip reported to the controller, in microseconds, and its time.
     reported: Option<(u32, Duration)>,
 }
 
@@ -92,16 +93,16 @@ impl Known {
     }
 }
 
-/// How many destinations there are.
+/// Numbers of destinations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Of which something is known.
+    /// Stored destinations.
     pub(crate) known: usize,
-    /// Of which the size of transfers is.
+    /// Those with a transfer size.
     pub(crate) sized: usize,
-    /// Whose round trip counts.
+    /// Those with a valid round trip.
     pub(crate) measured: usize,
-    /// Relays to destinations for which there was no room.
+    /// Relays to destinations without room.
     pub(crate) refused: u64,
 }
 
@@ -133,8 +134,8 @@ impl Destinations {
         }
     }
 
-    /// What the controller is to be told: round trips that are news, or that it will have forgotten
-    /// soon if they are not told again; it believes them for `life`.
+    /// Round trips to report to the controller: changed ones, and those that it will discard soon
+    /// unless repeated; they expire there after `life`.
     pub(crate) fn news(&mut self, life: Duration, now: Duration) -> Vec<Destination> {
         let news = self.known.iter_mut().filter_map(|known| {
             let (rtt_us, handshakes) = known.handshakes.known(now)?;
@@ -154,22 +155,23 @@ impl Destinations {
         news.collect()
     }
 
-    /// The controller may know nothing any more.
+    /// The controller may have lost all reports.
     pub(crate) fn forget_reported(&mut self) {
         for known in &mut self.known {
             known.reported = None;
         }
     }
 
-    /// The round trip to a destination by this node's own handshakes, in microseconds, as the
-    /// controller was told it.
+    /// The round trip to a destination by this node's own handshakes, in microseconds, as reported
+    /// to the controller.
     pub(crate) fn round_trip(&self, prefix: &Prefix, now: Duration) -> Option<u32> {
         let known = self.known.get(*self.places.get(prefix)?)?;
         let (reported_us, _) = known.reported?;
         known.handshakes.known(now).map(|_| reported_us)
     }
 
-    /// The sizes that flows are to go by, in bytes. What moves by less than the double stays as it was.
+    /// The sizes to apply to flows, in bytes. A size that changes by less than a factor of two is
+    /// kept.
     pub(crate) fn sizes(&mut self, now: Duration) -> Vec<(Prefix, u32)> {
         let sizes = self.known.iter_mut().filter_map(|known| {
             let usual = known.sizes.usual(now).map(|(bytes, _)| bytes);
@@ -185,8 +187,8 @@ impl Destinations {
         sizes
     }
 
-    /// The size that flows to a destination go by, in bytes, and on how many transfers of late that
-    /// rests.
+    /// The size that is applied to flows to a destination, in bytes, and the number of recent
+    /// transfers behind it.
     pub(crate) fn size(&self, prefix: &Prefix, now: Duration) -> Option<(u32, u32)> {
         let known = self.known.get(*self.places.get(prefix)?)?;
         let (_, samples) = known.sizes.usual(now)?;
@@ -208,7 +210,7 @@ impl Destinations {
         }
     }
 
-    /// Where a destination is kept, from now on if it was not. Nothing when others are used more.
+    /// The index of a destination, which is added if needed. `None` when others are used more.
     fn place(&mut self, prefix: &Prefix) -> Option<usize> {
         if let Some(place) = self.places.get(prefix) {
             return Some(*place);
@@ -235,7 +237,7 @@ impl Destinations {
     }
 }
 
-/// By more than a tenth, and more than a millisecond: what is less is noise.
+/// More than a tenth and more than a millisecond: less is noise.
 fn differs(rtt_us: u32, from_us: u32) -> bool {
     rtt_us.abs_diff(from_us) > (from_us / 10).max(1000)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `doctor` verb: what on this host keeps a node from working, or from
-//! working well, and the command that fixes it.
+//! The `doctor` verb: finds what on this host keeps a node from working, or from working well, and
+//! the command that fixes it.
 //!
-//! One reader fills a [`Host`]; the checks are pure functions over it, so that
-//! each is tested with a host that has the problem. Nothing is changed.
+//! One reader fills a [`Host`]; the checks are pure functions over it, so that each is tested with
+//! a host that has the problem. Changes nothing.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -27,30 +27,30 @@ mod topology;
 
 use host::Host;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
     /// As it should be.
     Ok,
-    /// A node works, but not for all or not as well as it could.
+    /// A node works, but not for all flows or not as well as it could.
     Warn,
     /// A node does not start, or harms traffic.
     Fail,
 }
 
-/// What one check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     check: &'static str,
     level: Level,
     what: String,
-    /// What to do about it; nothing to do when empty.
+    /// The fix; empty when there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     fix: String,
 }
 
-/// What `doctor --json` prints.
+/// The output of `doctor --json`.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     failed: usize,
@@ -103,7 +103,7 @@ impl Diagnosis {
     }
 }
 
-/// Examines this host. Exit code 1 when a check failed.
+/// Checks this host. Exit code 1 when a check failed.
 pub(crate) fn run(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
     let diagnosis = Diagnosis::of(&Host::read(config), config);
     if json {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups of this host by name and number. From the file: a static program cannot ask the
-//! directories of groups that the C library knows, so those go by number.
+//! Groups of this host by name and number, from the file: a static program cannot use the C
+//! library's group directories, so groups of those need numbers.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ const FILE: &str = "/etc/group";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) id: u32,
-    /// `None` when it goes by its number.
+    /// `None` for a group without a name here.
     pub(crate) name: Option<String>,
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A child process that cleans up after a node that died.
 //!
-//! The redirect program goes with the node's descriptors, but the rule, the
-//! route and sockets in TIME_WAIT would stay, and such sockets swallow later
-//! flows with the same addresses. The guard waits on a pipe whose other end
-//! only the node holds: a byte means that the node cleaned up itself, the end
-//! without one that it died. It holds nothing else and does nothing else. While other nodes are
-//! there, it leaves them what they need: one that replaced this one, or that this one replaced.
+//! The redirect program ends with the node's descriptors, but the rule, the route and sockets in
+//! TIME_WAIT would stay, and such sockets swallow later flows with the same addresses. The guard
+//! waits on a pipe whose other end only the node holds: a byte means that the node cleaned up
+//! itself, end of file without a byte means that the node died. The guard does nothing else.
+//! While a successor or a predecessor of the node still runs, it leaves in place what that process
+//! needs.
 //!
-//! The first guard is forked while the node has one thread. One that dies is missed by the node,
-//! which starts another: see `again`.
+//! The first guard is forked while the node has one thread. The node notices when a guard dies and
+//! starts another: see `again`.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -36,28 +36,26 @@ mod again;
 use again::Revival;
 pub(crate) use again::{GuardArgs, run};
 
-/// Name of the process, as `ps -e` shows it: the most the kernel keeps.
+/// Name of the process, as `ps -e` shows it: 15 bytes, the most the kernel keeps (TASK_COMM_LEN).
 const NAME: &std::ffi::CStr = c"posthaste-guard";
-/// How long a node may take to start, in milliseconds.
+/// How long a node may take to start, in milliseconds. Until then the guard trims no memory.
 const START_TIME_MAX: u16 = 1000;
 /// How long the kernel may take to close what a dead node had open.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The node's hold on its guard. Dropping it without [`Guard::leave`] is
-/// like dying.
+/// The node's handle of its guard. If it is dropped without [`Guard::leave`], the guard cleans up.
 #[derive(Debug)]
 pub(crate) struct Guard {
     held: Mutex<Held>,
-    /// Held together with the guard: a node that is started next waits for the
-    /// later end of the two.
+    /// Shared with the guard: the next node waits until both have released it.
     claim: Claim,
     left: Left,
 }
 
-/// The guard of this moment.
+/// The current guard.
 #[derive(Debug)]
 struct Held {
-    /// Its process and its pipe; nothing while there is no guard.
+    /// Process id and pipe of the guard; `None` while there is no guard.
     guard: Option<(Pid, File)>,
     revival: Revival,
     restarts: u64,
@@ -67,7 +65,7 @@ struct Held {
 #[derive(Clone, Debug)]
 struct Left {
     transparent: Transparent,
-    /// How many nodes there were before it.
+    /// Number of successive nodes before it.
     successions: u16,
 }
 
@@ -78,9 +76,8 @@ impl Left {
 }
 
 impl Guard {
-    /// Forks the guard. This process must have no other thread yet: the child
-    /// goes on with a copy of the caller's alone, and with every descriptor
-    /// that is open now.
+    /// Forks the guard. This process must have no other thread yet: the child continues with a copy
+    /// of the calling thread only, and with every descriptor that is open now.
     pub(crate) fn start(
         transparent: &Transparent,
         claim: Claim,
@@ -90,6 +87,8 @@ impl Guard {
             transparent: transparent.clone(),
             successions,
         };
+        // O_CLOEXEC: a program that the node executes must not inherit the writing end, or the
+        // guard would not notice the node's death while that program runs.
         let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
         let node = getpid();
         // SAFETY: there is one thread, so no lock is held by a thread that the
@@ -105,17 +104,20 @@ impl Guard {
                 left,
             }),
             ForkResult::Child => {
+                // The child's copy of the writing end would keep the pipe open for ever.
                 drop(write);
                 std::process::exit(live(node, read.into(), &left, &claim))
             }
         }
     }
 
-    /// Sees whether the guard lives, and starts another when it does not.
+    /// Checks whether the guard lives, and starts another if not.
     pub(crate) fn look_after(&self, log: &Log) {
         let now = Instant::now();
         let mut held = self.held();
         if let Some((pid, _)) = &held.guard {
+            // The guard is a child of this process, so its id cannot be reused before this call
+            // reaps it.
             match waitpid(*pid, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::StillAlive) => return,
                 end => log.error("the guard died", &[("process", pid), ("how", &how(end))]),
@@ -141,7 +143,7 @@ impl Guard {
         }
     }
 
-    /// How it is, for the operator.
+    /// Its state, for the admin API.
     pub(crate) fn state(&self) -> api::Guard {
         let held = self.held();
         api::Guard {
@@ -155,12 +157,16 @@ impl Guard {
         &self.claim
     }
 
-    /// Takes the node off the host, tells the guard so, and waits for its end.
+    /// Removes what the node installed on the host, reports that to the guard, and waits for the
+    /// guard's end.
     pub(crate) fn leave(&self) -> anyhow::Result<()> {
+        // Before the byte: if the node dies in between, the guard still cleans up.
         let removed = self.left.remove(&self.claim);
         if let Some((pid, mut pipe)) = self.held().guard.take() {
             // Both fail only when the guard has ended before.
             let _ = pipe.write_all(b"c");
+            // The guard holds a copy of the claim's lock: a node that starts now would find the
+            // place taken until the guard has ended.
             let _ = waitpid(pid, None);
         }
         removed.map(drop)
@@ -171,7 +177,7 @@ impl Guard {
     }
 }
 
-/// How a guard ended.
+/// Describes how a guard ended.
 fn how(end: nix::Result<WaitStatus>) -> String {
     match end {
         Ok(WaitStatus::Signaled(_, signal, _)) => format!("killed by {signal}"),
@@ -180,10 +186,13 @@ fn how(end: nix::Result<WaitStatus>) -> String {
     }
 }
 
-/// The guard's life; its exit code.
+/// Runs the guard; returns its exit code.
 fn live(node: Pid, pipe: File, left: &Left, claim: &Claim) -> i32 {
+    // Opened first, while the id certainly names the node: after its death the id may be given to
+    // another process.
     let death = open_pidfd(node);
     step_aside();
+    // Trimming while the node starts would compete with it for the CPU, and start time counts (N3).
     if is_quiet(&pipe) {
         memory::forget_start();
     }
@@ -210,11 +219,12 @@ fn live(node: Pid, pipe: File, left: &Left, claim: &Claim) -> i32 {
     }
 }
 
-/// Out of the node's session, deaf to what is meant for it, without its
-/// standard input and output, and with the one capability it needs.
+/// Leaves the node's session, ignores the signals that are meant for the node, gives up standard
+/// input and output, and keeps the one capability it needs.
 fn step_aside() {
     // Each is a precaution: a guard that lacks one still guards.
     let _ = nix::sys::prctl::set_name(NAME);
+    // Keeps away the terminal's signals that are not ignored below (SIGQUIT, SIGTSTP).
     let _ = setsid();
     for ignored in [
         Signal::SIGINT,
@@ -226,6 +236,8 @@ fn step_aside() {
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    // Standard error stays: the report after the node's death goes there. The others are released
+    // so that a pipeline that reads the node's output ends with the node.
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);
@@ -233,14 +245,15 @@ fn step_aside() {
     let _ = privileges::keep_only(&[Capability::CAP_NET_ADMIN]);
 }
 
-/// Whether the node has lived for long enough to be in nobody's way.
+/// Whether the node has run for [`START_TIME_MAX`] without writing to the pipe or closing it.
 fn is_quiet(pipe: &File) -> bool {
     let mut waiting = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
     poll(&mut waiting, START_TIME_MAX) == Ok(0)
 }
 
-/// Waits for the pipe to end; whether the node said that it cleaned up.
+/// Waits for the end of the pipe; returns whether the node reported that it cleaned up.
 fn left_in_order(mut pipe: File) -> bool {
+    // `read_exact` retries EINTR, so a stray signal is not taken for the node's death.
     pipe.read_exact(&mut [0]).is_ok()
 }
 

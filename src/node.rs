@@ -2,9 +2,9 @@
 //! A running node: starts its parts in the order that keeps the host's traffic
 //! flowing, and stops them in the reverse.
 //!
-//! The guard is forked first, while there is one thread; interception begins
-//! last, when somebody can take what it redirects. At the end interception goes
-//! first. Everything that can fail at start fails before a flow is touched.
+//! The guard is forked first, while there is one thread; interception begins last, when the workers
+//! can accept what it redirects. At the end interception is removed first. Everything that can fail
+//! at start fails before a flow is touched.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -49,10 +49,10 @@ use listeners::Inherited;
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// Where rules count connections, or look at what they carry.
+/// Logged where firewall rules count connections or inspect their content.
 const LIMITED: &str = "the firewall limits or inspects connections that it forwards, which relays would go past: \
     connections are forwarded, unless a rule says observe = false";
-/// Where CAP_NET_BIND_SERVICE is missing.
+/// Logged where CAP_NET_BIND_SERVICE is missing.
 const FORBIDDEN_PORTS: &str = "clients with privileged ports are forwarded and not relayed: \
     CAP_NET_BIND_SERVICE is missing";
 
@@ -63,9 +63,9 @@ pub(crate) struct Node {
     path: Option<PathBuf>,
     /// The configuration as it was read.
     file: Mutex<Config>,
-    /// With what a controller adds.
+    /// The configuration in force: the file, extended by a controller.
     config: Mutex<Config>,
-    /// What that is. Who changes any of the three holds this.
+    /// The controller's part. Locked first, by every function that changes any of the three.
     plan_overlay: Mutex<Option<PlanOverlay>>,
     redirect: Mutex<Redirect>,
     /// The workers, in the order of their numbers.
@@ -76,23 +76,29 @@ pub(crate) struct Node {
     inheritance: Inheritance,
 }
 
-/// Runs a node until it is told to stop and has drained.
+/// Runs a node until a signal or the admin API stops it and it has drained.
 pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     privileges::require(&privileges::NODE)?;
+    // Checked before the claim, which waits up to 5 s for a guard: an operator who starts a node
+    // twice reads at once which one runs.
     admin::ensure_alone(&config.admin_socket)?;
     privileges::raise_open_files()?;
     let claim = Claim::take()?;
     let successions = claim.count_succession()?;
+    // Before any thread exists (fork) and before anything is installed on the host: from here on a
+    // crash leaves nothing behind.
     let guard = Arc::new(Guard::start(&config.transparent, claim, successions)?);
     let ended = run_guarded(path, config, Entry::first(&guard, successions));
+    // Also after a failed start, which may have installed the rule and the route already. The first
+    // error is the one to report.
     let left = guard.leave();
     ended?;
     left
 }
 
 fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> anyhow::Result<()> {
-    // Loading takes as long as all the rest, so the rest is done beside it: by
-    // the new thread, which has to start first and can bear it.
+    // Loading takes as long as all the rest, so the rest runs in parallel: in the new thread, which
+    // has to start first and has time for that.
     let (maps, made) = mpsc::channel();
     let (loaded, prepared) = thread::scope(|scope| {
         let (barrier, sockets) = (&entry.barrier, entry.sockets.as_mut());
@@ -102,6 +108,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     });
     // The rest may have failed for want of maps, so the loader's reason is first.
     let mut loaded = loaded?;
+    // A successor sets its rules later, when its predecessor lets flows through: see `succeed`.
     if entry.succession.is_none() {
         set_rules(&mut loaded, &config)?;
     }
@@ -127,10 +134,12 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
         None => node.begin(workers, &links)?,
         Some(succession) => node.succeed(succession, &entry, workers, &links)?,
     };
+    // Only now has the predecessor moved its own socket aside; renaming earlier would hide a node
+    // that still takes flows from its operator.
     if entry.succession.is_some() {
         listeners.take_place()?;
     }
-    // Loading, which is over, needed what nothing else needs.
+    // Only loading needed these privileges.
     privileges::keep_only(&privileges::RUNNING)?;
     node.measure.configure(&node.config(), &node.log)?;
     let node = Arc::new(node);
@@ -145,13 +154,16 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
         }
     }
     node.await_the_rest();
+    // Detaches the programs. Until here they deliver the last segments of relays that have ended to
+    // the kernel's orphaned sockets.
     drop(node);
+    // Last: every thread that writes log lines has ended, so nothing is lost.
     writer.finish();
     ended
 }
 
-/// Loads the redirect programs with what they cannot be told later. Hands
-/// their maps over before: workers need no more to start. Without rules no flow is taken.
+/// Loads the redirect programs with the settings that are constants for the verifier. Sends the
+/// maps before that, since workers need no more to start. Takes no flow: there are no rules yet.
 fn load(
     config: &Config,
     maps: mpsc::Sender<Arc<Maps>>,
@@ -170,15 +182,17 @@ fn load(
         windows: config.follow.is_some() || sets_windows(&config.policy),
         successions,
     })?);
-    // Whoever waits for them may have given up on starting.
+    // The receiver is gone if the other thread has failed; its error is reported then.
     let _ = maps.send(Arc::clone(&made));
     drop(maps);
     Ok(Redirect::load(made)?)
 }
 
-/// Has the programs take flows by the first rules.
+/// Writes the first rules. The programs take flows by them once they are attached.
 fn set_rules(redirect: &mut Redirect, config: &Config) -> anyhow::Result<()> {
     let generation = redirect.set_rules(&intercept::rules(config))?;
+    // Workers start with FIRST_GENERATION: they would not recognise the rules that events of
+    // another generation name.
     ensure!(
         generation == FIRST_GENERATION,
         "the first rules are of another generation"
@@ -186,25 +200,25 @@ fn set_rules(redirect: &mut Redirect, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a node needs besides the redirect programs.
+/// The parts of a node except the redirect programs.
 struct Prepared {
     listeners: admin::Listeners,
-    /// What a successor goes on with and no worker has.
+    /// Sockets that a successor continues with and no worker has.
     shared: Vec<(Descriptor, OwnedFd)>,
     log: Log,
     writer: journal::Writer,
     workers: Vec<worker::Starting>,
-    /// What they tell of relays that ended, if there is a controller to whom it matters.
+    /// What workers report of ended relays; `None` without a controller.
     samples: Option<Samples>,
-    /// The interfaces there are.
+    /// The interfaces of this host.
     links: Vec<host::Link>,
     reflectors: Reflectors,
-    /// What time it is among nodes, for all of them.
+    /// The time that nodes share; workers, probes and the stream use one clock.
     clock: Clock,
 }
 
 impl Prepared {
-    /// `maps` brings those of the redirect programs, once they are made. Workers take no flow
+    /// `maps` delivers the maps of the redirect programs once they are made. Workers take no flow
     /// before `barrier` is open. `sockets` are a predecessor's.
     fn new(
         config: &Config,
@@ -230,6 +244,7 @@ impl Prepared {
         let policy = Arc::new(config.policy.clone());
         let clock = Clock::default();
         let replay_guard = Arc::new(ReplayGuard::new(clock.clone()));
+        // Waits for the loader as late as possible: all of the above overlaps with making the maps.
         let made = maps.recv().context("there are no maps")?;
         let (feed, samples) = config.follow.is_some().then(Feed::new).unzip();
         let inherited = sockets.as_deref_mut();
@@ -254,7 +269,8 @@ impl Prepared {
             .collect::<anyhow::Result<_>>()?;
         let reflectors = Reflectors::open(config, &log, sockets);
         let shared = handover::shared(config, &listeners, &reflectors)?;
-        // Of those that come later the subscription in `listeners` tells.
+        // Listed after `listeners` subscribed to changes, so that no interface is missed in
+        // between.
         let links = host::links().context("list the interfaces")?;
         Ok(Self {
             listeners,
@@ -296,15 +312,19 @@ impl Node {
         })
     }
 
-    /// Takes flows, once every worker does.
+    /// Starts interception once every worker takes flows.
     fn begin(
         &self,
         workers: Vec<worker::Starting>,
         links: &[host::Link],
     ) -> anyhow::Result<Vec<JoinHandle<()>>> {
+        // Before attaching: the programs look for a listener in the map, and a SYN that finds none
+        // would be forwarded.
         let threads = wait_for(workers)?;
         self.attach_all(links)?;
         // Flows are relayed from here on.
+        // What takes long (verifying the deferred programs, replacing filters by TCX links) happens
+        // while flows are relayed already: see 0001, "Two objects".
         self.redirect().settle()?;
         self.forget_profiles();
         Ok(threads)
@@ -315,7 +335,7 @@ impl Node {
         lock(&self.config)
     }
 
-    /// Where the configuration came from.
+    /// Path of the configuration file.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -324,17 +344,17 @@ impl Node {
         lock(&self.redirect)
     }
 
-    /// What the redirect programs counted: name, documentation, value.
+    /// Counters of the redirect programs: name, documentation, value.
     pub(crate) fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         self.redirect().stats()
     }
 
-    /// How the links to peers are.
+    /// The state of the links to peers.
     pub(crate) fn links(&self) -> admin::api::links::Links {
         self.measure.status(&self.config())
     }
 
-    /// Measures links as often as a controller wants, within bounds.
+    /// Measures links at the interval that a controller requests, within bounds.
     pub(crate) fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
         self.measure.set_wanted(wanted);
     }
@@ -346,12 +366,16 @@ impl Node {
         let Some(path) = &self.path else {
             bail!("there is no configuration file to read: the node was started without one");
         };
+        // Held until the end: a plan that arrives meanwhile must extend the new file, not the
+        // former one.
         let plan_overlay = lock(&self.plan_overlay);
         let (file, restart) = lock(&self.file).adopt(Config::load(path)?);
         let next = match &*plan_overlay {
             Some(plan_overlay) => plan_overlay.extend(&file),
             None => file.clone(),
         };
+        // Programs first. Until a worker has the policy below, it finds no rule list for the new
+        // generation and classifies the flow itself (`Rules::for_event`).
         let generation = self.redirect().set_rules(&intercept::rules(&next))?;
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
         set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
@@ -373,8 +397,8 @@ impl Node {
         Ok(restart)
     }
 
-    /// Has flows that begin from now on go by what a controller adds to the configuration. Those that
-    /// are open stay where they are.
+    /// Extends the configuration by a controller's plan. It applies to flows that begin from now
+    /// on; open relays keep their chains.
     ///
     /// # Errors
     /// Other peers cannot be measured, or hops to them started as they should; all the rest is done.
@@ -388,6 +412,8 @@ impl Node {
             worker.send(Command::Chains(Arc::clone(&chains)));
         }
         *self.config() = next.clone();
+        // Plans may follow each other within a second (0014), members change rarely: maps and
+        // probes are left alone unless peers differ.
         if others {
             set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
             self.measure.configure(&next, &self.log)?;
@@ -395,13 +421,14 @@ impl Node {
         Ok(())
     }
 
-    /// Whose a destination is, as far as a controller says.
+    /// The node that a controller names as owner of the destination's prefix.
     pub(crate) fn whose(&self, destination: IpAddr) -> Option<PrefixOwner> {
         lock(&self.plan_overlay).as_ref()?.whose(destination)
     }
 
-    /// Puts back what somebody may have removed: without the rule, every packet
-    /// of a relay would be dropped.
+    /// Installs rule and route again if another program removed them: without the rule, every
+    /// packet of a relay is dropped, since ip_forward() drops what early demultiplexing assigned to
+    /// a local socket.
     pub(crate) fn restore_routing(&self) {
         match host::install(&self.config().transparent) {
             Ok(report) if report.done.is_empty() => {}
@@ -419,7 +446,7 @@ impl Node {
         }
     }
 
-    /// Begins to observe destinations anew: what was learned of them may hold no more.
+    /// Begins a new epoch: what was observed before `change` permits no relay any more.
     pub(crate) fn observe_anew(&self, change: host::HostChange) {
         let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
         self.log
@@ -427,8 +454,8 @@ impl Node {
         self.forget_profiles();
     }
 
-    /// Forgets what was learned of destinations, and looks whether this host's firewall limits
-    /// what it forwards: relays would go past that.
+    /// Begins a new epoch of profiles, and reads whether the firewall limits forwarded connections,
+    /// which relays would bypass.
     fn forget_profiles(&self) {
         let rules = host::nftables::rules().unwrap_or_else(|error| {
             self.log
@@ -445,7 +472,7 @@ impl Node {
         }
     }
 
-    /// What was learned of destinations, `most` of it.
+    /// At most `most` profiles of destinations.
     pub(crate) fn observed(&self, most: usize) -> anyhow::Result<admin::api::observed::Observed> {
         let redirect = self.redirect();
         Ok(admin::api::observed::Observed::of(
@@ -455,18 +482,19 @@ impl Node {
         ))
     }
 
-    /// Whether this host stands in the way of relays, so that what has to be observed is forwarded.
+    /// Whether repeated failed trials showed that this host drops packets of relays; flows that
+    /// have to be observed are forwarded then.
     pub(crate) fn is_blocked(&self) -> bool {
         let until = self.redirect().blocked_until();
         until.is_ok_and(|until| sys::monotonic() < until)
     }
 
-    /// Has new flows forwarded and lets open relays end by themselves, until
-    /// the deadline.
+    /// Forwards new flows and lets open relays end by themselves, until the deadline.
     pub(crate) fn drain(&self, deadline: Duration) {
         for worker in &self.workers {
             worker.send(Command::Drain { deadline });
         }
+        // systemd does not end them (KillMode=process), so the node that is stopped has to (0019).
         self.predecessors().drain(deadline);
     }
 }
@@ -487,12 +515,14 @@ fn sets_windows(policy: &Policy) -> bool {
     !policy.chains.peers.is_empty() || sides.any(|side| side.initial_window.is_some())
 }
 
-/// Has connections with peers start with their windows. Without privilege for
-/// that they start as any other, unless the configuration says how.
+/// Sets the initial windows of connections with peers. Without the privilege they start as any
+/// other, unless the configuration sets a window.
 fn set_peer_starts(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
     let mut peers = policy.chains.peers.iter();
     let is_wanted = peers.any(|peer| peer.socket.initial_window.is_some());
     match redirect.set_peer_starts(&intercept::peer_starts(policy)) {
+        // By default the windows are an improvement (0009) that a host without cgroup v2 or the
+        // privilege goes without; an explicit `initial_window` must not be ignored silently.
         Err(error) if !is_wanted => {
             let what = "hops start with the kernel's initial window";
             log.info(what, &[("error", &error)]);
@@ -502,8 +532,8 @@ fn set_peer_starts(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyho
     }
 }
 
-/// Has SYN options taken from peers and sent to them where the configuration says so.
-/// Without privilege to send them hops are opened by Convert.
+/// Accepts SYN options from peers, and sends them where the configuration says so. Without the
+/// privilege to send them, hops are opened by Convert.
 fn set_syn_options(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
     redirect.set_syn_option_peers(&intercept::syn_option_peers(policy))?;
     let mut peers = policy.chains.peers.iter();
@@ -557,6 +587,8 @@ fn start_worker(
     let worker_log = ends.log().clone();
     let barrier = barrier.clone();
     let open = move || {
+        // A successor's workers wait here: listeners in the map would take SYNs that the
+        // predecessor still handles.
         barrier.pass();
         if let Some(Err(error)) = home.map(affinity::stay_on) {
             worker_log.warn(
@@ -564,6 +596,8 @@ fn start_worker(
                 &[("error", &error)],
             );
         }
+        // Capabilities belong to threads: the main thread dropping its own later does not change
+        // this one.
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
         Ok((
             WorkerIntercept::open(worker_handle, duplicates, worker_log)?,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The documents of the admin API: what the server sends and the client reads.
+//! The documents of the admin API, for the server and the client.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ pub(crate) mod links;
 pub(crate) mod observed;
 pub(crate) mod saved;
 
-/// Where the node is in its life.
+/// The phase of a node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     /// Relaying.
     Ready,
-    /// Finishing what is open, accepting nothing new.
+    /// Finishing open relays, accepting no flows.
     Draining,
-    /// The same, while another process accepts what is new.
+    /// The same, while a successor accepts flows.
     Replaced,
 }
 
@@ -44,15 +44,15 @@ pub(crate) struct Status {
     /// RFC 3339, UTC.
     pub(crate) started: String,
     pub(crate) uptime_seconds: f64,
-    /// The configuration file; nothing when the node runs on defaults.
+    /// The configuration file; absent when the node runs on defaults.
     pub(crate) config: Option<String>,
     pub(crate) workers: usize,
     pub(crate) interfaces: Vec<Interface>,
-    /// The process that cleans up when this one dies.
+    /// The process that cleans up if this one dies.
     pub(crate) guard: Guard,
-    /// It takes flows off the forwarding path.
+    /// Whether it takes flows off the forwarding path.
     pub(crate) transparent: bool,
-    /// This host stands in the way of relays: what has to be observed first is forwarded.
+    /// Whether this host blocks relays: flows that must be observed are forwarded.
     pub(crate) blocked: bool,
     /// The workers' counters, summed.
     pub(crate) counters: BTreeMap<String, u64>,
@@ -60,16 +60,16 @@ pub(crate) struct Status {
     pub(crate) ended: BTreeMap<String, u64>,
     /// The redirect program's counters.
     pub(crate) redirect: BTreeMap<String, u64>,
-    /// What relays saved, of all rules.
+    /// Savings of relays, over all rules.
     pub(crate) saved: saved::Saved,
-    /// The same by rule, with how long relays took.
+    /// The same by rule, with durations of relays.
     pub(crate) rules: Vec<saved::Rule>,
     pub(crate) reloads: Reloads,
-    /// The controller that is followed, if any.
+    /// The controller of this node, if any.
     pub(crate) controller: Option<control_client::Follow>,
-    /// What is left of the time for open relays; nothing unless the node ends.
+    /// Time left for open relays; absent unless the node ends.
     pub(crate) deadline_seconds: Option<f64>,
-    /// Those whose place it has taken and that still carry relays, the oldest first.
+    /// Nodes that it has replaced and that still carry relays, the oldest first.
     pub(crate) replaced: Vec<Replaced>,
     pub(crate) process: Process,
 }
@@ -78,47 +78,46 @@ pub(crate) struct Status {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Replaced {
     pub(crate) pid: u32,
-    /// Where it answers now.
+    /// Its admin socket now.
     pub(crate) socket: String,
-    /// What it says itself; nothing when it was not asked.
+    /// Its own report; absent when it was not queried.
     pub(crate) relays: Option<u64>,
     pub(crate) deadline_seconds: Option<f64>,
 }
 
-/// What a successor has to know of a node's process.
+/// The information that a successor needs about a node's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
-    /// Names the file that it runs, as it was when it started.
+    /// Path of its executable when it started.
     pub(crate) binary: String,
-    /// A service manager has started it.
+    /// Whether a service manager started it.
     pub(crate) supervised: bool,
-    /// How often that wants to hear of it.
+    /// Watchdog interval of the service manager, in microseconds.
     pub(crate) watchdog_us: Option<u64>,
 }
 
 /// The process that cleans up after a dead node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Guard {
-    /// Its number; nothing while there is no guard.
+    /// Its process ID; absent while there is no guard.
     pub(crate) pid: Option<i32>,
-    /// How many times one died and was started again.
+    /// How many times it died and was restarted.
     pub(crate) restarts: u64,
 }
 
-/// An interface the node intercepts on, or was told to.
+/// An interface that the node intercepts on, or that is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) index: u32,
     /// Whether the redirect program is attached.
     pub(crate) attached: bool,
-    /// How it is attached: `tcx` ends with the process, `clsact` may stay
-    /// behind it; empty when it is not.
+    /// `tcx` ends with the process, `clsact` may outlive it; empty when it is not attached.
     pub(crate) hold: String,
 }
 
 impl Interface {
-    /// One that was asked for and is not there.
+    /// A configured interface that does not exist.
     pub(crate) fn absent(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -129,19 +128,19 @@ impl Interface {
     }
 }
 
-/// How reading the configuration again went.
+/// Results of configuration reloads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reloads {
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
     /// When the configuration in force was read, in seconds since 1970.
     pub(crate) last_success_unix_seconds: f64,
-    /// Why the last attempt failed; nothing when it succeeded.
+    /// Error of the last attempt; absent when it succeeded.
     pub(crate) last_error: Option<String>,
 }
 
 impl Reloads {
-    /// Takes note of an attempt at `now`, in seconds since 1970.
+    /// Records an attempt at `now`, in seconds since 1970.
     pub(crate) fn record(&mut self, outcome: &anyhow::Result<ReloadReport>, now_unix_seconds: f64) {
         match outcome {
             Ok(_) => {
@@ -160,18 +159,18 @@ impl Reloads {
 /// `POST /reload`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReloadReport {
-    /// Rules in force now.
+    /// Number of rules now in force.
     pub(crate) rules: usize,
-    /// What is allowed but probably not meant.
+    /// Settings that are allowed but probably not intended.
     pub(crate) warnings: Vec<String>,
-    /// Keys that changed and take effect only at the next start.
+    /// Changed keys that take effect only at the next start.
     pub(crate) needs_restart: Vec<String>,
 }
 
 /// `POST /drain`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Draining {
-    /// Relays open when it began.
+    /// Open relays at its beginning.
     pub(crate) relays: u64,
 }
 
@@ -179,9 +178,9 @@ pub(crate) struct Draining {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Relays {
     pub(crate) relays: Vec<Relay>,
-    /// Whether the limit or a worker that did not answer left relays out.
+    /// Whether relays are missing because of the limit or a worker that did not answer.
     pub(crate) incomplete: bool,
-    /// Workers that did not answer in time: their relays are not in the list.
+    /// Workers that did not answer in time: their relays are missing.
     pub(crate) silent_workers: usize,
 }
 
@@ -288,7 +287,7 @@ impl From<TcpInfo> for Tcp {
     }
 }
 
-/// Any answer that is not a success.
+/// Any error response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) error: String,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bound on the connections of the control thread's servers, and on their
-//! time. Whoever comes last is served: where there is no more room, the oldest
-//! connection makes it. An honest one has had its answer by then.
+//! Bounds the connections of the control thread's servers, and their time. The latest connection is
+//! always served: at the bound, the oldest one is closed. A well-behaved one has had its response
+//! by then.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -14,18 +14,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-/// Connections at a time, at each of the two servers. A few scrapers and health
-/// checkers need less, and the descriptors that the node sets aside are more.
+/// Bound on connections at each of the two servers. More than a few scrapers and health checkers
+/// need, and fewer than the descriptors that the node sets aside.
 pub(crate) const CONNECTIONS_MAX: usize = 32;
-/// How long one may take from its first to its last request.
+/// How long a connection may take for all its requests.
 pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A listener with room for so many connections, for so long each.
+/// A listener with bounds on the number and the time of connections.
 pub(crate) struct Bounded<L> {
     listener: L,
     most: usize,
     longest: Duration,
-    /// The oldest first. A word ends a connection.
+    /// The oldest first. A message closes a connection.
     open: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -39,7 +39,7 @@ impl<L: Listener> Bounded<L> {
         }
     }
 
-    /// Makes room, and begins the connection's time.
+    /// Makes room, and starts the connection's time.
     fn admit(&mut self, io: L::Io) -> Connection<L::Io> {
         self.open.retain(|connection| !connection.is_closed());
         if self.open.len() >= self.most
@@ -75,15 +75,14 @@ impl<L: Listener> Listener for Bounded<L> {
 /// A connection that fails when its time is over.
 pub(crate) struct Connection<T> {
     io: T,
-    /// Hears when another connection needs the room, as long as there is a
-    /// listener.
+    /// Receives a message when another connection needs the room; `None` once the listener is gone.
     closing: Option<oneshot::Receiver<()>>,
     displaced: bool,
     end: Pin<Box<Sleep>>,
 }
 
 impl<T: Unpin> Connection<T> {
-    /// The part that moves bytes, as long as there is time.
+    /// The underlying stream, while there is time.
     fn in_time(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut T>> {
         let word = self
             .closing
@@ -139,7 +138,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
     const MOST: usize = 3;
 
-    /// Serves `ok` in a thread that ends with the test program.
+    /// Serves `ok` in a thread that ends with the test process.
     fn serve(longest: Duration) -> SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -166,7 +165,7 @@ mod tests {
         stream
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     fn query(stream: &mut TcpStream) -> String {
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -203,7 +202,7 @@ mod tests {
                 ended(open.pop_front().unwrap());
             }
         }
-        // Those that have room go on.
+        // The remaining connections still work.
         open.iter_mut().for_each(|stream| drop(query(stream)));
     }
 

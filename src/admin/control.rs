@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of the control side: what was asked of the node and when.
+//! The state of the control side: the requests to the node, and their times.
 //!
-//! Signals and the admin API ask for the same things; both ask here.
+//! Signals and the admin API make the same requests; both use this.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,28 +27,28 @@ use crate::upgrade;
 /// One per node.
 pub(super) struct Control {
     pub(super) node: Arc<dyn Operations>,
-    /// Since 1970, as the host's clock was then.
+    /// Since 1970, by the host's clock at that time.
     started: Duration,
-    /// The same by a clock that nobody sets.
+    /// The same by a clock that cannot be set.
     begun: Instant,
     requests: Mutex<Requests>,
-    /// Held while the configuration is read: two at once would mix.
+    /// Held while the configuration is reloaded: two reloads at once would mix.
     reloading: Mutex<()>,
-    /// Wakes whoever waits for a drain to begin.
+    /// Notified when a drain begins.
     pub(super) draining: Notify,
-    /// Where the admin socket is.
+    /// The place of the admin socket.
     place: OnceLock<Arc<Place>>,
-    /// Its end closes the server of the metrics.
+    /// Dropping it closes the metrics server.
     metrics: Mutex<Option<watch::Sender<()>>>,
 }
 
-/// What was asked so far.
+/// The requests so far.
 #[derive(Debug)]
 struct Requests {
     state: State,
-    /// Somebody has told the node to end.
+    /// Whether a request ends the node.
     end_requested: bool,
-    /// Until when open relays may go on.
+    /// Deadline of open relays.
     deadline: Option<Instant>,
     reloads: Reloads,
 }
@@ -84,7 +84,7 @@ impl Control {
         }
     }
 
-    /// Takes note of where the admin socket is.
+    /// Sets the place of the admin socket.
     pub(super) fn answers_at(&self, place: &Arc<Place>) {
         let _ = self.place.set(Arc::clone(place));
     }
@@ -93,7 +93,7 @@ impl Control {
         self.place.get()
     }
 
-    /// What ends when the server of the metrics is to close.
+    /// A receiver that ends when the metrics server must close.
     pub(super) fn open_metrics(&self) -> watch::Receiver<()> {
         let (open, closing) = watch::channel(());
         *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
@@ -123,7 +123,7 @@ impl Control {
         self.requests().end_requested
     }
 
-    /// Begins to end, or shortens the time for it.
+    /// Begins to end, or shortens the deadline.
     pub(super) fn end(&self, state: State, deadline: Duration) {
         let mut requests = self.requests();
         let until = Instant::now() + deadline;
@@ -133,7 +133,7 @@ impl Control {
         }
     }
 
-    /// Reads the configuration again, with word to the log and to systemd.
+    /// Reloads the configuration, and reports that to the log and to systemd.
     pub(super) fn reload(&self) -> anyhow::Result<ReloadReport> {
         let _alone = self
             .reloading
@@ -170,7 +170,7 @@ impl Control {
         outcome
     }
 
-    /// Begins to drain; asked again, shortens the time.
+    /// Begins to drain; a second call shortens the deadline.
     pub(super) fn drain(&self, deadline: Option<Duration>) {
         let deadline = deadline.unwrap_or_else(|| self.node.drain_timeout());
         self.end(State::Draining, deadline);
@@ -232,7 +232,7 @@ impl Control {
         }
     }
 
-    /// For how long relays may go on, if the node ends.
+    /// Time left for relays, if the node ends.
     fn time_left(&self) -> Option<Duration> {
         let deadline = self.requests().deadline?;
         Some(deadline.saturating_duration_since(Instant::now()))
@@ -250,7 +250,7 @@ impl Control {
         each.collect()
     }
 
-    /// Every number there is, at one moment.
+    /// All figures at one moment.
     pub(super) fn snapshot(&self) -> Snapshot {
         let (state, reloads) = {
             let requests = self.requests();
@@ -273,7 +273,7 @@ impl Control {
     }
 }
 
-/// Every number of a node, at one moment.
+/// All figures of a node at one moment.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) state: State,
@@ -286,10 +286,10 @@ pub(crate) struct Snapshot {
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) guard: Guard,
     pub(crate) links: Links,
-    /// The controller that is followed, if any.
+    /// The controller of this node, if any.
     pub(crate) follow: Option<Follow>,
     pub(crate) reloads: Reloads,
-    /// Lines of the node's own that the log dropped.
+    /// Log lines of the node itself that were dropped.
     pub(crate) events_dropped: u64,
     /// Nodes that this one has replaced and that still carry relays.
     pub(crate) replaced: usize,
@@ -303,7 +303,7 @@ pub(crate) struct Totals {
     pub(crate) ended: Vec<(&'static str, u64)>,
     /// Requests denied, by label of the reason.
     pub(crate) denied: Vec<(&'static str, u64)>,
-    /// How long relays took and what they saved, by rule.
+    /// Durations and savings of relays, by rule.
     pub(crate) rules: Vec<RuleTotal>,
 }
 
@@ -312,7 +312,7 @@ pub(crate) struct Totals {
 pub(crate) struct Total {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
-    /// Whether it only grows.
+    /// Whether it is monotonic.
     pub(crate) grows: bool,
     pub(crate) value: u64,
 }

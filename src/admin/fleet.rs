@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Questions to the workers of this node. Everything but [`Roll`] may block for
-//! up to [`ANSWER_TIME_MAX`] and is called from blocking threads only.
+//! Queries to the workers of this node. All calls except [`Roll`] may block for up to
+//! [`ANSWER_TIME_MAX`]; call them from blocking threads only.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use posthaste_relay::control::{Command, Handle, RelayId, RelayInfo};
 use super::api::{Detail, Relay, Relays};
 use crate::chains::Workers;
 
-/// How long a worker may take to answer; one that does not is stuck.
+/// How long a worker may take to answer before it counts as stuck.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Asks every worker. An error says whether it is too slow or has ended.
+/// Queries every worker. The error is whether it is too slow or has ended.
 fn query_all<T>(
     workers: &[Handle],
     question: impl Fn(Sender<T>) -> Command,
@@ -26,7 +26,7 @@ fn query_all<T>(
     requested.into_iter().map(wait).collect()
 }
 
-/// Sends every worker the question.
+/// Sends the query to every worker.
 fn pose<T>(workers: &[Handle], question: impl Fn(Sender<T>) -> Command) -> Vec<Receiver<T>> {
     let query = |worker: &Handle| {
         let (answer, answers) = channel();
@@ -47,7 +47,7 @@ fn query_owner<T>(
 
 /// Up to `limit` relays of the whole node.
 pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
-    // One more than is shown: whether there is one, counters of another moment cannot tell.
+    // One more than is shown, to detect whether there are more: counters of another moment cannot.
     let requested = limit.saturating_add(1);
     let answers = query_all(workers, |answer| Command::List {
         limit: requested,
@@ -69,18 +69,18 @@ pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
     }
 }
 
-/// One relay; `None` when there is no such relay.
+/// One relay; `None` if it does not exist.
 pub(super) fn show(workers: &[Handle], id: RelayId) -> Option<Detail> {
     let answer = query_owner(workers, id, |answer| Command::Show { id, answer })?;
     answer.map(Into::into)
 }
 
-/// Resets both sides of a relay; whether it existed.
+/// Resets both sides of a relay; returns whether it existed.
 pub(super) fn kill(workers: &[Handle], id: RelayId) -> bool {
     query_owner(workers, id, |answer| Command::Kill { id, answer }) == Some(true)
 }
 
-/// What the workers know of other nodes.
+/// The workers' knowledge of other nodes.
 pub(super) fn known(workers: &[Handle]) -> Workers {
     let answers = query_all(workers, |answer| Command::Peers { answer });
     Workers {
@@ -89,23 +89,22 @@ pub(super) fn known(workers: &[Handle]) -> Workers {
     }
 }
 
-/// Whether every worker turns.
+/// Whether every worker's loop runs.
 pub(super) fn alive(workers: &[Handle]) -> bool {
     let answers = query_all(workers, |answer| Command::List { limit: 0, answer });
     answers.iter().all(Result::is_ok)
 }
 
-/// A roll call whose answers are looked at later.
+/// A query to all workers whose answers are collected later.
 pub(super) struct Roll(Vec<Receiver<Vec<RelayInfo>>>);
 
 impl Roll {
-    /// Calls every worker. Does not block.
+    /// Queries every worker. Does not block.
     pub(super) fn call(workers: &[Handle]) -> Self {
         Self(pose(workers, |answer| Command::List { limit: 0, answer }))
     }
 
-    /// How many workers have ended, as far as is known yet: one that has
-    /// drops the question.
+    /// Number of workers that have ended, as far as known: such a worker has dropped the query.
     pub(super) fn ended(&self) -> usize {
         let gone =
             |answers: &&Receiver<_>| matches!(answers.try_recv(), Err(TryRecvError::Disconnected));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gives the node's place to a successor, when one asks for it.
+//! Hands the node's place over to a successor on request.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::control::Control;
 use crate::upgrade::give::{Giver, Listener, Replacing, Successor};
 use crate::upgrade::{Descriptor, Offered};
 
-/// Takes one successor after the other, until one has the place.
+/// Handles one successor after the other, until one has taken over.
 pub(super) async fn hand_over(listener: AsyncFd<Listener>, control: Arc<Control>) {
     while let Ok(mut ready) = listener.readable().await {
         let Some(successor) = listener.get_ref().accept() else {
@@ -33,13 +33,13 @@ pub(super) async fn hand_over(listener: AsyncFd<Listener>, control: Arc<Control>
     }
 }
 
-/// On a thread of its own: a successor takes its time to start.
+/// On a separate thread: a successor takes time to start.
 async fn admit(successor: Successor, control: &Arc<Control>) -> anyhow::Result<Replacing> {
     let (done, outcome) = oneshot::channel();
     let control = Arc::clone(control);
     let work = move || {
         let admitted = successor.admit(&*control, control.node.claim());
-        // It is waited for.
+        // The receiver waits for it.
         let _ = done.send(admitted);
     };
     let thread = std::thread::Builder::new().name("posthaste-next".into());
@@ -81,7 +81,7 @@ impl Giver for Control {
 
     fn replace(&self, successor: i32) {
         let deadline = self.node.configuration().node.upgrade_timeout;
-        // Before workers can have ended: that is no failure now.
+        // Set before workers can end, which is no failure then.
         self.end(State::Replaced, deadline);
         let log = self.node.log();
         if let Some(Err(error)) = self.place().map(|place| place.give_up()) {

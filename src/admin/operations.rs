@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the control thread needs of the node it controls.
+//! The control thread's interface to the node.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -24,47 +24,47 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn log(&self) -> &Log;
     /// The configuration file, if there is one.
     fn config_file(&self) -> Option<String>;
-    /// The interfaces it intercepts on, and those it was told to but cannot.
+    /// The interfaces it intercepts on, and the configured ones that it cannot use.
     fn interfaces(&self) -> Vec<Interface>;
-    /// How its guard is.
+    /// The state of its guard.
     fn guard(&self) -> api::Guard;
-    /// Sees whether its guard lives, and starts another when it does not.
+    /// Checks whether its guard lives, and starts another if not.
     fn look_after_guard(&self);
     /// The redirect program's counters: name, documentation, value.
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
     /// The configuration in force.
     fn configuration(&self) -> Config;
-    /// How the links to its peers are.
+    /// The state of the links to its peers.
     fn links(&self) -> Links;
-    /// How following a controller goes, if there is one.
+    /// The state of its connection to a controller, if it has one.
     fn follow(&self) -> Option<Follow>;
-    /// What is known of a destination by following a controller, if there is one.
+    /// The knowledge of a destination from the controller, if it has one.
     fn followed(&self, destination: IpAddr) -> Option<Followed>;
-    /// Takes the key of a node that a controller told last for the one that counts. Whether there is
-    /// such a node; nothing without a controller.
+    /// Accepts the latest key that the controller reported for a node. Returns whether there is
+    /// such a node; `None` without a controller.
     fn forget_key(&self, name: &str) -> Option<bool>;
-    /// How long a drain lasts when nobody says.
+    /// Default duration of a drain.
     fn drain_timeout(&self) -> Duration;
-    /// Reads the configuration again. On an error everything stays.
+    /// Reloads the configuration. On an error nothing changes.
     fn reload(&self) -> anyhow::Result<ReloadReport>;
-    /// Accepts nothing new; the workers end after the last relay, or after
-    /// `deadline`. Returns at once.
+    /// Accepts no new flows; the workers end after the last relay, or after `deadline`. Returns at
+    /// once.
     fn drain(&self, deadline: Duration);
-    /// Interfaces came, changed or went.
+    /// Handles added, changed or removed interfaces.
     fn on_links(&self, events: &[LinkEvent]);
-    /// What was learned of destinations, `most` of it.
+    /// At most `most` profiles of destinations.
     fn observed(&self, most: usize) -> anyhow::Result<Observed>;
-    /// Whether the host stands in the way of relays.
+    /// Whether the host blocks relays.
     fn is_blocked(&self) -> bool;
-    /// The host's firewall or routing changed.
+    /// Handles a change of the host's firewall or routing.
     fn on_change(&self, change: HostChange);
     /// The nodes that it has replaced.
     fn predecessors(&self) -> &Predecessors;
     /// Its part of the claim on the network namespace.
     fn claim(&self) -> &Claim;
-    /// Duplicates of the sockets that a successor goes on with.
+    /// Duplicates of the sockets that a successor continues with.
     fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>>;
-    /// Whether the programs of a successor see what its own leave.
+    /// Sets whether a successor's programs run behind those of this node.
     fn set_followed(&self, followed: bool) -> anyhow::Result<()>;
     /// Leaves new flows to a successor; the workers end as in a drain.
     fn replace(&self, deadline: Duration);
@@ -163,7 +163,7 @@ impl Operations for Node {
         if events.iter().any(|event| lost.contains(event)) {
             self.restore_routing();
         }
-        // Whatever happened, the present is what counts.
+        // Events may be outdated: only the current state matters.
         match host::links() {
             Ok(links) => self.update_interfaces(&links),
             Err(error) => self

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connects to the admin socket, and says why that failed.
+//! Connects to the admin socket, and explains a failure.
 //!
-//! The same words for every verb that looks for a node there, so that a socket that may not be used
-//! is never taken for one that nobody serves.
+//! All verbs that look for a node there use the same texts, so that a socket without permission is
+//! never reported as one without a node.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use crate::groups::{self, Group};
 
-/// Bits of a mode that let enter a directory: for the group, for everybody.
+/// Mode bits that allow entering a directory: for the group, for all.
 const GROUP_ENTERS: u32 = 0o010;
 const ALL_ENTER: u32 = 0o001;
 
-/// What came of connecting to an admin socket.
+/// The result of connecting to an admin socket.
 #[derive(Debug)]
 pub(crate) enum Reached {
     /// A node answers.
     Answered(UnixStream),
-    /// There is no socket, or nobody serves it: why.
+    /// There is no socket, or no process serves it, with the reason.
     Nobody(String),
-    /// Nobody can tell: this user may not use it, or it cannot be connected to for another reason.
+    /// Unknown: this user lacks permission, or connecting failed for another reason.
     Unknown(String),
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn reach(path: &Path) -> Reached {
     }
 }
 
-/// Why this user may not use the socket, and who may.
+/// Why this user may not use the socket, and which user may.
 fn denied(path: &Path) -> String {
     match closed(path) {
         Some(directory) => format!(
@@ -72,7 +72,7 @@ fn closed(path: &Path) -> Option<PathBuf> {
     above.into_iter().find(is_closed).map(Path::to_owned)
 }
 
-/// Whose a file is, as an apposition.
+/// The owner of a file, as an apposition.
 fn owner(path: &Path) -> String {
     let Ok(found) = fs::metadata(path) else {
         return String::new();
@@ -84,12 +84,12 @@ fn owner(path: &Path) -> String {
     )
 }
 
-/// What keeps members of `admin.group` from the admin socket, if anything does.
+/// What denies members of `admin.group` the admin socket, if anything does.
 pub(crate) fn obstacle(config: &Config) -> Option<String> {
     barrier(&config.admin_socket, config.admin_group.as_ref()?)
 }
 
-/// A directory above `path` that neither members of the group nor everybody may enter.
+/// A directory above `path` that neither members of the group nor all users may enter.
 fn barrier(path: &Path, group: &Group) -> Option<String> {
     let closed = path.ancestors().skip(1).find(|directory| {
         let Ok(found) = fs::metadata(directory) else {

@@ -19,12 +19,12 @@ use super::fleet;
 use crate::chains::{self, Question};
 use crate::metrics;
 
-/// Relays listed when the client names no limit.
+/// Relays listed when the request has no limit.
 const LIST_LIMIT: usize = 1000;
 
 type Node = Shared<Arc<Control>>;
 
-/// What the admin socket answers.
+/// The routes of the admin socket.
 pub(super) fn admin(control: Arc<Control>) -> Router {
     Router::new()
         .route("/status", get(show_status))
@@ -41,7 +41,7 @@ pub(super) fn admin(control: Arc<Control>) -> Router {
         .with_state(control)
 }
 
-/// What the metrics address answers.
+/// The routes of the metrics address.
 pub(super) fn observation(control: Arc<Control>) -> Router {
     Router::new()
         .route("/metrics", get(show_metrics))
@@ -141,7 +141,7 @@ async fn list_observed(Shared(control): Node, Query(query): Query<ListQuery>) ->
     .await
 }
 
-/// Takes the key of a node that the controller told last for the one that counts.
+/// Accepts the latest key that the controller reported for a node.
 async fn forget_key(Shared(control): Node, Path(name): Path<String>) -> Response {
     answer(move || match control.node.forget_key(&name) {
         Some(true) => StatusCode::NO_CONTENT.into_response(),
@@ -189,7 +189,7 @@ async fn show_metrics(Shared(control): Node) -> Response {
     .await
 }
 
-/// The process is there and every worker turns.
+/// The process runs, and every worker's loop runs.
 async fn healthy(Shared(control): Node) -> Response {
     answer(move || {
         verdict(
@@ -201,7 +201,7 @@ async fn healthy(Shared(control): Node) -> Response {
     .await
 }
 
-/// New flows are relayed.
+/// Whether new flows are relayed.
 async fn ready(Shared(control): Node) -> Response {
     answer(move || {
         let attached = control
@@ -209,7 +209,7 @@ async fn ready(Shared(control): Node) -> Response {
             .interfaces()
             .iter()
             .any(|interface| interface.attached);
-        // Where nothing is intercepted, listeners are all there is.
+        // Without interception only listeners matter.
         let good = attached || !control.node.configuration().transparent.enabled;
         match control.state() {
             State::Ready => verdict(good, "ready\n", "attached to no interface\n"),
@@ -245,7 +245,7 @@ fn parse_id(text: &str) -> Option<RelayId> {
     u64::from_str_radix(text, 16).ok().map(RelayId)
 }
 
-/// Runs what may wait for workers, files or locks off the runtime's thread.
+/// Runs work that may wait for workers, files or locks off the runtime's thread.
 async fn answer<T: IntoResponse + Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Response {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the workers counted by rule, added up.
+//! The workers' counters by rule, summed.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use posthaste_relay::tally::{Distribution, Tally};
 
 use super::api::saved::{Bucket, Histogram, Rule, Saved};
 
-/// Microseconds, of which the histograms of times are, in a second.
+/// Histograms of times are in microseconds.
 pub(crate) const US_PER_SECOND: f64 = 1e6;
 
 /// The relays of one rule, of all workers.
@@ -26,7 +26,7 @@ pub(crate) struct RuleTotal {
 }
 
 impl RuleTotal {
-    /// Those of one worker.
+    /// The counts of one worker.
     pub(crate) fn of(tally: &Tally) -> Self {
         Self {
             name: Arc::clone(&tally.name),
@@ -52,7 +52,7 @@ impl RuleTotal {
         self.slower_us += other.slower_us;
     }
 
-    /// What its relays saved.
+    /// The savings of its relays.
     fn saved(&self) -> Saved {
         Saved {
             relays: self.saved_first_byte.count(),
@@ -63,7 +63,7 @@ impl RuleTotal {
         }
     }
 
-    /// The same as a document.
+    /// The same as a document of the admin API.
     pub(super) fn document(&self) -> Rule {
         let times = |times: &Distribution| histogram(times, US_PER_SECOND);
         Rule {
@@ -79,7 +79,7 @@ impl RuleTotal {
     }
 }
 
-/// Of all workers, in the order in which the rules were heard of.
+/// Sums over all workers, in the order in which they first report the rules.
 pub(super) fn of_workers(workers: &[Handle]) -> Vec<RuleTotal> {
     let mut rules: Vec<RuleTotal> = Vec::new();
     for tally in workers
@@ -95,7 +95,7 @@ pub(super) fn of_workers(workers: &[Handle]) -> Vec<RuleTotal> {
     rules
 }
 
-/// What the relays of all rules saved.
+/// The savings of the relays of all rules.
 pub(super) fn saved(rules: &[RuleTotal]) -> Saved {
     let each = rules.iter().map(RuleTotal::saved);
     each.fold(Saved::default(), |sum, rule| Saved {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The listeners of the control thread, bound before it starts so that their
-//! errors stop the node.
+//! The listeners of the control thread, bound before it starts so that errors stop the node.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
@@ -15,17 +14,17 @@ use anyhow::{Context, bail};
 use super::reach::{Reached, reach};
 use crate::groups::Group;
 
-/// The admin socket. Its file goes when it is dropped.
+/// The admin socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     pub(super) listener: UnixListener,
     place: Arc<Place>,
 }
 
-/// Where the file of an admin socket is. It moves when one node replaces another.
+/// The path of an admin socket. It changes when one node replaces another.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// What the configuration says.
+    /// The configured path.
     configured: PathBuf,
     current: Mutex<PathBuf>,
 }
@@ -38,13 +37,13 @@ impl Place {
         })
     }
 
-    /// Where the node is to be found once it is replaced.
+    /// The path of the node once it is replaced.
     pub(crate) fn aside(&self) -> PathBuf {
         socket_aside(&self.configured)
     }
 
-    /// Gives the place to a successor: the socket answers aside, and until the successor's takes
-    /// the place, here too.
+    /// Gives the place to a successor: the socket is available aside, and until the successor's
+    /// socket replaces it, here too.
     pub(crate) fn give_up(&self) -> io::Result<()> {
         let aside = self.aside();
         fs::hard_link(&self.configured, &aside)?;
@@ -52,7 +51,7 @@ impl Place {
         Ok(())
     }
 
-    /// Takes the place that the configuration says.
+    /// Moves to the configured path.
     pub(crate) fn take(&self) -> io::Result<()> {
         let mut current = self.lock();
         fs::rename(&*current, &self.configured)?;
@@ -66,13 +65,13 @@ impl Place {
 }
 
 impl AdminSocket {
-    /// Binds, replacing a file that a dead node left. Members of `group` may use the socket, besides
-    /// the user that this process is.
+    /// Binds, replacing a file that a dead node left. Members of `group` may use the socket,
+    /// besides the user of this process.
     pub(super) fn bind(path: &Path, group: Option<&Group>) -> anyhow::Result<Self> {
         Self::bind_at(path, path.into(), group)
     }
 
-    /// Binds beside `path`, where another node answers, to take its place later.
+    /// Binds beside `path`, where another node listens, to take its place later.
     pub(super) fn bind_aside(path: &Path, group: Option<&Group>) -> anyhow::Result<Self> {
         Self::bind_at(path, socket_aside(path), group)
     }
@@ -103,7 +102,7 @@ impl AdminSocket {
     }
 }
 
-/// Where the admin socket of this process is while another has its place.
+/// The path of this process's admin socket while another has its place.
 fn socket_aside(socket: &Path) -> PathBuf {
     let mut name = socket.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
@@ -116,8 +115,8 @@ impl Drop for AdminSocket {
     }
 }
 
-/// Makes a directory, and those above it that lack, such that everybody may enter, whatever the
-/// umask says.
+/// Creates a directory and its missing parents with permission for all to enter, whatever the
+/// umask.
 fn make_directory(directory: &Path) -> io::Result<()> {
     let lacking: Vec<_> = directory
         .ancestors()
@@ -132,7 +131,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the socket to a group. Who is not root may give it to groups of its own only.
+/// Gives the socket to a group. A user other than root can only give it to groups it is in.
 fn give_to(path: &Path, group: &Group) -> anyhow::Result<()> {
     std::os::unix::fs::chown(path, None, Some(group.id)).with_context(|| {
         format!(
@@ -142,7 +141,7 @@ fn give_to(path: &Path, group: &Group) -> anyhow::Result<()> {
     })
 }
 
-/// Fails when a node answers at `path`, or when nobody can tell.
+/// Fails when a node listens at `path`, or when that is unknown.
 pub(crate) fn ensure_alone(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     match reach(path) {
@@ -168,7 +167,7 @@ fn remove_stale(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Binds the address of the metrics.
+/// Binds the metrics address.
 pub(super) fn bind_metrics(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| {
         format!("bind metrics.listen = \"{address}\" (choose another address, or \"off\")")
@@ -228,7 +227,7 @@ mod tests {
         let first = AdminSocket::bind(&path, None).unwrap();
         first.place().give_up().unwrap();
         let aside = first.place().aside();
-        // In another process the second would have another place aside.
+        // In another process, the second would have another path aside.
         fs::rename(&aside, directory.join("first.sock")).unwrap();
         let second = AdminSocket::bind_aside(&path, None).unwrap();
         UnixStream::connect(&path).unwrap();

@@ -21,7 +21,7 @@ use crate::host::{Claim, HostChange, LinkEvent};
 use crate::journal::{self, Log};
 use crate::upgrade::{Descriptor, Predecessors};
 
-/// A node that does nothing but remember.
+/// A node that only records calls.
 struct Fake {
     log: Log,
     drains: Mutex<Vec<Duration>>,
@@ -107,7 +107,7 @@ impl Operations for Fake {
     fn replace(&self, _deadline: Duration) {}
 }
 
-/// The API of a fake node, served until it is dropped.
+/// The API of a fake node, served until dropped.
 struct Served {
     node: Arc<Fake>,
     control: Arc<Control>,
@@ -150,14 +150,14 @@ impl Served {
         }
     }
 
-    /// Code and body of the admin API's answer.
+    /// Status and body of the admin API's response.
     fn query(&self, request: &str) -> (u16, serde_json::Value) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         let (code, body) = exchange(&mut stream, request);
         (code, serde_json::from_str(&body).unwrap_or_default())
     }
 
-    /// Code and body of the metrics address's answer.
+    /// Status and body of the metrics address's response.
     fn observe(&self, target: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.metrics).unwrap();
         exchange(&mut stream, &format!("GET {target}"))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which way a flow takes, and why.
+//! The route of a flow, and the reasons.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::{Workers, direct, next_hops};
 use crate::admin::api::chains as api;
 use crate::config::{Config, action_word, ports_word};
 
-/// Which flow is asked about.
+/// The flow of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     destination: SocketAddr,
@@ -23,10 +23,10 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// About flows to `destination`, from `client` if one is named.
+    /// Flows to `destination`, from `client` if given.
     ///
     /// # Errors
-    /// No flow goes from the one address family to the other.
+    /// The addresses are of different families.
     pub(crate) fn new(destination: SocketAddr, client: Option<IpAddr>) -> Result<Self, String> {
         let plain = SocketAddr::new(destination.ip().to_canonical(), destination.port());
         let client = client.map(|client| client.to_canonical());
@@ -43,18 +43,18 @@ impl Question {
         }
     }
 
-    /// About flows that carry so many bytes, if it is said how many.
+    /// Flows with so many bytes, if given.
     pub(crate) fn carrying(self, bytes: Option<u32>) -> Self {
         Self { bytes, ..self }
     }
 
-    /// Where the flows go.
+    /// The destination of the flows.
     pub(crate) fn destination(&self) -> IpAddr {
         self.destination.ip()
     }
 
-    /// The flow. When no client is named it comes from an address that only a
-    /// prefix for all holds.
+    /// The flow. Without a client, its source is an address that only a prefix of length 0
+    /// contains.
     fn flow(&self) -> Flow {
         let nobody: IpAddr = if self.destination.is_ipv4() {
             Ipv4Addr::UNSPECIFIED.into()
@@ -66,7 +66,8 @@ impl Question {
     }
 }
 
-/// `GET /chains/explain`. `workers` is absent when none were asked, `followed` without a controller.
+/// `GET /chains/explain`. `workers` is `None` when no worker was queried, `followed` without a
+/// controller.
 pub(crate) fn explain(
     config: &Config,
     question: &Question,
@@ -129,7 +130,7 @@ fn candidate(config: &Config, way: NextHop, flow: &Flow, workers: &Workers) -> a
                     nodes: nodes_of(config, chain.number),
                     ..workers.hop(chain, peer, Some(flow))
                 },
-                // Ways are those of the same chains.
+                // The candidates come from the same chains.
                 _ => direct(),
             }
         }
@@ -143,7 +144,7 @@ fn nodes_of(config: &Config, number: u32) -> Vec<String> {
     names.cloned().unwrap_or_default()
 }
 
-/// The routes for a flow, the narrowest first.
+/// The routes for a flow, the most specific first.
 fn applied(chains: &Chains, flow: &Flow) -> Vec<api::AppliedRoute> {
     let taken = chains.route(flow);
     let is_taken = |route: &Route| taken.is_some_and(|taken| std::ptr::eq(taken, route));
@@ -155,7 +156,7 @@ fn applied(chains: &Chains, flow: &Flow) -> Vec<api::AppliedRoute> {
     all.into_iter().map(|(_, applied)| applied).collect()
 }
 
-/// What of a route a flow matches; `None` when it does not.
+/// The parts of a route that match a flow; `None` when it does not match.
 fn apply(number: usize, matches: &Match, flow: &Flow) -> Option<api::AppliedRoute> {
     let (client, server) = flow.addresses();
     let port = flow.server().port();
@@ -172,8 +173,8 @@ fn apply(number: usize, matches: &Match, flow: &Flow) -> Option<api::AppliedRout
     })
 }
 
-/// The longest prefix that an address is in; nothing when there is none and it
-/// takes none. `None` when there are others only.
+/// The longest prefix that contains an address; `Some(None)` when the list is empty, and `None`
+/// when no prefix of the list contains it.
 fn longest(prefixes: &[Prefix], address: [u8; 16]) -> Option<Option<String>> {
     let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
     match holding.max_by_key(|prefix| prefix.mapped_bits()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller's plan makes of a flow, and why.
+//! The effect of a controller's plan on a flow, and the reasons.
 
 use posthaste_control::message::Egress;
 use posthaste_relay::chain::{NextHop, Route};
@@ -12,37 +12,37 @@ use crate::config::Config;
 use crate::control_client::{Experience, PrefixOwner};
 use crate::destinations::{prefix_of, prefix_word};
 
-/// What is known of a destination where a controller is followed.
+/// The knowledge of a destination on a node with a controller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followed {
-    /// The plan that is held.
+    /// The current plan.
     pub(crate) plan: Option<Plan>,
-    /// Whose the destination is.
+    /// The owner of the destination.
     pub(crate) whose: Option<PrefixOwner>,
-    /// What the node's own relays have taught.
+    /// Measurements of the node's own relays.
     pub(crate) experience: Experience,
 }
 
-/// A flow, and what the configuration says of it.
+/// A flow with its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
     pub(super) config: &'a Config,
     pub(super) flow: Flow,
     pub(super) rule: Option<&'a Rule>,
-    /// And which it is, from 1.
+    /// The route and its position, from 1.
     pub(super) route: Option<(usize, &'a Route)>,
-    /// The size that is asked about, in bytes.
+    /// The size of the request, in bytes.
     pub(super) wanted: Option<u32>,
 }
 
 impl Case<'_> {
-    /// Whether the ways are those of a plan, if there is one.
+    /// Whether the candidates are those of a plan, if there is one.
     fn is_planned(&self) -> bool {
         self.route
             .is_none_or(|(_, route)| route.transfer_bytes.is_some())
     }
 
-    /// The ways for the flow, the best first.
+    /// The candidates for the flow, the best first.
     pub(super) fn next_hops(&self) -> Vec<NextHop> {
         let chains = &self.config.policy.chains;
         match (&chains.planned, self.wanted) {
@@ -54,7 +54,7 @@ impl Case<'_> {
         }
     }
 
-    /// How much the flow is taken to carry. Nothing where no way depends on it.
+    /// The assumed size of the flow. `None` where no candidate depends on it.
     pub(super) fn size(&self, followed: Option<&Followed>) -> Option<api::Size> {
         let follow = self.config.follow.as_ref();
         if !self.is_planned() || (follow.is_none() && self.wanted.is_none()) {
@@ -83,7 +83,7 @@ impl Case<'_> {
         })
     }
 
-    /// The size that somebody says, and who.
+    /// A configured or requested size, and its source.
     fn text(&self) -> Option<(u32, String)> {
         let by_route = || {
             let (number, route) = self.route?;
@@ -97,8 +97,7 @@ impl Case<'_> {
         wanted.or_else(by_route).or_else(by_rule)
     }
 
-    /// What the plan says of the flow, which is taken to be of this size class. Nothing without a
-    /// controller.
+    /// The plan's result for the flow of this size class. `None` without a controller.
     pub(super) fn plan(
         &self,
         followed: Option<&Followed>,
@@ -144,7 +143,7 @@ impl Case<'_> {
         why + &self.consequence(whose, followed.experience.rtt_us, class)
     }
 
-    /// What follows from whose a destination is.
+    /// The consequence of the destination's owner.
     fn consequence(
         &self,
         whose: &PrefixOwner,

@@ -59,7 +59,7 @@ fn id(number: u64) -> NodeId {
     NodeId::new(number).unwrap()
 }
 
-/// What a worker says that knows paris, and whether paris and south are down.
+/// The report of a worker that knows paris, with paris and south down or not.
 fn worker(paris_down: bool, south_down: bool) -> Known {
     let down = |down: bool| down.then(|| Duration::from_secs(3));
     Known {
@@ -98,7 +98,7 @@ fn query(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> 
     explain(&config(), &question, workers, None)
 }
 
-/// The chains of the candidates; a dash for the direct way.
+/// The chains of the candidates; a dash for the direct connection.
 fn chains_of(next_hops: &api::NextHops) -> Vec<&str> {
     let candidates = next_hops.candidates.iter();
     candidates
@@ -190,7 +190,7 @@ fn first_usable_next_hop() {
     });
     // With all of them down, the best is tried.
     assert_eq!(taken([known.clone()]), chain("south"));
-    // A worker that knows nothing tries.
+    // A worker without knowledge tries.
     let answer = query(
         "198.51.9.9:80",
         None,
@@ -266,7 +266,8 @@ fn no_flow_goes_between_families() {
     );
 }
 
-/// A node with a controller, whose plan has ways to node 9 for small transfers, and none for large ones.
+/// A node with a controller, whose plan has routes to node 9 for small transfers, and none for
+/// large ones.
 fn followed_config(route: &str) -> Config {
     let key = "00".repeat(32);
     let text = format!(
@@ -295,7 +296,7 @@ fn followed_config(route: &str) -> Config {
     config
 }
 
-/// What is followed, where node 9 has the destination by a table, or measured it.
+/// Knowledge by which node 9 owns the destination by a table, or measured it.
 fn followed(rtt_us: Option<u32>, experience: Experience) -> Followed {
     let prefix = crate::destinations::prefix_of([203, 0, 113, 0].into());
     let egress = Egress {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `chains` verbs: other nodes, and which way a flow takes.
+//! The `chains` verbs: other nodes, and the route of a flow.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::chains::{Question, explain as explain_config};
 use crate::cli::AdminArgs;
 use crate::config::{Config, transfer_size};
 
-/// The port of a destination that is named without one.
+/// Default port of a destination.
 const PORT: u16 = 443;
 
 #[derive(Args, Debug)]
@@ -121,8 +121,8 @@ fn list(chains: &Chains) -> String {
     text
 }
 
-/// What flows found of warm hops, too: many in vain are a pool that is too small, many
-/// lost ones a peer or a way that drops them.
+/// The `chains` tables of peers. Many flows without a warm hop show a pool that is too small, many
+/// lost hops a peer or a path that drops them.
 fn peers(chains: &Chains) -> Vec<[String; 9]> {
     let head = [
         "PEER",
@@ -304,7 +304,7 @@ fn route(route: &AppliedRoute) -> String {
     format!("{} ({why})", route.number)
 }
 
-/// How much is carried, and who says so.
+/// The size and its source.
 fn size_words(size: &Size) -> String {
     let mut text = format!("{} bytes, ", size.bytes);
     text += &match (size.source.as_str(), size.transfers, &size.prefix) {
@@ -359,7 +359,7 @@ fn way(candidate: &Candidate, taken: bool, requested: bool) -> String {
     text
 }
 
-/// How a hop is opened when none waits, where that is worth a word.
+/// How a cold hop is opened, where that is notable.
 fn cold(candidate: &Candidate) -> String {
     match (candidate.header_in.as_deref(), &candidate.no_option) {
         (Some("syn-option"), _) => ", cold hops by the option".into(),

@@ -14,10 +14,10 @@ use crate::admin::api::Refusal;
 use crate::cli;
 use crate::controller::api::documents::{Link, Links, Node, Nodes, Status};
 
-/// Links that are shown; a larger overlay shows a selection.
+/// Links shown; of a larger overlay a selection is shown.
 const LINKS_MAX: usize = 200;
 
-/// All that is shown.
+/// The output.
 #[derive(Debug, Serialize, Deserialize)]
 struct Overview {
     status: Status,
@@ -25,7 +25,7 @@ struct Overview {
     links: Links,
 }
 
-/// Asks the controller at `url`, with the token in a file.
+/// Queries the controller at `url`, with the token in a file.
 pub(super) fn status(url: &str, token_file: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let address = address_of(url)?;
     let token = token_file.map(|file| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One HTTP request, over the admin socket or to a controller. The other end is our own server, so
-//! this knows no more of HTTP/1.1 than it sends.
+//! One HTTP request, over the admin socket or to a controller. The server is posthaste's own, so
+//! this supports only the part of HTTP/1.1 that it sends.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,10 +10,10 @@ use anyhow::{Context, bail};
 
 use crate::admin::reach::{Reached, reach};
 
-/// How long the node may take; its own waits end sooner.
+/// How long the node may take; its own timeouts are shorter.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Status code and body of an answer.
+/// Status code and body of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) code: u16,
@@ -36,7 +36,7 @@ pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Resu
     exchange(stream, method, target, "")
 }
 
-/// Sends a request over a connection, with more lines in its head, and reads the answer.
+/// Sends a request over a connection, with additional header lines, and reads the response.
 pub(super) fn exchange(
     mut stream: impl Read + Write,
     method: &str,

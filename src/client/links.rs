@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `links` verb: how far peers are, and whether they are there.
+//! The `links` verb: round trips to peers, and whether they are up.
 
 use std::fmt::Write;
 

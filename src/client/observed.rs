@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `observed` verb: what a node has learned of destinations.
+//! The `observed` verb: the profiles that a node has learned.
 
 use super::{observed_by, present, show};
 use crate::admin::api::observed::{Destination, Observed};

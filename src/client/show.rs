@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the node answered, for people.
+//! Formats the node's responses as text.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub(super) fn all(status: &Status) -> String {
     text
 }
 
-/// The process that cleans up.
+/// The guard process.
 fn guard(guard: Guard) -> String {
     let process = match guard.pid {
         Some(pid) => format!("process {pid}"),
@@ -85,7 +85,7 @@ fn guard(guard: Guard) -> String {
     format!("guard          {process}{again}\n")
 }
 
-/// The controller that is followed, and its plan.
+/// The controller and its plan.
 fn controller(follow: &Follow) -> String {
     let mut text = format!("controller     {}, ", follow.address);
     match (follow.connected, &follow.trouble) {
@@ -118,7 +118,7 @@ fn controller(follow: &Follow) -> String {
     text
 }
 
-/// When the node ends, if it does, and those that it has replaced.
+/// When the node ends, if it does, and the nodes that it has replaced.
 fn ends(text: &mut String, status: &Status) {
     if let Some(left) = status.deadline_seconds {
         let _ = writeln!(
@@ -141,7 +141,7 @@ fn ends(text: &mut String, status: &Status) {
     }
 }
 
-/// How the host's clock compares to the controller's.
+/// The host's clock compared to the controller's.
 pub(super) fn own_clock(clock: Clock) -> String {
     let side = if clock.offset_us < 0 {
         "behind"
@@ -178,7 +178,7 @@ fn section<'a>(
     }
 }
 
-/// What the relays of each rule took, on average, and saved, all together.
+/// Average durations and total savings of the relays of each rule.
 fn rules(rules: &[Rule]) -> String {
     const HEAD: [&str; 7] = [
         "RULE",
@@ -232,8 +232,7 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
     table(&rows, 5)
 }
 
-/// Columns as wide as their widest cell; those after the first `left` to the
-/// right.
+/// Columns as wide as their widest cell; those after the first `left` are right-aligned.
 pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     let width = |column: usize| {
         rows.iter()
@@ -336,7 +335,7 @@ pub(super) fn bytes(count: u64) -> String {
     scaled(count as f64)
 }
 
-/// Bytes per second, likewise.
+/// Bytes per second in the same form.
 pub(super) fn rate(bytes_per_second: f64) -> String {
     if bytes_per_second < 1024.0 {
         return format!("{bytes_per_second:.0} B/s");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `status` verb in a few sentences: what is wrong, what the node does, and what for.
+//! The `status` verb in a few sentences: problems, what the node does, and its savings.
 
 use crate::admin::api::control_client::Follow;
 use crate::admin::api::saved::Saved;
@@ -7,12 +7,12 @@ use crate::admin::api::{Replaced, State, Status};
 
 use super::show::{bytes, millis, own_clock, span};
 
-/// Lines of trouble; what is left out is in `--all`.
+/// Bound on the lines of problems; `--all` shows all.
 const TROUBLES_MAX: usize = 3;
-/// Interfaces that are named; more are counted.
+/// Interfaces listed by name; more are counted.
 const INTERFACES_MAX: usize = 6;
 
-/// At most ten lines: one for each sentence below, and of trouble one more than is shown.
+/// At most ten lines: one for each sentence below, and one more than [`TROUBLES_MAX`] for problems.
 pub(super) fn status(status: &Status) -> String {
     let mut lines = troubles(status);
     if lines.len() > TROUBLES_MAX {
@@ -28,7 +28,7 @@ pub(super) fn status(status: &Status) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What somebody should look at, the worst first.
+/// Problems for the operator, the worst first.
 fn troubles(status: &Status) -> Vec<String> {
     let mut troubles = Vec::new();
     if status.interfaces.is_empty() && status.transparent {
@@ -67,7 +67,7 @@ fn troubles(status: &Status) -> Vec<String> {
     }
     troubles.extend(status.controller.iter().flat_map(troubles_of_controller));
     let troubles = troubles.into_iter();
-    // Errors may be of several lines.
+    // Errors may have several lines.
     let line = |trouble: String| trouble.lines().collect::<Vec<_>>().join("; ");
     troubles
         .map(|trouble| format!("TROUBLE: {}", line(trouble)))
@@ -102,7 +102,7 @@ fn state(status: &Status) -> String {
     format!("posthaste {version} {does}; up {up}, process {process}.")
 }
 
-/// Where it intercepts.
+/// Where the node intercepts.
 fn places(status: &Status) -> String {
     let attached = status.interfaces.iter().filter(|there| there.attached);
     let names: Vec<&str> = attached.map(|interface| interface.name.as_str()).collect();
@@ -141,7 +141,7 @@ fn relays(status: &Status) -> String {
     )
 }
 
-/// What was saved, and by how much some were slower.
+/// The savings, and the loss of slower relays.
 pub(super) fn saved(saved: &Saved) -> Vec<String> {
     let mut lines = Vec::new();
     if saved.relays > 0 {

@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which destinations are used how much, in fixed memory, whoever asks: what decides who is kept.
-//! Pure.
+//! Estimates how much each destination is used, in fixed memory, to decide which are stored. Pure.
 //!
-//! Uses are counted in a count-min sketch, which never says too few and sometimes too many. A
-//! client and its neighbours count once for a destination in a while, and for a bounded number of
-//! destinations, so that one of them alone is a small part of all.
+//! Uses are counted in a count-min sketch, which never underestimates and sometimes overestimates.
+//! A client and its neighbours count once per destination and period, and for a bounded number of
+//! destinations, so that one of them alone has little weight.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
 use posthaste_control::message::Prefix;
 
-/// Rows of the sketch, and counts in each.
+/// Rows of the sketch, and counters per row.
 const ROWS: usize = 4;
 const COLUMNS: usize = 1 << 14;
-/// After so many uses all count half.
+/// After so many uses all counters are halved.
 const USES_MAX: u32 = 1 << 16;
-/// A client counts once for a destination in so long,
+/// A client counts once per destination in this period,
 const WHILE: Duration = Duration::from_secs(10);
-/// and for so many destinations.
+/// and for at most so many destinations.
 const PER_CLIENT: u8 = 32;
-/// Bits that remember who was counted for what, and bits for each.
+/// Bits of the filter of counted pairs of client and destination, and bits per pair.
 const PAIRS: usize = 1 << 17;
 const PAIR_BITS: usize = 2;
-/// Counts of what clients were counted for.
+/// Number of counters of clients' destinations.
 const CLIENTS: usize = 1 << 13;
 
-/// What is used how much.
+/// Usage of destinations.
 #[derive(Debug)]
 pub(super) struct AdmissionFilter {
-    /// Nobody outside knows where something is counted, so nobody can choose what collides.
+    /// A secret hash, so that no client can choose destinations that collide.
     secret: RandomState,
     uses: Vec<u8>,
     counted: u32,
     pairs: Vec<u64>,
     clients: Vec<u8>,
-    /// When the present while is over.
+    /// End of the current period.
     until: Duration,
 }
 
@@ -53,7 +52,7 @@ impl Default for AdmissionFilter {
 }
 
 impl AdmissionFilter {
-    /// A flow of a client, which stands for its neighbours as well, has gone to a destination.
+    /// Counts a flow of a client, which represents its neighbours as well.
     pub(super) fn count(&mut self, client: u64, prefix: &Prefix, now: Duration) {
         if now >= self.until {
             self.pairs.fill(0);
@@ -79,14 +78,14 @@ impl AdmissionFilter {
         }
     }
 
-    /// How often a destination was used of late, at the most.
+    /// Upper bound of the recent uses of a destination.
     pub(super) fn uses(&self, prefix: &Prefix) -> u8 {
         let rows = 0..ROWS;
         let uses = rows.map(|row| self.uses[self.place(row, prefix)]);
         uses.min().unwrap_or(0)
     }
 
-    /// Whether a client was counted for a destination in this while. It is from now on.
+    /// Whether a client was counted for a destination in this period. Marks it as counted.
     fn is_counted(&mut self, client: u64, prefix: &Prefix) -> bool {
         let mut known = true;
         for bit in 0..PAIR_BITS {

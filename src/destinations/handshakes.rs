@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long handshakes with the servers of one destination took. Pure.
+//! Durations of handshakes with the servers of one destination. Pure.
 
 use std::time::Duration;
 
-/// The shortest of a window counts, and of the one before: a handshake counts for one to two of these.
+/// The minimum covers the current window and the one before: a handshake counts for one to two of
+/// these.
 const WINDOW: Duration = Duration::from_secs(450);
 
-/// The handshakes of late.
+/// Recent handshakes.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
     now: Window,
     before: Window,
-    /// Which window `now` is, from 0 when the clock began.
+    /// Number of the window of `now`, from 0 at the start of the clock.
     number: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    /// The shortest, in microseconds; means nothing without any.
+    /// The shortest, in microseconds; undefined without any.
     least_us: u32,
     count: u32,
 }
@@ -34,7 +35,7 @@ impl Window {
 }
 
 impl Handshakes {
-    /// A handshake took so long, in microseconds.
+    /// Adds a handshake, in microseconds.
     pub(super) fn add(&mut self, us: u32, now: Duration) {
         let number = number(now);
         if number != self.number {
@@ -48,7 +49,7 @@ impl Handshakes {
         self.now.add(us.max(1));
     }
 
-    /// The shortest of late, in microseconds, and how many there were; nothing without any.
+    /// The shortest recent one, in microseconds, and their number; `None` without any.
     pub(super) fn known(&self, now: Duration) -> Option<(u32, u32)> {
         let windows = match number(now).saturating_sub(self.number) {
             0 => [self.now, self.before],

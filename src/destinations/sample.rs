@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How observations of finished relays get from the workers to the learner: without waiting for
-//! anybody, and within bounds.
+//! Passes samples of finished relays from the workers to the learner: without blocking, and within
+//! bounds.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use super::prefix_of;
 use crate::journal::Log;
 use crate::saved;
 
-/// Samples that may wait: what the busiest node makes in some seconds.
+/// Bound on queued samples: several seconds of the busiest node.
 const WAITING_MAX: usize = 1 << 16;
 
-/// What is learned of one relay.
+/// The sample of one relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// Where it went.
+    /// Its destination.
     pub(crate) prefix: Prefix,
-    /// Who it was for: a /24, or a /48.
+    /// Its client: a /24, or a /48.
     pub(crate) client: u64,
-    /// What it carried in the direction that carried more, if it began here and came to its end.
+    /// The bytes in the larger direction, if it began here and finished.
     pub(crate) bytes: Option<u64>,
-    /// How long the handshake with the server took, if this node made it, in microseconds.
+    /// Duration of the handshake with the server, if this node made it, in microseconds.
     pub(crate) handshake_us: Option<u32>,
 }
 
 impl Sample {
-    /// Nothing if there is nothing to be learned.
+    /// `None` if there is nothing to learn.
     pub(crate) fn of(ended: &Ended) -> Option<Self> {
         let bytes = ended.bytes_up.max(ended.bytes_down);
         let is_whole = ended.outcome == Outcome::Finished && ended.by.is_none() && bytes > 0;
@@ -46,10 +46,10 @@ impl Sample {
     }
 }
 
-/// A client and those near it.
+/// The neighbourhood of a client.
 fn neighbourhood(client: IpAddr) -> u64 {
     let octets = prefix_of(client).address;
-    // One half is 0: of IPv4 the first, of IPv6 what is behind the prefix.
+    // One half is 0: the first of IPv4, the one behind the prefix of IPv6.
     let [high, low] = [0, 8].map(|at| {
         let half = octets[at..].first_chunk().copied().unwrap_or_default();
         u64::from_be_bytes(half)
@@ -63,14 +63,14 @@ struct Shared {
     dropped: AtomicU64,
 }
 
-/// Where workers leave samples.
+/// The workers' end of the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     queue: Sender<Vec<Sample>>,
     shared: Arc<Shared>,
 }
 
-/// Where they are taken from.
+/// The learner's end of the queue.
 #[derive(Debug)]
 pub(crate) struct Samples {
     queue: Receiver<Vec<Sample>>,
@@ -105,7 +105,7 @@ impl Feed {
 }
 
 impl Samples {
-    /// What has come.
+    /// The queued samples.
     pub(crate) fn take(&self) -> impl Iterator<Item = Sample> {
         let batches = self.queue.try_iter().inspect(|samples| {
             self.shared
@@ -115,13 +115,13 @@ impl Samples {
         batches.flatten()
     }
 
-    /// Samples for which there was no room.
+    /// Samples dropped because the queue was full.
     pub(crate) fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// What a worker tells of relays that end: to the log, and to who learns from them, if anybody does.
+/// A worker's reports of ended relays: to the log, and to the learner, if there is one.
 #[derive(Debug)]
 pub(crate) struct Ends {
     log: Log,

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How large transfers from one destination are: a sketch of their distribution. Pure.
+//! Estimates the size of transfers from one destination by a sketch of their distribution. Pure.
 //!
-//! The median is what a flow is taken to carry. A chain's time grows with the rounds of slow start,
-//! so over many transfers the best chain is that for their mean number of rounds, and rounds are
-//! about the logarithm of the size: of sizes that are spread like most are, evenly on a logarithmic
-//! scale around their middle, the median has the mean logarithm. A few transfers out of all
-//! proportion, which a mean would follow, do not move it.
+//! The median is the assumed size of a flow. The time over a chain grows with the rounds of slow
+//! start, so over many transfers the best chain is that for their mean number of rounds, and rounds
+//! are about the logarithm of the size. For sizes that are symmetric around their middle on a
+//! logarithmic scale, as most are, the median has the mean logarithm. A few outliers, which a mean
+//! would follow, do not move it.
 
 use std::time::Duration;
 
-/// Sizes below 2 to this are one bucket: they take a single round anyway.
+/// Sizes below 2 to this share one bucket: they take a single round anyway.
 const LEAST: u32 = 10;
-/// Sizes from 2 to this on are in the last buckets.
+/// Sizes from 2 to this on share the last buckets.
 const MOST: u32 = 31;
-/// Two for each doubling.
+/// Two per doubling.
 const BUCKETS: usize = 2 * (MOST - LEAST + 1) as usize;
-/// What a transfer counts at first; it is halved as others come.
+/// Initial weight of a transfer; it is halved as others follow.
 const WEIGHT: u16 = 16;
-/// Beyond so many transfers all count half: the last of them decide.
+/// After so many transfers all weights are halved, so that recent ones dominate.
 const TRANSFERS_MAX: u32 = 128;
-/// Fewer say nothing.
+/// Fewer transfers give no estimate.
 const TRANSFERS_MIN: u32 = 8;
-/// After so long all count half, too.
+/// All weights are also halved after this time.
 const HALF_LIFE: Duration = Duration::from_secs(3600);
 
-/// Of the last transfers from one destination, how many had which size.
+/// Weights of recent transfers from one destination, by size.
 #[derive(Debug)]
 pub(super) struct Sizes {
     weights: [u16; BUCKETS],
-    /// Half-lives since the clock began, when they were last halved for their age.
+    /// Number of half-lives since the start of the clock, at the last halving for age.
     age: u64,
 }
 
@@ -42,7 +42,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// A transfer had so many bytes.
+    /// Adds a transfer of so many bytes.
     pub(super) fn add(&mut self, bytes: u64, now: Duration) {
         let halvings = self.halvings(now);
         self.shift(halvings);
@@ -53,8 +53,8 @@ impl Sizes {
         }
     }
 
-    /// The median, in bytes, give or take a fifth, and how many transfers of late it rests on.
-    /// Nothing while these are too few.
+    /// The median in bytes, within a fifth, and the number of recent transfers behind it. `None`
+    /// while these are too few.
     pub(super) fn usual(&self, now: Duration) -> Option<(u32, u32)> {
         let halvings = self.halvings(now);
         let total = self.total(halvings);
@@ -93,7 +93,7 @@ fn aged(weight: u16, halvings: u32) -> u16 {
     weight.checked_shr(halvings).unwrap_or(0)
 }
 
-/// The bucket of a size: which power of the square root of two it has reached.
+/// The bucket of a size: the number of powers of the square root of two that it has reached.
 fn bucket(bytes: u64) -> usize {
     let power = bytes.max(1).ilog2();
     if power < LEAST {
@@ -106,7 +106,7 @@ fn bucket(bytes: u64) -> usize {
     2 * (power - LEAST) as usize + usize::from(is_upper)
 }
 
-/// The middle of a bucket on a logarithmic scale, in bytes.
+/// The geometric middle of a bucket, in bytes.
 fn middle(bucket: usize) -> u32 {
     let octave = bucket / 2;
     let thousandths: u64 = if bucket.is_multiple_of(2) { 1189 } else { 1682 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is learned of destinations, and what hostile traffic does not bring about.
+//! Learning from relays, and its robustness against hostile traffic.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn sample(prefix: Prefix, client: u64) -> Sample {
     }
 }
 
-/// Some destination of many.
+/// A destination by number.
 fn nth(number: u32) -> Prefix {
     let [a, b, c, _] = (number << 8).to_be_bytes();
     prefix_of(Ipv4Addr::new(a | 0x40, b, c, 9).into())
@@ -61,7 +61,7 @@ fn sizes_need_transfers() {
         matches!(first[..], [(known, 336_000..=476_000)] if known == there),
         "{first:?}"
     );
-    // Another bucket, but no other size.
+    // Another bucket, but within a factor of two.
     assert_eq!(learn(60, 550_000), first);
     let other = learn(128, 10_000);
     assert!(matches!(other[..], [(_, 8_000..=12_000)]), "{other:?}");
@@ -111,7 +111,7 @@ fn round_trips_reported_on_change() {
 #[test]
 fn busy_client_evicts_none() {
     let mut destinations = Destinations::new(7);
-    // What matters: each used by some clients, now and again.
+    // Destinations in regular use by some clients.
     let used: Vec<Prefix> = (0..500).map(nth).collect();
     for round in 0..10 {
         for (client, there) in (0..).zip(&used) {
@@ -120,7 +120,7 @@ fn busy_client_evicts_none() {
             }
         }
     }
-    // An hour of scanning by one, and by a few with it.
+    // An hour of scanning by one client, and by a few more with it.
     for second in 0..3600_u64 {
         for flow in 0..50 {
             let there = nth(100_000 + u32::try_from(second * 50 + flow).unwrap());
@@ -134,7 +134,7 @@ fn busy_client_evicts_none() {
         .iter()
         .filter(|there| destinations.places.contains_key(there));
     assert_eq!(left.count(), used.len());
-    // What others begin to use still gets in.
+    // Destinations that other clients begin to use are still added.
     let late = nth(90_000);
     for client in 0..20 {
         destinations.on_sample(&sample(late, 5000 + client), at(3800));

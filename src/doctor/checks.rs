@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The checks for every node: each looks at one thing and says how it is.
+//! The checks for every node: each covers one subject and reports its state.
 
 use caps::Capability;
 
@@ -30,16 +30,16 @@ pub(super) const ALL: [Check; 15] = [
     others::settings,
 ];
 
-/// Oldest kernel a node works on, and the first with TCX links.
+/// Oldest supported kernel, and the first with TCX links.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 const KERNEL_TCX: (u32, u32) = (6, 6);
 /// What autotuning should reach: 100 ms at 300 Mbit/s.
 const BUFFER_BYTES: u64 = 4 << 20;
-/// Sockets that may wait to be accepted, per listener.
+/// Length of the accept queue per listener.
 const ACCEPT_QUEUE: u64 = 4096;
-/// Relays below which the limit of open files is worth a word.
+/// Fewer possible relays than this make the limit of open files worth a warning.
 const RELAYS_FEW: u64 = 16_384;
-/// Sockets in TIME_WAIT the kernel should be able to keep.
+/// Sockets in TIME_WAIT that the kernel should be able to keep.
 const TIME_WAIT_MIN: u64 = 16_384;
 
 pub(super) fn ok(check: &'static str, what: impl Into<String>) -> Vec<Finding> {
@@ -76,7 +76,7 @@ pub(super) fn finding(
     }
 }
 
-/// `findings`, or one that all is well when there is none.
+/// `findings`, or an OK if there are none.
 pub(super) fn or_ok(findings: Vec<Finding>, check: &'static str, what: &str) -> Vec<Finding> {
     if findings.is_empty() {
         ok(check, what)
@@ -156,7 +156,7 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
     )
 }
 
-/// What `check` warns of.
+/// The warnings of the `check` verb.
 fn configuration(_: &Host, config: &Config) -> Vec<Finding> {
     let warnings = config.warnings.iter();
     let findings = warnings.map(|warning| {
@@ -267,7 +267,7 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
     or_ok(findings, check, "BBR is there")
 }
 
-/// The congestion controls that the configuration names, and where.
+/// The congestion controls in the configuration, and where they are set.
 fn requested(config: &Config) -> impl Iterator<Item = (String, &str)> {
     let rules = config.policy.rules.iter().flat_map(|rule| {
         let sides = [&rule.downstream, &rule.upstream];
@@ -309,8 +309,8 @@ fn buffers(host: &Host, _: &Config) -> Vec<Finding> {
     or_ok(findings, check, "socket buffers may grow enough")
 }
 
-/// An upstream connection keeps the client's port; when that port met the
-/// server a moment ago, only timestamps let it connect again.
+/// An upstream connection keeps the client's port; if that port was connected to the server a
+/// moment ago, only timestamps allow reusing it.
 fn timestamps(host: &Host, _: &Config) -> Vec<Finding> {
     let check = "timestamps";
     if host.number("net/ipv4/tcp_timestamps") == Some(0) {

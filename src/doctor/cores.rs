@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether the packets of flows arrive on the CPUs of the workers that carry them.
 //!
-//! A SYN goes to the worker whose number is that of the CPU where it arrived, modulo the number of
-//! workers, and each worker stays on such a CPU if there is one for each. So it is the receive
-//! queues' interrupts, or RPS, that divide flows among workers.
+//! A SYN goes to the worker with the number of the CPU on which it arrived, modulo the number of
+//! workers, and each worker is pinned to such a CPU if there is one for each. So the interrupts of
+//! the receive queues, or RPS, distribute flows over workers.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +20,14 @@ mod tests;
 /// The checks, in the order they are shown.
 pub(super) const ALL: [Check; 5] = [workers, queues, numa, balancer, hash];
 
-/// Interrupts that a fix names at the most.
+/// Most interrupts listed in a fix.
 const NAMED_MAX: usize = 4;
 
-/// A key by which the hash of both directions of a flow is the same, since it repeats.
+/// A key with which both directions of a flow have the same hash, since it repeats.
 const SYMMETRIC_KEY: &str = "6d:5a:6d:5a:... (as long as ethtool -x shows)";
 
-/// The cards whose packets a node takes: those of its interfaces, and of what these are made of.
+/// The cards whose packets a node takes: those of its interfaces, and the ports of bonds and
+/// bridges among them.
 fn cards<'a>(host: &'a Host, config: &'a Config) -> impl Iterator<Item = &'a Card> {
     let used: BTreeSet<&str> = match config.transparent.enabled {
         true => wanted(host, config)
@@ -45,18 +46,18 @@ fn cards<'a>(host: &'a Host, config: &'a Config) -> impl Iterator<Item = &'a Car
     cards.filter(move |card| used.contains(card.interface.as_str()))
 }
 
-/// The workers that get SYNs which arrive on these CPUs.
+/// The workers that get the SYNs arriving on these CPUs.
 fn served(cpus: &Cpus, workers: usize) -> BTreeSet<usize> {
     cpus.iter().map(|cpu| cpu % workers).collect()
 }
 
-/// In a sentence.
+/// The CPUs as text.
 fn named(cpus: &Cpus) -> String {
     let noun = if cpus.len() == 1 { "CPU" } else { "CPUs" };
     format!("{noun} {}", as_list(cpus))
 }
 
-/// Whether each of several workers stays on one of these CPUs, whose SYNs it gets.
+/// Whether each of several workers is pinned to one of these CPUs, whose SYNs it gets.
 fn stays(workers: usize, cpus: &Cpus) -> bool {
     workers > 1 && cpus.len() == workers && served(cpus, workers).len() == workers
 }
@@ -115,8 +116,8 @@ fn queues(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
-/// The CPUs that a card's packets should arrive on: of those that workers may use the ones at its
-/// NUMA node.
+/// The CPUs on which a card's packets should arrive: those at its NUMA node among the ones that
+/// workers may use.
 fn near(host: &Host, card: &Card) -> Cpus {
     let allowed = &host.topology.allowed;
     let of_node = card.node.and_then(|node| host.topology.nodes.get(&node));
@@ -128,7 +129,7 @@ fn near(host: &Host, card: &Card) -> Cpus {
     }
 }
 
-/// How to bring a card's packets to these CPUs.
+/// The commands that move a card's packets to these CPUs.
 fn spread(card: &Card, cpus: &Cpus, workers: usize) -> String {
     let name = &card.interface;
     if card.steered.iter().any(|to| !to.is_empty())
@@ -151,7 +152,7 @@ fn spread(card: &Card, cpus: &Cpus, workers: usize) -> String {
     shown.join("; ") + more
 }
 
-/// What the CPUs of one NUMA node have in their caches costs the others much.
+/// Data in the caches of one NUMA node's CPUs is expensive for the others.
 fn numa(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "NUMA";
     let (allowed, nodes) = (&host.topology.allowed, &host.topology.nodes);
@@ -176,7 +177,7 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
         let unauthorized: Cpus = allowed.difference(&cpus).copied().collect();
         let arrivals = card.arrivals();
         let strayed: Cpus = arrivals.difference(&cpus).copied().collect();
-        // Workers that stay where no packet arrives do nothing there.
+        // Pinned workers on CPUs without arriving packets are idle.
         let here = !arrivals.is_empty() && arrivals.is_subset(&cpus);
         let idle = here && stays(config.node.workers, allowed);
         let workers = (!unauthorized.is_empty() && !idle).then(|| {
@@ -203,7 +204,7 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
-/// It moves interrupts to whatever CPU is idle, and flows with them.
+/// irqbalance moves interrupts to idle CPUs, and flows with them.
 fn balancer(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "irqbalance";
     let movable = cards(host, config).find(|card| card.interrupts.len() > 1);
@@ -220,8 +221,8 @@ fn balancer(host: &Host, config: &Config) -> Vec<Finding> {
     }
 }
 
-/// Upstream connections have their client's address and port: where the hash of a flow is the same
-/// in both directions, the packets of both its connections arrive on one CPU.
+/// Upstream connections have their client's address and port: if the hash of a flow is the same in
+/// both directions, the packets of both its connections arrive on one CPU.
 fn hash(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "RSS";
     let findings = cards(host, config).filter(|card| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the checks look at: a snapshot of this host.
+//! The input of the checks: a snapshot of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, Rule};
 
-/// Settings that are read, below `/proc/sys`.
+/// Settings to read, below `/proc/sys`.
 const SETTINGS: [&str; 24] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
@@ -46,46 +46,46 @@ const SETTINGS: [&str; 24] = [
     "net/ipv4/tcp_available_congestion_control",
 ];
 
-/// This host, as far as the checks care.
+/// The properties of this host that the checks use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     /// Major and minor version of the kernel.
     pub(super) kernel: (u32, u32),
-    /// What the process may do.
+    /// The capabilities of the process.
     pub(super) capabilities: BTreeSet<String>,
-    /// Settings by path below `/proc/sys`; those that are absent are missing.
+    /// Settings by path below `/proc/sys`; those that do not exist are missing.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) interfaces: Vec<Interface>,
-    /// Most files this process may open.
+    /// Limit of open files of this process.
     pub(super) files_max: u64,
     /// Every routing rule.
     pub(super) rules: Vec<Rule>,
-    /// Somebody else has routes in our table.
+    /// Whether the node's routing table has routes of others.
     pub(super) table_taken: bool,
     /// Whether a node runs.
     pub(super) node: Presence,
-    /// Where it could not listen; nothing is tried while one runs.
+    /// Addresses where it could not listen; not tried while a node runs.
     pub(super) closed: Vec<Closed>,
-    /// Congestion controls that could be loaded, besides the loaded ones.
+    /// Congestion control modules that could be loaded, besides the loaded ones.
     pub(super) congestion_modules: Vec<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
-    /// What nftables has.
+    /// The nftables ruleset.
     pub(super) firewall: nftables::Rules,
     pub(super) flowtables: Vec<Flowtable>,
-    /// Tables of legacy iptables, of either family.
+    /// Tables of legacy iptables, of both families.
     pub(super) legacy_tables: Vec<String>,
     /// CPUs, and on which of them packets arrive.
     pub(super) topology: Topology,
 }
 
-/// Whether a node answers at the admin socket.
+/// Whether a node listens at the admin socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Presence {
     #[default]
     None,
     Answers,
-    /// Nobody can tell, and why.
+    /// Unknown, with the reason.
     Unknown(String),
 }
 
@@ -108,14 +108,14 @@ pub(super) struct Interface {
     pub(super) rp_filter: u32,
     pub(super) src_valid_mark: bool,
     pub(super) accept_local: bool,
-    /// Generic and large receive offload; `None` when the driver does not say.
+    /// Generic and large receive offload; `None` when the driver does not report it.
     pub(super) gro: Option<bool>,
     pub(super) lro: Option<bool>,
 }
 
 impl Host {
-    /// Looks at the host and network namespace of this process. What cannot be
-    /// read stays at its default.
+    /// Reads the host and network namespace of this process. Values that cannot be read stay at
+    /// their defaults.
     pub(super) fn read(config: &Config) -> Self {
         let held = caps::read(None, CapSet::Effective).unwrap_or_default();
         let capability = |held: &Capability| held.to_string();
@@ -186,12 +186,12 @@ impl Interface {
 }
 
 fn setting(path: &str) -> Option<String> {
-    // A dot in an interface name is a character like any other here.
+    // Interface names may contain dots, so the path is never split at them.
     let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(value.trim().to_owned())
 }
 
-/// The CPUs that this process, and what it starts, may use.
+/// The CPUs that this process and its children may use.
 fn allowed() -> Cpus {
     let mask = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     let is_set = |cpu: &usize| mask.is_set(*cpu).unwrap_or(false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The checks of what stands in the way of flows that a node intercepts: interfaces and their
-//! offloads, forwarding, validation of sources, marks, firewalls, tracking of connections.
+//! The checks of what prevents interception: interfaces and their offloads, forwarding, source
+//! validation, marks, firewalls, connection tracking.
 
 use super::checks::{Check, fail, finding, ok, or_ok, warn};
 use super::host::{Host, Interface};
@@ -119,9 +119,9 @@ fn forwarding_v6(host: &Host, config: &Config) -> Vec<Finding> {
     warn(check, what, "sysctl -w net.ipv6.conf.all.forwarding=1")
 }
 
-/// Redirected packets are marked. With `src_valid_mark` the source of a packet
-/// is validated by the rules for its mark, which say "local": with a filter on
-/// everything is dropped, without one it takes `accept_local`.
+/// Redirected packets are marked. With `src_valid_mark` the source of a packet is validated by the
+/// rules for its mark, which lead to a local route: with a reverse path filter everything is
+/// dropped, without one `accept_local` is needed.
 fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "reverse path";
     let all = |key: &str| {
@@ -198,7 +198,7 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
-/// Some flows are relayed without having been observed: what stands in their way breaks them.
+/// Whether some flows are relayed without observation: what blocks relays breaks them.
 fn vouches(config: &Config) -> bool {
     config.policy.rules.iter().any(|rule| !rule.observe)
 }
@@ -222,8 +222,8 @@ fn firewall(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
-/// Without a port of its own for one of them, both connections of a relay have one 4-tuple with
-/// different sequence numbers; connection tracking calls their packets INVALID.
+/// Unless one of them has another port, both connections of a relay have one 4-tuple with different
+/// sequence numbers; conntrack marks their packets INVALID.
 fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "conntrack";
     let tracks = host
@@ -248,7 +248,7 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     warn(check, what, fix)
 }
 
-/// Early demultiplexing is what makes leftover sockets swallow packets.
+/// Early demultiplexing makes leftover sockets swallow packets.
 fn early_demux(host: &Host, _: &Config) -> Vec<Finding> {
     let what = if host.number("net/ipv4/tcp_early_demux") == Some(0) {
         "early demultiplexing is off: leftover sockets are harmless, local delivery costs a little more"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The check of where a node listens: whether it could, found out by trying, as long as no node runs.
+//! The check whether a node could listen at its addresses, by trying, unless a node runs.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::config::Config;
 
 const CHECK: &str = "listening";
 
-/// Where a node could not listen, and why.
+/// An address where a node could not listen, and why.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
     /// The key of the configuration, with its value.
@@ -24,11 +24,11 @@ pub(super) struct Closed {
     /// Zero for the admin socket.
     pub(super) port: u16,
     pub(super) why: ErrorKind,
-    /// The same in the words of whoever refused.
+    /// The error text.
     pub(super) words: String,
 }
 
-/// Tries every address of the configuration, and lets go of it at once.
+/// Binds every address of the configuration and releases it at once.
 pub(super) fn look(config: &Config) -> Vec<Closed> {
     let fixed = config.fixed.iter().map(|fixed| fixed.address);
     let listeners = config.explicit.iter().copied().chain(fixed);
@@ -49,7 +49,7 @@ pub(super) fn look(config: &Config) -> Vec<Closed> {
     closed.chain(admin(&config.admin_socket)).collect()
 }
 
-/// Binds as a node does: each worker has a socket of its own for a listener.
+/// Binds as a node does: each worker has its own socket for a listener.
 fn bind(address: SocketAddr, is_shared: bool) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -62,7 +62,7 @@ fn bind(address: SocketAddr, is_shared: bool) -> io::Result<()> {
     socket.bind(&address.into())
 }
 
-/// Whether the admin socket can be made: in its directory, or in the one above that there is.
+/// Whether the admin socket can be created: in its directory, or in the nearest existing parent.
 fn admin(path: &Path) -> Option<Closed> {
     let above = path.ancestors().skip(1).find(|above| above.exists())?;
     let error = access(above, AccessFlags::W_OK | AccessFlags::X_OK).err()?;
@@ -74,7 +74,7 @@ fn admin(path: &Path) -> Option<Closed> {
     })
 }
 
-/// Where a node could not listen.
+/// The addresses where a node could not listen.
 pub(super) fn listening(host: &Host, config: &Config) -> Vec<Finding> {
     if host.node != Presence::None {
         return ok(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Receive offloads of an interface, and the hash of its queues, by the ethtool ioctl.
+//! Receive offloads of an interface, and the hash of its queues, through the ethtool ioctl.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -41,7 +41,7 @@ pub(super) fn gro(interface: &str) -> Option<bool> {
     get(interface, GET_GRO).map(|value| value != 0)
 }
 
-/// Large receive offload: segments joined by the hardware, for good.
+/// Large receive offload: segments joined by the hardware, which cannot be split again.
 pub(super) fn lro(interface: &str) -> Option<bool> {
     get(interface, GET_FLAGS).map(|flags| flags & LRO != 0)
 }
@@ -52,7 +52,7 @@ fn get(interface: &str, command: u32) -> Option<u32> {
     unsafe { query(interface, &mut value) }.then_some(value.data)
 }
 
-/// Whether the hash that chooses a receive queue is the same for both directions of a flow.
+/// Whether the hash that selects a receive queue is the same for both directions of a flow.
 pub(super) fn symmetric(interface: &str) -> Option<bool> {
     let mut hash = Hash {
         command: GET_HASH,
@@ -77,12 +77,12 @@ pub(super) fn symmetric(interface: &str) -> Option<bool> {
         return None;
     }
     let key = hash.key.get(..key_bytes)?;
-    // Zero: the driver does not say which function it is.
+    // Zero: the driver does not report its function.
     (hash.function != 0).then(|| is_symmetric(hash.function, hash.transformation, key))
 }
 
-/// A hash of both addresses and ports is the same with source and destination exchanged if it is
-/// made so, if it takes them by XOR, or if its Toeplitz key repeats every 16 bits.
+/// A hash of both addresses and ports is symmetric if the driver makes it so, if it combines them
+/// by XOR, or if its Toeplitz key repeats every 16 bits.
 fn is_symmetric(function: u8, transformation: u8, key: &[u8]) -> bool {
     let mut pairs = key.chunks_exact(2);
     let repeats = pairs

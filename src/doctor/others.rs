@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The check of what `setup --tune` changes: for each node only what it has use for.
+//! The check of the settings that `setup --tune` changes: for each node only those it benefits
+//! from.
 
 use super::checks::{finding, ok, warn};
 use super::host::Host;

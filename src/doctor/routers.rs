@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The checks of what ordinary routers do, and what a node does there: NAT, filters, limits, choice
-//! among ways, bridges, flowtables.
+//! The checks of common router features and a node's behaviour with them: NAT, filters, limits,
+//! multipath and policy routes, bridges, flowtables.
 //!
-//! A node observes before it relays, so most of it does no harm. What has it only forward is a warning.
+//! A node observes before it relays, so most of them do no harm. A feature that makes the node only
+//! forward gives a warning.
 
 use super::Finding;
 use super::checks::{Check, finding, ok, or_ok, warn};
@@ -22,10 +23,10 @@ pub(super) const ALL: [Check; 8] = [
     flowtables,
 ];
 
-/// The name of the check of what relays pass instead of FORWARD.
+/// Name of the check of the chains that relays pass instead of FORWARD.
 const OWN_RULES: &str = "own rules";
 
-/// The names of the base chains that are of a kind.
+/// The names of the base chains of a kind.
 fn names(host: &Host, is_wanted: impl Fn(&BaseChain) -> bool) -> String {
     let chains = host.firewall.chains.iter();
     let found = chains.filter(|chain| is_wanted(chain));
@@ -84,7 +85,7 @@ fn own_rules(host: &Host, config: &Config) -> Vec<Finding> {
     )
 }
 
-/// A chain that drops packets of relays, which have this mark.
+/// Reports a chain that drops packets of relays, which have this mark.
 fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
     let name = &chain.name;
     let what = if chain.hook == Hook::Input {
@@ -102,7 +103,7 @@ fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
     finding(OWN_RULES, super::Level::Warn, format!("{name} {what}"), fix)
 }
 
-/// Rules in FORWARD do not count what is relayed, so a node does not relay there.
+/// Rules in FORWARD do not count relayed flows, so a node does not relay there.
 fn limits(host: &Host, _: &Config) -> Vec<Finding> {
     let check = "limits";
     if host.firewall.limits.is_empty() {
@@ -177,9 +178,9 @@ fn bridges(host: &Host, config: &Config) -> Vec<Finding> {
     ok("bridges", what)
 }
 
-/// On a device itself the tc programs see a packet before the flowtable does, and only connections that are
-/// established and pass the forward chain come into one (`__netif_receive_skb_core`,
-/// `nft_flow_offload_eval`). So handshakes are observed, and relays go round it.
+/// On the device itself the tc programs get a packet before the flowtable does, and only
+/// established connections that pass the forward chain enter one (`__netif_receive_skb_core`,
+/// `nft_flow_offload_eval`). So handshakes are observed, and relays bypass it.
 fn flowtables(host: &Host, _: &Config) -> Vec<Finding> {
     let check = "flowtables";
     let of = |hardware| {

@@ -33,7 +33,7 @@ pub(super) fn interface(name: &str) -> Interface {
     }
 }
 
-/// A host on which nothing is amiss.
+/// A host without problems.
 fn sound() -> Host {
     let settings = [
         ("fs/pipe-user-pages-soft", "16384"),
@@ -87,7 +87,7 @@ fn rule(protocol: u8, mark: u32, table: u32) -> Rule {
 /// A node that listens, with a peer.
 const OTHERS: &str = "version = 1\n[node]\nid = 7\n[[listener]]\n[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"/etc/posthaste/rome.key\"\n";
 
-/// What a host is told on which a node that listens, with a peer, is to run.
+/// The findings for a host on which a listening node with a peer is to run.
 fn diagnose_others(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
     diagnose(|host, config| {
         *config = Config::parse("node.toml".as_ref(), OTHERS, &HOST).unwrap();
@@ -149,7 +149,7 @@ fn recommendations_with_peers() {
             "{message}: {found:?}"
         );
     }
-    // Only what the node has use for.
+    // Only what the node benefits from.
     let found = diagnose_others(|h, c| {
         well(h);
         set(h, RECOMMENDATIONS[0].0, "1");
@@ -160,7 +160,7 @@ fn recommendations_with_peers() {
     assert_eq!(found, []);
 }
 
-/// What such a node wishes for.
+/// The recommendations for such a node.
 const RECOMMENDATIONS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_slow_start_after_idle", "0"),
     ("net/ipv4/tcp_rmem", "4096 1048576 33554432"),
@@ -191,7 +191,7 @@ pub(super) fn config() -> Config {
     Config::parse("node.toml".as_ref(), "version = 1", &capacity).unwrap()
 }
 
-/// What a host with this problem is told, besides what is well.
+/// The findings for a host with this problem, without the OK ones.
 fn diagnose(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)> {
     let (mut host, mut config) = (sound(), config());
     problem(&mut host, &mut config);
@@ -212,14 +212,14 @@ fn diagnose(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)
 fn sound_host_passes() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
-    // One finding each; of what `setup --tune` changes only what concerns relays.
+    // One finding each; of the settings of `setup --tune` only those for relays.
     let checks =
         checks::ALL.len() + interception::ALL.len() + routers::ALL.len() + cores::ALL.len();
     assert_eq!(diagnosis.findings.len(), checks);
     assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
 }
 
-/// A change to a sound host, how bad it is, and a part of what is said.
+/// A change to a sound host, its severity, and a part of the finding.
 type Problem = (fn(&mut Host, &mut Config), Level, &'static str);
 
 fn closed(why: std::io::ErrorKind) -> Closed {
@@ -249,7 +249,7 @@ fn flowtable(hardware: bool) -> Flowtable {
     }
 }
 
-/// What a host with this is told of it, however it is.
+/// The finding for a host with this change, whatever its severity.
 fn finding_of(check: &str, change: impl FnOnce(&mut Host)) -> String {
     let (mut host, config) = (sound(), config());
     change(&mut host);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which CPUs there are, and on which of them the packets of network cards arrive: read from
-//! `/proc` and `/sys`.
+//! The CPUs of the host, and on which of them packets of network cards arrive: read from `/proc`
+//! and `/sys`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,13 +17,13 @@ pub(super) type Cpus = BTreeSet<usize>;
 /// The CPUs of a host, and its network cards.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Topology {
-    /// Those that this process may use.
+    /// CPUs that this process may use.
     pub(super) allowed: Cpus,
-    /// Those of each NUMA node.
+    /// CPUs of each NUMA node.
     pub(super) nodes: BTreeMap<usize, Cpus>,
-    /// `irqbalance` runs.
+    /// Whether `irqbalance` runs.
     pub(super) balanced: bool,
-    /// Interfaces with a device behind them.
+    /// Interfaces with a device.
     pub(super) cards: Vec<Card>,
 }
 
@@ -31,18 +31,18 @@ pub(super) struct Topology {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Card {
     pub(super) interface: String,
-    /// The NUMA node that its device hangs on, if the host says.
+    /// The NUMA node of its device, if known.
     pub(super) node: Option<usize>,
-    /// For each receive queue, the CPUs that its packets are handed to (RPS); none if that is off.
+    /// For each receive queue, the CPUs that RPS hands its packets to; empty if it is off.
     pub(super) steered: Vec<Cpus>,
-    /// Interrupts that tell of received packets, and the CPUs where they are handled.
+    /// Interrupts for received packets, and the CPUs that handle them.
     pub(super) interrupts: Vec<(u32, Cpus)>,
     /// Whether both directions of a flow have the same hash, and so the same queue.
     pub(super) symmetric: Option<bool>,
 }
 
 impl Topology {
-    /// Reads what there is below `proc` and `sys`. What cannot be read stays empty.
+    /// Reads the trees below `proc` and `sys`. What cannot be read stays empty.
     pub(super) fn read(proc: &Path, sys: &Path, allowed: Cpus) -> Self {
         let mut cards: Vec<Card> = numbered(&sys.join("class/net"), Some)
             .into_iter()
@@ -72,7 +72,7 @@ impl Topology {
 
 impl Card {
     fn read(interface: String, path: &Path, proc: &Path) -> Option<Self> {
-        // What virtio shows is a device on a PCI device, to which the rest belongs.
+        // A virtio device is below a PCI device, which has the rest.
         let device = path.join("device").canonicalize().ok()?;
         let places = [device.as_path(), device.parent()?];
         let node = places
@@ -99,7 +99,7 @@ impl Card {
         })
     }
 
-    /// The CPUs where its packets are first handled as such; none if that is not known.
+    /// The CPUs on which the stack first handles its packets; empty if unknown.
     pub(super) fn arrivals(&self) -> Cpus {
         let steered = self.steered.iter().flatten();
         let all_steered = !self.steered.is_empty() && self.steered.iter().all(|to| !to.is_empty());
@@ -111,8 +111,8 @@ impl Card {
     }
 }
 
-/// Of the interrupts of a device those that tell of packets received by an interface. Their names
-/// are the drivers' own: most have `rx` in them, virtio has `input`, mlx5 `comp`, gve `ntfy`.
+/// Selects the interrupts for packets received by an interface. Their names depend on the driver:
+/// most contain `rx`, virtio `input`, mlx5 `comp`, gve `ntfy`.
 fn receiving(vectors: impl Iterator<Item = u32>, interface: &str, irq: &Path) -> Vec<(u32, Cpus)> {
     let mut named: Vec<(u32, String)> = vectors
         .filter_map(|number| {
@@ -132,7 +132,7 @@ fn receiving(vectors: impl Iterator<Item = u32>, interface: &str, irq: &Path) ->
     });
     let handled = |number: u32| {
         let read = |file| list(&text(&irq.join(number.to_string()).join(file)));
-        // Of those that are allowed hardware takes one, or a few.
+        // Of the allowed CPUs the hardware uses one, or a few.
         let effective = read("effective_affinity_list");
         match effective.is_empty() {
             true => read("smp_affinity_list"),
@@ -143,14 +143,14 @@ fn receiving(vectors: impl Iterator<Item = u32>, interface: &str, irq: &Path) ->
     each.map(|(number, _)| (number, handled(number))).collect()
 }
 
-/// Keeps those whose name fits, unless none does.
+/// Keeps those whose name matches, unless none does.
 fn keep_if_any(named: &mut Vec<(u32, String)>, fits: impl Fn(&str) -> bool) {
     if named.iter().any(|(_, name)| fits(name)) {
         named.retain(|(_, name)| fits(name));
     }
 }
 
-/// What a directory holds that has a name of a kind, and what the name says.
+/// The entries of a directory whose names match, with the parsed names.
 fn numbered<T>(directory: &Path, kind: impl Fn(String) -> Option<T>) -> Vec<(T, PathBuf)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let named = entries.filter_map(|entry| {
@@ -160,7 +160,7 @@ fn numbered<T>(directory: &Path, kind: impl Fn(String) -> Option<T>) -> Vec<(T, 
     named.collect()
 }
 
-/// A small file without white space around; empty if it cannot be read.
+/// The trimmed content of a small file; empty if it cannot be read.
 fn text(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.trim().to_owned()
@@ -186,7 +186,7 @@ fn mask(text: &str) -> Cpus {
     each.collect()
 }
 
-/// As the kernel writes and reads lists: `0-2,8`.
+/// The kernel's list format: `0-2,8`.
 pub(super) fn as_list(cpus: &Cpus) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &cpu in cpus {
@@ -205,7 +205,7 @@ pub(super) fn as_list(cpus: &Cpus) -> String {
     texts.join(",")
 }
 
-/// As the kernel reads masks.
+/// The kernel's mask format.
 pub(super) fn as_mask(cpus: &Cpus) -> String {
     let words = cpus.last().map_or(1, |last| last / 32 + 1);
     let mut bits = vec![0_u32; words];

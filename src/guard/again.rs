@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Starts a guard anew after one died, from a process that has threads by now.
 //!
-//! Such a process cannot fork and go on: a lock of another thread would stay locked in the child for
-//! ever. So the program executes itself with the hidden verb `guard`, and hands over what the first
-//! guard was forked with: as standard input the pipe, as standard output the file of the claim.
+//! Such a process cannot fork and go on: a lock that another thread holds would stay locked in the
+//! child (fork(2)). So the program executes itself with the hidden verb `guard` and hands over what
+//! the first guard was forked with: the pipe as standard input, the file of the claim as standard
+//! output.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,13 +23,13 @@ use crate::config::Transparent;
 use crate::host::Claim;
 use crate::privileges;
 
-/// This program, also after its file was replaced.
+/// This program: the link names the running file also after an upgrade replaced the path.
 const PROGRAM: &str = "/proc/self/exe";
 /// The longest wait before the next attempt, when guards die at once or cannot be started.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// What the hidden verb `guard` is told.
+/// Arguments of the hidden verb `guard`.
 #[derive(Args, Debug)]
 pub(crate) struct GuardArgs {
     /// The process that is guarded
@@ -45,7 +46,7 @@ pub(crate) struct GuardArgs {
     successions: u16,
 }
 
-/// The hidden verb `guard`. Does not return: the claim is not to be dropped here.
+/// The hidden verb `guard`. Does not return: the claim must not be dropped here.
 pub(crate) fn run(args: &GuardArgs) -> anyhow::Result<()> {
     let inherit = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
     let pipe = inherit(std::io::stdin().as_fd()).context("take the guard's pipe")?;
@@ -72,9 +73,11 @@ pub(super) fn start(left: &Left, claim: &Claim) -> anyhow::Result<(Pid, File)> {
         .try_clone_to_owned()
         .context("share the lock file")?;
     let mut command = command(left, read, lock);
-    // Capabilities belong to threads: what is passed on here stays with nobody else.
+    // Capabilities belong to threads: those passed on here stay with this thread and its child.
     let spawned = std::thread::scope(|scope| {
         let spawning = scope.spawn(|| {
+            // Ambient capabilities survive the execve(2) of a user who is not root; `keep_only` has
+            // cleared those of the node.
             privileges::pass_on(&[Capability::CAP_NET_ADMIN])?;
             command
                 .spawn()
@@ -92,6 +95,7 @@ fn command(left: &Left, pipe: OwnedFd, lock: OwnedFd) -> Command {
     let transparent = &left.transparent;
     let mut command = Command::new(PROGRAM);
     command
+        // Otherwise `ps -f` would show /proc/self/exe.
         .arg0("posthaste")
         .arg("guard")
         .arg(format!("--node={}", getpid()))
@@ -105,7 +109,8 @@ fn command(left: &Left, pipe: OwnedFd, lock: OwnedFd) -> Command {
     command
 }
 
-/// When to start a guard again: at once, and ever later when that does not help.
+/// When to start a guard again: at once after the first death, then after 1, 2, 4 ... 60 s while
+/// guards keep dying.
 #[derive(Debug)]
 pub(super) struct Revival {
     due: Option<Instant>,
@@ -125,6 +130,8 @@ impl Revival {
 
     /// The guard died, or could not be started.
     pub(super) fn failed(&mut self, now: Instant) {
+        // A guard that ran for a minute was fine: its death is no sign that the next one dies at
+        // once. `due` is set while attempts fail, and such attempts keep backing off.
         if self.due.is_none() && now.duration_since(self.begun) >= WAIT_MAX {
             self.wait = Duration::ZERO;
         }
@@ -138,7 +145,7 @@ impl Revival {
         self.begun = now;
     }
 
-    /// Whether to start one now.
+    /// Whether to start a guard now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| now >= due)
     }
@@ -164,7 +171,7 @@ mod tests {
             revival.succeeded(now);
         }
         assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
-        // One that lived for long is no such guard.
+        // A guard that ran for long does not count as failing.
         now += WAIT_MAX;
         revival.failed(now);
         assert!(revival.is_due(now));

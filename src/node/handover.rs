@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node that takes the place of another, and one whose place is taken. What the two say to each
-//! other, and in which order, is in [`crate::upgrade`].
+//! A node that takes the place of another, and one that is replaced. [`crate::upgrade`] has the
+//! messages between the two and their order.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind, Predecessors, Succession, Word};
 use crate::{admin, notify, privileges};
 
-/// How long a worker may take to give its listeners away.
+/// How long a worker may take to hand over its listeners.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long the kernel may take over the last bytes of finished relays.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
-/// How much longer than a node its predecessors may take to end, which had the same deadline.
+/// How much longer than this node its predecessors may take to end; they have the same deadline.
 const PREDECESSORS_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// How a node comes to its place.
+/// How a node starts: first on its host, or as a successor.
 pub(super) struct Entry<'a> {
     guard: &'a Arc<Guard>,
     pub(super) successions: u16,
@@ -41,12 +41,12 @@ pub(super) struct Entry<'a> {
     pub(super) sockets: Option<Sockets>,
     pub(super) succession: Option<Succession>,
     predecessors: Predecessors,
-    /// Whoever waits for it.
+    /// The `upgrade` verb that waits for the result.
     word: Option<&'a Word>,
 }
 
 impl<'a> Entry<'a> {
-    /// Nobody has it.
+    /// The entry of a node without a predecessor.
     pub(super) fn first(guard: &'a Arc<Guard>, successions: u16) -> Self {
         let barrier = Barrier::default();
         barrier.open();
@@ -61,7 +61,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Says that the node has its place.
+    /// Reports to systemd and to the `upgrade` verb that the node has its place.
     pub(super) fn notify_peer(&self) {
         if let Some(word) = self.word {
             notify::took_over();
@@ -69,7 +69,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// What the node keeps of it.
+    /// Takes out what the node keeps after its start.
     pub(super) fn inheritance(&mut self, shared: Vec<(Descriptor, OwnedFd)>) -> Inheritance {
         Inheritance {
             guard: Arc::clone(self.guard),
@@ -80,7 +80,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What a node has from its predecessors, and for a successor.
+/// What a node got from its predecessors, and keeps for a successor.
 #[derive(Debug)]
 pub(super) struct Inheritance {
     guard: Arc<Guard>,
@@ -90,7 +90,7 @@ pub(super) struct Inheritance {
     replaced: AtomicBool,
 }
 
-/// Sockets that a successor goes on with and no worker has.
+/// Sockets that a successor continues with and no worker has.
 pub(super) fn shared(
     config: &Config,
     listeners: &admin::Listeners,
@@ -106,8 +106,8 @@ pub(super) fn shared(
     Ok(metrics.into_iter().chain(reflectors).collect())
 }
 
-/// Takes the place of the node that runs, and goes on in it. Who started this process is told
-/// whether it has come to that.
+/// Takes the place of the running node and runs until it ends. Reports to the process that started
+/// this one whether the take-over succeeded.
 pub(crate) fn take_over(path: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let word = Word::take()?;
     let begun = Config::load_or_default(path.as_deref())
@@ -121,6 +121,7 @@ pub(crate) fn take_over(path: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         }
     };
     let mut entry = Entry::first(&guard, successions);
+    // Closed, other than for a first node: `succeed` opens it when the predecessor is ready.
     entry.barrier = Barrier::default();
     entry.word = Some(&word);
     entry.take(succession);
@@ -133,12 +134,13 @@ pub(crate) fn take_over(path: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     left.map(|()| ExitCode::SUCCESS)
 }
 
-/// All that comes before there is a second thread.
+/// The part of the start that needs a process with one thread.
 fn begin(config: &Config) -> anyhow::Result<(Arc<Guard>, u16, Succession)> {
     privileges::require(&privileges::NODE)?;
     privileges::raise_open_files()?;
     let mut succession = Succession::begin(config)?;
     let ended = succession.make_room()?;
+    // There is no log yet; the unit's journal has standard error.
     if ended > 0 {
         eprintln!(
             "posthaste: too many nodes were replaced recently: the relays of the oldest are reset"
@@ -171,12 +173,15 @@ impl Node {
         // Without rules the programs take nothing yet.
         self.redirect().settle()?;
         self.attach_all(links)?;
+        // Where only the predecessor is attached, no flow would be relayed after it stepped back.
         self.ensure_attached(links)?;
         succession.follow()?;
         entry.barrier.open();
         let threads = wait_for(workers)?;
         set_rules(&mut self.redirect(), &self.config())?;
-        // What the predecessor leaves is taken from here on, and then it leaves everything.
+        // From here on this node takes the flows that the predecessor leaves, which then leaves all
+        // new ones. Between the predecessor's step back and this node's step up the claim has no
+        // holder: without this lock a node that starts then could take it.
         let change = entry.guard.claim().change()?;
         succession.take()?;
         entry.guard.claim().step_up()?;
@@ -188,7 +193,7 @@ impl Node {
         self.inheritance.replaced.load(Ordering::Relaxed)
     }
 
-    /// The nodes whose place it has taken.
+    /// The nodes that it has replaced.
     pub(crate) fn predecessors(&self) -> &Predecessors {
         &self.inheritance.predecessors
     }
@@ -203,7 +208,7 @@ impl Node {
         &self.inheritance.guard
     }
 
-    /// Duplicates of the sockets that a successor goes on with.
+    /// Duplicates of the sockets that a successor continues with.
     pub(crate) fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
         let mut all = Vec::new();
         for (descriptor, socket) in &self.inheritance.shared {
@@ -233,7 +238,8 @@ impl Node {
         Ok(all)
     }
 
-    /// Says whether the programs of a successor see what its own leave.
+    /// Sets whether a successor's programs run behind those of this node. While they do, packets
+    /// that are not this node's are left for them.
     pub(crate) fn set_followed(&self, followed: bool) -> anyhow::Result<()> {
         Ok(self.redirect().set_followed(followed)?)
     }
@@ -241,16 +247,19 @@ impl Node {
     /// Leaves new flows to a successor, and all that there can be only one of: the stream to the
     /// controller, and probes.
     pub(crate) fn replace(&self, deadline: Duration) {
+        // Relaxed: the flag guards no data, and a late reader attaches one interface too many at
+        // worst.
         self.inheritance.replaced.store(true, Ordering::Relaxed);
         for worker in &self.workers {
             worker.send(Command::Replace { deadline });
         }
+        // The controller knows a node by its key: two streams with one key would end each other.
         self.following.stop();
         self.measure.stop();
     }
 
-    /// Waits for what a node that has ended leaves to others: predecessors that were told to end
-    /// with it, and the kernel, for as long as no other node is there for it.
+    /// Waits for predecessors, which drain together with this node, and, unless another node
+    /// delivers the packets, until the kernel has sent the last bytes of relays.
     pub(super) fn await_the_rest(&self) {
         if !self.is_replaced() {
             for late in self.predecessors().wait(PREDECESSORS_TIME_MAX) {
@@ -259,6 +268,8 @@ impl Node {
             }
         }
         if self.claim().is_alone().unwrap_or(true) {
+            // Without interception the peers' ACKs no longer reach the orphaned sockets, and bytes
+            // that were accepted from the other side would be lost (I1).
             let most = self.config().node.drain_timeout.min(LAST_WORDS_MAX);
             host::await_last_words(self.config().transparent.socket_mark, most);
         }

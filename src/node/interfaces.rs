@@ -12,18 +12,18 @@ use crate::host::{self, Framing, Link};
 /// An interface that the node intercepts on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attached {
-    /// Its number.
+    /// Its index.
     pub(crate) index: u32,
     /// Its name, if it still has one.
     pub(crate) name: String,
-    /// The hold on it ends with the process (TCX), or stays behind a crash,
-    /// passing everything (clsact).
+    /// Whether the attachment ends with the process (TCX link) or stays behind after a crash,
+    /// passing every packet (clsact filter, kernels before 6.6).
     pub(crate) ends_with_process: bool,
 }
 
 impl Node {
-    /// Attaches to every interface that the configuration wants and that is
-    /// not attached yet, and lets go of those that went.
+    /// Attaches to every configured interface that is not attached yet, and detaches from those
+    /// that are gone.
     pub(crate) fn attach_all(&self, links: &[Link]) -> anyhow::Result<()> {
         if let Some(missing) = self.missing(links) {
             bail!("transparent.interfaces: there is no interface {missing} on this host");
@@ -88,8 +88,8 @@ impl Node {
         }
     }
 
-    /// The interfaces whose reverse path filter is strict; none if the kernel does
-    /// not tell.
+    /// The interfaces that have a strict reverse path filter; none if the kernel does not report
+    /// them.
     fn strict_sources(&self) -> HashSet<u32> {
         host::strict_sources().unwrap_or_else(|error| {
             self.log
@@ -129,7 +129,7 @@ impl Node {
     }
 }
 
-/// An interface as the programs must know it; `None` for one that they cannot read.
+/// The description of an interface for the programs; `None` if they cannot parse its frames.
 fn device(link: &Link, strict: &HashSet<u32>) -> Option<Device> {
     let layer = match link.framing {
         Framing::Ethernet => LinkLayer::Ethernet,

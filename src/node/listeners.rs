@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The listeners of `[[listener]]` sections, of which every worker has its own.
+//! The listeners of `[[listener]]` sections. Every worker has its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) type Opened = (Vec<Socket>, Vec<(Socket, SocketAddr)>);
 pub(super) struct Inherited(HashMap<(Kind, SocketAddr), Vec<Vec<OwnedFd>>>);
 
 impl Inherited {
-    /// Those that the configuration has too.
+    /// Takes from `sockets` the listeners that the configuration has too.
     pub(super) fn new(config: &Config, sockets: &mut Sockets) -> Self {
         let explicit = config
             .explicit
@@ -39,7 +39,7 @@ impl Inherited {
         Self(explicit.chain(fixed).map(&mut share).collect())
     }
 
-    /// Those for a worker; where there are none, `open` makes one.
+    /// The inherited listeners for a worker; if there are none, the one that `open` makes.
     fn take(
         &mut self,
         kind: Kind,
@@ -58,8 +58,8 @@ impl Inherited {
     }
 }
 
-/// Opens the explicit ones, and the fixed ones with their destinations, for a worker
-/// that stays on CPU `home`, if it does; or goes on with those of a predecessor.
+/// Opens the explicit listeners, and the fixed ones with their destinations, for a worker, or
+/// continues with those of a predecessor. `home` is the CPU that the worker is pinned to.
 pub(super) fn open(
     config: &Config,
     settings: SocketSettings,
@@ -86,20 +86,22 @@ pub(super) fn open(
             .iter()
             .chain(fixed.iter().map(|(listener, _)| listener))
         {
-            // Without it, the kernel spreads connections by a hash.
+            // Best effort: without SO_INCOMING_CPU the kernel picks a worker by a hash of the flow.
             let _ = sys::prefer_cpu(listener, home);
         }
     }
     Ok((explicit, fixed))
 }
 
-/// Connections that lead to the node itself would come again and again. What the file
-/// shows of that is found when it is read.
+/// Refuses a destination at which this node listens: each connection would lead back to the
+/// listener. The configuration check has found the cases that need no knowledge of the host.
 fn check(fixed: &Fixed, config: &Config) -> anyhow::Result<()> {
     let destination = fixed.destination;
     let own = config.fixed.iter().map(|fixed| fixed.address);
     let mut everywhere =
         own.filter(|address| address.ip().is_unspecified() && address.port() == destination.port());
+    // Only wildcard listeners need the host's addresses: a destination equal to a concrete listener
+    // is refused when the file is read.
     ensure!(
         everywhere.next().is_none() || !sys::is_own_address(destination.ip()),
         "listener.destination = \"{destination}\": this node listens there itself"

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 /// `GET /chains`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chains {
-    /// The number of the node that answers.
+    /// The number of this node.
     pub(crate) id: Option<u64>,
     /// Its explicit listeners.
     pub(crate) listeners: Vec<String>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) chains: Vec<Chain>,
     pub(crate) routes: Vec<Route>,
-    /// Whether a worker was too busy to say what it knows.
+    /// Whether a worker did not answer in time.
     pub(crate) incomplete: bool,
 }
 
@@ -28,25 +28,25 @@ pub(crate) struct Peer {
     pub(crate) pool_max: u16,
     /// What carries chain headers over cold hops to it: `convert` or `option`.
     pub(crate) header_in: String,
-    /// Until the last worker sends it options again that it did not accept.
+    /// Time until the last worker resumes sending it options, after ignored ones.
     pub(crate) option_paused_ms: u64,
-    /// Warm hops that wait, of all workers.
+    /// Idle warm hops, of all workers.
     pub(crate) waiting: u64,
     /// Warm hops that are being opened, of all workers.
     pub(crate) dialing: u64,
-    /// How many are to wait, at all workers together.
+    /// Idle hops wanted, by all workers together.
     pub(crate) wanted: u64,
     /// The shortest round trip time to it, in microseconds.
     pub(crate) rtt_us: Option<u64>,
-    /// Flows that were given a warm hop, and those that asked for one in vain.
+    /// Flows that got a warm hop, and flows that found none.
     pub(crate) taken: u64,
     pub(crate) missed: u64,
-    /// Dials that became a warm hop, and those that did not.
+    /// Dials that became a warm hop, and dials that failed.
     pub(crate) dialed: u64,
     pub(crate) failed: u64,
-    /// Warm hops that ended while they waited.
+    /// Warm hops that ended while idle.
     pub(crate) lost: u64,
-    /// Why the last dial that failed did.
+    /// Error of the last failed dial.
     pub(crate) failure: Option<String>,
     pub(crate) health: Health,
 }
@@ -61,23 +61,23 @@ pub(crate) struct Chain {
     pub(crate) health: Health,
 }
 
-/// What the workers know of a peer or a chain.
+/// The workers' knowledge of a peer or a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Health {
-    /// Whether there is a worker that sends flows there, or tries.
+    /// Whether a worker sends flows there, or tries to.
     pub(crate) usable: bool,
-    /// Workers that know anything.
+    /// Workers with any knowledge.
     pub(crate) known_to: usize,
-    /// Workers that send no flow there, because it failed.
+    /// Workers that send no flow there because of a failure.
     pub(crate) down_at: usize,
-    /// Until the last of them tries again.
+    /// Time until the last of them tries again.
     pub(crate) down_for_ms: u64,
 }
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Route {
-    /// Its place in the configuration, from 1.
+    /// Its position in the configuration, from 1.
     pub(crate) number: usize,
     pub(crate) destinations: Vec<String>,
     pub(crate) sources: Vec<String>,
@@ -85,31 +85,31 @@ pub(crate) struct Route {
     pub(crate) next_hops: NextHops,
 }
 
-/// The ways that a flow can take, the best first.
+/// The routes that a flow can take, the best first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NextHops {
     pub(crate) candidates: Vec<Candidate>,
-    /// Which of them a flow would take now, from 0; none when there are none,
-    /// and it is refused.
+    /// Index of the candidate that a flow would take now, from 0; absent when there is none and the
+    /// flow is refused.
     pub(crate) taken: Option<usize>,
 }
 
-/// One way.
+/// One candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Candidate {
-    /// The chain; none for the way straight to the destination.
+    /// The chain; absent for the direct connection.
     pub(crate) chain: Option<String>,
-    /// Its nodes after this one, by name, where one flow is asked about.
+    /// Its nodes after this one, by name, if the request names a flow.
     #[serde(default)]
     pub(crate) nodes: Vec<String>,
-    /// The first of its nodes.
+    /// The first node of the chain.
     pub(crate) peer: Option<String>,
     pub(crate) usable: bool,
-    /// Warm hops to the peer that wait.
+    /// Idle warm hops to the peer.
     pub(crate) waiting: u64,
-    /// What carries the chain header when none does: `convert` or `option`.
+    /// What carries the chain header over a cold hop: `convert` or `option`.
     pub(crate) header_in: Option<String>,
-    /// Why that is not the option, though the peer takes it.
+    /// Why that is not the option although the peer accepts it.
     pub(crate) no_option: Option<String>,
 }
 
@@ -117,59 +117,58 @@ pub(crate) struct Candidate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Explanation {
     pub(crate) destination: String,
-    /// The client that was asked about.
+    /// The client of the request.
     pub(crate) client: Option<String>,
     /// What is done with the flow where it is intercepted.
     pub(crate) rule: Option<AppliedRule>,
-    /// Every route that is for the flow, the one that it takes first.
+    /// Every route that matches the flow, the one that applies first.
     pub(crate) routes: Vec<AppliedRoute>,
-    /// How much it is taken to carry; none where no way depends on that.
+    /// The assumed size; absent where no candidate depends on it.
     pub(crate) size: Option<Size>,
-    /// What the controller's plan says of it; none without a controller.
+    /// The controller's plan for it; absent without a controller.
     pub(crate) plan: Option<AppliedPlan>,
     pub(crate) next_hops: NextHops,
     pub(crate) access: Access,
-    /// Whether workers answered; otherwise nothing is known of how peers and
-    /// chains are.
+    /// Whether workers answered; otherwise the state of peers and chains is unknown.
     pub(crate) workers_queried: bool,
 }
 
-/// The rule for a flow.
+/// The rule that matches the flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AppliedRule {
     pub(crate) name: String,
     pub(crate) action: String,
 }
 
-/// A route that is for a flow, and by what.
+/// A route that matches a flow, and by which prefixes and ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AppliedRoute {
-    /// Its place in the configuration, from 1.
+    /// Its position in the configuration, from 1.
     pub(crate) number: usize,
-    /// The longest of its prefixes that the destination is in; none when the
-    /// route is for all. Likewise the others.
+    /// The longest of its prefixes that contains the destination; absent when the route matches
+    /// all. The same for the others.
     pub(crate) destination: Option<String>,
     pub(crate) source: Option<String>,
-    /// The narrowest of its ranges that the port is in.
+    /// The narrowest of its ranges that contains the port.
     pub(crate) ports: Option<String>,
 }
 
-/// Whether the flow would be let in at an explicit listener.
+/// Whether an explicit listener would accept the flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Access {
-    /// What is special about the destination, for which it is denied.
+    /// The class of the destination for which it is denied.
     pub(crate) denied: Option<String>,
-    /// Whether the client may ask without a key; unknown when none was named.
+    /// Whether the client may connect without a key; absent when the request names none.
     pub(crate) client_admitted: Option<bool>,
 }
 
-/// How much a flow is taken to carry.
+/// The assumed size of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
-    /// Who says so: `asked`, `route N`, `rule "NAME"`, `learned` or `default`.
+    /// Its source: `asked`, `route N`, `rule "NAME"`, `learned` or `default`.
     pub(crate) source: String,
-    /// On how many recent transfers what was learned rests, and of which destinations.
+    /// For a learned size: the number of recent transfers, and the prefix of their destinations.
     pub(crate) transfers: Option<u32>,
     pub(crate) prefix: Option<String>,
     /// The size class of the plan, from 0, and the largest transfer in it.
@@ -177,22 +176,23 @@ pub(crate) struct Size {
     pub(crate) class_bytes: Option<u64>,
 }
 
-/// What a controller's plan says of a flow.
+/// The controller's plan for a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AppliedPlan {
-    /// Which plan; none without one.
+    /// Identifies the plan; absent without one.
     pub(crate) epoch: Option<u64>,
     pub(crate) version: Option<u64>,
-    /// Since the controller last said that it stands; none if that cannot be told.
+    /// Since the controller last confirmed it; absent if unknown.
     pub(crate) age_ms: Option<u64>,
-    /// Whether flows go by it.
+    /// Whether flows follow it.
     pub(crate) in_force: bool,
-    /// Whose the destination is, and by which prefix.
+    /// The node that owns the destination, and by which prefix.
     pub(crate) egress: Option<String>,
     pub(crate) prefix: Option<String>,
-    /// How far it is from that node, if that has it for being the nearest, and from this one.
+    /// The round trip from that node, if it owns the destination for being nearest, and from this
+    /// node.
     pub(crate) rtt_us: Option<u32>,
     pub(crate) own_rtt_us: Option<u32>,
-    /// What follows, in words.
+    /// The conclusion, in words.
     pub(crate) why: String,
 }

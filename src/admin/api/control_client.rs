@@ -1,76 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The documents of the admin API about a controller that is followed.
+//! The documents of the admin API about the controller of a node.
 
 use serde::{Deserialize, Serialize};
 
-/// How following a controller goes.
+/// The state of the connection to a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Follow {
-    /// Where the controller is.
+    /// The controller's address.
     pub(crate) address: String,
-    /// Whether it has let this node in.
+    /// Whether the controller has accepted this node.
     pub(crate) connected: bool,
     /// Why it has not.
     pub(crate) trouble: Option<String>,
     pub(crate) plan: Option<Plan>,
-    /// Other nodes that it tells of.
+    /// Number of other nodes that it reports.
     pub(crate) members: usize,
-    /// Streams on which it let this node in.
+    /// Streams on which it accepted this node.
     pub(crate) joins: u64,
-    /// Plans that were followed, and those that were not: older than what was held, or unfit.
+    /// Plans adopted, and plans rejected: older than the current one, or invalid.
     pub(crate) plans: u64,
     pub(crate) older: u64,
     pub(crate) nacks: u64,
-    /// Keys of nodes that were refused since another was told first.
+    /// Keys of nodes that were rejected because another key was reported first.
     pub(crate) keys: u64,
-    /// How this host's clock compares to the controller's; nothing until that has told the time.
+    /// The host's clock compared to the controller's; absent until the controller has reported the
+    /// time.
     pub(crate) clock: Option<Clock>,
     pub(crate) destinations: Destinations,
 }
 
-/// How the host's own clock compares to the controller's, by which the node goes.
+/// The host's clock compared to the controller's, which the node uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Clock {
-    /// How far it is ahead, in microseconds; negative if it is behind.
+    /// How far the host's clock is ahead, in microseconds; negative if it is behind.
     pub(crate) offset_us: i64,
-    /// By how much that may be wrong.
+    /// The error bound of that, in microseconds.
     pub(crate) error_us: u64,
 }
 
 impl Clock {
-    /// Whether the two differ by more than clocks do that somebody keeps right.
+    /// Whether the two differ by more than synchronised clocks do.
     pub(crate) fn is_wrong(self) -> bool {
         self.offset_us.unsigned_abs() > 1_000_000 + self.error_us
     }
 }
 
-/// What relays that ended have taught of destinations.
+/// Destinations learned from relays that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Destinations {
-    /// Prefixes of which something is known.
+    /// Known prefixes.
     pub(crate) known: usize,
-    /// Of these, those whose transfers have a size that flows go by.
+    /// Those with a transfer size that is applied to flows.
     pub(crate) sized: usize,
-    /// Of these, those whose round trip the controller was told.
+    /// Those with a round trip that was reported to the controller.
     pub(crate) measured: usize,
-    /// Relays of which nothing was learned: others are used more, or a client had its share.
+    /// Relays not recorded: other destinations are used more, or a client has used up its share.
     pub(crate) refused: u64,
-    /// Relays of which nothing was learned since too many ended at once.
+    /// Relays not recorded because too many ended at once.
     pub(crate) dropped: u64,
 }
 
-/// The plan that is held.
+/// The current plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) epoch: u64,
     pub(crate) version: u64,
-    /// Since the controller last said that it stands; nothing if that cannot be told.
+    /// Since the controller last confirmed it; absent if unknown.
     pub(crate) age_ms: Option<u64>,
-    /// At this age flows go without it.
+    /// At this age flows ignore it.
     pub(crate) ttl_ms: u64,
-    /// Whether flows go by it.
+    /// Whether flows follow it.
     pub(crate) in_force: bool,
-    /// Chains that this node is part of, and nodes that ways lead to.
+    /// Chains that this node is part of, and nodes that routes lead to.
     pub(crate) chains: usize,
     pub(crate) egresses: usize,
 }

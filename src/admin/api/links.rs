@@ -11,13 +11,13 @@ pub(crate) struct Links {
     /// Where this node answers probes.
     pub(crate) reflectors: Vec<Reflector>,
     pub(crate) links: Vec<Link>,
-    /// Probes of others that were answered.
+    /// Probes of other nodes that were answered.
     pub(crate) reflected: u64,
-    /// Packets that were not accepted, by reason.
+    /// Rejected packets, by reason.
     pub(crate) refused: BTreeMap<String, u64>,
 }
 
-/// A place where probes are answered, or were to be.
+/// An address at which probes are answered, or should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reflector {
     pub(crate) address: String,
@@ -35,24 +35,22 @@ pub(crate) struct Link {
     pub(crate) state: String,
     /// The shortest recent round trip; absent unless the link is up.
     pub(crate) rtt_us: Option<u32>,
-    /// Who measured it: `hops`, `stamp` or `handshake`.
+    /// Its source: `hops`, `stamp` or `handshake`.
     pub(crate) source: Option<String>,
     /// Mean and mean deviation of the round trips.
     pub(crate) smoothed_us: Option<u32>,
     pub(crate) jitter_us: Option<u32>,
-    /// Probes of a million that were lost recently, there or back; absent where
-    /// too few were sent.
+    /// Recently lost probes per million, in either direction; absent after too few probes.
     pub(crate) loss_ppm: Option<u32>,
-    /// Since it was measured.
+    /// Time since the measurement.
     pub(crate) age_ms: Option<u64>,
-    /// Between two measurements.
+    /// Time between two measurements.
     pub(crate) interval_ms: u64,
-    /// Flows use it.
+    /// Whether flows use it.
     pub(crate) in_use: bool,
-    /// TCP passes and UDP does not.
+    /// Whether TCP passes and UDP does not.
     pub(crate) udp_blocked: bool,
-    /// Probes sent, answered and lost, handshakes made for it, and reports of
-    /// what was new.
+    /// Probes sent, answered and lost, handshakes made to measure it, and reports of changes.
     pub(crate) probes: u64,
     pub(crate) answers: u64,
     pub(crate) losses: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `GET /observed`: what a node has learned of destinations by watching handshakes.
+//! `GET /observed`: the profiles of destinations that a node has learned by observing handshakes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use posthaste_bpf::{Known, Trust};
 use serde::{Deserialize, Serialize};
 
-/// What was learned, the latest first.
+/// The profiles, the latest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Observed {
     pub(crate) destinations: Vec<Destination>,
-    /// There are more.
+    /// Whether there are more.
     pub(crate) incomplete: bool,
 }
 
@@ -20,20 +20,20 @@ pub(crate) struct Observed {
 pub(crate) struct Destination {
     pub(crate) client: IpAddr,
     pub(crate) server: SocketAddr,
-    /// Between client and node, and between node and server, at the handshake that was watched.
+    /// Between client and node, and between node and server, at the observed handshake.
     pub(crate) client_rtt_ms: f64,
     pub(crate) server_rtt_ms: f64,
     /// Whether flows are relayed: `observed` (the next one is the first), `relayed`, `doubted` (the
     /// last relay got no answer), `bypassed`.
     pub(crate) state: String,
-    /// Address translation changes the client's address, or the server's.
+    /// Whether NAT changes the client's address, and the server's.
     pub(crate) source_translated: bool,
     pub(crate) destination_translated: bool,
     pub(crate) age_seconds: f64,
 }
 
 impl Observed {
-    /// `most` of them, of a list that may have one more.
+    /// At most `most` of a list that may have one more.
     pub(crate) fn of(known: &[Known], most: usize, now: Duration) -> Self {
         let mut destinations: Vec<Destination> = known
             .iter()

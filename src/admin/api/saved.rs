@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long relays took and what they saved, in `GET /status`.
+//! Durations and savings of relays, in `GET /status`.
 
 use serde::{Deserialize, Serialize};
 
-/// What relays saved their clients, against the same connections without the node.
+/// Time that relays saved their clients, compared with direct connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Saved {
-    /// Of how many it could be told.
+    /// Number of relays with an estimate.
     pub(crate) relays: u64,
-    /// To the first byte from the server, all together.
+    /// Until the first byte from the server, in total.
     pub(crate) first_byte_seconds: f64,
-    /// To the end.
+    /// Until the end, in total.
     pub(crate) end_seconds: f64,
-    /// How many were slower than without the node.
+    /// Number of relays slower than without the node.
     pub(crate) slower: u64,
-    /// By how much, all together.
+    /// Time they lost, in total.
     pub(crate) slower_seconds: f64,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct Rule {
     pub(crate) saved: Saved,
     /// From the client's SYN, or its accept, until the server's handshake was complete.
     pub(crate) connect_seconds: Histogram,
-    /// From the same until a byte of the server was passed on.
+    /// From the same start until the first byte of the server was passed on.
     pub(crate) first_byte_seconds: Histogram,
-    /// From the same to the end.
+    /// From the same start to the end.
     pub(crate) duration_seconds: Histogram,
     /// Bytes in both directions.
     pub(crate) size_bytes: Histogram,
@@ -35,7 +35,7 @@ pub(crate) struct Rule {
     pub(crate) saved_end_seconds: Histogram,
 }
 
-/// How values are spread.
+/// A distribution of values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Histogram {
     pub(crate) count: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Histogram {
     pub(crate) buckets: Vec<Bucket>,
 }
 
-/// Values above the bound of the bucket before, up to this one's.
+/// Number of values above the previous bound, up to this one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bucket {
     pub(crate) up_to: f64,

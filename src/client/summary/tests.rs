@@ -7,7 +7,7 @@ use super::*;
 
 const LINES_MAX: usize = 10;
 
-/// A node that has just started, with what `changes` says.
+/// A node that has just started, with `changes` applied.
 fn status_of(changes: &Value) -> Status {
     let mut status = json!({
         "version": "1.0", "pid": 7, "state": "ready", "started": "", "uptime_seconds": 3_700.0,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts with cards of many queues, and what they are told.
+//! Hosts with multi-queue cards, and the findings for them.
 
 use super::super::tests::{config, interface};
 use super::super::topology::Topology;
@@ -18,7 +18,7 @@ fn card(name: &str, node: usize, cpus: impl IntoIterator<Item = usize>) -> Card 
     }
 }
 
-/// Two NUMA nodes of four CPUs, two cards at the first, and a node that has its CPUs.
+/// Two NUMA nodes of four CPUs, two cards at the first, and a node that uses its CPUs.
 fn sound() -> (Host, Config) {
     let host = Host {
         interfaces: vec![interface("c0"), interface("s0"), interface("veth0")],
@@ -35,7 +35,7 @@ fn sound() -> (Host, Config) {
     (host, config)
 }
 
-/// What a host with this problem is told, and what it is to do.
+/// The finding and the fix for a host with this problem.
 fn list(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
     let (mut host, mut config) = sound();
     problem(&mut host, &mut config);
@@ -44,7 +44,7 @@ fn list(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
     bad.map(|finding| (finding.what, finding.fix)).collect()
 }
 
-/// Something that is not as it should be, and parts of what is said and advised.
+/// A problem, and parts of its finding and fix.
 type Problem = (fn(&mut Host, &mut Config), &'static str, &'static str);
 
 const PROBLEMS: [Problem; 11] = [
@@ -117,7 +117,7 @@ const PROBLEMS: [Problem; 11] = [
     ),
     (
         |h, c| {
-            // A bond of both: packets come by its ports.
+            // A bond of both: packets arrive at its ports.
             h.interfaces[0].link.port_of = Some("bond".into());
             c.transparent.interfaces = vec!["bond0".into()];
             h.topology.cards[0] = card("c0", 0, [1]);
@@ -143,7 +143,7 @@ fn sound_host_passes() {
 fn problems_and_their_fixes() {
     for (problem, texts, advised) in PROBLEMS {
         let list = list(problem);
-        // Ways of packets and of NUMA nodes may be wrong at once.
+        // Findings about queues and about NUMA nodes may occur together.
         let [(what, fix), ..] = list.as_slice() else {
             panic!("{texts}: nothing is told")
         };
@@ -173,7 +173,7 @@ fn other_numa_node_found() {
 #[test]
 fn small_machines_pass() {
     let nothing: [fn(&mut Host, &mut Config); 6] = [
-        // CPUs numbered in turns, all of them the node's, and packets on those of one NUMA node.
+        // CPUs numbered alternately, all of them the node's, and packets on those of one NUMA node.
         |h, c| {
             h.topology.nodes = [(0, [0, 2, 4, 6].into()), (1, [1, 3, 5, 7].into())].into();
             h.topology.allowed = (0..8).collect();
@@ -182,7 +182,7 @@ fn small_machines_pass() {
         },
         // Cables alone.
         |h, _| h.topology.cards.clear(),
-        // A card of another purpose.
+        // A card that the node does not use.
         |h, c| {
             c.transparent.interfaces = vec!["s0".into()];
             h.topology.cards[0] = card("c0", 1, [7]);
@@ -195,7 +195,7 @@ fn small_machines_pass() {
             h.topology.cards = vec![card("c0", 0, [0])];
             h.topology.balanced = true;
         },
-        // A card that says nothing of interrupts and hash.
+        // A card without information about interrupts and hash.
         |h, _| {
             let card = &mut h.topology.cards[0];
             (card.node, card.symmetric) = (None, None);

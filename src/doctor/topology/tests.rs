@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is read, from trees of files as the kernel shows them.
+//! Reading file trees as the kernel presents them.
 
 use std::os::unix::fs::symlink;
 
@@ -7,7 +7,7 @@ use posthaste_lab::scratch::Scratch;
 
 use super::*;
 
-/// A `/proc` and a `/sys` of our own, which end with it.
+/// A `/proc` and a `/sys` for a test; dropping it removes them.
 struct Trees(Scratch);
 
 impl Trees {
