@@ -159,11 +159,11 @@ pub(crate) struct AdminArgs {
 }
 
 impl Cli {
-    /// Does what the command line asks for.
+    /// Executes the verb.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.verb {
             Verb::Node { config, take_over } => {
-                // A successor has another directory.
+                // A successor has another working directory.
                 let path = config.config.map(std::path::absolute).transpose()?;
                 if take_over {
                     return node::take_over(path);
@@ -237,7 +237,7 @@ fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
     explain(file, &warnings, json, &config, config.to_json()?)
 }
 
-/// What a file that is right means.
+/// Explains a valid file.
 fn explain(
     file: &std::path::Path,
     warnings: &[String],
@@ -257,7 +257,7 @@ fn explain(
     ))
 }
 
-/// Writes to stdout. A reader that went away (`| head`) is not an error.
+/// Writes to stdout. A reader that has closed it (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout

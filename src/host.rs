@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node installs on its host, and how it comes off again.
+//! What a node installs on its host, and its removal.
 //!
-//! Owned by name: rules and routes bear our routing protocol number, sockets
-//! our mark, tc filters our handle. Nothing else is ever touched and nothing
-//! is flushed. Installing and removing are idempotent. Works on the network
-//! namespace of the calling thread.
+//! Ownership is by number: the node's rules and routes have its routing protocol number, sockets
+//! its mark, tc filters its handle. Nothing else is ever changed and nothing is flushed.
+//! Installation and removal are idempotent. Works on the network namespace of the calling thread.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -40,22 +39,21 @@ pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;
 pub(crate) use tuning::{Tuning, recommendations};
 
-/// How often to look whether sockets have ended.
+/// Interval of the check whether sockets have ended.
 const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What an installation or a removal did, in words.
+/// The report of an installation or a removal, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// What was changed.
+    /// Changes made.
     pub(crate) done: Vec<String>,
-    /// What was in place already.
+    /// What was already in place.
     pub(crate) unchanged: Vec<String>,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub(crate) notes: Vec<String>,
 }
 
-/// Installs the routing rule and the local route of both families; nothing
-/// where nothing is intercepted.
+/// Installs the routing rule and the local route of both families; nothing without interception.
 pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
     let mut report = Report::default();
     if wanted.enabled {
@@ -64,8 +62,8 @@ pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Removes everything of ours: rules, routes, tc filters, and every TCP socket
-/// with our mark, so that no TIME_WAIT socket swallows a later flow.
+/// Removes everything of a node: rules, routes, tc filters, and every TCP socket with its mark, so
+/// that no TIME_WAIT socket swallows a later flow.
 ///
 /// The caller holds the [`Claim`] on this network namespace. Every part is tried; the first
 /// failure is returned at the end.
@@ -85,8 +83,8 @@ pub(crate) fn remove(wanted: &Transparent) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Takes a node off the host that ends or has died. The last of those that have a part of the claim
-/// removes everything; what another needs stays.
+/// Removes a node that ends or has died. The last holder of a part of the claim removes everything;
+/// the others leave what another node needs.
 pub(crate) fn leave(
     claim: &Claim,
     wanted: &Transparent,
@@ -104,16 +102,16 @@ pub(crate) fn leave(
     removed
 }
 
-/// The socket on which the node of this network namespace hands over to its successor.
+/// Path of the socket on which the node of this network namespace hands over to its successor.
 pub(crate) fn handover_socket() -> anyhow::Result<PathBuf> {
     instance_lock::path_of("handover")
 }
 
-/// Waits until the sockets that relays left to the kernel have had their last
-/// bytes acknowledged, or for `most`: removing interception cuts them off.
+/// Waits until the last bytes of the sockets that relays left to the kernel are acknowledged, or
+/// for `most`: removing interception would cut them off.
 pub(crate) fn await_last_words(socket_mark: u32, most: Duration) {
     let until = Instant::now() + most;
-    // Where sockets cannot be listed there is nothing to wait for.
+    // If sockets cannot be listed there is nothing to wait for.
     while Instant::now() < until && sockets::finishing(socket_mark).unwrap_or(false) {
         std::thread::sleep(LAST_WORDS_INTERVAL);
     }
@@ -129,7 +127,7 @@ pub(crate) fn rules() -> anyhow::Result<Vec<Rule>> {
     Ok(all)
 }
 
-/// Whether somebody else has routes in this table.
+/// Whether a table has routes that no node installed.
 pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
     let mut netlink = Netlink::route().context("open a netlink socket")?;
     for family in Family::BOTH {
@@ -149,11 +147,10 @@ pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Resu
     print_report(&report, json)
 }
 
-/// The `teardown` verb; with `keep_tuning`, the kernel's settings stay as
-/// `setup` changed them.
+/// The `teardown` verb; with `keep_tuning`, kernel settings keep the values of `setup`.
 pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
-    // Quick to say so; the claim would wait for a guard first.
+    // Fails quickly; the claim would wait for a guard first.
     admin::ensure_alone(&config.admin_socket)?;
     let claim = Claim::take()?;
     let change = claim.change()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Joins the redirect programs to the workers: the one place that knows both.
+//! Connects the redirect programs to the workers: the only module that depends on both.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,17 +21,17 @@ use crate::config::Config;
 use crate::host::{Conntrack, Destroyer};
 use crate::journal::Log;
 
-/// How long a client's handshake may be under way: a round trip of its hop, and a
-/// segment that was lost.
+/// How long a client's handshake may take: a round trip of its hop, and the retransmission of a
+/// lost segment.
 const LAG: Duration = Duration::from_secs(1);
 
-/// How long after a relay got no answer one that a forwarded flow gets shows that the relay was
-/// to blame, and not the server.
+/// If a relay got no answer and a forwarded flow gets one within this time, the relay was at fault,
+/// not the server.
 const RECORD_NO_ANSWER: Duration = Duration::from_secs(60);
 
-/// How long nothing is relayed where this host stood in the way, and its rules did not change.
+/// How long nothing is relayed after this host blocked relays, if its rules do not change.
 const BLOCK: Duration = Duration::from_secs(600);
-/// What the log says of it.
+/// The log message for that.
 const BLOCKED: &str = "this host drops packets of relays: connections are forwarded unrelayed for \
     ten minutes, or until its firewall changes; posthaste doctor says more";
 
@@ -46,7 +46,7 @@ pub(crate) struct WorkerIntercept {
 }
 
 impl WorkerIntercept {
-    /// For the worker's thread. `listeners` are duplicates of its own.
+    /// Opens it in the worker's thread. `listeners` are its own duplicates.
     pub(crate) fn open(
         maps: bpf::WorkerHandle,
         listeners: Vec<(bool, OwnedFd)>,
@@ -94,7 +94,7 @@ impl Intercept for WorkerIntercept {
 
     fn set_accepting(&mut self, listening: bool) -> io::Result<()> {
         use std::os::fd::AsFd;
-        // A listener stays for what has begun; it goes when it is closed.
+        // A listener stays in the map for flows that have begun; closing it removes it.
         for (ipv6, listener) in self.listeners.iter().filter(|_| listening) {
             self.maps
                 .set_listener(*ipv6, Some(listener.as_fd()))
@@ -104,7 +104,7 @@ impl Intercept for WorkerIntercept {
     }
 
     fn original(&mut self, _client: SocketAddr) -> Option<SocketAddr> {
-        // The listeners are transparent: an accepted socket has the destination.
+        // The listeners are transparent: an accepted socket's local address is the destination.
         None
     }
 
@@ -211,7 +211,7 @@ impl Intercept for WorkerIntercept {
     }
 }
 
-/// What the programs are to observe of destinations.
+/// The observation settings of the programs.
 pub(crate) fn observing(config: &Config) -> bpf::Observing {
     bpf::Observing {
         ttl: config.observe.ttl,
@@ -220,7 +220,7 @@ pub(crate) fn observing(config: &Config) -> bpf::Observing {
     }
 }
 
-/// How connections with each peer start, by its address.
+/// The initial windows of connections with each peer, by its address.
 pub(crate) fn peer_starts(policy: &Policy) -> Vec<([u8; 16], bpf::PeerSettings)> {
     let peers = policy.chains.peers.iter();
     peers
@@ -238,7 +238,7 @@ fn peer_settings(start: PathSettings) -> bpf::PeerSettings {
     }
 }
 
-/// Whose SYNs may announce flows, by address.
+/// The addresses whose SYNs may announce flows.
 pub(crate) fn syn_option_peers(policy: &Policy) -> Vec<[u8; 16]> {
     let peers = policy.chains.peers.iter();
     let peers = peers.filter(|peer| peer.encapsulation == Encapsulation::SynOption);
@@ -255,11 +255,11 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The policy's rules as the redirect programs take them.
+/// The policy's rules in the form of the redirect programs.
 pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
     if !config.transparent.enabled {
-        // Nothing is taken that was not asked for; SYN-ACKs for what was still
-        // wait for the client's validation.
+        // No transit flow is taken; the programs still hold SYN-ACKs of requested flows until the
+        // client's validation.
         return Vec::new();
     }
     let policy = &config.policy;
@@ -291,12 +291,11 @@ pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
     each.collect()
 }
 
-/// The round trips over the whole way that a relay shortens: in early mode the handshake, and
-/// those in which the congestion window grows until a transfer fits (RFC 6928, RFC 5681). On
-/// chains it may be more, which is planned elsewhere.
+/// The round trips over the whole path that a relay shortens: in early mode the handshake, and
+/// those in which the congestion window grows until a transfer fits (RFC 6928, RFC 5681). Chains
+/// may shorten more, which plans consider.
 fn rounds(rule: &Rule, config: &Config) -> u8 {
-    /// Of a transfer, where nothing is said: as much as an object of the web has at the median,
-    /// with what comes before it.
+    /// Transfer size without configuration: a median web object with what precedes it.
     const TYPICAL: u32 = 64 << 10;
     const INITIAL_WINDOW: u32 = 10 * 1448;
     if !config.policy.chains.routes.is_empty() || config.follow.is_some() {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's log: logfmt lines on stdout, written by a thread of its own.
+//! The node's log: logfmt lines on stdout, written by a separate thread.
 //!
-//! One line per ended relay and one per event of the node. Nobody who logs
-//! ever waits: what does not fit into the queue is dropped and counted. The
-//! queue is bounded in records.
+//! One line per ended relay and one per event of the node. Logging never blocks: records that do
+//! not fit into the queue are dropped and counted. The queue is bounded in records.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::Write;
@@ -25,21 +24,21 @@ pub(crate) use line::Timestamp;
 use line::{Value, write_ended, write_head};
 pub(crate) use quota::Quota;
 
-/// Records that may wait to be written.
+/// Bound on queued records.
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
-/// How long the end of the node waits for a reader of its last lines.
+/// How long the end of the node waits for a reader of the last lines.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(1);
 /// Bytes gathered before one write.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// How important a line is.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// As expected.
     Info,
-    /// The node goes on, but somebody should look.
+    /// The node continues, but an operator should investigate.
     Warn,
-    /// Something that was asked for could not be done.
+    /// A requested operation failed.
     Error,
 }
 
@@ -53,11 +52,11 @@ impl Level {
     }
 }
 
-/// What travels to the writer.
+/// A queue entry for the writer.
 enum Entry {
     /// A finished line.
     Line(String),
-    /// Relays that ended, to be put into words by the writer.
+    /// Ended relays, which the writer formats.
     Ended(Vec<Ended>),
 }
 
@@ -70,18 +69,18 @@ impl Entry {
     }
 }
 
-/// What loggers and the writer share.
+/// State shared by loggers and the writer.
 #[derive(Debug)]
 struct Shared {
     /// Records in the queue.
     waiting: AtomicUsize,
-    /// Whether ended relays are logged at all.
+    /// Whether ended relays are logged.
     connections: AtomicBool,
-    /// Events dropped; relays are counted by their workers.
+    /// Dropped events; workers count dropped relays.
     events_dropped: AtomicU64,
 }
 
-/// A hold on the log: cheap to clone, one for each thread that logs.
+/// A handle of the log: cheap to clone, one per thread.
 #[derive(Clone)]
 pub(crate) struct Log {
     queue: Sender<Entry>,
@@ -97,7 +96,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// The writer, to be waited for at the end.
+/// The writer's end, to wait for at the end.
 #[derive(Debug)]
 pub(crate) struct Writer {
     /// Closed when the writer has written everything.
@@ -105,14 +104,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Waits until every line is written, but not for ever: nobody may read
-    /// them. All [`Log`]s must be dropped before.
+    /// Waits until every line is written, for at most [`FINISH_TIME_MAX`]: stdout may have no
+    /// reader. Drop all [`Log`]s before.
     pub(crate) fn finish(self) {
         let _ = self.written.recv_timeout(FINISH_TIME_MAX);
     }
 }
 
-/// Starts the writer. `connections` says whether ended relays are logged.
+/// Starts the writer. `connections` is whether ended relays are logged.
 pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
     let (queue, entries) = channel();
     let shared = Arc::new(Shared {
@@ -126,7 +125,7 @@ pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
         .name("posthaste-log".into())
         .stack_size(256 << 10)
         .spawn(move || {
-            // What it writes comes from the network. It writes without, too.
+            // It formats data from the network. Best effort: it works with privileges, too.
             let _ = privileges::keep_only(&[]);
             let _writing: Sender<()> = writing;
             write_all(&entries, &theirs, std::io::stdout());
@@ -154,7 +153,8 @@ impl Log {
         }
     }
 
-    /// Logs one that others cause, within what a [`Quota`] grants: it says how many lines were left out.
+    /// Logs an event that remote hosts can cause, within a [`Quota`]; the line has the number of
+    /// suppressed ones.
     pub(crate) fn event_after(
         &self,
         left_out: u64,
@@ -169,17 +169,17 @@ impl Log {
         self.event(level, message, &fields);
     }
 
-    /// As expected.
+    /// Logs an expected event.
     pub(crate) fn info(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Info, message, fields);
     }
 
-    /// Somebody should look.
+    /// Logs an event that an operator should investigate.
     pub(crate) fn warn(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Warn, message, fields);
     }
 
-    /// Something could not be done.
+    /// Logs a failed operation.
     pub(crate) fn error(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Error, message, fields);
     }
@@ -194,7 +194,7 @@ impl Log {
         self.shared.events_dropped.load(Ordering::Relaxed)
     }
 
-    /// Queues an entry, or gives back how many records it had.
+    /// Queues an entry; on failure returns its number of records.
     fn push(&self, entry: Entry) -> Result<(), u64> {
         let records = entry.records();
         let waiting = self.shared.waiting.fetch_add(records, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Journal for Log {
     }
 
     fn deny(&mut self, denied: &Denied) {
-        // All are counted; a flood of them is not to be a flood of lines.
+        // All are counted, but a flood of denials must not become a flood of lines.
         let Some(left_out) = self.denials.take(Instant::now()) else {
             return;
         };
@@ -242,8 +242,8 @@ impl Journal for Log {
     }
 }
 
-/// The writer's life: until every [`Log`] is dropped. A reader of stdout that
-/// went away costs the lines, not the node.
+/// Runs the writer until every [`Log`] is dropped. If the reader of stdout has closed it, lines are
+/// lost, and the node continues.
 fn write_all(entries: &Receiver<Entry>, shared: &Shared, mut out: impl Write) {
     let mut text = String::new();
     while let Ok(first) = entries.recv() {

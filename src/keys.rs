@@ -14,7 +14,7 @@ use posthaste_wire::auth::KEY_BYTES;
 use crate::cli::{self, AdminArgs};
 use crate::client;
 
-/// Bytes read of a file with a secret: as many as one has, and white space.
+/// Bound on the bytes read of a secret file: one secret and white space.
 const FILE_BYTES_MAX: u64 = 256;
 
 #[derive(Debug, Subcommand)]
@@ -46,7 +46,7 @@ pub(crate) enum KeysVerb {
     },
 }
 
-/// Does what the verb says.
+/// Executes the verb.
 pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
     match verb {
         KeysVerb::Generate { output: None } => cli::print(&(generate()? + "\n")),
@@ -57,7 +57,7 @@ pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a secret, and tells the public key.
+/// Makes a secret, and prints the public key.
 fn make_identity(output: &Path) -> anyhow::Result<()> {
     write_new(output, &(generate()? + "\n"))?;
     cli::print(&format!("{}\n", identity(output)?.public()))
@@ -78,8 +78,7 @@ fn identity(file: &Path) -> anyhow::Result<Identity> {
     })
 }
 
-/// A key from the kernel's random numbers, of which the device gives none
-/// before it has enough.
+/// A key from the kernel's random number generator. The device blocks until it has enough entropy.
 fn generate() -> anyhow::Result<String> {
     let device = "/dev/random";
     let mut bytes = [0; KEY_BYTES];
@@ -89,7 +88,7 @@ fn generate() -> anyhow::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Writes a file that was not there, for its owner alone.
+/// Creates a file for its owner alone; fails if it exists.
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     let made = File::options()
         .write(true)
@@ -106,7 +105,7 @@ fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     if written.is_err() {
-        // Half a key is none.
+        // A partial key must not stay.
         let _ = fs::remove_file(path);
     }
     written.with_context(|| format!("write {}", path.display()))

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measuring the links between this node and its peers: STAMP (RFC 8762) over
-//! UDP, what TCP connections tell by the way, and handshakes where UDP does not
-//! pass. `docs/measuring.md` says what comes of it.
+//! Measures the links between this node and its peers: STAMP (RFC 8762) over UDP, round trips of
+//! TCP connections, and handshakes where UDP does not pass. See `docs/measuring.md`.
 //!
-//! A thread of its own does all of it: a flood of probes disturbs neither the
-//! data plane nor the control thread. [`links`] decides, free of I/O and
+//! A separate thread does all of it: a flood of probes disturbs neither the data plane nor the
+//! control thread. [`links`] decides, without I/O and clocks; the other modules carry out.
 //! clocks; everything else here carries out.
 
 use std::collections::HashMap;
@@ -57,8 +56,8 @@ use targets::Settings;
 use thread::Thread;
 use udp::Udp;
 
-/// The reflectors of a node: opened while there are privileges, which ports
-/// below 1024 need.
+/// The reflectors of a node, opened before privileges are dropped, since ports below 1024 need
+/// them.
 #[derive(Debug)]
 pub(crate) struct Reflectors {
     open: Vec<(SocketAddr, Udp)>,
@@ -66,9 +65,8 @@ pub(crate) struct Reflectors {
 }
 
 impl Reflectors {
-    /// Opens what the configuration says. One that cannot be opened is told in
-    /// the log and in the list of links: the node relays without.
-    /// Those of a predecessor go on.
+    /// Opens the configured reflectors, or continues with those of a predecessor. One that cannot
+    /// be opened is reported in the log and in the list of links: the node relays without it.
     pub(crate) fn open(config: &Config, log: &Log, mut sockets: Option<&mut Sockets>) -> Self {
         let mark = config.transparent.socket_mark;
         let (mut open, mut status) = (Vec::new(), Vec::new());
@@ -104,20 +102,20 @@ impl Reflectors {
     }
 }
 
-/// What the thread shares with others.
+/// State shared with the thread.
 #[derive(Debug)]
 struct Shared {
-    /// Is told what is news.
+    /// Gets the reports.
     following: ControlClient,
     clock: Clock,
     links: Mutex<Links>,
-    /// What the thread has not taken over yet.
+    /// Settings that the thread has not adopted yet.
     next: Mutex<Option<Settings>>,
     counts: Counts,
     stopped: AtomicBool,
 }
 
-/// The measuring of a node.
+/// The measurements of a node.
 #[derive(Debug)]
 pub(crate) struct Measure {
     shared: Arc<Shared>,
@@ -128,13 +126,13 @@ pub(crate) struct Measure {
 
 #[derive(Debug, Default)]
 struct Running {
-    /// Opened, and not served yet.
+    /// Opened sockets that are not served yet.
     sockets: Vec<(SocketAddr, Udp)>,
     thread: Option<(JoinHandle<()>, UnixStream)>,
 }
 
 impl Measure {
-    /// Measures and answers nothing yet: [`Self::configure`] begins.
+    /// Does nothing until [`Self::configure`].
     pub(crate) fn new(
         config: &Config,
         reflectors: Reflectors,
@@ -160,11 +158,11 @@ impl Measure {
         }
     }
 
-    /// Goes on by a configuration, the first or another, if that has any use
-    /// for it. Reflectors stay as they are.
+    /// Applies a configuration, the first or a later one, if that needs measurements. Reflectors do
+    /// not change.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// The thread cannot be started.
     pub(crate) fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
         let settings = Settings::of(config);
         let mut running = lock(&self.running);
@@ -185,7 +183,7 @@ impl Measure {
         let shared = Arc::clone(&self.shared);
         let sockets = std::mem::take(&mut running.sockets);
         let workers = self.workers.clone();
-        // Its sockets are there before the node says that it is ready.
+        // Its sockets exist before the node reports that it is ready.
         let measuring = Thread::new(shared, settings, sockets, workers, log.clone());
         let thread = std::thread::Builder::new()
             .name("posthaste-links".into())
@@ -196,8 +194,8 @@ impl Measure {
         Ok(())
     }
 
-    /// Measures links as often as a controller wants, within bounds; those that it does not name as
-    /// the configuration says.
+    /// Measures links at the intervals that a controller requests, within bounds; other links as
+    /// configured.
     pub(crate) fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
         lock(&self.shared.links).set_wanted(wanted, sys::monotonic());
         if let Some((_, wake)) = &mut lock(&self.running).thread {
@@ -206,14 +204,14 @@ impl Measure {
         }
     }
 
-    /// How the links are, with the names of peers.
+    /// The state of the links, with the names of peers.
     pub(crate) fn status(&self, config: &Config) -> api::Links {
         let now = sys::monotonic();
         let status = lock(&self.shared.links).status(now);
         show::links(config, &status, &self.reflectors, &self.shared.counts)
     }
 
-    /// Ends.
+    /// Stops the thread.
     pub(crate) fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
         if let Some((thread, mut wake)) = lock(&self.running).thread.take() {

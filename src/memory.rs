@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory that only starting needed.
+//! Releases memory that only the start needed.
 //!
-//! The kernel maps what lies around each page of the program that is used. A node that has
-//! read its command line and its configuration holds most of the file in its memory, and will
-//! never need most of that again. What it does need comes back at a touch, from the page cache.
-//! The same goes for the heap: what was freed since stays with the allocator.
+//! The kernel maps pages around each used page of the program. A node that has read its command
+//! line and its configuration has most of the file in memory, and never needs most of that again.
+//! Needed pages return on access, from the page cache. The same applies to the heap: the allocator
+//! keeps freed memory.
 
 use std::fs;
 use std::ops::Range;
 
-/// Gives back the pages of the program's code and constants, of which those in use come back by
-/// themselves, and those of the heap in which nothing is.
+/// Releases the pages of the program's code and constants, which return on access, and free pages
+/// of the heap.
 pub(crate) fn forget_start() {
     // SAFETY: what is in use is left alone.
     unsafe { libc::malloc_trim(0) };
-    // Without a list nothing is given back, which is no harm.
+    // Without a list nothing is released, which does no harm.
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for part in unwritten(&maps) {
         // SAFETY: the pages are those of a file, which nobody can have written to, so
@@ -29,9 +29,9 @@ pub(crate) fn forget_start() {
     }
 }
 
-/// Where by /proc/PID/maps (proc_pid_maps(5)) there are parts of files that nobody can have written to:
-/// code, and what comes before it in the file, which are constants. What comes after it was written to
-/// once, when the program was relocated.
+/// The parts of files in /proc/PID/maps (proc_pid_maps(5)) that cannot have been written to: code,
+/// and the constants before it in the file. The part after the code was written once, by
+/// relocation.
 fn unwritten(maps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut before: Option<Part<'_>> = None;
@@ -48,17 +48,17 @@ fn unwritten(maps: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// A part of a file that is mapped.
+/// A mapped part of a file.
 struct Part<'a> {
     range: Range<usize>,
     permissions: &'a str,
     inode: &'a str,
-    /// The file begins with it.
+    /// Whether it is the start of the file.
     is_head: bool,
 }
 
 impl<'a> Part<'a> {
-    /// What a line says, if it is of a file.
+    /// Parses a line, if it is about a file.
     fn read(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;

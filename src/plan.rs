@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `plan` verb: which nodes should carry connections, computed from a file of measured links.
-//! `docs/plan.md` describes formats and answers.
+//! The `plan` verb: computes which nodes should carry connections, from a file of measured links.
+//! `docs/plan.md` describes formats and output.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,15 +27,15 @@ use all::All;
 use pair::Pair;
 use read::{Format, Network};
 
-/// The largest file that is read: the numbers of as many nodes as can be planned for fit.
+/// Bound on the file size: enough for the largest supported number of nodes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// What nodes assume, and the most that can be asked for.
+/// The default of nodes, and the largest value accepted.
 const ASSUMED_MBIT: u32 = INITIAL_BANDWIDTH.get() / BYTES_PER_MBIT;
 const ASSUMED_MBIT_MAX: u32 = u32::MAX / BYTES_PER_MBIT;
 const BYTES_PER_MBIT: u32 = 125_000;
 
-/// Lengths of chains that can be asked for.
+/// Bound on the nodes between the ends of a chain.
 const NODES_BETWEEN_MAX: u8 = 100;
 
 #[derive(Args, Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct PlanArgs {
     chart: Option<PathBuf>,
 }
 
-/// Accept modes, as configurations name them.
+/// Accept modes by their names in configurations.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum AcceptWord {
     Early,
@@ -89,7 +89,7 @@ enum AcceptWord {
     Late,
 }
 
-/// Congestion controls, as Linux names them.
+/// Congestion controls by their Linux names.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CongestionWord {
     Reno,
@@ -97,16 +97,16 @@ enum CongestionWord {
     Bbr,
 }
 
-/// An answer as JSON.
+/// The output as JSON.
 #[derive(Debug, Serialize)]
 struct Document<'a, T> {
-    /// What the file tells but probably does not mean, one sentence each.
+    /// Data that is allowed but probably not intended, one sentence each.
     warnings: &'a [String],
     #[serde(flatten)]
     answer: T,
 }
 
-/// Does what the verb says.
+/// Executes the verb.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let network = load(args)?;
     let warnings = read::warnings(&network, args.file.display());
@@ -188,7 +188,7 @@ fn wrong(flag: &str, what: &str) -> anyhow::Error {
     anyhow::anyhow!("{flag}: {what}")
 }
 
-/// Reads the file. A cost that it tells of a node is left as it is.
+/// Reads the file. A node's cost in the file takes precedence.
 fn load(args: &PlanArgs) -> anyhow::Result<Network> {
     let file = args.file.display();
     let name = args.file.to_string_lossy();
@@ -234,7 +234,7 @@ fn node(network: &Network, args: &PlanArgs, name: &str) -> anyhow::Result<usize>
     })
 }
 
-/// `100KB`, in bytes of which a KB has a thousand.
+/// Parses `100KB` as bytes; a KB is 1000 bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     let form = || format!("expected a size such as 15KB, 1.5MB or 800, not {text}");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the process may do: checked at start, then reduced to what is needed.
-//!
-//! Capabilities belong to threads and are inherited: call [`keep_only`] before
-//! other threads are started.
+//! The capabilities of the process: checked at start, then reduced to the needed ones.
 
 use anyhow::{Context, bail};
 use caps::{CapSet, Capability, CapsHashSet};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// What a node needs, and what for.
+/// The capabilities that a node needs, with their purposes.
 pub(crate) const NODE: [(Capability, &str); 4] = [
     (
         Capability::CAP_NET_ADMIN,
@@ -25,7 +22,7 @@ pub(crate) const NODE: [(Capability, &str); 4] = [
     ),
 ];
 
-/// What running a command with its connections led away needs.
+/// The capabilities that `posthaste run` needs.
 pub(crate) const RUN: [(Capability, &str); 5] = [
     (
         Capability::CAP_NET_ADMIN,
@@ -43,12 +40,11 @@ pub(crate) const RUN: [(Capability, &str); 5] = [
     ),
 ];
 
-/// What setting a host up for a node, and clearing it, needs.
+/// The capabilities that `setup` and `teardown` need.
 pub(crate) const HOST: [(Capability, &str); 1] = [NODE[0]];
 
-/// What a node keeps once its programs are loaded. The last two it uses when it may
-/// and can do without: for clients whose own port is privileged (rsh, NFS), and for
-/// larger pipes than the limit for ordinary users.
+/// The capabilities that a node keeps once its programs are loaded. The last two are optional: for
+/// clients with privileged ports (rsh, NFS), and for pipes beyond the limit of ordinary users.
 pub(crate) const RUNNING: [Capability; 5] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
@@ -57,11 +53,10 @@ pub(crate) const RUNNING: [Capability; 5] = [
     Capability::CAP_SYS_RESOURCE,
 ];
 
-/// The first port that anybody may bind to, as the kernel comes.
+/// The default of the first unprivileged port.
 const UNPRIVILEGED_PORT: u16 = 1024;
 
-/// The lowest port that this process may bind to, in the network namespace of this
-/// thread.
+/// The lowest port that this process may bind to, in the network namespace of this thread.
 pub(crate) fn least_port() -> u16 {
     let held = caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_BIND_SERVICE);
     if held.unwrap_or(false) {
@@ -72,7 +67,7 @@ pub(crate) fn least_port() -> u16 {
     start.unwrap_or(UNPRIVILEGED_PORT)
 }
 
-/// Says which of the needed capabilities this process lacks, and what to do.
+/// Fails with the missing capabilities, and how to grant them.
 pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {
     let held =
         caps::read(None, CapSet::Effective).context("read the capabilities of this process")?;
@@ -99,15 +94,15 @@ pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {
     )
 }
 
-/// Whether `held` suffices for what `capability` allows. CAP_SYS_ADMIN was in
-/// the place of CAP_BPF and CAP_PERFMON before Linux 5.8 and includes them.
+/// Whether `held` includes `capability`. CAP_SYS_ADMIN implies CAP_BPF and CAP_PERFMON, which were
+/// split off in Linux 5.8.
 fn may(held: &CapsHashSet, capability: Capability) -> bool {
     let split_off = [Capability::CAP_BPF, Capability::CAP_PERFMON].contains(&capability);
     held.contains(&capability) || split_off && held.contains(&Capability::CAP_SYS_ADMIN)
 }
 
-/// Gives up every capability of this thread but these, for good: no program
-/// it starts can have more. Capabilities that are not held stay so.
+/// Drops all other capabilities of this thread permanently, also for programs it starts. Missing
+/// ones are not added.
 pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     let permitted =
         caps::read(None, CapSet::Permitted).context("read the capabilities of this process")?;
@@ -116,8 +111,8 @@ pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
         .copied()
         .filter(|capability| kept.contains(capability))
         .collect();
-    // The bounding set cannot be changed without CAP_SETPCAP; then there is
-    // nothing in reach that it would bound.
+    // The bounding set cannot be changed without CAP_SETPCAP; without it there are no capabilities
+    // to bound.
     if permitted.contains(&Capability::CAP_SETPCAP) {
         let bounding =
             caps::read(None, CapSet::Bounding).context("read the capability bounding set")?;
@@ -133,7 +128,7 @@ pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     nix::sys::prctl::set_no_new_privs().context("set no_new_privs")
 }
 
-/// Has programs that this thread executes keep these capabilities, whoever its user is.
+/// Makes programs that this thread executes keep these capabilities, whatever the user.
 pub(crate) fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
     for capability in passed {
         for set in [CapSet::Inheritable, CapSet::Ambient] {
@@ -143,7 +138,7 @@ pub(crate) fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Raises the limit of open files as far as this process may. Returns it.
+/// Raises the limit of open files to its hard limit. Returns it.
 pub(crate) fn raise_open_files() -> anyhow::Result<u64> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raise RLIMIT_NOFILE")?;
@@ -154,7 +149,7 @@ pub(crate) fn raise_open_files() -> anyhow::Result<u64> {
 mod tests {
     use super::*;
 
-    /// Runs `test` on a thread of its own, since what it gives up is gone.
+    /// Runs `test` on a separate thread, since dropped capabilities do not return.
     fn on_a_thread(test: impl FnOnce() + Send + 'static) {
         if let Err(panic) = std::thread::spawn(test).join() {
             std::panic::resume_unwind(panic);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `run` verb: a command whose TCP connections go through a node.
+//! The `run` verb: runs a command whose TCP connections go through a node.
 //!
-//! The command runs in a cgroup of its own, where eBPF programs lead its
-//! connections to listeners of this process. A worker, the same that nodes have,
-//! takes them from there to the node and asks it for the original destination.
+//! The command runs in its own cgroup, where eBPF programs redirect its connections to listeners of
+//! this process. A worker, the same as in nodes, relays them to the node and requests the original
+//! destination.
 //!
-//! Who does what: this thread waits for the command and for signals; one thread
-//! is the worker; one says what is wrong with the node, should something be; a
-//! child process removes the cgroup, however this process ends.
+//! Threads and processes: this thread waits for the command and for signals; one thread is the
+//! worker; one reports problems with the node; a child process removes the cgroup, however this
+//! process ends.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,8 +39,8 @@ use child::{Child, Launch, Signals};
 use user::User;
 use worker::Worker;
 
-/// As of other programs that run a command: they failed themselves; the command
-/// cannot be run; there is none.
+/// Exit codes as of env(1): posthaste failed; 126: the command cannot be executed; 127: it was not
+/// found.
 const FAILED: u8 = 125;
 
 const ABOUT: &str = "\
@@ -78,7 +78,7 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command; its exit code, or that of a failure.
+/// Runs the command; returns its exit code, or that of a failure.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     run_command(args).or_else(|error| {
         if error.is::<config::Error>() {
@@ -95,7 +95,7 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
     privileges::require(&privileges::RUN)?;
     let files = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     privileges::raise_open_files()?;
-    // There is one thread until here, as a fork needs.
+    // The process has one thread until here, as a fork requires.
     let cgroup = Cgroup::make()?;
     let signals = Signals::block()?;
     let programs = programs(&cgroup, &args.direct, via.address())?;
@@ -109,7 +109,7 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let code = match Child::start(launch) {
         Ok(child) => {
-            // What follows is to wait and to pass signals on.
+            // The rest is waiting and passing signals on.
             privileges::keep_only(&[Capability::CAP_KILL])?;
             child.wait(&signals)?
         }
@@ -120,9 +120,8 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// The programs, at work in the cgroup as soon as they are told of listeners.
-/// They go with this process, and before its listeners do: descriptors are
-/// closed in their order.
+/// The programs, active in the cgroup as soon as they get listeners. They end with this process,
+/// and before its listeners do: the kernel closes descriptors in ascending order.
 fn programs(
     cgroup: &Cgroup,
     direct: &[Prefix],
@@ -142,7 +141,7 @@ fn programs(
     Ok(Arc::new(programs))
 }
 
-/// Of this thread.
+/// The cookie of this thread's network namespace.
 fn netns() -> anyhow::Result<u64> {
     sys::netns_cookie().context("ask for the number of this network namespace")
 }

@@ -1,58 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a relay saved its client, against the same connection without this node: estimated from
-//! what was measured of it, and rather too little than too much. Pure.
+//! Estimates the time that a relay saved its client, compared with the same connection without this
+//! node, from measurements of the relay. Rather underestimates. Pure.
 //!
-//! Without the node every round trip is one over the whole path, of `R`: the lowest round trip of
-//! the client's side and the lowest of the server's side, added up. Times count from the client's
-//! SYN, by the client's clock.
+//! Without the node every round trip is one over the whole path, of `R`: the sum of the lowest
+//! round trips of the client's side and of the server's side. Times count from the client's SYN, by
+//! the client's clock.
 //!
 //! *To the first byte.* The client can send its request after `R`. Here the request left for the
-//! server after `u`; from then on it has the same way to go. So `R - u` was saved, and nothing
-//! where the client waited for longer than `R` before it asked. Of a server that speaks first the
-//! handshake takes the request's place.
+//! server after `u`; the rest of the way is the same. So `R - u` was saved, or nothing if the
+//! client waited for longer than `R` before its request. If the server sends first, its handshake
+//! takes the place of the request.
 //!
 //! *To the end.* Bytes of one direction take `n` rounds of slow start, from ten segments (RFC 6928)
-//! and doubling in each: without the node the last byte follows the first after `(n - 1) R` at the
-//! least. Where the link is slower than that, or either end paused, it would have been later; that
-//! counts for nothing, and so does all the time that the connection was idle. What was saved is this
-//! least time less the time that was measured.
+//! and doubling in each: without the node the last byte follows the first after at least `(n - 1)
+//! R`. On a slower link, or if an end paused, it would have been later; that is not counted, nor is
+//! the time in which the connection was idle. The saving is this lower bound less the measured
+//! time.
 //!
-//! *Slower* it is called only where that is sure: the client's bytes were waiting, nothing was sent
-//! twice, and still the server's side was open later than both handshakes take one after another.
+//! *Slower* is counted only where it is certain: the client's bytes were waiting, nothing was
+//! retransmitted, and still the server's side was open later than both handshakes take in sequence.
 //!
-//! The whole is described for operators in docs/saved.md.
+//! docs/saved.md describes all of this for operators.
 
 use std::time::Duration;
 
 use posthaste_plan::Model;
 use posthaste_relay::control::{Course, Ended, Leg, Saved};
 
-/// By how much a time of the kernel's that counts in ticks may be wrong: a tick of the slowest
-/// clock that Linux is built with (100 Hz).
+/// Error of a kernel time that counts in ticks: a tick of the slowest clock of Linux (100 Hz).
 const TICK_US: i64 = 10_000;
-/// What is slower by less is not called so.
+/// Smaller losses are not counted as slower.
 const SLOWER_MIN_US: i64 = 1_000;
 
-/// What is known of a relay that finished. Times are in microseconds from the client's SYN as the
-/// node saw it, or from its accept.
+/// The measurements of a finished relay. Times are in microseconds from the client's SYN at the
+/// node, or from its accept.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The clock started when the client's handshake was complete.
     from_accept: bool,
     client: RoundTrip,
     server: RoundTrip,
-    /// How long the handshake with the server took.
+    /// Duration of the handshake with the server.
     handshake: i64,
-    /// When the client's first bytes were passed on, if it sent any.
+    /// When the client's first bytes were passed on, if any.
     request: Option<i64>,
-    /// These waited for the server's side.
+    /// Whether these waited for the server's side.
     prompt: bool,
     /// When the server's first bytes were passed on.
     first_byte: i64,
-    /// By when the client was last sent bytes, and the server; nothing if some may not have arrived.
+    /// When the last bytes to the client and to the server were sent; `None` if some may not have
+    /// arrived.
     last_down: Option<i64>,
     last_up: Option<i64>,
-    /// When the client told that it had everything, if it did.
+    /// When the client acknowledged everything, if it did.
     confirmed: Option<i64>,
     bytes_down: u64,
     bytes_up: u64,
@@ -63,13 +63,13 @@ struct Seen {
 /// A round trip of one side.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
-    /// The lowest there was.
+    /// The lowest measurement.
     least: i64,
-    /// What the last ones took at most: what RFC 6298 waits for, without its lower bound.
+    /// Upper bound of recent ones: the timeout of RFC 6298 without its minimum.
     most: i64,
 }
 
-/// What a relay saved; nothing where it cannot be told.
+/// The saving of a relay; `None` if unknown.
 pub(crate) fn of(ended: &Ended) -> Option<Saved> {
     Seen::of(ended, &ended.course?).map(|seen| seen.saved())
 }
@@ -123,19 +123,19 @@ impl Seen {
         self.client.least + self.server.least
     }
 
-    /// When the server was asked for its first bytes, at the latest: a request that it did not wait
-    /// for was none, but its handshake.
+    /// The latest time at which the server's first bytes were requested: if it did not wait for the
+    /// client's bytes, its handshake counts as the request.
     fn requested(&self) -> i64 {
         let latest = self.first_byte - self.server.least;
         self.request.map_or(latest, |request| request.min(latest))
     }
 
-    /// How much later than `moment` the client could have spoken without the node.
+    /// How much later than `moment` the client could have sent without the node.
     fn saved_until(&self, moment: i64) -> i64 {
         (self.path() - self.since_syn(moment)).max(0)
     }
 
-    /// A moment counted from the client's SYN.
+    /// Converts a time to one since the client's SYN.
     fn since_syn(&self, moment: i64) -> i64 {
         let handshake = if self.from_accept {
             self.client.least
@@ -157,7 +157,7 @@ impl Seen {
         let first_byte = self.first_byte + self.client.least + self.saved_until(self.requested());
         let down = first_byte + self.rounds(self.bytes_down) * self.path();
         let up = self.request.map_or(0, |request| {
-            // An answer need not have waited for the last of them.
+            // The answer need not have waited for the last of them.
             let there_and_back = i64::from(!down_is_last);
             let rounds = self.rounds(self.bytes_up) + there_and_back;
             request + self.saved_until(request) + rounds * self.path()
@@ -165,7 +165,7 @@ impl Seen {
         Some((down.max(up) - arrived).max(0))
     }
 
-    /// How many round trips of slow start are between the first and the last of so many bytes.
+    /// Round trips of slow start between the first and the last of so many bytes.
     fn rounds(&self, bytes: u64) -> i64 {
         let model = Model {
             segment_bytes: self.segment_bytes,
@@ -174,7 +174,7 @@ impl Seen {
         i64::from(model.rounds(bytes, model.initial_window)) - 1
     }
 
-    /// By how much the relay opened more slowly than the connection would have, if it surely did.
+    /// How much slower the relay opened than the connection would have, if certain.
     fn slower(&self) -> Option<i64> {
         let handshakes = if self.from_accept {
             self.handshake

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `try` verb: a node for a while, and what it did for the services that were used meanwhile.
+//! The `try` verb: runs a node for a limited time, and reports its effect on the services that were
+//! used.
 //!
-//! The node is a process of its own. It ends with this one, whatever ends that, and forwards what
-//! is new from then on; connections that are open have an hour to end.
+//! The node is a separate process. It ends with this one, for whatever reason, and forwards new
+//! flows from then on; open connections have an hour to end.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -26,11 +27,11 @@ use lines::Ended;
 use process::{Node, Signals};
 use table::Service;
 
-/// How long connections may go on that are open at the end.
+/// How long connections that are open at the end may continue.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// How often to look, and to show how far it is.
+/// Interval of the progress display.
 const LOOK: Duration = Duration::from_secs(1);
-/// What was learned of so many destinations is asked for.
+/// Bound on the profiles requested.
 const DESTINATIONS_MAX: usize = 10_000;
 
 #[derive(Args, Debug)]
@@ -48,20 +49,20 @@ pub(crate) struct TryArgs {
     json: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Outcome {
     seconds: f64,
-    /// Connections that were forwarded and watched, and that were relayed.
+    /// Connections forwarded and observed, and connections relayed.
     watched: u64,
     relayed: u64,
-    /// Why others were not.
+    /// Why others were not relayed.
     no_gain: u64,
     blocked: bool,
     services: Vec<Service>,
 }
 
-/// Runs it.
+/// Executes the verb.
 pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let config = Config::load_or_default(args.config.config.as_deref())?;
     let socket = &config.admin_socket;
@@ -106,7 +107,7 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets the time pass, until a signal says that it is enough.
+/// Waits for the time to pass, or for a signal.
 fn watch(
     args: &TryArgs,
     signals: &Signals,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes of what this host lets pass and where it sends it: firewall rules and sets
-//! (nftables), routes, routing rules, addresses.
+//! Changes of this host's filtering and routing: firewall rules and sets (nftables), routes,
+//! routing rules, addresses.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -9,25 +9,25 @@ use posthaste_netlink::Netlink;
 
 /// `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`.
 const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
-/// `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV4_RULE`, `RTMGRP_IPV6_ROUTE`, and of `RTNLGRP_IPV6_RULE`, which is
-/// group 19, the bit.
+/// `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV4_RULE`, `RTMGRP_IPV6_ROUTE`, and the bit of group 19,
+/// `RTNLGRP_IPV6_RULE`.
 const ROUTING_GROUPS: u32 = 0x40 | 0x80 | 0x400 | 1 << 18;
 /// `NFNLGRP_NFTABLES`, which is group 7.
 const NFTABLES_GROUPS: u32 = 1 << 6;
 
-/// What changed.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostChange {
     /// Firewall rules, or elements of their sets.
     Firewall,
-    /// Addresses of its own.
+    /// The host's own addresses.
     Addresses,
     /// Routes or routing rules.
     Routing,
 }
 
 impl HostChange {
-    /// What changed, in a word of the log.
+    /// The kind as a word for the log.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Firewall => "firewall",
@@ -37,7 +37,7 @@ impl HostChange {
     }
 }
 
-/// A subscription to changes of one kind. Its descriptor is readable when there was one.
+/// A subscription to changes of one kind. Its descriptor is readable after a change.
 #[derive(Debug)]
 pub(crate) struct ChangeWatch {
     notifications: Netlink,
@@ -61,7 +61,7 @@ impl ChangeWatch {
         })
     }
 
-    /// Of what it tells.
+    /// The kind of changes.
     pub(crate) fn change(&self) -> HostChange {
         self.change
     }
@@ -73,7 +73,7 @@ impl ChangeWatch {
             match self.notifications.notifications(|_, _| ()) {
                 Ok(()) => changed = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
-                // Some were lost, so there were some.
+                // Notifications were lost, so there were changes.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
                 Err(error) => return Err(error),
             }

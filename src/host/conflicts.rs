@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of a configuration does not fit the host as it is: interfaces by which nothing can be relayed,
-//! and addresses that this host lacks. Said by `check`, `doctor` and a node that starts.
+//! Conflicts between a configuration and the host: interfaces that cannot relay, and addresses that
+//! the host lacks. Reported by `check`, `doctor` and a starting node.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use posthaste_relay::sys;
 use super::links::{Framing, Link, links};
 use crate::config::{Config, Transparent};
 
-/// Something that does not fit.
+/// A conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) what: String,
-    /// What to do about it.
+    /// The fix.
     pub(crate) fix: String,
-    /// Whether a node cannot start with it.
+    /// Whether it keeps a node from starting.
     pub(crate) is_fatal: bool,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Everything that does not fit this host. What cannot be found out is left out.
+/// All conflicts with this host. Unknown properties of the host are skipped.
 pub(crate) fn conflicts(config: &Config) -> Vec<Conflict> {
     let mut all = match links() {
         Ok(links) => gaps(&config.transparent, &links),
@@ -53,7 +53,7 @@ fn lacking_address(key: &str, address: SocketAddr) -> Conflict {
     }
 }
 
-/// The interfaces that are named but by which nothing, or not what was meant, can be relayed.
+/// The configured interfaces that cannot relay, or not as intended.
 pub(crate) fn gaps(wanted: &Transparent, links: &[Link]) -> Vec<Conflict> {
     let names = &wanted.interfaces;
     if !wanted.enabled || names.is_empty() {
@@ -77,7 +77,7 @@ pub(crate) fn gaps(wanted: &Transparent, links: &[Link]) -> Vec<Conflict> {
     found
 }
 
-/// What keeps flows from being relayed by the interface of this name.
+/// Why the interface of this name cannot relay.
 fn gap(name: &str, links: &[Link]) -> Option<Conflict> {
     let Some(link) = links.iter().find(|link| link.name == name) else {
         return Some(Conflict {
@@ -89,7 +89,7 @@ fn gap(name: &str, links: &[Link]) -> Option<Conflict> {
     obstacle(link, links)
 }
 
-/// The same of an interface that there is.
+/// The same for an existing interface.
 fn obstacle(link: &Link, links: &[Link]) -> Option<Conflict> {
     let name = &link.name;
     if link.is_port() {
@@ -109,7 +109,7 @@ fn obstacle(link: &Link, links: &[Link]) -> Option<Conflict> {
     })
 }
 
-/// A port hands its packets to its master, which is the interface that they are forwarded by.
+/// A port hands its packets to its master, which is the interface for forwarding.
 fn port(link: &Link, links: &[Link]) -> Conflict {
     let (name, kind) = (&link.name, link.port_of.as_deref().unwrap_or_default());
     let master = links.iter().find(|other| Some(other.index) == link.master);
@@ -137,7 +137,7 @@ fn port(link: &Link, links: &[Link]) -> Conflict {
     }
 }
 
-/// Flows have to leave by an interface that is intercepted as well, or their answers would be missed.
+/// Flows must leave by an intercepted interface as well, or the node would miss their answers.
 fn alone(only: &Link, links: &[Link]) -> Conflict {
     let name = &only.name;
     let tagged: Vec<&str> = links
@@ -222,7 +222,7 @@ mod tests {
             assert!(alone.contains(words), "{alone}");
         }
         assert!(!message(&["eth1"], &links)[0].contains("tagged"));
-        // Of two, one that is down.
+        // With two, one of them is down.
         let down = Link {
             up: false,
             ..link(3, "eth1")

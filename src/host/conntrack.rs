@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether this host tracks connections (nf_conntrack), which its firewall and address
-//! translation do.
+//! Whether this host tracks connections (nf_conntrack), as its firewall and NAT do.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How many connections are tracked in the network namespace of whoever reads it.
+/// Number of tracked connections in the reader's network namespace.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// How long an answer counts.
+/// How long a reading is valid.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Connections were tracked once. An empty table says nothing: they may all have expired.
+/// Connections were tracked once. An empty table shows nothing: all entries may have expired.
 static TRACKS: AtomicBool = AtomicBool::new(false);
 
-/// What was last found.
+/// The last reading.
 #[derive(Debug, Default)]
 pub(crate) struct Conntrack {
     looked: Option<Instant>,
 }
 
 impl Conntrack {
-    /// Whether connections are tracked, or were since this process started; with `now`, as far as
-    /// it can be seen at this moment, else within the last second.
+    /// Whether connections are tracked, or were since this process started. With `now` the count is
+    /// read anew, otherwise it may be a second old.
     pub(crate) fn is_active(&mut self, now: bool) -> bool {
         let fresh = self.looked.is_some_and(|at| at.elapsed() < FRESH);
         if !TRACKS.load(Relaxed) && (now || !fresh) {
-            // Without the module there is no such file.
+            // Without the module the file does not exist.
             let count = fs::read_to_string(COUNT).unwrap_or_default();
             TRACKS.fetch_or(is_positive(&count), Relaxed);
             self.looked = Some(Instant::now());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes the tc filters a killed node leaves on kernels before 6.6, where
-//! the programs are not held by links. They pass every packet by then,
-//! but cost time per packet.
+//! Removes the tc filters that a killed node leaves on kernels before 6.6, where the programs are
+//! not attached by links. These filters pass every packet, but cost time per packet.
 
 use std::io;
 
@@ -18,10 +17,10 @@ const GET_FILTER: u16 = 46;
 const BODY_BYTES: usize = 20;
 /// The two sides of the clsact queueing discipline.
 const SIDES: [u32; 2] = [0xffff_fff2, 0xffff_fff3];
-/// What our programs there are called.
+/// Names of the node's programs there.
 const PROGRAMS: [&str; 2] = ["redirect", "observe"];
-/// Handle and priority that the loader gives its filter; that of a node that replaced others has
-/// one more for each of them.
+/// Handle and priority of the loader's filter; the priority is one higher for each node that was
+/// replaced before.
 const HANDLE: u32 = 0x7068;
 const PRIORITY: u16 = 0x7068;
 /// `TCA_KIND`, `TCA_OPTIONS`, and in the options `TCA_BPF_NAME`.
@@ -29,12 +28,12 @@ const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
 const PROGRAM_NAME: u16 = 7;
 
-/// Removes our filters from every interface.
+/// Removes the filters of all nodes from every interface.
 pub(super) fn remove(report: &mut Report) -> anyhow::Result<()> {
     remove_with(report, |priority| priority >= PRIORITY)
 }
 
-/// Removes those of one node, that replaced so many others.
+/// Removes the filters of the node with this number of predecessors.
 pub(super) fn remove_of(successions: u16, report: &mut Report) -> anyhow::Result<()> {
     let own = PRIORITY.saturating_add(successions);
     remove_with(report, |priority| priority == own)
@@ -45,7 +44,7 @@ fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Resu
     let links = links().context("list interfaces")?;
     let places = links.iter().flat_map(|link| SIDES.map(|side| (link, side)));
     for (link, side) in places {
-        // An interface without clsact, or one that went away, has no filter.
+        // An interface that is gone or has no clsact has no filter.
         let found = find(&mut netlink, link, side).unwrap_or_default();
         let found = found.iter().filter(|info| which((**info >> 16) as u16));
         for info in found {
@@ -62,7 +61,7 @@ fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Resu
     Ok(())
 }
 
-/// Priorities and protocols of our filters on the interface, as `tcm_info`.
+/// Priorities and protocols of nodes' filters on the interface, as `tcm_info`.
 fn find(netlink: &mut Netlink, link: &Link, side: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     netlink.dump(

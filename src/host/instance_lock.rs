@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which nodes are in a network namespace: one that takes flows, and those that it has replaced
-//! and that still carry theirs. Two that take flows would take each other's rules away.
+//! Which nodes are in a network namespace: one that takes flows, and replaced ones that still carry
+//! relays. Two that take flows would remove each other's rules.
 //!
 //! The claim is a file named after the namespace, with locks on single bytes of it (open file
 //! description locks: the kernel releases them when the last copy of the descriptor is closed). A
-//! node shares its claim with its guard, so that a node that is started again at once waits until
-//! the guard of its predecessor has cleaned up.
+//! node shares its claim with its guard, so that a node that is restarted at once waits until the
+//! guard of its predecessor has cleaned up.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
@@ -18,36 +18,36 @@ use anyhow::{Context, bail};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-/// Where the files are, whatever the configuration says.
+/// Directory of the files, independent of the configuration.
 const DIRECTORY: &str = "/run/posthaste";
 /// How long a guard may take to clean up.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const WAIT_STEP: Duration = Duration::from_millis(5);
-/// Nodes that were replaced and still carry relays, at the most. Each is a process with its own
-/// memory, and a program on the way of every packet.
+/// Bound on replaced nodes that still carry relays. Each is a process with its own memory, and a
+/// program in the path of every packet.
 pub(crate) const REPLACED_MAX: usize = 3;
 
-/// The bytes: the node that takes flows, the first of those that were replaced, the one that is about
-/// to take the node's place, and the right to change any of this or the host.
+/// The bytes: the node that takes flows, the first of the replaced ones, the one about to replace
+/// the node, and the right to change any of this or the host.
 const NODE: i64 = 0;
 const REPLACED: i64 = 1;
 const SUCCESSOR: i64 = 7;
 const CHANGE: i64 = 8;
 
-/// A node's part of the claim on a network namespace. Its locks end with it and its copies.
+/// A node's part of the claim on a network namespace. Its locks end with its last copy.
 #[derive(Debug)]
 pub(crate) struct Claim {
     file: File,
     path: PathBuf,
 }
 
-/// While it is there nobody else takes a part of the claim or gives one up.
+/// While it exists no other node takes or gives up a part of the claim.
 #[derive(Debug)]
 pub(crate) struct Change<'a>(&'a Claim);
 
 impl Claim {
-    /// Claims the network namespace of this thread for a node that takes flows; waits a little
-    /// when there is one, because it may be a guard that is about to finish.
+    /// Claims the network namespace of this thread for a node that takes flows. Waits up to
+    /// [`WAIT_MAX`] if the claim is taken, because a guard may be about to finish.
     pub(crate) fn take() -> anyhow::Result<Self> {
         Self::take_in(Path::new(DIRECTORY), WAIT_MAX)
     }
@@ -66,8 +66,8 @@ impl Claim {
         }
     }
 
-    /// The claim of the parent, which handed its descriptor of the file to this process: locks belong
-    /// to the open file description, which both share.
+    /// The claim of the parent, which passed its file descriptor to this process: locks belong to
+    /// the open file description, which both share.
     pub(crate) fn inherited(lock: OwnedFd) -> anyhow::Result<Self> {
         let path = path_in(Path::new(DIRECTORY), "lock")?;
         let claim = Self {
@@ -88,8 +88,8 @@ impl Claim {
         Ok(self.is_current() && self.lock(NODE)?)
     }
 
-    /// For a node that is to replace the one that runs. Whatever becomes of that meanwhile, the file
-    /// stays, and what the host has of the node.
+    /// Claims for a node that is to replace the running one. Whatever happens to that meanwhile,
+    /// the file and its installation on the host stay.
     pub(crate) fn succeed() -> anyhow::Result<Self> {
         Self::succeed_in(Path::new(DIRECTORY))
     }
@@ -117,8 +117,7 @@ impl Claim {
         Ok(Self { file, path })
     }
 
-    /// Keeps others from changing anything; waits for those that do. What holds it up is another
-    /// node that cleans up.
+    /// Locks out other changes; waits for those in progress, such as another node that cleans up.
     pub(crate) fn change(&self) -> anyhow::Result<Change<'_>> {
         let deadline = Instant::now() + 2 * WAIT_MAX;
         while !self.lock(CHANGE)? {
@@ -141,7 +140,7 @@ impl Claim {
         Ok(self.unlock(SUCCESSOR)?)
     }
 
-    /// Becomes a node that was replaced. The successor keeps others from changing anything.
+    /// Becomes a replaced node. The successor holds the lock against other changes.
     pub(crate) fn step_back(&self) -> anyhow::Result<()> {
         for byte in (REPLACED..).take(REPLACED_MAX) {
             if self.lock(byte)? {
@@ -151,20 +150,20 @@ impl Claim {
         bail!("{REPLACED_MAX} nodes that were replaced still carry relays");
     }
 
-    /// Whether no other node is there, of either kind.
+    /// Whether there is no other node of either kind.
     pub(crate) fn is_alone(&self) -> anyhow::Result<bool> {
         let mut range = range(NODE, CHANGE - NODE, libc::F_WRLCK);
         fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range)).context("ask for other nodes")?;
         Ok(range.l_type == short(libc::F_UNLCK))
     }
 
-    /// How many nodes were replaced one after the other before this one: the number that the last
-    /// one left, and one more; 0 when there is none.
+    /// The number of successive nodes before this one: the number that the last one left, plus one;
+    /// 0 without one.
     pub(crate) fn count_succession(&self) -> anyhow::Result<u16> {
         let mut text = String::new();
         let mut file = &self.file;
         file.rewind().context("read the claim")?;
-        // Another version may have left something else.
+        // Another version may have written something else.
         let _ = file.take(16).read_to_string(&mut text);
         let former: Option<u16> = text.trim().parse().ok().filter(|_| !self.has_none());
         let count = former.map_or(0, |former| former.saturating_add(1));
@@ -178,17 +177,18 @@ impl Claim {
         self.is_alone().unwrap_or(false)
     }
 
-    /// Takes the file away. The caller is alone, and keeps others from changing that.
+    /// Removes the file. The caller is alone, and holds the lock against changes.
     pub(crate) fn remove_file(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Whether other nodes have another file by now: nothing on this host is this node's to remove.
+    /// Whether other nodes use another file by now: then this node must remove nothing from the
+    /// host.
     pub(crate) fn is_superseded(&self) -> bool {
         self.path.exists() && !self.is_current()
     }
 
-    /// Whether the file is still the one that others open.
+    /// Whether the path still leads to this file.
     fn is_current(&self) -> bool {
         let Ok(ours) = self.file.metadata() else {
             return false;
@@ -196,7 +196,7 @@ impl Claim {
         std::fs::metadata(&self.path).is_ok_and(|there| there.ino() == ours.ino())
     }
 
-    /// Locks a byte; false when somebody else has it.
+    /// Locks a byte; false when another process has it.
     fn lock(&self, byte: i64) -> io::Result<bool> {
         match fcntl(
             &self.file,
@@ -225,12 +225,12 @@ impl AsFd for Claim {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        // Fails for no lock that is held.
+        // Cannot fail for a held lock.
         let _ = self.0.unlock(CHANGE);
     }
 }
 
-/// The file of this network namespace with an ending, for whoever is to find it by the namespace.
+/// Path of a file of this network namespace with an extension.
 pub(super) fn path_of(ending: &str) -> anyhow::Result<PathBuf> {
     path_in(Path::new(DIRECTORY), ending)
 }
@@ -252,12 +252,12 @@ fn range(first: i64, count: i64, kind: libc::c_int) -> libc::flock {
         l_whence: short(libc::SEEK_SET),
         l_start: first,
         l_len: count,
-        // As open file description locks want it.
+        // Required for open file description locks.
         l_pid: 0,
     }
 }
 
-/// The constants are wider than the fields that they are for.
+/// The constants are wider than their fields.
 fn short(constant: libc::c_int) -> libc::c_short {
     constant.try_into().expect("a small number")
 }

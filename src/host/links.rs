@@ -28,14 +28,14 @@ const INFO: u16 = 18;
 const KIND: u16 = 1;
 const PORT_KIND: u16 = 4;
 
-/// What the frames of an interface start with.
+/// The header that starts the frames of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// An Ethernet header.
     Ethernet,
     /// The IP header.
     Ip,
-    /// Something else, by its ARPHRD number: cannot be intercepted.
+    /// Another header, by its ARPHRD number: cannot be intercepted.
     Other(u16),
 }
 
@@ -64,11 +64,11 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) framing: Framing,
     pub(crate) up: bool,
-    /// What it is a port of (`bridge`, `bond`, `vrf`), if of anything.
+    /// The kind of its master (`bridge`, `bond`, `vrf`), if it is a port.
     pub(crate) port_of: Option<String>,
-    /// The index of what it is a port of.
+    /// The index of its master.
     pub(crate) master: Option<u32>,
-    /// The index of the interface whose tagged frames it has, if it is a VLAN device.
+    /// For a VLAN device, the index of the interface below.
     pub(crate) vlan_on: Option<u32>,
 }
 
@@ -101,8 +101,8 @@ impl Link {
         Some(link)
     }
 
-    /// Whether packets reach IP forwarding under another interface's name:
-    /// a port of a bridge or a bond hands them to its master.
+    /// Whether packets reach IP forwarding under another interface: a port of a bridge or a bond
+    /// hands them to its master.
     pub(crate) fn is_port(&self) -> bool {
         let layer_two = ["bridge", "bond", "team", "openvswitch"];
         self.port_of
@@ -111,7 +111,7 @@ impl Link {
     }
 }
 
-/// The interfaces there are now.
+/// The current interfaces.
 pub(crate) fn links() -> io::Result<Vec<Link>> {
     let mut found = Vec::new();
     Netlink::route()?.dump(Message::new(GET, 0, &[0; BODY_BYTES]), |kind, body| {
@@ -120,32 +120,32 @@ pub(crate) fn links() -> io::Result<Vec<Link>> {
     Ok(found)
 }
 
-/// Something happened to the interfaces.
+/// A change of the interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
-    /// It came, or changed.
+    /// Added or changed.
     Present(Link),
-    /// The interface of this index went.
+    /// The interface with this index was removed.
     Gone(u32),
-    /// Somebody removed a routing rule, perhaps ours.
+    /// A routing rule was removed, possibly the node's.
     RuleGone,
-    /// A setting of some interface changed.
+    /// A setting of an interface changed.
     Settings,
-    /// Events were lost: only [`links`] knows.
+    /// Events were lost: call [`links`].
     Unknown,
 }
 
-/// A subscription to [`LinkEvent`]s. Its descriptor is readable when some wait.
+/// A subscription to [`LinkEvent`]s. Its descriptor is readable when some are pending.
 #[derive(Debug)]
 pub(crate) struct LinkWatch(Netlink);
 
-/// Subscribes. Events from before are not told; list after subscribing.
+/// Subscribes. Earlier events are missing, so list the interfaces after subscribing.
 pub(crate) fn watch_links() -> io::Result<LinkWatch> {
     Netlink::subscribed(GROUPS).map(LinkWatch)
 }
 
 impl LinkWatch {
-    /// The events that wait; `WouldBlock` when none does.
+    /// The pending events; `WouldBlock` when there are none.
     pub(crate) fn read(&self) -> io::Result<Vec<LinkEvent>> {
         let mut events = Vec::new();
         let read = self.0.notifications(|kind, body| match kind {

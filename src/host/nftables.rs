@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! This host's nftables rules (also those of `iptables-nft`), as far as they matter to relays: which
-//! base chains there are, and which rules limit what is forwarded.
+//! The parts of this host's nftables rules (including those of `iptables-nft`) that matter to
+//! relays: base chains, and rules that limit forwarded connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,7 +30,7 @@ const CHAIN_HOOK: u16 = 4;
 const HOOK_NUMBER: u16 = 1;
 const CHAIN_POLICY: u16 = 5;
 const CHAIN_TYPE: u16 = 7;
-/// Where a base chain is.
+/// The hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hook {
     Prerouting,
@@ -46,36 +46,38 @@ pub(crate) struct BaseChain {
     /// Family, table and name.
     pub(crate) name: String,
     pub(crate) hook: Hook,
-    /// It is of type `nat`.
+    /// Whether it is of type `nat`.
     pub(crate) translates: bool,
-    /// What no rule accepts is dropped or rejected: by the policy, or by a rule for everything.
+    /// Whether it drops or rejects what no rule accepts: by the policy, or by a rule for
+    /// everything.
     pub(crate) drops: bool,
-    /// Packets that a rule of it, or of a chain that it leads to, accepts by nothing but their mark.
+    /// Marks whose packets are accepted, whatever else they match, by a rule of this chain or of a
+    /// chain it jumps to.
     pub(crate) accepts: Vec<MarkMatch>,
 }
 
 impl BaseChain {
-    /// It drops packets with this mark unless they are accepted for something else.
+    /// Whether it drops packets with this mark unless a rule accepts them for another property.
     pub(crate) fn drops_mark(&self, mark: u32) -> bool {
         self.drops && !self.accepts.iter().any(|accepted| accepted.fits(mark))
     }
 }
 
-/// What there is.
+/// The rules of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules {
     pub(crate) chains: Vec<BaseChain>,
-    /// The chains that forwarded packets pass in which a rule limits connections.
+    /// Chains that forwarded packets pass and that limit connections.
     pub(crate) limits: Vec<String>,
 }
 
 /// A chain by family, table and name.
 type Name = (u8, String, String);
 
-/// Reads the rules. None where the kernel has no nftables.
+/// Reads the rules. Empty if the kernel has no nftables.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel's error.
 pub(crate) fn rules() -> io::Result<Rules> {
     let mut netlink = match Netlink::netfilter() {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {
@@ -106,7 +108,7 @@ pub(crate) fn rules() -> io::Result<Rules> {
     })
 }
 
-/// A base chain, with what its rules say.
+/// A base chain with the effect of its rules.
 fn with_rules(
     mut base: BaseChain,
     name: &Name,
@@ -139,7 +141,7 @@ fn limits(
     limited.map(shown).collect()
 }
 
-/// The chains that packets pass which begin in some.
+/// The chains reachable from the given ones.
 fn led_to<'a>(
     mut waiting: Vec<&'a Name>,
     chains: &'a BTreeMap<Name, Option<BaseChain>>,
@@ -178,7 +180,7 @@ fn shown((family, table, chain): &Name) -> String {
     format!("{family} {table} {chain}")
 }
 
-/// A chain, with what the kernel calls it for, if it does.
+/// A chain, with its hook if it is a base chain.
 fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
     let family = *body.first()?;
     let all = body.get(BODY_BYTES..)?;
@@ -196,7 +198,7 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
         Some(4) => Some(Hook::Postrouting),
         _ => None,
     };
-    // Those of netdev and bridge count their hooks otherwise.
+    // The families netdev and bridge number their hooks differently.
     let hook = hook.filter(|_| [1, 2, 10].contains(&family));
     let base = hook.map(|hook| BaseChain {
         name: shown(&name),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reverse path filters of this host's interfaces (RFC 3704), which Linux has for
-//! IPv4 only (`net.ipv4.conf.*.rp_filter`).
+//! The reverse path filters of this host's interfaces (RFC 3704), which Linux has for IPv4 only
+//! (`net.ipv4.conf.*.rp_filter`).
 
 use std::collections::HashSet;
 use std::io;
@@ -17,11 +17,10 @@ const INDEX: u16 = 1;
 const FILTER: u16 = 3;
 /// The index of the setting for all interfaces (`NETCONFA_IFINDEX_ALL`).
 const ALL: u32 = u32::MAX;
-/// The filter that takes packets only from sources that are reached through the
-/// interface.
+/// The filter that accepts packets only from sources that are routed through the interface.
 const STRICT: u32 = 1;
 
-/// The interfaces whose filter is strict.
+/// The interfaces with a strict filter.
 pub(crate) fn strict_sources() -> io::Result<HashSet<u32>> {
     let mut filters = Vec::new();
     Netlink::route()?.dump(Message::new(GET, 0, &BODY), |kind, body| {
@@ -40,7 +39,7 @@ fn filter(body: &[u8]) -> Option<(u32, u32)> {
     Some((find(INDEX)?, find(FILTER)?))
 }
 
-/// What is in force at each is the greater of its own filter and that of all.
+/// The effective filter is the greater of the interface's and the one for all.
 fn strict(filters: &[(u32, u32)]) -> HashSet<u32> {
     let of_all = filters.iter().find(|(index, _)| *index == ALL);
     let of_all = of_all.map_or(0, |(_, filter)| *filter);

@@ -6,9 +6,9 @@
 //! ip route add local default dev lo table TABLE protocol 180
 //! ```
 //!
-//! for each family. The protocol number says whose they are: exactly those
-//! with it are ever removed, whatever mark and table they name, so that a
-//! node with a new configuration finds what an old one left.
+//! for each family. The protocol number identifies them: exactly the rules and routes with it are
+//! removed, whatever their mark and table, so that a node with a new configuration finds what an
+//! old one left.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,11 +19,9 @@ use super::Report;
 use crate::config::Transparent;
 use posthaste_netlink::{CREATE, Message, Netlink, attributes, u32_at};
 
-/// Routing protocol number of what is ours (`/etc/iproute2/rt_protos` has no
-/// such entry).
+/// Routing protocol number of nodes' rules and routes (not in `/etc/iproute2/rt_protos`).
 pub(crate) const PROTOCOL: u8 = 180;
-/// Priority of our rule: after the table `local`, before `main` and the rules
-/// of VPNs.
+/// Priority of the node's rule: after the table `local`, before `main` and the rules of VPNs.
 pub(crate) const PRIORITY: u32 = 180;
 
 /// `RTM_NEWROUTE` and its two followers.
@@ -95,10 +93,10 @@ pub(crate) struct Rule {
     pub(crate) mask: u32,
     pub(crate) table: u32,
     pub(crate) protocol: u8,
-    /// It is for some sources, or for what came by one interface.
+    /// Whether it matches by source address, and by input interface.
     pub(crate) by_source: bool,
     pub(crate) by_interface: bool,
-    /// The body and attributes as the kernel gave them.
+    /// The body and attributes from the kernel.
     pub(crate) message: Vec<u8>,
 }
 
@@ -111,7 +109,7 @@ impl Rule {
             mask: 0,
             table: u32::from(*body.get(4)?),
             protocol: 0,
-            // The length of the prefix.
+            // The length of the source prefix.
             by_source: *body.get(2)? != 0,
             by_interface: false,
             message: body.to_vec(),
@@ -137,9 +135,9 @@ impl Rule {
     }
 }
 
-/// Installs rule and route for both families. What is there already stays.
+/// Installs rule and route for both families. Existing ones stay.
 ///
-/// When a step fails, the steps before it are taken back.
+/// If a step fails, the steps before it are reverted.
 pub(super) fn install(wanted: &Transparent, report: &mut Report) -> anyhow::Result<()> {
     let mut netlink = Netlink::route().context("open a netlink socket")?;
     for family in Family::BOTH {
@@ -161,7 +159,7 @@ pub(super) fn install(wanted: &Transparent, report: &mut Report) -> anyhow::Resu
     Ok(())
 }
 
-/// Removes every rule and route that bears our protocol number.
+/// Removes every rule and route with the node's protocol number.
 pub(super) fn remove(report: &mut Report) -> anyhow::Result<()> {
     let mut netlink = Netlink::route().context("open a netlink socket")?;
     for family in Family::BOTH {
@@ -183,7 +181,7 @@ pub(super) fn remove(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rules of a family; none when the kernel lacks the family.
+/// The rules of a family; empty if the kernel lacks the family.
 pub(super) fn rules(netlink: &mut Netlink, family: Family) -> io::Result<Vec<Rule>> {
     let mut body = [0; RULE_BODY_BYTES];
     body[0] = family.number();
@@ -195,7 +193,7 @@ pub(super) fn rules(netlink: &mut Netlink, family: Family) -> io::Result<Vec<Rul
     Ok(found)
 }
 
-/// Whether the table holds a route that is not ours.
+/// Whether the table has a route that no node installed.
 pub(super) fn table_in_use(netlink: &mut Netlink, family: Family, table: u32) -> io::Result<bool> {
     let mut foreign = false;
     let listed = netlink.dump(routes_request(family, 0), |_, body| {
@@ -228,7 +226,7 @@ fn install_rule(
         .attribute(RULE_TABLE, &wanted.table.to_ne_bytes())
         .attribute(RULE_PROTOCOL, &[PROTOCOL]);
     match netlink.request(message) {
-        // The comparison covers the protocol number: the rule is ours.
+        // The kernel compares the protocol number too: the rule is a node's.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => report.unchanged.push(what),
         added => {
             added.with_context(|| format!("add the {what}"))?;
@@ -304,10 +302,10 @@ fn route_table(body: &[u8]) -> u32 {
     wide.unwrap_or_else(|| u32::from(body.get(4).copied().unwrap_or(0)))
 }
 
-/// Sends what was listed back as a request to delete it.
+/// Sends a listed message back as a request to delete it.
 fn delete(netlink: &mut Netlink, kind: u16, listed: &[u8]) -> io::Result<()> {
     match netlink.request(Message::new(kind, 0, listed)) {
-        // Somebody was faster.
+        // Another process has deleted it already.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(()),
         verdict => verdict,
     }

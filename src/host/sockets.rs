@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Destroys TCP sockets that a dead node left behind, and those of finished relays.
 //!
-//! Why: a socket in TIME_WAIT (or an orphan that waits for its peer) keeps the
-//! client's own addresses. Early demultiplexing finds it for packets that this
-//! host should forward, and forwarding drops packets that belong to a socket:
-//! the next flow with the same addresses and ports would hang.
+//! A socket in TIME_WAIT (or an orphan that waits for its peer) keeps the client's own addresses.
+//! Early demultiplexing finds it for packets that this host should forward, and forwarding drops
+//! packets that belong to a socket: the next flow with the same addresses and ports would hang.
 //!
-//! Ours are told by the mark on them. Needs CONFIG_INET_DIAG_DESTROY.
+//! Nodes' sockets are identified by their mark. Needs CONFIG_INET_DIAG_DESTROY.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,23 +24,22 @@ const IPPROTO_TCP: u8 = 6;
 const BYTECODE: u16 = 1;
 /// `INET_DIAG_BC_MARK_COND`
 const MARK_CONDITION: u8 = 10;
-/// Bytes of `struct inet_diag_req_v2`, of its socket id, and where
-/// `struct inet_diag_msg` has the socket id.
+/// Bytes of `struct inet_diag_req_v2` and of its socket id, and the offset of the socket id in
+/// `struct inet_diag_msg`.
 const REQUEST_BYTES: usize = 56;
 const ID_BYTES: usize = 48;
 const ID_IN_ANSWER: usize = 4;
 /// Requests sent in one datagram.
 const BATCH: usize = 128;
-/// Sockets may change state while they are listed; look again this often.
+/// Sockets may change state while they are listed, so the list is repeated this often.
 const ROUNDS: usize = 4;
 
-/// Every state, and those in which the peer has yet to acknowledge our FIN or
-/// what is before it: FIN_WAIT1, LAST_ACK and CLOSING.
+/// All states, and those in which the peer has yet to acknowledge a FIN or bytes before it:
+/// FIN_WAIT1, LAST_ACK and CLOSING.
 const ANY_STATE: u32 = u32::MAX;
 const FINISHING: u32 = 1 << 4 | 1 << 9 | 1 << 11;
 
-/// Whether a socket with all bits of `mark` still has something to send before
-/// its end, though nobody holds it any more.
+/// Whether an orphaned socket with all bits of `mark` still has bytes to send.
 pub(super) fn finishing(mark: u32) -> anyhow::Result<bool> {
     let mut netlink = Netlink::sock_diag().context("open a sock_diag socket")?;
     for family in Family::BOTH {
@@ -53,8 +51,8 @@ pub(super) fn finishing(mark: u32) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Destroys every TCP socket, in any state and of both families, that has all
-/// bits of `mark`. Returns how many.
+/// Destroys every TCP socket, in any state and of both families, that has all bits of `mark`.
+/// Returns their number.
 pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
     let mut netlink = Netlink::sock_diag().context("open a sock_diag socket")?;
     let mut destroyed = 0;
@@ -75,12 +73,12 @@ pub(super) fn destroy(mark: u32) -> anyhow::Result<usize> {
     Ok(destroyed)
 }
 
-/// A worker's means to destroy what the kernel keeps of its finished relays. Where the kernel
-/// does not let it, nothing is done: such sockets are in nobody's way while the node runs.
+/// Destroys what the kernel keeps of a worker's finished relays. If the kernel does not support it,
+/// nothing is done: such sockets do no harm while the node runs.
 #[derive(Debug)]
 pub(crate) struct Destroyer {
     netlink: Option<Netlink>,
-    /// Requests since it was last looked whether any failed.
+    /// Requests since the last check for failures.
     posted: usize,
 }
 
@@ -93,7 +91,7 @@ impl Destroyer {
         }
     }
 
-    /// Destroys these and no others.
+    /// Destroys these sockets only.
     pub(crate) fn destroy(&mut self, closed: &[Closed]) {
         for batch in closed.chunks(BATCH) {
             if self.post(batch).is_err() {
@@ -102,7 +100,7 @@ impl Destroyer {
         }
     }
 
-    /// Failures are read now and then only: each look is a system call.
+    /// Reads failures only now and then: each read is a system call.
     fn post(&mut self, batch: &[Closed]) -> io::Result<()> {
         let Some(netlink) = &mut self.netlink else {
             return Ok(());
@@ -119,7 +117,7 @@ impl Destroyer {
         self.posted = 0;
         let mut unusual = None;
         netlink.failures(|error| {
-            // Most have ended by themselves, or are another's by now.
+            // Most have ended already, or the tuple belongs to another socket by now.
             if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) {
                 unusual = Some(error);
             }
@@ -157,7 +155,7 @@ fn destroy_batch(netlink: &mut Netlink, family: Family, ids: &[Vec<u8>]) -> anyh
         .context("destroy leftover sockets")?;
     for error in &failed {
         match error.raw_os_error() {
-            // It ended by itself.
+            // It has ended already.
             Some(libc::ENOENT) => (),
             Some(libc::EOPNOTSUPP) => {
                 bail!(
@@ -185,7 +183,7 @@ fn list(netlink: &mut Netlink, family: Family, mark: u32, states: u32) -> io::Re
     Ok(ids)
 }
 
-/// `struct inet_diag_req_v2` for one socket or all in these states.
+/// `struct inet_diag_req_v2` for one socket, or all in these states.
 fn request(family: Family, states: u32, id: &[u8]) -> [u8; REQUEST_BYTES] {
     let mut body = [0; REQUEST_BYTES];
     (body[0], body[1]) = (family.number(), IPPROTO_TCP);
@@ -194,12 +192,12 @@ fn request(family: Family, states: u32, id: &[u8]) -> [u8; REQUEST_BYTES] {
     body
 }
 
-/// A filter program of one instruction: go on when the mark fits, else leave.
+/// A filter program of one instruction: accept if the mark matches, else reject.
 fn has_mark(mark: u32) -> [u8; 12] {
     let mut program = [0; 12];
     let length = u8::try_from(program.len()).expect("twelve");
     (program[0], program[1]) = (MARK_CONDITION, length);
-    // A jump behind the end means "no".
+    // A jump beyond the end rejects.
     program[2..4].copy_from_slice(&u16::from(length + 4).to_ne_bytes());
     program[4..8].copy_from_slice(&mark.to_ne_bytes());
     program[8..12].copy_from_slice(&mark.to_ne_bytes());

@@ -129,7 +129,7 @@ fn loopback_down_is_named() {
     });
 }
 
-/// A connection over `lo`: the marked end that connected, and its peer.
+/// A connection over `lo`: the marked client end, and its peer.
 fn connection(listener: &TcpListener) -> (TcpStream, TcpStream) {
     let address: SocketAddr = listener.local_addr().unwrap();
     let ours = TcpStream::connect(address).unwrap();
@@ -138,7 +138,7 @@ fn connection(listener: &TcpListener) -> (TcpStream, TcpStream) {
     (ours, peer)
 }
 
-/// Closes both ends in order, so that `first` is left in TIME_WAIT.
+/// Closes both ends with FINs, so that `first` is left in TIME_WAIT.
 fn close(first: TcpStream, mut second: TcpStream) {
     first.shutdown(Shutdown::Write).unwrap();
     let mut nothing = Vec::new();

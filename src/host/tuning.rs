@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of the kernel that a node is better off with.
+//! Kernel settings that improve a node.
 //!
-//! They concern every program in the network namespace, so a node changes none
-//! of them: `doctor` names them, `setup --tune` changes them and remembers what
-//! they were, `teardown` puts that back. `persist` makes them outlive a reboot.
+//! They affect every program in the network namespace, so a node changes none: `doctor` lists them,
+//! `setup --tune` changes them and stores the former values, `teardown` restores those. `persist`
+//! makes changes survive a reboot.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
@@ -20,31 +20,31 @@ use crate::config::Config;
 
 mod persist;
 
-/// Where the former values are kept. Not where a node has its files: a service
-/// manager removes those when the node ends.
+/// Directory of the former values. Separate from the node's files: a service manager removes those
+/// when the node ends.
 const DIRECTORY: &str = "/run/posthaste-tuned";
-/// The receive window that a connection is offered at first.
+/// The initial receive window of a connection, in bytes.
 const RECEIVE_WINDOW_BYTES: u64 = 1 << 20;
-/// `net.ipv4.tcp_fastopen`: listeners take data in a SYN.
+/// `net.ipv4.tcp_fastopen`: listeners accept data in a SYN.
 const FAST_OPEN_LISTENERS: u64 = 2;
 
-/// A setting that could be better.
+/// A recommended setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recommendation {
-    /// What it is about, in a word or two.
+    /// Its subject, in a word or two.
     pub(crate) topic: &'static str,
     /// Its path below `/proc/sys`.
     pub(crate) path: &'static str,
-    /// What is the matter as it is.
+    /// The problem with the present value.
     pub(crate) lacking: &'static str,
-    /// That all is well.
+    /// The text when nothing is to do.
     pub(crate) fine: &'static str,
-    /// The better value, from the present one; `None` when that will do.
+    /// The better value for the present one; `None` if that is good enough.
     pub(crate) better: fn(&str) -> Option<String>,
 }
 
 impl Recommendation {
-    /// Its name as `sysctl` has it.
+    /// Its name for `sysctl`.
     pub(crate) fn name(&self) -> String {
         self.path.replace('/', ".")
     }
@@ -83,8 +83,8 @@ const FAST_OPEN: Recommendation = Recommendation {
     },
 };
 
-/// An upstream connection cannot find out what fits where ICMP errors are filtered: its client
-/// may know, but the two connections have segment sizes of their own.
+/// An upstream connection cannot discover the path MTU where ICMP errors are filtered. Its client
+/// may know it, but the two connections have separate segment sizes.
 const MTU_PROBING: Recommendation = Recommendation {
     topic: "path MTU",
     path: "net/ipv4/tcp_mtu_probing",
@@ -93,7 +93,7 @@ const MTU_PROBING: Recommendation = Recommendation {
     better: |now| (now == "0").then(|| "1".into()),
 };
 
-/// What a node of this configuration wishes for. A controller tells it of other nodes.
+/// The recommendations for a node with this configuration. A controller may add peers later.
 pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
     let peers = &config.policy.chains.peers;
     let follows = config.follow.is_some();
@@ -103,7 +103,7 @@ pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
     let conditions = [
         (SLOW_START, keeps_hops),
         (RECEIVE_WINDOW, listens || follows || !peers.is_empty()),
-        // Fixed listeners take no data in a SYN: whoever connects there has no word for it.
+        // Fixed listeners take no data in a SYN: their clients do not use TCP Fast Open.
         (FAST_OPEN, is_asked),
         (MTU_PROBING, config.transparent.enabled),
     ];
@@ -111,13 +111,13 @@ pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
     wanted.map(|(recommendation, _)| recommendation).collect()
 }
 
-/// Whether `setup` changes the settings, and until when.
+/// Whether `setup` changes the settings, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tuning {
     Off,
-    /// Until the host starts again.
+    /// Until the next reboot.
     UntilReboot,
-    /// Also after that.
+    /// Also after a reboot.
     Persistent,
 }
 
@@ -129,7 +129,7 @@ struct Change {
     applied: String,
 }
 
-/// Fails when the settings cannot be changed like that here.
+/// Fails if the settings cannot be changed in this way here.
 pub(super) fn require(tuning: Tuning) -> anyhow::Result<()> {
     match tuning {
         Tuning::Off | Tuning::UntilReboot => Ok(()),
@@ -137,7 +137,7 @@ pub(super) fn require(tuning: Tuning) -> anyhow::Result<()> {
     }
 }
 
-/// Changes what could be better, and remembers what it was.
+/// Changes the recommended settings, and stores the former values.
 pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> anyhow::Result<()> {
     if tuning == Tuning::Off {
         return Ok(());
@@ -155,8 +155,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
         report
             .done
             .push(format!("{} = {better} (was {now})", recommendation.name()));
-        // What is there now is what is put back, also when somebody has
-        // changed it since an earlier setup.
+        // The present value is the one to restore, even if it was changed since an earlier setup.
         changes.retain(|change| change.path != recommendation.path);
         changes.push(Change {
             path: recommendation.path.into(),
@@ -172,7 +171,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
     Ok(())
 }
 
-/// Puts back what [`apply`] changed, unless somebody has changed it since.
+/// Restores what [`apply`] changed, except settings that were changed since.
 pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
     let memory = Memory::of_namespace()?;
     let changes = memory.recall()?;
@@ -198,7 +197,7 @@ pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
     memory.forget()
 }
 
-/// Both, where `newer` goes before `older` for the same setting.
+/// Merges both; `newer` wins for the same setting.
 fn joined(mut older: Vec<Change>, newer: &[Change]) -> Vec<Change> {
     older.retain(|change| newer.iter().all(|other| other.path != change.path));
     older.extend_from_slice(newer);
@@ -217,7 +216,7 @@ fn write(path: &str, value: &str) -> anyhow::Result<()> {
     fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
 }
 
-/// The file with what was changed in this network namespace.
+/// The file with the changes in this network namespace.
 struct Memory(PathBuf);
 
 impl Memory {
@@ -234,7 +233,7 @@ impl Memory {
         serde_json::from_str(&text).with_context(|| format!("understand {}", self.0.display()))
     }
 
-    /// Whole or not at all: what is lost can never be put back.
+    /// Writes it atomically: lost values could never be restored.
     fn keep(&self, changes: &[Change]) -> anyhow::Result<()> {
         let made = DirBuilder::new()
             .recursive(true)
@@ -276,8 +275,7 @@ nix::getsockopt_impl!(
     GetStruct<u64>
 );
 
-/// The number of this network namespace that no other has until the host
-/// starts again. Inode numbers come again.
+/// The cookie of this network namespace, unique until the next reboot. Inode numbers are reused.
 fn namespace_cookie() -> nix::Result<u64> {
     let (family, kind) = (AddressFamily::Inet, SockType::Datagram);
     let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;

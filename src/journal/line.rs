@@ -31,7 +31,7 @@ pub(super) fn write_ended(text: &mut String, ended: &Ended) {
     );
 }
 
-/// What every line begins with.
+/// The beginning of every line.
 pub(super) fn write_head(text: &mut String, level: Level, message: &str) {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -57,10 +57,10 @@ impl Display for Millis {
     }
 }
 
-/// Bytes of a value that are written: others choose some of them.
+/// Bound on the bytes of a value: remote hosts choose some values.
 const VALUE_BYTES_MAX: usize = 1024;
 
-/// A logfmt value: quoted when it holds anything but plain characters, and cut when it is too long.
+/// A logfmt value: quoted unless it has only plain characters, and truncated if too long.
 pub(super) struct Value<'a>(pub(super) &'a str);
 
 impl Display for Value<'_> {

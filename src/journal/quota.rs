@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds on lines that others cause. Pure.
+//! Bounds on lines that remote hosts can cause. Pure.
 
 use std::time::{Duration, Instant};
 
-/// Lines that are written within [`PERIOD`].
+/// Lines per [`PERIOD`].
 const LINES_MAX: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// So many lines of one kind in so much time, and no more.
+/// A bound on lines of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quota {
     since: Option<Instant>,
@@ -16,7 +16,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Whether one more line may be written now; if so, how many were left out since the last.
+    /// The number of lines suppressed since the last, if one more may be written now.
     pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now >= since + PERIOD) {
             (self.since, self.lines) = (Some(now), 0);

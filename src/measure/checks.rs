@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes of one link out of turn: those that look into something that may be
-//! news, within a budget, so that a noisy link costs no more than others. Pure.
+//! Probes of one link out of schedule, to check possible changes, within a budget, so that a noisy
+//! link costs no more than others. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Between two of them.
+/// Interval of such probes.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// So many of them in a row, at the most.
+/// Bound on such probes in a row.
 const CHECKS_MAX: u32 = 16;
-/// After so long there may be one more.
+/// Time for one more probe.
 const REFILL: Duration = Duration::from_secs(2);
 
-/// The ports that are to be probed out of turn.
+/// The ports to probe out of schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Checks {
     ports: VecDeque<u8>,
     due: Duration,
-    /// Probes that may be sent, and since when they are counted.
+    /// Probes left in the budget, and since when they are counted.
     left: u32,
     since: Duration,
 }
@@ -32,14 +32,13 @@ impl Checks {
         }
     }
 
-    /// These ports, and no others that were to be probed.
+    /// Replaces the ports to probe.
     pub(super) fn set(&mut self, ports: impl Iterator<Item = u8>) {
         self.ports.clear();
         self.ports.extend(ports);
     }
 
-    /// This port before the others, but not at once: what was in its way may
-    /// be gone by then.
+    /// Probes this port before the others, but not at once: the disturbance may be over by then.
     pub(super) fn again(&mut self, port: u8, now: Duration) {
         self.ports.retain(|one| *one != port);
         self.ports.push_front(port);
@@ -50,7 +49,7 @@ impl Checks {
         self.ports.clear();
     }
 
-    /// The port that is to be probed now, if one is.
+    /// The port to probe now, if one is due.
     pub(super) fn take(&mut self, now: Duration) -> Option<u8> {
         if self.at()? > now {
             return None;
@@ -61,7 +60,7 @@ impl Checks {
         self.ports.pop_front()
     }
 
-    /// When one is to be probed, if any is.
+    /// When the next probe is due.
     pub(super) fn at(&self) -> Option<Duration> {
         self.ports.front()?;
         let refilled = if self.left > 0 {
@@ -117,7 +116,7 @@ mod tests {
         }
         let budget = u64::from(CHECKS_MAX) + 50;
         assert!((budget - 2..=budget).contains(&sent), "{sent}");
-        // After a rest it has its budget again.
+        // After a pause it has its budget again.
         for step in 0..u64::from(CHECKS_MAX) {
             checks.set([0].into_iter());
             assert_eq!(checks.take(at(200_000 + step * 100)), Some(0));

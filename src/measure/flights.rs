@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes of one link that are on their way, and how many came back. Pure.
+//! Probes of one link in flight, and the loss among them. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Probes that wait for an answer, at the most.
+/// Bound on probes in flight.
 const FLIGHTS_MAX: usize = 64;
-/// How long the answer of a probe that was given up is still taken.
+/// How long the answer of a probe that was given up is still accepted.
 const LATE_MAX: Duration = Duration::from_secs(5);
-/// Probes whose fate makes the loss, at the most, and for how long.
+/// Bounds on the probes that count for the loss, by number and age.
 const OUTCOMES_MAX: usize = 128;
 const OUTCOMES_AGE: Duration = Duration::from_secs(600);
-/// Fewer say nothing.
+/// Fewer give no loss figure.
 const OUTCOMES_MIN: usize = 10;
 
-/// A probe that was sent.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
-    /// From which port, and its number there.
+    /// Its source port and its number at that port.
     pub(super) port: u8,
     pub(super) sequence: u32,
     pub(super) sent: Duration,
-    /// When it is given up.
+    /// When it times out.
     pub(super) deadline: Duration,
-    /// It was sent because its time had come: it says something about loss.
-    /// One that was sent because another was lost does not.
+    /// Whether it was sent on schedule and counts for the loss. A probe sent because another was
+    /// lost does not.
     pub(super) counts: bool,
 }
 
@@ -58,7 +58,7 @@ impl Flights {
         self.waiting.push_back(Waiting { flight, lost });
     }
 
-    /// Takes the answer to a probe; nothing when none waits for it.
+    /// Takes the probe that an answer belongs to; `None` if there is none.
     pub(super) fn land(&mut self, port: u8, sequence: u32) -> Option<Flight> {
         let is_it = |one: &Waiting| (one.flight.port, one.flight.sequence) == (port, sequence);
         let at = self.waiting.iter().position(is_it)?;
@@ -83,7 +83,7 @@ impl Flights {
         Some(flight)
     }
 
-    /// The next probe whose time is up.
+    /// The next probe that has timed out.
     pub(super) fn next_lost(&mut self, now: Duration) -> Option<Flight> {
         self.waiting
             .retain(|one| !one.lost || now < one.flight.sent + LATE_MAX);
@@ -95,30 +95,28 @@ impl Flights {
         Some(flight)
     }
 
-    /// When the time of the next one is up.
+    /// When the next probe times out.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let open = self.waiting.iter().filter(|one| !one.lost);
         open.map(|one| one.flight.deadline).min()
     }
 
-    /// Waits for all that are on their way until then, at the least: it was
-    /// this host that was late.
+    /// Extends all timeouts to at least `until`: this host itself was late.
     pub(super) fn extend(&mut self, until: Duration) {
         for one in &mut self.waiting {
             one.flight.deadline = one.flight.deadline.max(until);
         }
     }
 
-    /// Forgets the losses since the last answer: a link that is gone does not
-    /// lose.
+    /// Discards the losses since the last answer: they show a dead link, not a lossy one.
     pub(super) fn forget_last_losses(&mut self) {
         while self.outcomes.back().is_some_and(|outcome| outcome.lost) {
             self.outcomes.pop_back();
         }
     }
 
-    /// How many probes of a million were lost; nothing when there were too few. The first does not count:
-    /// one that was lost among few would make a link look bad for minutes.
+    /// Lost probes per million; `None` after too few. One loss is not counted: among few probes it
+    /// would make a link look bad for minutes.
     pub(super) fn loss_ppm(&self) -> Option<u32> {
         let count = self.outcomes.len();
         let lost = self.outcomes.iter().filter(|outcome| outcome.lost).count();
@@ -143,7 +141,7 @@ impl Flights {
         });
     }
 
-    /// It was late and not lost.
+    /// The probe was late and not lost.
     fn pardon(&mut self, flight: Flight) {
         let key = (flight.port, flight.sequence);
         let mut outcomes = self.outcomes.iter_mut();

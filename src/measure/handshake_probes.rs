@@ -7,10 +7,10 @@ use std::time::Duration;
 use posthaste_relay::handshake_probe::HandshakeProbe;
 use posthaste_wire::header::NodeId;
 
-/// So many at once; when all links fail, most of them wait.
+/// Bound on simultaneous handshakes; if all links fail, most of them wait.
 const AT_ONCE: usize = 64;
 
-/// The handshakes that are under way, and those that wait for their turn.
+/// The handshakes in progress, and those that wait.
 #[derive(Debug, Default)]
 pub(super) struct HandshakeProbes {
     waiting: Vec<(NodeId, SocketAddr, Duration)>,
@@ -18,7 +18,7 @@ pub(super) struct HandshakeProbes {
 }
 
 impl HandshakeProbes {
-    /// Tries a handshake, which may take so long, as soon as there is room.
+    /// Starts a handshake with the timeout `within` as soon as there is room.
     pub(super) fn add(&mut self, peer: NodeId, address: SocketAddr, within: Duration) {
         self.waiting.push((peer, address, within));
     }
@@ -29,12 +29,12 @@ impl HandshakeProbes {
             .map(|(_, handshake_probe, _)| handshake_probe)
     }
 
-    /// When the next one has taken too long.
+    /// When the next one times out.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.open.iter().map(|(.., deadline)| *deadline).min()
     }
 
-    /// Begins what there is room for, and tells what came of others.
+    /// Starts waiting handshakes where there is room, and reports the results of others.
     pub(super) fn advance(
         &mut self,
         mark: u32,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the workers know of links: round trips of the hops that they opened,
-//! which peers flows go to, and which are not there. Asked now and then; nobody
-//! waits for the answers, least of all a worker.
+//! The workers' knowledge of links: round trips of the hops that they opened, peers in use, and
+//! peers that are down. Queried at intervals, without waiting for the answers.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -12,26 +11,26 @@ use posthaste_wire::header::NodeId;
 
 use super::links::Links;
 
-/// Between two questions.
+/// Interval of the queries.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// A link is in use for so long after a flow.
+/// How long a link counts as in use after a flow.
 const IN_USE: Duration = Duration::from_secs(60);
-/// A round trip is news for so long.
+/// How long a round trip counts as new.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// Asks the workers of a node.
+/// Queries the workers of a node.
 #[derive(Debug)]
 pub(super) struct Hops {
     workers: Vec<Handle>,
-    /// By worker: the answer that is waited for.
+    /// The pending answer, by worker.
     answers: Vec<Option<Receiver<Known>>>,
     requested: Duration,
     peers: HashMap<(usize, NodeId), Seen>,
-    /// Until when links are in use.
+    /// Until when links count as in use.
     used: HashMap<NodeId, Duration>,
 }
 
-/// What a worker said of a peer last.
+/// A worker's last report about a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     flows: u64,
@@ -51,7 +50,7 @@ impl Hops {
         }
     }
 
-    /// Asks, if it is time to, and passes on what was answered.
+    /// Queries if it is time, and passes on the answers.
     pub(super) fn pass_on(&mut self, links: &mut Links, now: Duration) {
         for worker in 0..self.answers.len() {
             if let Some(known) = self.answer(worker) {
@@ -78,7 +77,7 @@ impl Hops {
         });
     }
 
-    /// When to ask next.
+    /// When the next query is due.
     pub(super) fn deadline(&self) -> Duration {
         self.requested + ASK_INTERVAL
     }

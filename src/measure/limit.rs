@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds on what unauthorized senders can have done. Pure.
+//! Rate limits for unauthorized senders. Pure.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A bucket that fills at a steady rate.
+/// A token bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     left: f64,
     at: Duration,
 }
 
-/// How much a bucket holds.
+/// The parameters of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     pub(super) per_second: f64,
@@ -28,7 +28,7 @@ impl Bucket {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(super) fn take(&mut self, rate: Rate, now: Duration) -> bool {
         let passed = now.saturating_sub(self.at).as_secs_f64();
         self.left = (self.left + passed * rate.per_second).min(rate.burst);
@@ -41,15 +41,15 @@ impl Bucket {
     }
 }
 
-/// Sources that are told apart. Two that are not share what they have.
+/// Number of buckets. Sources in the same slot share one.
 const SLOTS: usize = 1024;
 
-/// A bucket for each source, in memory that does not grow.
+/// A bucket per source, in fixed memory.
 #[derive(Debug)]
 pub(super) struct Sources {
     rate: Rate,
     slots: Vec<Bucket>,
-    /// Nobody can choose addresses that share a bucket with another's.
+    /// A secret hash, so that no sender can choose addresses that share a bucket with another's.
     hash: RandomState,
 }
 
@@ -62,11 +62,11 @@ impl Sources {
         }
     }
 
-    /// Whether this source may have one more.
+    /// Takes a token of this source.
     pub(super) fn take(&mut self, from: IpAddr, now: Duration) -> bool {
         let prefix = match from.to_canonical() {
             IpAddr::V4(v4) => u64::from(v4.to_bits()),
-            // Whoever has one address of a /64 has all.
+            // The owner of one address of a /64 has all.
             IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(0),
         };
         let slot = self.hash.hash_one((from.is_ipv4(), prefix)) % SLOTS as u64;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One link: when to probe it, whether it is there, how long it is and how much
-//! it loses. Pure: told what happened and what time it is.
+//! One link: when to probe it, whether it is up, its round trip time and its loss. Pure: callers
+//! pass events and the time.
 //!
 //! ```text
 //!   unmeasured --answer--> up --5 probes and a handshake lost--> dead
@@ -9,9 +9,8 @@
 //!           three intervals
 //! ```
 //!
-//! Probes go out at intervals, from one source port after the other. What looks
-//! like news (one that was lost, a time that is longer than usual) is checked
-//! at once, ten times a second, within a budget.
+//! Probes are sent at intervals, from one source port after the other. A possible change (a lost
+//! probe, a longer time than usual) is checked at once, ten times a second, within a budget.
 
 use std::time::Duration;
 
@@ -24,61 +23,62 @@ use super::series::News;
 use super::window::{Estimate, Window};
 use crate::config::Schedule;
 
-/// Probes lost in a row that make a link dead, if a handshake fails as well.
+/// Probes lost in a row after which a link is dead, if a handshake fails as well.
 const DEAD_AFTER: u32 = 5;
-/// Bounds on how long a handshake may take: the first SYN has a second, by which its repetition would leave.
+/// Bounds on the duration of a handshake: the first SYN has a second, after which it would be
+/// retransmitted.
 const HANDSHAKE_MIN: Duration = Duration::from_secs(1);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
-/// Answers in a row that bring a dead link back.
+/// Answers in a row after which a dead link is up again.
 const ALIVE_AFTER: u32 = 3;
-/// Bounds on how long an answer is waited for, and what it is at first.
+/// Bounds on the timeout of a probe, and its initial value.
 const PATIENCE_MIN: Duration = Duration::from_millis(300);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 const PATIENCE_FIRST: Duration = Duration::from_secs(1);
-/// Between probes of a dead link, at the most.
+/// Longest interval of probes of a dead link.
 const DEAD_INTERVAL: Duration = Duration::from_secs(2);
-/// Between handshakes over a dead link.
+/// Interval of handshakes over a dead link.
 const DEAD_HANDSHAKES: Duration = Duration::from_secs(10);
-/// Between a handshake that failed and the next, where UDP does not pass.
+/// Interval between a failed handshake and the next, where UDP does not pass.
 const HANDSHAKE_AGAIN: Duration = Duration::from_millis(500);
-/// Handshakes that fail in a row until a link is dead where UDP does not pass.
+/// Failed handshakes in a row after which a link is dead where UDP does not pass.
 const HANDSHAKES_FAILED: u32 = 2;
-/// Until UDP is tried again where it did not pass: at first, as it may have been
-/// a short failure, and ever more rarely up to this.
+/// Interval until UDP is tried again where it did not pass: short at first, since the failure may
+/// be, and doubling up to the second value.
 const BLOCKED_FIRST: Duration = Duration::from_secs(1);
 const BLOCKED_MAX: Duration = Duration::from_secs(30);
-/// A measurement counts for so many intervals.
+/// Validity of a measurement, in intervals.
 const TTL_INTERVALS: u32 = 3;
 
-/// Whether a link is there.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing is known, or nothing any more.
+    /// Not measured, or the measurement has expired.
     Unmeasured,
-    /// It is.
+    /// Answers arrive.
     Up,
-    /// Nothing comes back over it.
+    /// No answers arrive.
     Dead,
 }
 
-/// What a link wants done.
+/// The next action of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Errand {
     /// Send a probe.
     Probe {
-        /// From this port.
+        /// The source port.
         port: u8,
-        /// Which the port counts from 0.
+        /// Its number at this port, from 0.
         sequence: u32,
     },
-    /// Try a TCP handshake, and tell what came of it.
+    /// Try a TCP handshake, and report the result.
     Handshake {
-        /// Then it has failed.
+        /// Its timeout.
         within: Duration,
     },
 }
 
-/// Counts, since the link is measured.
+/// Counts since the start of the measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) sent: u64,
@@ -94,14 +94,14 @@ pub(crate) struct Link {
     schedule: Schedule,
     pub(super) state: State,
     pub(super) in_use: bool,
-    /// How often the controller wants it measured, if it says.
+    /// The interval that the controller requests, if any.
     wanted: Option<Duration>,
-    /// For how long a measurement counted before the interval became shorter, and until when that
-    /// holds: those that are now due more often have yet to come.
+    /// The validity of measurements before the interval became shorter, and until when it applies:
+    /// the more frequent ones have yet to arrive.
     eased: Option<(Duration, Duration)>,
-    /// TCP passes and UDP does not.
+    /// Whether TCP passes and UDP does not.
     pub(super) blocked: bool,
-    /// Until UDP is tried again.
+    /// Interval until UDP is tried again.
     blocked_for: Duration,
     pub(super) counts: Counts,
     window: Window,
@@ -116,12 +116,12 @@ pub(crate) struct Link {
     handshake: Handshake,
 }
 
-/// What of handshakes is under way.
+/// The state of handshakes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Handshake {
     due: Option<Duration>,
     pending: bool,
-    /// What came of the last one since the link is in doubt.
+    /// The result of the last one since the link became suspect.
     passed: Option<bool>,
     failed_in_a_row: u32,
 }
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// How long the link is, if that is known and counts.
+    /// The round trip time of the link, if it is valid.
     pub(super) fn estimate(&self, now: Duration) -> Option<Estimate> {
         (self.state == State::Up)
             .then(|| self.window.estimate(now, self.ttl_at(now)))
@@ -163,34 +163,35 @@ impl Link {
         self.window.smoothed_us()
     }
 
-    /// Probes of a million that were lost, of late.
+    /// Recently lost probes per million.
     pub(super) fn loss_ppm(&self) -> Option<u32> {
         self.flights.loss_ppm()
     }
 
-    /// Flows use the link, or do not any more.
+    /// Sets whether flows use the link.
     pub(super) fn set_in_use(&mut self, in_use: bool, now: Duration, rng: &mut Rng) {
         let ttl = self.ttl();
         self.in_use = in_use;
         self.hurry(ttl, now, rng);
     }
 
-    /// Another way of scheduling from now on, with as many ports.
+    /// Replaces the schedule by one with as many ports.
     pub(super) fn set_schedule(&mut self, schedule: Schedule, now: Duration, rng: &mut Rng) {
         let ttl = self.ttl();
         self.schedule = schedule;
         self.hurry(ttl, now, rng);
     }
 
-    /// It is to be measured so often, or more often while flows use it; nothing as the schedule says.
+    /// Sets the interval that a controller requests; it is shorter while flows use the link.
+    /// `None`: by the schedule.
     pub(super) fn set_wanted(&mut self, wanted: Option<Duration>, now: Duration, rng: &mut Rng) {
         let ttl = self.ttl();
         self.wanted = wanted;
         self.hurry(ttl, now, rng);
     }
 
-    /// Measures soon, if it is to be done more often than it was when a measurement counted for
-    /// `ttl`. What is known counts as long as it did until there is more.
+    /// Measures soon, if the interval became shorter than when a measurement was valid for `ttl`.
+    /// Existing measurements keep that validity until there are new ones.
     fn hurry(&mut self, ttl: Duration, now: Duration, rng: &mut Rng) {
         if self.ttl() >= ttl {
             return;
@@ -204,7 +205,7 @@ impl Link {
         }
     }
 
-    /// What is to be done now; call again until it is nothing.
+    /// The next action; call again until there is none.
     pub(super) fn next_errand(&mut self, now: Duration, rng: &mut Rng) -> Option<Errand> {
         while let Some(flight) = self.flights.next_lost(now) {
             self.on_lost(flight, now);
@@ -220,7 +221,7 @@ impl Link {
             return Some(Errand::Handshake { within });
         }
         if self.due <= now {
-            // A quarter is left to chance, lest nodes probe in step.
+            // A part is random, so that nodes do not probe in step.
             let interval = self.probe_interval();
             self.due = now + interval * 3 / 4 + part(interval / 2, rng);
             self.blocked_for = (self.blocked_for * 2).min(BLOCKED_MAX);
@@ -231,7 +232,7 @@ impl Link {
         Some(self.probe(port, false, now))
     }
 
-    /// When there may be something to do.
+    /// When the next action may be due.
     pub(super) fn deadline(&self) -> Duration {
         let handshake = self.handshake.due.filter(|_| !self.handshake.pending);
         let stale = (self.state == State::Up)
@@ -241,9 +242,8 @@ impl Link {
         all.into_iter().flatten().fold(self.due, Duration::min)
     }
 
-    /// A probe was answered, after `rtt` if that is known: an answer whose
-    /// times make no sense is an answer all the same. Returns whether one was
-    /// waited for.
+    /// A probe was answered, after `rtt` if known: an answer with invalid times still counts as an
+    /// answer. Returns whether the probe was in flight.
     pub(super) fn on_answer(
         &mut self,
         (port, sequence): (u8, u32),
@@ -283,14 +283,14 @@ impl Link {
         true
     }
 
-    /// A probe cannot have arrived: the network said so, or it was not sent.
+    /// A probe was not sent, or the network reported that it did not arrive.
     pub(super) fn on_refused(&mut self, (port, sequence): (u8, u32), now: Duration) {
         if let Some(flight) = self.flights.sink(port, sequence) {
             self.on_lost(flight, now);
         }
     }
 
-    /// What came of a handshake: the time it took, or nothing.
+    /// The result of a handshake: its duration, or `None`.
     pub(super) fn on_handshake(&mut self, rtt_us: Option<u32>, now: Duration) {
         self.handshake.pending = false;
         self.handshake.passed = Some(rtt_us.is_some());
@@ -317,7 +317,7 @@ impl Link {
         }
     }
 
-    /// A connection to the node took so long for a round trip, at `at`.
+    /// A connection to the node measured a round trip at `at`.
     pub(super) fn on_hop(&mut self, rtt_us: u32, at: Duration, now: Duration) {
         let news = self.window.on_hop(rtt_us, at);
         if self.state == State::Up {
@@ -325,7 +325,7 @@ impl Link {
         }
     }
 
-    /// Somebody else says that the node is not there.
+    /// Another source reports that the node is down.
     pub(super) fn suspect(&mut self, now: Duration) {
         if self.blocked {
             self.handshake.due = Some(now);
@@ -334,13 +334,12 @@ impl Link {
         }
     }
 
-    /// This host did nothing for a while, whatever was due. Answers may wait
-    /// in its sockets.
+    /// This host was stalled. Answers may be queued in its sockets.
     pub(super) fn on_stall(&mut self, now: Duration) {
         self.flights.extend(now + PATIENCE_MIN);
     }
 
-    /// How often the link is to be measured, by whatever means.
+    /// The interval of measurements by any means.
     pub(super) fn interval(&self) -> Duration {
         let wanted = self.wanted.unwrap_or(self.schedule.interval);
         if self.in_use {
@@ -350,7 +349,7 @@ impl Link {
         }
     }
 
-    /// Between probes.
+    /// The interval of probes.
     fn probe_interval(&self) -> Duration {
         match self.state {
             State::Dead => self.interval().min(DEAD_INTERVAL),
@@ -359,19 +358,19 @@ impl Link {
         }
     }
 
-    /// How long a measurement counts.
+    /// The validity of a measurement.
     fn ttl(&self) -> Duration {
         self.interval() * TTL_INTERVALS + PATIENCE_MAX
     }
 
-    /// The same, at a time.
+    /// The validity at a time.
     fn ttl_at(&self, now: Duration) -> Duration {
         let eased = self.eased.filter(|(_, until)| now < *until);
         let ttl = self.ttl();
         eased.map_or(ttl, |(before, _)| before.max(ttl))
     }
 
-    /// When the newest measurement counts no more.
+    /// When the newest measurement expires.
     fn stale_at(&self, newest: Duration) -> Duration {
         let usual = newest + self.ttl();
         let eased = self.eased.map(|(ttl, until)| until.min(newest + ttl));
@@ -410,17 +409,17 @@ impl Link {
             return;
         }
         if self.lost_in_a_row == 1 {
-            // All that it takes to be certain, while the first of them is waited for.
+            // Enough probes to decide, while the first one is pending.
             self.check_ports(flight.port + 1, DEAD_AFTER - 1);
         }
         let requested = self.handshake.pending || self.handshake.due.is_some();
         if self.handshake.passed.is_none() && !requested {
-            // Unless the next probe is answered meanwhile.
+            // Cancelled if the next probe is answered meanwhile.
             self.handshake.due = Some(now + self.patience() / 2);
         }
         if self.is_silent() {
             match self.handshake.passed {
-                // It may have been just before the node went.
+                // It may have been just before the node failed.
                 Some(true) => self.go_on_by_handshakes(News::Odd, now),
                 Some(false) => self.die(now),
                 None => {}
@@ -428,12 +427,12 @@ impl Link {
         }
     }
 
-    /// As many probes were lost as it takes.
+    /// Whether enough probes in a row were lost.
     fn is_silent(&self) -> bool {
         self.lost_in_a_row >= DEAD_AFTER
     }
 
-    /// Probes are lost, handshakes are not.
+    /// Probes are lost, but handshakes succeed.
     fn go_on_by_handshakes(&mut self, news: News, now: Duration) {
         if !self.blocked {
             self.flights.forget_last_losses();
@@ -465,8 +464,8 @@ impl Link {
         };
     }
 
-    /// Checks what looks new: the port again that it was seen at, and the
-    /// others when it is certain.
+    /// Checks a possible change: the port of the observation first, and the others once it is
+    /// confirmed.
     fn look_into(&mut self, news: News, port: Option<u8>, now: Duration) {
         match (news, port) {
             (News::Usual, _) => {}
@@ -479,7 +478,7 @@ impl Link {
         self.check_ports(self.next_port, self.schedule.ports.into());
     }
 
-    /// Has so many ports probed out of turn, from this one on.
+    /// Probes `count` ports out of schedule, from this one on.
     fn check_ports(&mut self, first: u8, count: u32) {
         let ports = (0..self.schedule.ports).cycle();
         let ports = ports.skip(usize::from(first % self.schedule.ports));
@@ -487,7 +486,7 @@ impl Link {
     }
 }
 
-/// Any part of a time.
+/// A random part of a time.
 fn part(whole: Duration, rng: &mut Rng) -> Duration {
     whole.mul_f64(f64::from(u32::try_from(rng.next() >> 32).unwrap_or(0)) / f64::from(u32::MAX))
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The links from this node to its peers: what is to be measured, and what came
-//! of it. Pure: no I/O, no clock. Whoever drives it sends what [`Links::poll_action`]
-//! asks for, tells what comes back, and passes the reports on.
+//! The links from this node to its peers: what to measure, and the results. Pure: no I/O, no clock.
+//! The driver carries out [`Links::poll_action`], reports events, and forwards the reports.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,32 +13,31 @@ use super::report::Report;
 use super::wanted::bounded;
 use crate::config::Schedule;
 
-/// Whoever comes so late was stopped, and so were the answers that it has not
-/// read yet.
+/// A call that is later than this means that the host was stalled, and that answers are unread.
 const STALL: Duration = Duration::from_millis(200);
-/// First probes are spread over so much for each link.
+/// First probes are spread over this time per link.
 const SPREAD: Duration = Duration::from_millis(10);
 
-/// Something to do for one link.
+/// An action for one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
     pub(crate) peer: NodeId,
     pub(crate) errand: Errand,
 }
 
-/// A link as it is now.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) report: Report,
-    /// Since it was measured.
+    /// Time since the last measurement.
     pub(crate) age: Option<Duration>,
     pub(crate) in_use: bool,
-    /// TCP passes and UDP does not.
+    /// Whether TCP passes and UDP does not.
     pub(crate) udp_blocked: bool,
-    /// Between two measurements.
+    /// Interval of measurements.
     pub(crate) interval: Duration,
     pub(crate) counts: Counts,
-    /// Reports made of it.
+    /// Number of reports about it.
     pub(crate) reports: u64,
 }
 
@@ -48,20 +46,19 @@ pub(crate) struct Status {
 pub(crate) struct Links {
     schedule: Schedule,
     links: Vec<(Link, Reported)>,
-    /// By link: when there may be something to do. Gone through each time, so it
-    /// is next to nothing else.
+    /// By link: when the next action may be due. Scanned at each call, so it is stored compactly.
     dues: Vec<Duration>,
-    /// Links to which something happened since they were looked at for news.
+    /// Links with events since they were last checked for reports.
     touched: Vec<usize>,
     places: HashMap<NodeId, usize>,
-    /// How often a controller wants links measured, within this node's bounds.
+    /// Intervals that a controller requests, within this node's bounds.
     wanted: HashMap<NodeId, Duration>,
     rng: Rng,
-    /// When it was to be called next, as it said.
+    /// The next deadline that was returned.
     promised: Option<Duration>,
 }
 
-/// What was reported of a link.
+/// The last report about a link.
 #[derive(Debug, Default)]
 struct Reported {
     last: Option<Report>,
@@ -82,8 +79,7 @@ impl Links {
         }
     }
 
-    /// Measures these links from now on, and no others. What is known of those
-    /// that stay is kept.
+    /// Replaces the peers to measure. Measurements of those that stay are kept.
     pub(crate) fn set_peers(&mut self, schedule: Schedule, peers: &[NodeId], now: Duration) {
         let mut former = std::mem::take(&mut self.links);
         if schedule.ports != self.schedule.ports {
@@ -105,8 +101,8 @@ impl Links {
         self.sort_out();
     }
 
-    /// Measures links as often as a controller wants, within [`wanted::bounded`]'s bounds; those
-    /// that are not named as the schedule says.
+    /// Measures links at the intervals that a controller requests, within the bounds of
+    /// [`bounded`]; others by the schedule.
     pub(crate) fn set_wanted(&mut self, wanted: HashMap<NodeId, Duration>, now: Duration) {
         self.wanted = bounded(wanted);
         for (link, _) in &mut self.links {
@@ -116,13 +112,13 @@ impl Links {
         self.sort_out();
     }
 
-    /// Forgets what is known of a link: the node is somewhere else now.
+    /// Discards the measurements of a link: the node has another address now.
     pub(crate) fn forget(&mut self, peer: NodeId) {
         self.links.retain(|(link, _)| link.peer != peer);
         self.sort_out();
     }
 
-    /// Finds its way in other links.
+    /// Rebuilds the indexes for the current links.
     fn sort_out(&mut self) {
         let links = || self.links.iter().map(|(link, _)| link);
         self.dues = links().map(Link::deadline).collect();
@@ -130,8 +126,7 @@ impl Links {
         self.touched = (0..self.links.len()).collect();
     }
 
-    /// Something to do now; call again until there is nothing. Whoever calls
-    /// has told first what came back.
+    /// An action that is due; call again until there is none. Report received answers before.
     pub(crate) fn poll_action(&mut self, now: Duration) -> Option<Action> {
         let late = self.promised.take().map(|due| now.saturating_sub(due));
         if late.is_some_and(|late| late > STALL) {
@@ -148,21 +143,20 @@ impl Links {
             self.touched.push(place);
             match errand {
                 Some(errand) => return Some(Action { peer, errand }),
-                // Nobody is asked for ever at one moment.
+                // Prevents an endless loop over one link at the same time.
                 None => self.dues[place] = self.dues[place].max(now + Duration::from_nanos(1)),
             }
         }
         None
     }
 
-    /// When [`Self::poll_action`] is to be called next. Nothing without links.
+    /// When to call [`Self::poll_action`] next. `None` without links.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         self.promised = self.dues.iter().min().copied();
         self.promised
     }
 
-    /// The next thing to tell, and what the link was when it was last told of;
-    /// call again until there is nothing.
+    /// The next report, and the link's state at the report before; call again until there is none.
     pub(crate) fn next_report(&mut self, now: Duration) -> Option<(Report, State)> {
         while let Some(place) = self.touched.pop() {
             let (link, reported) = &mut self.links[place];
@@ -176,7 +170,7 @@ impl Links {
         None
     }
 
-    /// How all links are.
+    /// The state of all links.
     pub(crate) fn status(&self, now: Duration) -> Vec<Status> {
         let status = |(link, reported): &(Link, Reported)| Status {
             report: report(link, now),
@@ -190,8 +184,8 @@ impl Links {
         self.links.iter().map(status).collect()
     }
 
-    /// A probe was answered. The time is nothing when it makes no sense.
-    /// Returns whether the answer was waited for.
+    /// A probe was answered. The time is `None` if it is invalid. Returns whether the probe was in
+    /// flight.
     pub(crate) fn on_answer(
         &mut self,
         peer: NodeId,
@@ -204,12 +198,12 @@ impl Links {
         waited
     }
 
-    /// A probe was not sent, or the network said that it did not arrive.
+    /// A probe was not sent, or the network reported that it did not arrive.
     pub(crate) fn on_refused(&mut self, peer: NodeId, probe: (u8, u32), now: Duration) {
         self.touch(peer, |link, _| link.on_refused(probe, now));
     }
 
-    /// What came of a handshake.
+    /// The result of a handshake.
     pub(crate) fn on_handshake(&mut self, peer: NodeId, rtt_us: Option<u32>, now: Duration) {
         self.touch(peer, |link, _| link.on_handshake(rtt_us, now));
     }
@@ -219,17 +213,17 @@ impl Links {
         self.touch(peer, |link, _| link.on_hop(rtt_us, at, now));
     }
 
-    /// Flows use the link, or do not any more.
+    /// Sets whether flows use the link.
     pub(crate) fn set_in_use(&mut self, peer: NodeId, in_use: bool, now: Duration) {
         self.touch(peer, |link, rng| link.set_in_use(in_use, now, rng));
     }
 
-    /// Somebody else says that the node is not there.
+    /// Another source reports that the node is down.
     pub(crate) fn suspect(&mut self, peer: NodeId, now: Duration) {
         self.touch(peer, |link, _| link.suspect(now));
     }
 
-    /// Has something happen to a link, if it is measured.
+    /// Applies an event to a link, if it is measured.
     fn touch(&mut self, peer: NodeId, happen: impl FnOnce(&mut Link, &mut Rng)) {
         let Some(place) = self.places.get(&peer).copied() else {
             return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers the probes of other nodes, and remembers nothing of them.
+//! Answers the probes of other nodes, statelessly.
 //!
-//! What it answers is no longer than what it was sent, goes to peers and to
-//! sources that the operator named, and never to a reflector.
+//! An answer is no longer than its probe, goes only to peers and to configured sources, and never
+//! to a reflector's port.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,20 +16,19 @@ use super::refusal::Refusal;
 use super::targets::Settings;
 use super::udp::{Datagram, Udp};
 
-/// Packets that one socket is read for in a turn.
+/// Packets read from one socket per turn.
 const TURN_MAX: usize = 64;
-/// Probes from one source: a peer sends 20 in a second at the most, and some
-/// share an address.
+/// Probes from one source: a peer sends at most 20 per second, and some share an address.
 const FROM_ONE: Rate = Rate {
     per_second: 100.0,
     burst: 200.0,
 };
-/// From all together: to look at so many authentication tags takes some percent of a CPU.
+/// From all sources together: verifying so many authentication tags takes some percent of a CPU.
 const FROM_ALL: Rate = Rate {
     per_second: 10_000.0,
     burst: 10_000.0,
 };
-/// How old an authenticated probe may be, or how new: as requests for flows.
+/// Bound on the age of an authenticated probe, in either direction: as for requests for flows.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// The sockets at which probes are answered.
@@ -41,10 +40,11 @@ pub(super) struct Reflector {
     clock: Clock,
 }
 
-/// What was done about a packet.
+/// The handling of a packet.
 pub(super) enum Seen {
     Answered,
-    /// Of one that is for its time, by how many milliseconds its sender's clock seems to be ahead.
+    /// With the apparent offset of the sender's clock in milliseconds, if it was rejected for its
+    /// time.
     Refused(SocketAddr, Refusal, Option<i64>),
 }
 
@@ -62,7 +62,7 @@ impl Reflector {
         self.sockets.iter().map(|(_, socket)| socket)
     }
 
-    /// Answers what has come, or a good part of it.
+    /// Answers pending probes, up to [`TURN_MAX`] per socket.
     pub(super) fn serve(&mut self, settings: &Settings, now: Duration, mut note: impl FnMut(Seen)) {
         let Self {
             sockets,
@@ -75,7 +75,7 @@ impl Reflector {
                 let datagram = match socket.receive() {
                     Ok(datagram) => datagram,
                     Err(Errno::EAGAIN) => break,
-                    // What the socket had to tell, it has told.
+                    // The call has consumed the socket's error.
                     Err(_) => continue,
                 };
                 let from = datagram.from;
@@ -90,7 +90,7 @@ impl Reflector {
                 };
                 note(match answer {
                     Ok(answer) => {
-                        // One that is not sent is lost, as others are.
+                        // Best effort: a failed answer counts as lost.
                         let _ = socket.send(answer.bytes(), from, datagram.to);
                         Seen::Answered
                     }
@@ -149,7 +149,7 @@ fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Ans
     })
 }
 
-/// How far the clock of a probe's sender seems to be ahead.
+/// How far the clock of a probe's sender appears to be ahead.
 fn ahead_ms(datagram: &Datagram, clock: &Clock) -> Option<i64> {
     let probe = Probe::parse(datagram.bytes()).ok()?.packet;
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
@@ -157,7 +157,7 @@ fn ahead_ms(datagram: &Datagram, clock: &Clock) -> Option<i64> {
     Some(millis(sent).saturating_sub(millis(clock.now())))
 }
 
-/// Somebody may have heard a probe and send it for ever after.
+/// Replayed probes would be answered for ever without a bound on their age.
 fn check_age(read: &Received<'_, Probe>, now: Duration) -> Result<(), Refusal> {
     let sent = read.packet.sent.to_unix(read.packet.error.format);
     if sent.abs_diff(now) <= AGE_MAX {

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets that were not taken for what they claim to be, and counts of them.
+//! Rejected packets, and their counts.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a packet of STAMP was not accepted.
+/// Why a packet of STAMP was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is none of STAMP.
+    /// Not a STAMP packet.
     Malformed,
-    /// It has no authentication tag, and its source may not send such.
+    /// It has no authentication tag, and its source must send one.
     Unauthorized,
-    /// Its authentication tag is none of a peer's.
+    /// Its authentication tag is invalid.
     AuthTag,
-    /// It is a probe of long ago, or the clocks of the two nodes differ.
+    /// A probe that is too old, or the clocks of the two nodes differ.
     Stale,
-    /// It comes from a port that reflectors have: an answer might be answered.
+    /// It comes from a reflector's port: the answer might be answered.
     Port,
-    /// Its source, or all together, sent too many.
+    /// Its source, or all sources together, exceeded the rate limit.
     Limited,
-    /// It answers nothing that was sent there, or not any more.
+    /// It answers no probe to that address, or one that has expired.
     Unexpected,
-    /// Its times cannot be: it was reflected before it came, or stayed longer
-    /// than its whole way took.
+    /// Its times are impossible: it was reflected before it arrived, or stayed longer than the
+    /// round trip.
     Implausible,
 }
 
@@ -54,7 +54,7 @@ impl Refusal {
     }
 }
 
-/// What was refused, and what was answered.
+/// Counts of rejected and answered packets.
 #[derive(Debug)]
 pub(super) struct Counts {
     refused: [AtomicU64; Refusal::ALL.len()],
@@ -77,7 +77,7 @@ impl Counts {
         self.reflected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Refused packets by reason.
+    /// Rejected packets by reason.
     pub(super) fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Refusal::ALL.into_iter().map(|refusal| {
             let count = self.refused[refusal as usize].load(Ordering::Relaxed);

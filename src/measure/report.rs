@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is told of a link, and when: only what is news. Pure.
+//! Reports about links, made only on changes. Pure.
 
 use posthaste_wire::header::NodeId;
 
@@ -7,32 +7,31 @@ use super::link::State;
 use super::series::differs;
 use super::window::Source;
 
-/// A loss that differs by less is the same: lost probes of a million.
+/// Differences in loss below this are noise: lost probes per million.
 const LOSS_NOISE_PPM: u32 = 20_000;
 
-/// What is known of one link, from this node to a peer.
+/// The state of one link, from this node to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     /// The peer.
     pub(crate) peer: NodeId,
-    /// Whether the link is there.
+    /// Whether the link is up.
     pub(crate) state: State,
-    /// The shortest round trip of late, in microseconds, and who measured it.
-    /// Nothing unless the link is up and was measured: never 0 for that.
+    /// The shortest recent round trip, in microseconds, and its source. `None` unless the link is
+    /// up and measured: never 0 for that.
     pub(crate) rtt_us: Option<u32>,
-    /// See there.
+    /// See `rtt_us`.
     pub(crate) source: Option<Source>,
     /// Mean and mean deviation of the round trips, in microseconds.
     pub(crate) smoothed_us: Option<u32>,
-    /// See there.
+    /// See `smoothed_us`.
     pub(crate) jitter_us: Option<u32>,
-    /// Probes of a million that were lost, there or back. Nothing where too
-    /// few were sent to tell.
+    /// Lost probes per million, in either direction. `None` after too few probes.
     pub(crate) loss_ppm: Option<u32>,
 }
 
 impl Report {
-    /// Whether this says more than what was told before.
+    /// Whether this differs from the last report.
     pub(super) fn is_news(&self, reported: Option<&Self>) -> bool {
         let Some(reported) = reported else {
             return self.state != State::Unmeasured;
@@ -50,7 +49,7 @@ fn is_other(now: Option<u32>, then: Option<u32>, differs: impl Fn(u32, u32) -> b
     }
 }
 
-/// By more than two in a hundred, and a quarter of what it was.
+/// By more than two percentage points, and a quarter of the former value.
 fn loses_otherwise(now_ppm: u32, then_ppm: u32) -> bool {
     now_ppm.abs_diff(then_ppm) > (then_ppm / 4).max(LOSS_NOISE_PPM)
 }

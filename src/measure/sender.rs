@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends probes from several ports, and understands what comes back.
+//! Sends probes from several ports, and parses the answers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,57 +14,57 @@ use super::refusal::Refusal;
 use super::targets::{Settings, Target};
 use super::udp::{Datagram, Fate, FateKind, Udp};
 
-/// Packets that one socket is read for in a turn.
+/// Packets read from one socket per turn.
 const TURN_MAX: usize = 64;
 /// How long a probe is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// A reflector that keeps a probe for longer than this, and for longer than a part
-/// of the whole time, is too busy for its times to say anything. It is also the most
-/// by which one can make itself seem nearer: a tick of a kernel with 250 in a second.
+/// A reflector that keeps a probe for longer than this, and for longer than a part of the whole
+/// time, is too busy for valid times. It is also the most by which a reflector can appear nearer: a
+/// tick of a kernel at 250 Hz.
 const STAY_MAX: Duration = Duration::from_millis(4);
-/// That part: a tenth, which is less than what makes another chain worth taking.
+/// That part: a tenth, less than the gain that justifies another chain.
 const STAY_PARTS: u32 = 10;
-/// By how much two clocks of this host may differ over the time of a probe.
+/// How much two clocks of this host may diverge during a probe.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(1);
 
-/// A probe that may be answered.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     peer: NodeId,
     port: u8,
     sequence: u32,
     to: SocketAddr,
-    /// When it left by the host's own clock: by the program first, by the kernel once it has told.
+    /// When it left by the host's own clock: first by the program, later by the kernel's timestamp.
     left: Duration,
-    /// By the clock that nobody sets.
+    /// By a clock that cannot be set.
     at: Duration,
 }
 
-/// What came back.
+/// A received event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A probe was answered, after so long if that can be told.
+    /// A probe was answered, with the round trip in microseconds if valid.
     Answer(NodeId, (u8, u32), Option<u32>),
     /// A probe did not arrive.
     Refused(NodeId, (u8, u32)),
-    /// A packet that is no answer.
+    /// A packet that is not a valid answer.
     Bad(SocketAddr, Refusal),
 }
 
-/// The sockets of one node, and the probes on their way.
+/// The sockets of one node, and the probes in flight.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     /// By family, then by port.
     sockets: [Vec<Udp>; 2],
-    /// By their T1, which no two have in common.
+    /// By T1, which is unique.
     sent: HashMap<Timestamp, Sent>,
     swept: Duration,
-    /// What T1 is of.
+    /// The clock of T1.
     clock: Clock,
 }
 
 impl Sender {
-    /// Without sockets yet.
+    /// Without sockets.
     pub(super) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -76,10 +76,10 @@ impl Sender {
         self.sockets.iter().flatten()
     }
 
-    /// Has as many sockets as the settings need, of the families they need.
+    /// Opens as many sockets as the settings need, of the families they need.
     ///
     /// # Errors
-    /// They cannot be opened.
+    /// A socket cannot be opened.
     pub(super) fn prepare(&mut self, settings: &Settings) -> Result<(), Errno> {
         let wildcards: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         for (sockets, wildcard) in self.sockets.iter_mut().zip(wildcards) {
@@ -135,7 +135,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Reads what came back, or a good part of it.
+    /// Reads received packets, up to [`TURN_MAX`] per socket.
     pub(super) fn collect(&mut self, settings: &Settings, now: Duration, events: &mut Vec<Event>) {
         if now >= self.swept + REMEMBERED {
             self.swept = now;
@@ -143,7 +143,7 @@ impl Sender {
         }
         let Self { sockets, sent, .. } = self;
         for socket in sockets.iter().flatten() {
-            // First when probes left: their answers may be there already.
+            // Transmit timestamps first: answers may be queued already.
             for _ in 0..TURN_MAX {
                 match socket.next_fate() {
                     Ok(Some(fate)) => events.extend(learn(sent, &fate)),
@@ -160,7 +160,7 @@ impl Sender {
                             events.push(receive_all(sent, settings, port, &datagram, now))
                         }
                         Err(Errno::EAGAIN) => break,
-                        // What the network refused, the other queue tells.
+                        // The error queue reports what the network refused.
                         Err(_) => {}
                     }
                 }
@@ -169,7 +169,7 @@ impl Sender {
     }
 }
 
-/// Takes note of what became of a probe.
+/// Records the fate of a probe.
 fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
     let authenticated = fate.tail::<{ stamp::AUTHENTICATED_BYTES }>();
     let authenticated = authenticated.and_then(|bytes| probe_of(sent, bytes));
@@ -187,7 +187,7 @@ fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
     }
 }
 
-/// The T1 of a probe that is on its way.
+/// The T1 of a probe in flight.
 fn probe_of(sent: &HashMap<Timestamp, Sent>, bytes: &[u8]) -> Option<Timestamp> {
     let probe = Probe::parse(bytes).ok()?.packet;
     let known = sent.get(&probe.sent)?;
@@ -238,8 +238,8 @@ fn understand(
     ))
 }
 
-/// How long the way there and back took; nothing when the reflector was too
-/// busy to tell, or somebody set this host's clock meanwhile.
+/// The round trip without the reflector's time; `None` if the reflector was too busy, or this
+/// host's clock was set meanwhile.
 fn round_trip(
     sent: &Sent,
     reflection: &Reflection,

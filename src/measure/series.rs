@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Round trip times of one way between two nodes, and what they come to. Pure.
+//! Round trip times of one path between two nodes, and its length. Pure.
 //!
-//! The length of a way is the shortest time of the last few. A longer time is
-//! believed when it comes twice in a row: once, it was a queue.
+//! The length of a path is the shortest recent time. A longer time is accepted when it is measured
+//! twice in a row: once, it was a queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Times that are kept.
+/// Number of times kept.
 const DEPTH: usize = 8;
-/// And for how long: a way may have become longer little by little.
+/// Bound on their age: a path may have become longer gradually.
 const AGE_MAX: Duration = Duration::from_secs(300);
-/// What is less is noise, in microseconds.
+/// Smaller differences are noise, in microseconds.
 const NOISE_US: u32 = 1_000;
 
-/// Whether a time differs from another by more than noise: by more than a tenth
-/// of it, and more than a millisecond.
+/// Whether a time differs from another by more than noise: by more than a tenth of it, and more
+/// than a millisecond.
 pub(super) fn differs(rtt_us: u32, from_us: u32) -> bool {
     rtt_us.abs_diff(from_us) > (from_us / 10).max(NOISE_US)
 }
 
-/// What a time says of its way.
+/// What a time shows about its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// Nothing new.
     Usual,
-    /// It may have become longer: the next time tells.
+    /// It may have become longer: the next time decides.
     Odd,
     /// It has become longer or shorter.
     Moved,
 }
 
-/// The last times of one way.
+/// The recent times of one path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series {
-    /// Microseconds, and when it was measured; the newest last.
+    /// Microseconds, and the time of the measurement; the newest last.
     times: VecDeque<(u32, Duration)>,
-    /// The newest is longer than all others.
+    /// Whether the newest is longer than all others.
     odd: bool,
 }
 
 impl Series {
-    /// Takes note of a time.
+    /// Adds a time.
     pub(super) fn add(&mut self, rtt_us: u32, now: Duration) -> News {
         let level = self.level();
         while self.times.len() == DEPTH || self.oldest().is_some_and(|at| now >= at + AGE_MAX) {
@@ -66,12 +66,12 @@ impl Series {
         }
     }
 
-    /// How long the way is, in microseconds, if it was ever measured.
+    /// The length of the path, in microseconds, if measured.
     pub(super) fn level(&self) -> Option<u32> {
         self.times.iter().map(|(rtt_us, _)| *rtt_us).min()
     }
 
-    /// When it was measured last.
+    /// The time of the last measurement.
     pub(super) fn newest(&self) -> Option<Duration> {
         self.times.back().map(|(_, at)| *at)
     }

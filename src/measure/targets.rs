@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom a node measures, and whose probes it answers: from the configuration.
+//! Which peers a node measures, and whose probes it answers, by the configuration.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,11 +19,11 @@ pub(super) struct Target {
     pub(super) reflector: SocketAddr,
     /// Its explicit listener.
     pub(super) listener: SocketAddr,
-    /// Authenticates probes to it.
+    /// The key that authenticates probes to it.
     pub(super) key: Option<Key>,
 }
 
-/// All that measuring needs of the configuration.
+/// The parts of the configuration that measuring needs.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The session of this node's probes.
@@ -33,7 +33,7 @@ pub(super) struct Settings {
     pub(super) targets: Vec<Target>,
     /// Sources whose probes are answered without an authentication tag.
     open_to: Vec<Prefix>,
-    /// Whose probes have a session: nodes with the same are few.
+    /// Keys by session. Few nodes share a session.
     keys: HashMap<u16, Vec<Key>>,
 }
 

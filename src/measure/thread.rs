@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread that measures: waits, reads what came, and does what the links
-//! want done.
+//! The measuring thread: waits, reads answers, and carries out the links' actions.
 
 use std::fmt::Display;
 use std::io::Read;
@@ -31,13 +30,13 @@ use super::{Shared, lock};
 use crate::journal::{Level, Log, Quota};
 use crate::privileges;
 
-/// What the thread keeps: to mark sockets, and to hear of the packets that it
-/// sent where the host tells that to the privileged only.
+/// The thread's capabilities: to mark sockets, and to get timestamps of sent packets where the host
+/// reserves them to privileged processes.
 const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
-/// Nothing is waited for longer, whatever the links say.
+/// Upper bound on a wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// All that the thread works with.
+/// The state of the thread.
 pub(super) struct Thread {
     shared: Arc<Shared>,
     settings: Settings,
@@ -75,7 +74,7 @@ impl Thread {
         thread
     }
 
-    /// Measures until it is told to stop.
+    /// Measures until it is stopped.
     pub(super) fn run(mut self, mut woken: UnixStream) {
         if let Err(error) = privileges::keep_only(&KEPT) {
             let error = format!("{error:#}");
@@ -96,7 +95,7 @@ impl Thread {
         }
     }
 
-    /// Measures by the present settings.
+    /// Adopts the present settings.
     fn adopt(&mut self, former: &[Target]) {
         if let Err(error) = self.sender.prepare(&self.settings) {
             self.log.error(
@@ -113,7 +112,7 @@ impl Thread {
         links.set_peers(self.settings.schedule, &peers, sys::monotonic());
     }
 
-    /// Waits until something is to be read or done.
+    /// Waits for readable sockets or due actions.
     fn wait(&self, woken: &UnixStream) {
         let deadline = lock(&self.shared.links).deadline();
         let query = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
@@ -121,7 +120,7 @@ impl Thread {
         let now = sys::monotonic();
         let wait = all.into_iter().flatten().min();
         let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
-        // The next whole millisecond, so as not to wake too early.
+        // Rounded up to a whole millisecond, so as not to wake too early.
         let wait_ms = i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
         let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
         let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
@@ -131,7 +130,7 @@ impl Thread {
         for handshake_probe in self.handshake_probes.sockets() {
             fds.push(PollFd::new(handshake_probe.as_fd(), PollFlags::POLLOUT));
         }
-        // A signal wakes it too early, and it waits again.
+        // On a signal it wakes too early, and waits again.
         let _ = poll(&mut fds, timeout);
     }
 
@@ -204,7 +203,7 @@ impl Thread {
             (Errand::Handshake { within }, Some(target)) => {
                 self.handshake_probes.add(peer, target.listener, within);
             }
-            // Links are those of the settings.
+            // The links match the settings.
             (_, None) => {}
         }
     }
@@ -214,7 +213,7 @@ impl Thread {
         self.handshake_probes.advance(self.settings.mark, now, done);
     }
 
-    /// Links that come and go are events of the node.
+    /// Logs links that become up or dead.
     fn log_change(&self, report: &Report) {
         let peer = report.peer.to_bits();
         match (report.state, report.rtt_us) {
@@ -227,7 +226,7 @@ impl Thread {
     }
 }
 
-/// Counts a packet that was refused, and logs it, within bounds.
+/// Counts a rejected packet, and logs it within bounds.
 fn complain(
     shared: &Shared,
     log: &Log,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UDP sockets whose kernel says when packets came and went. Times are since
-//! 1970 by the host's own clock, as the kernel's are.
+//! UDP sockets with kernel timestamps of received and sent packets. Times are since 1970 by the
+//! host's own clock, as the kernel's are.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -18,32 +18,31 @@ use nix::sys::socket::{
 use nix::sys::time::TimeSpec;
 use posthaste_relay::clock;
 
-/// What a packet may have at the most, in an error queue with the headers that
-/// it was sent with.
+/// Bound on the size of a packet, which an error queue returns with its headers.
 const PACKET_BYTES_MAX: usize = 512;
 
-/// Origins of what is in an error queue (linux/errqueue.h).
+/// Origins of messages in an error queue (linux/errqueue.h).
 const ORIGINS_ICMP: [u8; 2] = [2, 3];
 const ORIGIN_TIMESTAMP: u8 = 4;
 
-/// A UDP socket of one family, never waited for.
+/// A non-blocking UDP socket of one family.
 #[derive(Debug)]
 pub(super) struct Udp {
     socket: OwnedFd,
     ipv6: bool,
 }
 
-/// A packet that came.
+/// A received packet.
 #[derive(Debug)]
 pub(super) struct Datagram {
     bytes: [u8; PACKET_BYTES_MAX],
     length: usize,
     pub(super) from: SocketAddr,
-    /// The address of this host that it came to.
+    /// The local address to which it was sent.
     pub(super) to: Option<IpAddr>,
-    /// When it came: by the kernel, where that says so.
+    /// When it arrived, by the kernel's timestamp if there is one.
     pub(super) at: Duration,
-    /// TTL or hop limit that it had left.
+    /// Its TTL or hop limit on arrival.
     pub(super) ttl: Option<u8>,
 }
 
@@ -53,7 +52,7 @@ impl Datagram {
     }
 }
 
-/// What became of a packet that was sent.
+/// The fate of a sent packet.
 #[derive(Debug)]
 pub(super) struct Fate {
     bytes: [u8; PACKET_BYTES_MAX],
@@ -63,27 +62,24 @@ pub(super) struct Fate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FateKind {
-    /// It was given to the network card, then.
+    /// The time it was passed to the network card.
     Left(Duration),
-    /// Somebody says that it did not arrive.
+    /// The network reported that it did not arrive.
     Refused,
 }
 
 impl Fate {
-    /// The last bytes of the packet as it is known: all of it, or headers and
-    /// all of it.
+    /// The last bytes of the packet. The buffer has the packet, with or without headers before it.
     pub(super) fn tail<const N: usize>(&self) -> Option<&[u8; N]> {
         self.bytes[..self.length].last_chunk()
     }
 }
 
 impl Udp {
-    /// Opens a socket at an address. With `fates` it keeps what becomes of the
-    /// packets that it sends.
+    /// Opens a socket at an address. With `fates` it reports the fate of the packets that it sends.
     ///
     /// # Errors
-    /// The address is none of this host's, taken, or not to be had without
-    /// privilege.
+    /// The address is not local, taken, or needs privilege.
     pub(super) fn bind(address: SocketAddr, mark: u32, fates: bool) -> Result<Self, Errno> {
         let ipv6 = address.is_ipv6();
         let family = if ipv6 {
@@ -111,13 +107,13 @@ impl Udp {
         if fates {
             times |= TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE;
         }
-        // A kernel without is asked for the time instead.
+        // Best effort: without kernel timestamps the clock is read instead.
         let _ = setsockopt(&socket, sockopt::Timestamping, &times);
         bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
         Ok(Self { socket, ipv6 })
     }
 
-    /// One that a predecessor has bound, with all its options.
+    /// A socket that a predecessor has bound, with all its options.
     pub(super) fn inherited(socket: OwnedFd, address: SocketAddr) -> Self {
         Self {
             socket,
@@ -130,10 +126,10 @@ impl Udp {
         self.socket.try_clone()
     }
 
-    /// The next packet, if one is there.
+    /// The next packet, if there is one.
     ///
     /// # Errors
-    /// None is there (EAGAIN), or the socket has an error to tell.
+    /// There is none (EAGAIN), or the socket has an error.
     pub(super) fn receive(&self) -> Result<Datagram, Errno> {
         let mut bytes = [0; PACKET_BYTES_MAX];
         let mut control = cmsg_space!(Timestamps, libc::in6_pktinfo, libc::c_int, [u8; 128]);
@@ -145,7 +141,7 @@ impl Udp {
         let from = message.address.as_ref().and_then(to_std);
         let mut datagram = Datagram {
             bytes: [0; PACKET_BYTES_MAX],
-            // What is longer than any packet of ours is still too long.
+            // A longer packet stays too long after truncation.
             length: message.bytes.min(PACKET_BYTES_MAX),
             from: from.ok_or(Errno::EAFNOSUPPORT)?,
             to: None,
@@ -174,7 +170,7 @@ impl Udp {
         Ok(datagram)
     }
 
-    /// What became of a packet that was sent, if there is news.
+    /// The fate of a sent packet, if one is pending.
     ///
     /// # Errors
     /// There is none (EAGAIN).
@@ -208,7 +204,7 @@ impl Udp {
         }))
     }
 
-    /// Sends a packet, from an address of this host if one is named.
+    /// Sends a packet, from a local address if one is given.
     ///
     /// # Errors
     /// It was not sent.
@@ -266,7 +262,7 @@ impl AsFd for Udp {
     }
 }
 
-/// A time of the kernel; nothing where it has none.
+/// A kernel timestamp; `None` if it is unset.
 fn kernel_time(time: TimeSpec) -> Option<Duration> {
     let seconds = u64::try_from(time.tv_sec()).ok()?;
     let nanos = u32::try_from(time.tv_nsec()).ok()?;

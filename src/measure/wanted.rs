@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How often a controller may have links measured. Pure.
+//! Bounds on the measuring intervals that a controller may request. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use posthaste_wire::header::NodeId;
 
-/// Bounds for one link: reflectors answer no more often, and a plan is not for ever.
+/// Bounds for one link: reflectors limit the rate, and plans change.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// All links together are probed no more often than so many times a second, 224 kbit/s over IPv4, whatever
-/// a controller says: then each waits the longer.
+/// Bound on the probes of all links per second, 224 kbit/s over IPv4, whatever a controller
+/// requests: beyond it all intervals are stretched.
 const PROBES_PER_SECOND: f64 = 200.0;
 
-/// What a controller wants, within bounds.
+/// The requested intervals within the bounds.
 pub(super) fn bounded(mut wanted: HashMap<NodeId, Duration>) -> HashMap<NodeId, Duration> {
     for interval in wanted.values_mut() {
         *interval = (*interval).clamp(INTERVAL_MIN, INTERVAL_MAX);

@@ -1,44 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of the length of one link, whoever measured it. Pure.
+//! The round trip time of one link, from all sources. Pure.
 
 use std::time::Duration;
 
 use super::series::{News, Series};
 
-/// How much a new time counts in what is smoothed.
+/// Weight of a new time in the smoothed values.
 const GAIN: f64 = 0.25;
 
-/// Who measured the length of a link.
+/// The source of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// TCP connections to the node: the way that flows take.
+    /// TCP connections to the node: the path that flows take.
     Hops,
     /// STAMP.
     Stamp,
-    /// TCP handshakes that were made for it, where UDP does not pass.
+    /// TCP handshakes made to measure, where UDP does not pass.
     Handshake,
 }
 
-/// How long a link is.
+/// The round trip time of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Estimate {
-    /// The shortest round trip of late, in microseconds.
+    /// The shortest recent round trip, in microseconds.
     pub(crate) rtt_us: u32,
-    /// Who measured it.
+    /// Its source.
     pub(crate) source: Source,
-    /// When that was last confirmed.
+    /// When it was last confirmed.
     pub(crate) at: Duration,
 }
 
 /// The times of one link.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    /// By source port: where a network spreads flows over several ways, each
-    /// port has its own.
+    /// By source port: where a network spreads flows over several paths, each port has its own.
     ports: Vec<Series>,
     hops: Series,
     handshakes: Series,
-    /// When a port's way became longer or shorter.
+    /// When the path of a port became longer or shorter.
     moved: Duration,
     /// Mean and mean deviation, in microseconds.
     smoothed: Option<(f64, f64)>,
@@ -55,7 +54,7 @@ impl Window {
         }
     }
 
-    /// A round trip of a probe.
+    /// Adds the round trip of a probe.
     pub(super) fn on_probe(&mut self, port: u8, rtt_us: u32, now: Duration) -> News {
         let Some(series) = self.ports.get_mut(usize::from(port)) else {
             return News::Usual;
@@ -69,20 +68,19 @@ impl Window {
         news
     }
 
-    /// A round trip of a TCP connection that flows use.
+    /// Adds the round trip of a TCP connection that flows use.
     pub(super) fn on_hop(&mut self, rtt_us: u32, now: Duration) -> News {
         self.hops.add(rtt_us, now)
     }
 
-    /// A round trip of a handshake that was made for it.
+    /// Adds the round trip of a handshake made to measure.
     pub(super) fn on_handshake(&mut self, rtt_us: u32, now: Duration) -> News {
         self.smooth(rtt_us);
         self.handshakes.add(rtt_us, now)
     }
 
-    /// How long the link is, by what is no older than `ttl`. Connections are
-    /// believed before probes, unless probes found that the link has changed
-    /// since; handshakes last.
+    /// The round trip time by measurements no older than `ttl`. Connections take precedence over
+    /// probes, unless probes have detected a change since; handshakes come last.
     pub(super) fn estimate(&self, now: Duration, ttl: Duration) -> Option<Estimate> {
         let within = |series: &Series, source, ttl| {
             let (rtt_us, at) = series.level().zip(series.newest())?;
@@ -90,7 +88,7 @@ impl Window {
             (now < at + ttl).then_some(estimate)
         };
         let hops = within(&self.hops, Source::Hops, ttl).filter(|hops| hops.at >= self.moved);
-        // Ports take turns, so each is measured more rarely than the link.
+        // Ports are probed in turn, so each is measured less often than the link.
         let turn = ttl * u32::try_from(self.ports.len()).unwrap_or(1);
         let ports = self.ports.iter();
         let ports = ports.filter_map(|series| within(series, Source::Stamp, turn));
@@ -99,7 +97,7 @@ impl Window {
         hops.or_else(shortest).or_else(handshakes)
     }
 
-    /// When the link was measured last, whoever did.
+    /// Time of the last measurement from any source.
     pub(super) fn newest(&self) -> Option<Duration> {
         let others = [&self.hops, &self.handshakes];
         let all = self.ports.iter().chain(others);
@@ -127,7 +125,7 @@ impl Window {
     }
 }
 
-/// The shorter of two, measured when the later of them was.
+/// The shorter of two, with the later time.
 fn shorter(one: Estimate, other: Estimate) -> Estimate {
     Estimate {
         rtt_us: one.rtt_us.min(other.rtt_us),
@@ -174,7 +172,7 @@ mod tests {
             window.on_probe(port, rtt_us, at(u64::from(port)));
         }
         assert_eq!(known(&window, 3), Some((10_000, Source::Stamp)));
-        // The short way is gone; the next best one is left.
+        // The short path is gone; the next best one is left.
         assert_eq!(window.on_probe(1, 40_000, at(4)), News::Odd);
         assert_eq!(window.on_probe(1, 40_000, at(5)), News::Moved);
         assert_eq!(known(&window, 5), Some((20_000, Source::Stamp)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The best chains of all pairs, and what choosing by size gains.
+//! The best chains of all pairs, and the gain of choosing by size.
 
 use posthaste_plan::Planner;
 use posthaste_plan::planner::Transfer;
@@ -14,13 +14,13 @@ pub(super) struct All {
     pub(super) pairs: Vec<Row>,
 }
 
-/// What choosing by size gains over all pairs, which count alike.
+/// The gain of choosing by size over all pairs, with equal weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Summary {
     pub(super) bytes: u64,
-    /// Nodes between the ends of a chain, on average.
+    /// Mean number of nodes between the ends of a chain.
     pub(super) nodes: f64,
-    /// How much longer the chains of others take, on average: in the order of `Kind`.
+    /// How much longer alternative chains take on average, in percent, in the order of `Kind`.
     pub(super) direct_percent: f64,
     pub(super) shortest_percent: f64,
     pub(super) minimax_percent: f64,
@@ -31,10 +31,10 @@ pub(super) struct Summary {
 pub(super) struct Row {
     pub(super) from: String,
     pub(super) to: String,
-    /// The nodes between, for each size.
+    /// The nodes between the ends, for each size.
     pub(super) chains: Vec<Vec<String>>,
     pub(super) times_ms: Vec<f64>,
-    /// How much longer the direct link takes, for each size; absent where there is none.
+    /// How much longer the direct link takes, for each size; absent without one.
     pub(super) direct_percent: Option<Vec<f64>>,
 }
 
@@ -80,7 +80,7 @@ impl All {
     }
 }
 
-/// Adds up for a summary.
+/// Sums for a summary.
 #[derive(Clone, Debug, Default)]
 struct Sum {
     pairs: usize,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The chains of a pair as SVG: a bar for each, to scale, with a part for each hop.
 //!
-//! The same chains give the same bytes. The longest hop of a chain is darker than its others.
+//! Deterministic: the same chains give the same bytes. The longest hop of a chain is darker than
+//! its others.
 
 use std::fmt::Write;
 
@@ -10,7 +11,7 @@ use super::show::size;
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 20.0;
-/// Right of it are the times.
+/// The times are right of it.
 const BARS_END: f64 = 600.0;
 const TOP: f64 = 96.0;
 const ROW: f64 = 46.0;
@@ -70,7 +71,7 @@ pub(super) fn draw(pair: &Pair) -> String {
     svg
 }
 
-/// A chain, with `scale` pixels for a millisecond.
+/// A chain, with `scale` pixels per millisecond.
 fn bar(svg: &mut String, chain: &Chain, y: f64, scale: f64) {
     let mut x = LEFT;
     let mut dark = true;
@@ -78,7 +79,7 @@ fn bar(svg: &mut String, chain: &Chain, y: f64, scale: f64) {
         let is_longest = dark && *hop >= chain.longest_hop_ms;
         dark &= !is_longest;
         let colour = if is_longest { LONGEST } else { HOP };
-        // A gap between hops shows where the nodes are.
+        // A gap between hops shows the nodes.
         let width = (hop * scale - 2.0).max(1.0);
         let _ = writeln!(
             svg,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chains of one pair, with what speaks for each.
+//! The chains of one pair, with their properties.
 
 use posthaste_plan::fronts::Measure;
 use posthaste_plan::planner::Transfer;
@@ -15,27 +15,27 @@ pub(super) struct Pair {
     pub(super) sizes: Vec<u64>,
     /// The longest first.
     pub(super) chains: Vec<Chain>,
-    /// For each size, the chain that is the fastest, and what others cost more.
+    /// For each size, the fastest chain, and how much longer the alternatives take.
     pub(super) best: Vec<Best>,
 }
 
-/// A chain, and what it would take.
+/// A chain and its predicted times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Chain {
     /// Its nodes, the ends included.
     pub(super) nodes: Vec<String>,
     /// Round-trip times of its hops.
     pub(super) hops_ms: Vec<f64>,
-    /// Of its hops, and the costs of the nodes between.
+    /// Sum of its hops and the costs of the nodes between.
     pub(super) length_ms: f64,
     pub(super) longest_hop_ms: f64,
     /// For each size.
     pub(super) times_ms: Vec<f64>,
-    /// What the chain is, if it is one of those that others would take.
+    /// The alternative strategies that would choose this chain.
     pub(super) is: Vec<Kind>,
 }
 
-/// How others choose chains.
+/// Alternative strategies to choose chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
@@ -43,7 +43,7 @@ pub(super) enum Kind {
     Direct,
     /// The least sum of round-trip times.
     Shortest,
-    /// The shortest of those with the shortest longest hop.
+    /// The shortest of the chains with the smallest longest hop.
     Minimax,
 }
 
@@ -63,10 +63,10 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Best {
     pub(super) bytes: u64,
-    /// Its place among the chains.
+    /// Its index among the chains.
     pub(super) chain: usize,
     pub(super) time_ms: f64,
-    /// How much longer the chains take that others choose; absent where there is no direct link.
+    /// How much longer the alternatives take; absent without a direct link.
     pub(super) direct_percent: Option<f64>,
     pub(super) shortest_percent: f64,
     pub(super) minimax_percent: f64,
@@ -129,12 +129,12 @@ impl Pair {
     }
 }
 
-/// What is chosen for a pair, by us and by others.
+/// The chains chosen for a pair, by size and by the alternatives.
 pub(super) struct Answer<'a> {
     transfers: &'a [Transfer],
     /// For each transfer.
     pub(super) chosen: Vec<Vec<u16>>,
-    /// By [`Kind`]; the direct chain may be missing a link.
+    /// By [`Kind`]; the direct chain may be missing.
     others: Vec<Vec<u16>>,
 }
 
@@ -186,7 +186,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The best for a transfer, by its place, and where it is among `chains`.
+    /// The best chain for a transfer, by its index, and its index among `chains`.
     pub(super) fn best(
         &self,
         planner: &Planner<'_>,
@@ -245,7 +245,7 @@ fn all_chains(fronts: &Fronts, (from, to): (usize, usize)) -> Vec<Vec<u16>> {
     fronts.points(from, to).map(chain).collect()
 }
 
-/// Round-trip times of a chain and costs of its nodes.
+/// Sum of a chain's round-trip times and the costs of its nodes.
 fn length_us(planner: &Planner<'_>, chain: &[u16]) -> u64 {
     let links = chain
         .windows(2)
@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// A long link, and ways around by one node or two.
+    /// A long link, and detours by one node or two.
     fn network() -> (Matrix, Vec<String>) {
         let mut matrix = Matrix::new(4).unwrap();
         for (one, other, rtt_ms) in [

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of links: which nodes there are, and what was measured between them. `docs/plan.md`
-//! describes the formats.
+//! Files of links: nodes, and the measurements between them. `docs/plan.md` describes the formats.
 //!
-//! Readers are handed text and touch no file. What is wrong is named with its line. What was not
-//! measured is left out: nothing is guessed.
+//! Readers get text and open no file. Errors have the line number. Missing measurements are left
+//! out: nothing is guessed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,7 +37,7 @@ impl Format {
         })
     }
 
-    /// The format that goes with the name of a file: JSON if it ends so.
+    /// The format for a file name: JSON if it ends in `.json`.
     pub(crate) fn of_name(name: &str) -> Self {
         match name.rsplit('.').next() {
             Some("json") => Self::Json,
@@ -53,23 +52,23 @@ pub(crate) struct Network {
     /// In the order of the matrix.
     pub(crate) names: Vec<String>,
     pub(crate) matrix: Matrix,
-    /// The nodes whose cost the file tells, 0 included.
+    /// The nodes with a cost in the file, including 0.
     pub(crate) costed: BTreeSet<usize>,
-    /// The links without delay that the file tells, which attract every chain.
+    /// The links without delay in the file, which attract every chain.
     free: Free,
 }
 
-/// Measured links of 0 ms: more likely such that were not measured.
+/// Links of 0 ms: more likely unmeasured than measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Free {
-    /// The first of them.
+    /// The first ones.
     named: Vec<Problem>,
-    /// How many there are besides.
+    /// Number of further ones.
     more: usize,
 }
 
 impl Free {
-    /// Takes note of a link if it is free: where the file tells it, and its name there.
+    /// Records a link of 0 ms, with its line and its name.
     fn note(&mut self, link: Link, line: Option<usize>, place: impl FnOnce() -> String) {
         if link.rtt_us != 0 {
             return;
@@ -88,7 +87,7 @@ impl Free {
 }
 
 impl Network {
-    /// Nodes and links of a file that tells no costs.
+    /// Nodes and links of a file without costs.
     fn without_costs(names: Vec<String>, matrix: Matrix) -> Self {
         Self {
             names,
@@ -98,13 +97,13 @@ impl Network {
         }
     }
 
-    /// The number of a node.
+    /// The index of a node.
     pub(crate) fn node(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|known| known == name)
     }
 }
 
-/// What is wrong with a file, and in which line, counted from 1.
+/// An error in a file, with its line, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     line: Option<usize>,
@@ -126,7 +125,7 @@ impl Problem {
         }
     }
 
-    /// The problem with the name of its file before it.
+    /// The error with the file name before it.
     pub(crate) fn of_file(&self, file: impl fmt::Display) -> String {
         match self.line {
             Some(line) => format!("{file}:{line}: {}", self.what),
@@ -135,10 +134,10 @@ impl Problem {
     }
 }
 
-/// Free links that are named one by one; of the others only the number is told.
+/// Free links listed one by one; of further ones only the number.
 const FREE_NAMED_MAX: usize = 8;
 
-/// What is allowed in a file but probably not meant, one sentence each.
+/// Data that is allowed but probably not intended, one sentence each.
 pub(crate) fn warnings(network: &Network, file: impl fmt::Display) -> Vec<String> {
     let Free { named, more } = &network.free;
     let named = named.iter().map(|problem| problem.of_file(&file));
@@ -154,7 +153,7 @@ pub(crate) fn read(text: &str, format: Format) -> Result<Network, Problem> {
     }
 }
 
-/// Numbers for names, in the order in which they come.
+/// Indexes of names, in the order of their appearance.
 #[derive(Debug, Default)]
 struct Names {
     names: Vec<String>,
@@ -162,7 +161,7 @@ struct Names {
 }
 
 impl Names {
-    /// The number of a name, a new one if it has none.
+    /// The index of a name, which is added if needed.
     fn number(&mut self, name: &str) -> Result<usize, String> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(*number);
@@ -177,7 +176,7 @@ impl Names {
     }
 }
 
-/// The lines that say something, with their numbers: not empty, and no comments.
+/// The lines with content, with their numbers: not empty, and no comments.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let numbered = (1..).zip(text.lines().map(str::trim));
     numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
@@ -195,7 +194,7 @@ pub(crate) fn micros(milliseconds: f64) -> Result<u32, String> {
     Ok(whole(micros))
 }
 
-/// Parts in a million from per cent.
+/// Percent to parts per million.
 fn loss_ppm(percent: f64) -> Result<u32, String> {
     if !(0.0..=100.0).contains(&percent) {
         return Err(format!(
@@ -205,7 +204,7 @@ fn loss_ppm(percent: f64) -> Result<u32, String> {
     Ok(whole((percent * 1e4).round()))
 }
 
-/// Bits per second from megabits.
+/// Megabits per second to bits per second.
 fn rate(megabits: f64) -> Result<std::num::NonZeroU64, String> {
     let bits = (megabits * 1e6).round();
     if !(1.0..=1e15).contains(&bits) {
@@ -229,7 +228,7 @@ fn whole(number: f64) -> u32 {
     number as u32
 }
 
-/// Sets a link that must not be there yet.
+/// Adds a link; fails if it exists.
 fn add(matrix: &mut Matrix, ends: (usize, usize), link: Link) -> Result<(), String> {
     let (from, to) = ends;
     if from == to {
@@ -247,7 +246,7 @@ fn add(matrix: &mut Matrix, ends: (usize, usize), link: Link) -> Result<(), Stri
 mod tests {
     use super::*;
 
-    /// What reading says is wrong.
+    /// The error of a text.
     fn problem(text: &str, format: Format) -> String {
         read(text, format).unwrap_err().of_file("f")
     }

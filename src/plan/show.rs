@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answers as text.
+//! Formats the output as text.
 
 use std::fmt::Write;
 
 use super::all::All;
 use super::pair::{Best, Chain, Pair};
 
-/// A pair's chains, and which of them is for which size.
+/// A pair's chains, and which of them is best for which size.
 pub(super) fn pair(pair: &Pair) -> String {
     let mut text = format!(
         "From {} to {}\n\nChains, the longest first:\n",
@@ -65,7 +65,7 @@ fn explanation(best: &Best, chain: &Chain) -> String {
     )
 }
 
-/// The best chains of all pairs, and what they gain.
+/// The best chains of all pairs, and their gain.
 pub(super) fn all(all: &All) -> String {
     let mut text = String::new();
     for row in &all.pairs {
@@ -119,7 +119,7 @@ fn line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// Bytes in the largest unit that is no larger.
+/// Bytes in the largest unit that is not larger than the number.
 pub(super) fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         1_000_000_000.. => (1e9, "GB"),

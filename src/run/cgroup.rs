@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cgroup that a command runs in: one below ours, so that whatever bounds
-//! this process bounds the command. And a child process that removes it.
+//! The cgroup of a command: a child of this process's cgroup, so that its limits apply to the
+//! command. And a child process that removes it.
 //!
-//! The child waits on a pipe whose other end only this process holds, and acts
-//! when that ends, whether in order or not. Processes that the command left
-//! behind go where this process is, and are nobody's business any more.
+//! The child waits on a pipe whose other end only this process holds, and acts when that is closed
+//! for any reason. It moves remaining processes of the command to this process's cgroup.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -26,28 +25,27 @@ use posthaste_relay::sys;
 
 use crate::privileges;
 
-/// Name of the child, as `ps -e` shows it: the most the kernel keeps.
+/// Name of the child, as `ps -e` shows it: 15 bytes, the most the kernel keeps.
 const NAME: &std::ffi::CStr = c"posthaste-clean";
-/// How long to wait for the child to be done.
+/// How long to wait for the child.
 const REMOVAL_MAX: Duration = Duration::from_secs(2);
-/// Between two attempts of the child, at first and at last: processes come as
-/// fast as they are moved, or a cgroup below is somebody else's.
+/// First and longest pause between two attempts of the child: processes may fork faster than they
+/// are moved, or a cgroup below may not be removable.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A cgroup of one's own.
+/// A cgroup for one command.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     place: Place,
     directory: OwnedFd,
-    /// Its end is what the child waits for.
+    /// The child waits until it is closed.
     pipe: OwnedFd,
     cleaner: Pid,
 }
 
 impl Cgroup {
-    /// Makes the cgroup and forks the child. This process must have no other
-    /// thread yet.
+    /// Creates the cgroup and forks the child. This process must have no other thread yet.
     pub(super) fn make() -> anyhow::Result<Self> {
         let parent = bpf::own_cgroup().context(
             "open the cgroup of this process: it needs cgroup v2, and CAP_SYS_ADMIN to mount it \
@@ -75,7 +73,7 @@ impl Cgroup {
         self.directory.as_fd()
     }
 
-    /// The file that a process joins by.
+    /// The file to which a process writes its ID to join.
     pub(super) fn members(&self) -> anyhow::Result<OwnedFd> {
         let file = self.place.path().join("cgroup.procs");
         let opened = OpenOptions::new().write(true).open(file);
@@ -84,7 +82,7 @@ impl Cgroup {
             .into())
     }
 
-    /// Has it removed, and waits for that for as long as may be expected.
+    /// Has the child remove it, and waits up to [`REMOVAL_MAX`].
     pub(super) fn remove(self) {
         drop(self.pipe);
         let start = Instant::now();
@@ -94,12 +92,12 @@ impl Cgroup {
                 _ => break,
             }
         }
-        // If somebody has killed the child.
+        // In case the child was killed.
         let _ = self.place.clear();
     }
 }
 
-/// Where the cgroup is.
+/// The path of the cgroup.
 #[derive(Debug)]
 struct Place {
     parent: OwnedFd,
@@ -124,7 +122,7 @@ impl Place {
         };
         let others = self.beside().join("cgroup.procs");
         for process in list.lines() {
-            // One that has ended meanwhile cannot be moved and need not be.
+            // A process that has ended meanwhile cannot be moved and need not be.
             let _ = fs::write(&others, process);
         }
         match fs::remove_dir(&path) {
@@ -152,7 +150,7 @@ fn start_cleaner(place: &Place) -> anyhow::Result<(OwnedFd, Pid)> {
     }
 }
 
-/// The child's life.
+/// Runs the child.
 fn clean(place: &Place, mut pipe: File) {
     step_aside();
     let _ = pipe.read(&mut [0]);
@@ -163,9 +161,8 @@ fn clean(place: &Place, mut pipe: File) {
     }
 }
 
-/// Out of the caller's session, deaf to what is meant for the command, without
-/// the caller's standard input and output, and with no more rights than files
-/// need.
+/// Leaves the caller's session, ignores the signals meant for the command, closes the caller's
+/// standard input and output, and keeps only the rights for files.
 fn step_aside() {
     // Each is a precaution: a cleaner that lacks one still cleans.
     let _ = nix::sys::prctl::set_name(NAME);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command as a process: started in its cgroup, waited for, and told the
-//! signals that this process is told.
+//! The process of the command: starts it in its cgroup, waits for it, and passes signals on.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,14 +18,13 @@ use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid, write};
 
 use super::user::User;
 
-/// What a shell says of a command that is not there, and of one that is no
-/// program.
+/// A shell's exit codes for a command that does not exist, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// What a shell adds to the number of the signal that ended a command.
+/// A shell's exit code for a signal is this plus its number.
 const BY_SIGNAL: i32 = 128;
 
-/// Signals that are meant for the command.
+/// Signals passed on to the command.
 const PASSED_ON: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -36,7 +34,7 @@ const PASSED_ON: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// The signals of this process, taken from a descriptor.
+/// The signals of this process, read from a descriptor.
 #[derive(Debug)]
 pub(super) struct Signals {
     fd: SignalFd,
@@ -44,7 +42,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on, for this thread and those it starts.
+    /// Blocks them from now on, for this thread and those it starts.
     pub(super) fn block() -> anyhow::Result<Self> {
         let mut wanted = SigSet::empty();
         wanted.add(Signal::SIGCHLD);
@@ -57,13 +55,13 @@ impl Signals {
         Ok(Self { fd, former })
     }
 
-    /// The mask from before.
+    /// The former signal mask.
     pub(super) fn former(&self) -> SigSet {
         self.former
     }
 
-    /// Waits for a signal, at most so many milliseconds. The signal, if it is for
-    /// the command: those that a terminal sends it gets itself.
+    /// Waits for a signal, at most `timeout`. Returns the signal if it must be passed on: the
+    /// command gets those of a terminal itself.
     pub(super) fn next(&self, timeout: PollTimeout) -> Option<Signal> {
         let mut waiting = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut waiting, timeout);
@@ -74,13 +72,13 @@ impl Signals {
     }
 }
 
-/// How a command is started.
+/// The parameters of a command.
 #[derive(Debug)]
 pub(super) struct Launch<'a> {
     pub(super) command: &'a [OsString],
     /// The list of the cgroup's members.
     pub(super) cgroup: OwnedFd,
-    /// The limits of open files that it is to have.
+    /// Its limits of open files.
     pub(super) files: (u64, u64),
     pub(super) mask: SigSet,
     pub(super) user: Option<&'a User>,
@@ -95,7 +93,7 @@ pub(super) struct Child(Pid);
 pub(super) struct Failure(io::Error);
 
 impl Failure {
-    /// Says so; the exit code for it.
+    /// Prints the error; returns its exit code.
     pub(super) fn report(&self, command: &[OsString]) -> u8 {
         let name = command.first().map(|name| name.to_string_lossy());
         let name = name.unwrap_or_default();
@@ -143,7 +141,7 @@ impl Child {
         Ok(Self(Pid::from_raw(child.id().cast_signed())))
     }
 
-    /// Waits for its end; the exit code to tell.
+    /// Waits for its end; returns its exit code.
     pub(super) fn wait(self, signals: &Signals) -> anyhow::Result<u8> {
         loop {
             match waitpid(self.0, Some(WaitPidFlag::WNOHANG)) {
@@ -155,7 +153,7 @@ impl Child {
                 Err(error) => return Err(error).context("wait for the command"),
             }
             if let Some(signal) = signals.next(PollTimeout::NONE) {
-                // Fails only when it has ended, as the next turn sees.
+                // Fails only when it has ended, which the next iteration detects.
                 let _ = kill(self.0, signal);
             }
         }

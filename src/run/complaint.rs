@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Says what is wrong when the node does not carry a connection. The worker knows
-//! that it did not; a thread of its own finds out why.
+//! Prints why the node does not carry a connection. The worker reports the failure; a separate
+//! thread determines the cause.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,12 +16,12 @@ use posthaste_wire::convert::{Answer, AnswerReader, ConvertError, Request};
 
 use super::via::Via;
 
-/// Failures that may wait to be looked into.
+/// Bound on queued failures.
 const WAITING_MAX: usize = 16;
 /// How long the node may take to connect, and to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where the worker reports.
+/// The worker's end of the queue.
 #[derive(Debug)]
 pub(super) struct Report(SyncSender<SocketAddr>);
 
@@ -29,7 +29,7 @@ impl Journal for Report {
     fn record(&mut self, ended: &mut Vec<Ended>) -> u64 {
         for relay in ended.drain(..) {
             if relay.outcome == Outcome::HopFailed {
-                // While one is looked into the others fail for the same reason.
+                // Failures during a diagnosis have the same cause.
                 let _ = self.0.try_send(relay.flow.server());
             }
         }
@@ -37,16 +37,16 @@ impl Journal for Report {
     }
 
     fn deny(&mut self, _denied: &Denied) {
-        // Nobody asks: there are no explicit listeners.
+        // There are no explicit listeners, so no requests.
     }
 }
 
-/// The thread that complains.
+/// The thread that prints.
 #[derive(Debug)]
 pub(super) struct Complaints(JoinHandle<()>);
 
 impl Complaints {
-    /// Waits until all is said. The worker has ended.
+    /// Waits until everything is printed. The worker has ended.
     pub(super) fn finish(self) {
         let _ = self.0.join();
     }
@@ -59,7 +59,7 @@ pub(super) fn start(via: Via) -> (Report, Complaints) {
     (Report(sender), Complaints(thread))
 }
 
-/// Says each thing once until there is another to say.
+/// Prints each text once until it changes.
 fn complain(node: &Peer, failures: &Receiver<SocketAddr>) {
     let mut last = String::new();
     while let Ok(destination) = failures.recv() {
@@ -68,12 +68,12 @@ fn complain(node: &Peer, failures: &Receiver<SocketAddr>) {
             eprintln!("posthaste: a connection to {destination} was reset: {why}");
             last = why;
         }
-        // Those that waited meanwhile fail for the same reason.
+        // The queued failures have the same cause.
         while failures.try_recv().is_ok() {}
     }
 }
 
-/// What is wrong with the node.
+/// The problem with the node.
 fn diagnose(node: &Peer) -> String {
     let (name, address) = (&node.name, node.address);
     let connection = match TcpStream::connect_timeout(&address, PATIENCE) {
@@ -105,7 +105,7 @@ fn diagnose(node: &Peer) -> String {
     }
 }
 
-/// Asks for what a converter can do, which whoever may use it is told.
+/// Requests the capabilities of a converter, which it sends to every authorized client.
 fn query(mut connection: TcpStream) -> Option<Answer> {
     connection.set_read_timeout(Some(PATIENCE)).ok()?;
     let request = Request {

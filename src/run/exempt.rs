@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which destinations are left alone.
+//! Destinations that are not redirected.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,8 +7,8 @@ use anyhow::Context;
 use nix::ifaddrs::getifaddrs;
 use posthaste_relay::policy::Prefix;
 
-/// What no node could reach for this host: the host itself ("this network" is
-/// that to Linux, too), its links, and groups.
+/// Destinations that no node can reach for this host: the host itself ("this network" is that to
+/// Linux, too), its links, and multicast groups.
 const ALWAYS: [&str; 8] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -20,7 +20,7 @@ const ALWAYS: [&str; 8] = [
     "ff00::/8",
 ];
 
-/// An address prefix of the command line, or a single address.
+/// An address prefix from the command line, or a single address.
 pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
     let (address, bits) = text
         .split_once('/')
@@ -35,8 +35,8 @@ pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
     Prefix::new(ip, bits).ok_or_else(|| format!("{form}, without bits behind the prefix"))
 }
 
-/// Every destination to leave alone: those that are always, the addresses that
-/// this host has now, the node's, and those asked for.
+/// All exempt destinations: the fixed ones, the current addresses of this host, the node's address,
+/// and those of the command line.
 pub(super) fn all(requested: &[Prefix], node: SocketAddr) -> anyhow::Result<Vec<Prefix>> {
     let always = ALWAYS.iter().map(|text| prefix(text).expect("a prefix"));
     let interfaces = getifaddrs().context("list the addresses of this host")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the worker of a command is to do: carry everything to the one node.
+//! The policy of the worker of a command: relay everything through the one node.
 
 use std::time::Duration;
 
@@ -13,13 +13,12 @@ use crate::config::Config;
 
 use super::via::Via;
 
-/// The name of all there is one of.
+/// Name of the only rule, peer and chain.
 const NAME: &str = "run";
-/// Between the ends of a connection there is no time bound but their own, and
-/// what keepalive finds out.
+/// Connections have no timeout but those of their ends and keepalive.
 const FOR_EVER: Duration = Duration::from_secs(40 * 24 * 3600);
 
-/// One rule, one peer, one chain of it, and no other way.
+/// One rule, one peer, one chain with it, and no other route.
 pub(super) fn toward(via: &Via) -> Policy {
     let node = Config::default().node;
     let rule = Rule {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The user that a command is run as. From the files: a static program cannot
-//! ask the directories of users that the C library knows.
+//! The user of a command, from the files: a static program cannot use the C library's user
+//! directories.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which node carries the connections of a command.
+//! The node that carries the connections of a command.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use posthaste_wire::header::NodeId;
 
 use crate::config::{Capacity, Config};
 
-/// Where the configuration is that peers are looked for in.
+/// Default path of the configuration with the peers.
 const CONFIG: &str = "/etc/posthaste/node.toml";
-/// For connections to nodes, where the kernel has it.
+/// Congestion control of connections to nodes, if the kernel has it.
 const CONGESTION: &str = "bbr";
 
 /// The node.
@@ -32,13 +32,13 @@ impl Via {
         &self.peer
     }
 
-    /// By which number the node knows this host, if the two share a key.
+    /// The number by which the node identifies this host, if the two share a key.
     pub(super) fn me(&self) -> Option<NodeId> {
         self.me
     }
 }
 
-/// The node of this address or name, or the only peer.
+/// The node with this address or name, or the only peer.
 pub(super) fn find(requested: Option<&str>, config: Option<&Path>) -> anyhow::Result<Via> {
     if let Some(address) = requested.and_then(|text| text.parse::<SocketAddr>().ok()) {
         return by_address(address).map(|peer| Via { peer, me: None });
@@ -50,7 +50,7 @@ pub(super) fn find(requested: Option<&str>, config: Option<&Path>) -> anyhow::Re
     }
     let path = config.map_or_else(|| PathBuf::from(CONFIG), Path::to_owned);
     let shown = path.display();
-    // One that may not be looked at is there: reading it says what is wrong.
+    // A file that cannot be inspected exists: reading it gives the error.
     if config.is_none() && !path.try_exists().unwrap_or(true) {
         bail!(match requested {
             Some(name) => format!(
@@ -69,7 +69,7 @@ pub(super) fn find(requested: Option<&str>, config: Option<&Path>) -> anyhow::Re
     })
 }
 
-/// A node that knows this host by its address.
+/// A node that identifies this host by its address.
 fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
     if address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0 {
         bail!("--via {address}: expected the address and port of a node's explicit listener");

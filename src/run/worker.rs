@@ -32,13 +32,12 @@ use super::{netns, policy};
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// How long what the command has said may be under way after its end: at all, and
-/// without a byte that moves.
+/// How long bytes of the command may be in flight after its end: in total, and without progress.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(60);
 const LAST_WORDS_STILL: Duration = Duration::from_secs(3);
-/// Milliseconds between two looks at it.
+/// Milliseconds between two checks of that.
 const LOOK_MS: u8 = 50;
-/// Connections looked at.
+/// Bound on the connections checked.
 const LOOKED_AT: usize = 65_536;
 
 /// The worker in its thread.
@@ -50,7 +49,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the worker; from then on connections are led to it.
+    /// Starts the worker; from then on connections are redirected to it.
     pub(super) fn start(programs: Arc<bpf::Capture>, via: Via) -> anyhow::Result<Self> {
         let netns = netns()?;
         let mut settings = worker::Settings {
@@ -77,8 +76,8 @@ impl Worker {
         })
     }
 
-    /// Leads no more connections away, lets what the command has said arrive, and
-    /// ends the worker. A signal cuts it short.
+    /// Stops redirecting connections, lets the command's bytes arrive, and ends the worker. A
+    /// signal ends it early.
     pub(super) fn finish(self, signals: &Signals) {
         let start = Instant::now();
         self.drain(LAST_WORDS_MAX);
@@ -88,7 +87,7 @@ impl Worker {
             }
         }
         self.drain(Duration::ZERO);
-        // If it has panicked it has said so.
+        // A panic has printed its own message.
         let _ = self.thread.join();
         self.complaints.finish();
     }
@@ -97,20 +96,20 @@ impl Worker {
         self.worker.send(Command::Drain { deadline });
     }
 
-    /// Whether bytes of a connection have moved of late.
+    /// Whether bytes of a connection have moved recently.
     fn is_moving(&self) -> bool {
         let (answer, relays) = mpsc::channel();
         self.worker.send(Command::List {
             limit: LOOKED_AT,
             answer,
         });
-        // A worker that has ended answers nothing.
+        // A worker that has ended does not answer.
         let relays = relays.recv().unwrap_or_default();
         relays.iter().any(|relay| relay.idle < LAST_WORDS_STILL)
     }
 }
 
-/// Opens listeners on the loopback addresses; their ports.
+/// Opens listeners on the loopback addresses; returns their ports.
 fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
     let settings = SocketSettings {
         mark: 0,
@@ -120,7 +119,7 @@ fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
     for ipv6 in [false, true] {
         let listener = match sys::transparent_listener(ipv6, settings) {
             Ok(listener) => listener,
-            // The host has IPv6 switched off: no connections of it to lead away.
+            // IPv6 is disabled on the host: it has no connections to redirect.
             Err(_) if ipv6 => continue,
             Err(error) => return Err(error).context("open a listener"),
         };
@@ -139,14 +138,13 @@ fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
     Ok(ports)
 }
 
-/// The [`Intercept`] of a command's connections: they are complete when they come,
-/// and their clients are processes of this host, so there is nothing to report
-/// before and nothing to hold back.
+/// The [`Intercept`] of a command's connections: they are complete when they arrive, and their
+/// clients are local processes, so there is nothing to report before and nothing to hold.
 struct Capture {
     programs: Arc<bpf::Capture>,
     netns: u64,
     ports: bpf::Ports,
-    /// A pipe that nothing is written to.
+    /// A pipe without a writer.
     silence: (OwnedFd, OwnedFd),
 }
 
@@ -241,7 +239,7 @@ impl Intercept for Capture {
 
     fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
 
-    /// No packet crosses a host because of a command: nothing is in the way.
+    /// A command's packets do not cross the host: such sockets do no harm.
     fn forget(&mut self, _closed: &[Closed]) {}
 
     fn clear_failure(&mut self, _flow: &Flow) {}

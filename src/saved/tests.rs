@@ -11,8 +11,8 @@ use super::*;
 const MS: i64 = 1_000;
 const SEGMENT: u32 = 1_448;
 
-/// An early flow over a node that costs nothing: the client asks at once, the server answers at
-/// once and closes when it has sent everything.
+/// An early flow over a node without overhead: the client sends its request at once, the server
+/// answers at once and closes when it has sent everything.
 fn early(client_ms: i64, server_ms: i64, bytes_down: u64) -> Seen {
     let (client, server) = (client_ms * MS, server_ms * MS);
     let request = client.max(server);
@@ -87,7 +87,7 @@ fn strict_and_late_slow_start() {
         ..early
     };
     assert_eq!(saved_ms(&strict), (0, 100));
-    // The same seen from the accept on, which is a round trip of the client later.
+    // The same measured from the accept, which is a round trip of the client later.
     let late = Seen {
         from_accept: true,
         ..early
@@ -105,7 +105,7 @@ fn waiting_counts_for_nothing() {
         ..base
     };
     assert_eq!(saved_ms(&idle), (50, 0));
-    // The client asks half a second after it was connected.
+    // The client sends its request half a second after it was connected.
     let shift = 500 * MS;
     let hesitant = Seen {
         prompt: false,
@@ -190,7 +190,7 @@ fn late_open_was_slower() {
     };
     assert_eq!(delayed.saved().first_byte_us, -300 * MS);
     assert_eq!(delayed.saved().end_us, 0);
-    // Reasons: the client, the path, or less than can be told.
+    // Caused by the client, by the path, or too small to tell.
     for other in [
         Seen {
             prompt: false,
@@ -213,8 +213,8 @@ fn late_open_was_slower() {
     }
 }
 
-/// Times of the connection without the node, by the published model: the bound that no estimate
-/// may pass, whatever round trips, sizes, waits, jitter and rates are.
+/// Times of the connection without the node, by the published model: an upper bound of every
+/// estimate, for all round trips, sizes, waits, jitter and rates.
 // promise: W9
 #[test]
 fn estimates_never_exceed_savings() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node's log says of relays that have ended.
+//! Parses a node's log lines of ended relays.
 
 use std::net::SocketAddr;
 
-/// A relay that finished in order.
+/// A relay that ended with [`Outcome::Finished`](posthaste_relay::outcome::Outcome).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ended {
     pub(super) server: SocketAddr,
@@ -13,7 +13,7 @@ pub(super) struct Ended {
     pub(super) first_byte_ms: Option<f64>,
 }
 
-/// The relay that a line of the log is about, if it is about one that finished.
+/// Parses a log line of a finished relay.
 pub(super) fn ended(line: &str) -> Option<Ended> {
     let mut fields = line.split_ascii_whitespace();
     let value = |name: &str| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node that is tried: a process that ends with this one.
+//! The node of a trial: a process that ends with this one.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -21,16 +21,16 @@ use super::lines;
 
 /// How long it may take to start.
 const READY: Duration = Duration::from_secs(30);
-/// Relays that are remembered.
+/// Bound on recorded relays.
 const ENDED_MAX: usize = 100_000;
 const LOOK: Duration = Duration::from_millis(50);
 
-/// SIGINT and SIGTERM of this process: enough of it.
+/// SIGINT and SIGTERM of this process, which end the trial.
 #[derive(Debug)]
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
-    /// From now on.
+    /// Blocks them from now on.
     pub(super) fn block() -> anyhow::Result<Self> {
         let mut wanted = SigSet::empty();
         wanted.add(Signal::SIGINT);
@@ -41,7 +41,7 @@ impl Signals {
         Ok(Self(fd))
     }
 
-    /// Waits for so long; whether one came.
+    /// Waits for `time`; returns whether a signal arrived.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
         let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
@@ -69,7 +69,7 @@ impl Node {
         if let Some(config) = config {
             command.arg("-c").arg(config);
         }
-        // A terminal's Ctrl-C is for this process, which has the node end in order.
+        // Ctrl-C at a terminal must reach only this process, which drains the node.
         command.process_group(0);
         // SAFETY: two system calls and nothing else, which is allowed between fork and exec.
         unsafe {
@@ -101,17 +101,17 @@ impl Node {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(super) fn failure(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits until it has; a signal cuts its connections off.
+    /// Waits for its end; a signal resets its connections.
     pub(super) fn wait_until_ended(&mut self, signals: &Signals) {
         while self.failure().is_none() {
             if signals.wait(LOOK) {
                 let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
-                // A second signal cuts the drain short.
+                // A second signal ends the drain early.
                 let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
             }
         }
@@ -136,7 +136,7 @@ impl Drop for Node {
     }
 }
 
-/// Takes note of relays that finish, and shows what is wrong.
+/// Records finished relays, and prints warnings and errors.
 fn follow(log: impl BufRead, kept: &Mutex<Vec<Ended>>) {
     for line in log.lines().map_while(Result::ok) {
         if let Some(ended) = lines::ended(&line) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table at the end: services before and after.
+//! The final table: services before and after.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,18 +15,18 @@ use crate::client::table;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Service {
     server: SocketAddr,
-    /// Until the client's handshake was complete, of a connection that was forwarded and watched.
+    /// Until the client's handshake was complete, of an observed connection.
     connect_before_ms: Option<f64>,
-    /// And until the first byte from the server came, at the least: two round trips of both halves,
-    /// less the client's second one.
+    /// And until the first byte from the server, at least: two round trips of both halves, less the
+    /// client's second one.
     first_byte_before_ms: Option<f64>,
-    /// Connections that were relayed and finished.
+    /// Number of relayed connections that finished.
     relayed: usize,
     connect_ms: Option<f64>,
     first_byte_ms: Option<f64>,
 }
 
-/// Each service, those with the most connections first.
+/// All services, those with the most connections first.
 pub(super) fn services(observed: &Observed, ended: &[Ended]) -> Vec<Service> {
     #[derive(Default)]
     struct Samples {
@@ -67,7 +67,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// The outcome for people.
+/// The outcome as text.
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = format!(
         "In {:.0} s the node watched {} connections that it forwarded, and relayed {}.\n",

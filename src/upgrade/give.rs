@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of the process whose place another takes. Until the last step everything can be taken
-//! back, and is, when the other process fails.
+//! The part of the process that is replaced. Until the last step everything can be reverted, and is
+//! if the other process fails.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,40 +18,40 @@ use super::{Descriptor, START_TIME_MAX, STEP_TIME_MAX};
 use crate::config::Transparent;
 use crate::host::{self, Claim};
 
-/// What a node gives to the process that takes its place.
+/// What a node provides to its successor.
 pub(crate) trait Giver {
-    /// Whether it may be replaced now.
+    /// Checks whether it may be replaced now.
     ///
     /// # Errors
-    /// It may not, and why.
+    /// Why it may not.
     fn ensure_replaceable(&self) -> anyhow::Result<()>;
-    /// What its successor has to know.
+    /// The information that its successor needs.
     fn offer(&self) -> Offered;
-    /// Duplicates of the sockets that its successor goes on with.
+    /// Duplicates of the sockets that its successor continues with.
     ///
     /// # Errors
     /// They cannot be made.
     fn descriptors(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>>;
-    /// Whether the programs of a successor see what its own leave.
+    /// Sets whether a successor's programs run behind those of this node.
     ///
     /// # Errors
-    /// The programs cannot be told.
+    /// The programs cannot be changed.
     fn set_followed(&self, followed: bool) -> anyhow::Result<()>;
-    /// Takes no new flows from now on, and ends with those that are open.
+    /// Takes no new flows from now on, and ends with the open ones.
     fn replace(&self, successor: i32);
 }
 
-/// What a successor has to know.
+/// The information that a successor needs.
 #[derive(Debug)]
 pub(crate) struct Offered {
     pub(crate) transparent: Transparent,
-    /// The nodes that this one has replaced itself.
+    /// The nodes that this one has replaced.
     pub(crate) predecessors: Vec<Peer>,
-    /// Where it answers once it is replaced.
+    /// Its admin socket once it is replaced.
     pub(crate) aside: PathBuf,
 }
 
-/// Where a node waits for the process that takes its place. The file goes with it.
+/// The socket where a node waits for a successor. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Socket,
@@ -59,7 +59,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// The caller has the claim: a file that is there is a dead node's.
+    /// The caller has the claim: an existing file belongs to a dead node.
     pub(crate) fn open() -> anyhow::Result<Self> {
         let path = host::handover_socket()?;
         match fs::remove_file(&path) {
@@ -80,7 +80,7 @@ impl Listener {
         Ok(Self { socket, path })
     }
 
-    /// The process that asks next, if one does.
+    /// The next process that connects, if any.
     pub(crate) fn accept(&self) -> Option<Successor> {
         let (socket, _) = self.socket.accept().ok()?;
         socket.set_nonblocking(false).ok()?;
@@ -100,19 +100,19 @@ impl Drop for Listener {
     }
 }
 
-/// A process that wants a node's place.
+/// A process that wants to replace a node.
 #[derive(Debug)]
 pub(crate) struct Successor(Channel);
 
 impl Successor {
-    /// Gives it the place of `node`. This takes as long as the other process takes to start.
+    /// Gives it the place of `node`. Takes as long as the other process takes to start.
     ///
     /// # Errors
-    /// The other process failed, or may not have the place; `node` goes on.
+    /// The other process failed, or may not replace it; `node` continues.
     pub(crate) fn admit(self, node: &impl Giver, claim: &Claim) -> anyhow::Result<Replacing> {
         let pid = self.check(node).inspect_err(|error| {
             let reason = format!("{error:#}");
-            // It may be gone, or not understand.
+            // It may be gone, or of another version.
             let _ = self.0.send(&Message::Refused { reason });
         })?;
         self.equip(node)?;
@@ -143,7 +143,7 @@ impl Successor {
         Ok(peer.pid())
     }
 
-    /// Tells what a successor needs, and gives it the sockets.
+    /// Sends the information and the sockets to the successor.
     fn equip(&self, node: &impl Giver) -> anyhow::Result<()> {
         let offered = node.offer();
         let mut nodes = offered.predecessors;
@@ -163,7 +163,7 @@ impl Successor {
         self.0.send(&Message::Offered)
     }
 
-    /// The last step that can be taken back.
+    /// The last step that can be reverted.
     fn step_back(&self, claim: &Claim) -> anyhow::Result<()> {
         self.0.send(&Message::Followed)?;
         self.0.expect(&Message::Taking, STEP_TIME_MAX)?;
@@ -171,16 +171,16 @@ impl Successor {
     }
 }
 
-/// The end of a hand-over: the node takes nothing more.
+/// The end of a hand-over: the node takes no new flows.
 #[derive(Debug)]
 #[must_use = "the successor waits for it"]
 pub(crate) struct Replacing(Channel);
 
 impl Replacing {
-    /// Lets the successor know, once nobody else can ask for this place.
+    /// Reports it to the successor, once no other process can request this place.
     pub(crate) fn finish(self, listener: Listener) {
         drop(listener);
-        // A successor that has died is nobody's predecessor: the next node starts as the first.
+        // If the successor has died, this node has none: the next node starts as the first.
         let _ = self.0.send(&Message::Replaced);
     }
 }

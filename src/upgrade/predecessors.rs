@@ -13,10 +13,10 @@ use super::wire::Peer;
 use crate::client;
 use crate::guard::open_pidfd;
 
-/// How long a process may take to end once it was told to end at once.
+/// How long a process may take to end after an immediate drain.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Them, the oldest first.
+/// The predecessors, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Predecessors(Vec<Predecessor>);
 
@@ -28,7 +28,7 @@ struct Predecessor {
 }
 
 impl Predecessors {
-    /// Those that still live.
+    /// Those that still run.
     pub(super) fn of(peers: Vec<Peer>) -> Self {
         let live = peers.into_iter().filter_map(|peer| {
             let process = open_pidfd(Pid::from_raw(i32::try_from(peer.pid).ok()?))?;
@@ -37,7 +37,7 @@ impl Predecessors {
         Self(live.collect())
     }
 
-    /// Ends the oldest until there are no more than `most`. Returns how many had to go.
+    /// Ends the oldest until there are no more than `most`. Returns their number.
     pub(super) fn make_room(&mut self, most: usize) -> anyhow::Result<usize> {
         let many = self.0.len().saturating_sub(most);
         for oldest in self.0.drain(..many) {
@@ -50,7 +50,7 @@ impl Predecessors {
         Ok(many)
     }
 
-    /// Process and admin socket of each that still lives.
+    /// Process and admin socket of each that still runs.
     pub(crate) fn live(&self) -> impl Iterator<Item = (u32, &Path)> {
         let live = self.0.iter().filter(|one| !one.ends_within(Duration::ZERO));
         live.map(|one| (one.peer.pid, one.peer.socket.as_path()))
@@ -66,8 +66,8 @@ impl Predecessors {
         .collect()
     }
 
-    /// Has each end by the deadline. Returns at once; what cannot be told is known when they are
-    /// waited for.
+    /// Drains each with the deadline. Returns at once; one that cannot be reached shows when they
+    /// are waited for.
     pub(crate) fn drain(&self, deadline: Duration) {
         for one in &self.0 {
             let peer = one.peer.clone();
@@ -78,7 +78,7 @@ impl Predecessors {
         }
     }
 
-    /// Waits for all of them; those that are there after `most`.
+    /// Waits for all of them; returns those that still run after `most`.
     pub(crate) fn wait(&self, most: Duration) -> Vec<u32> {
         let until = Instant::now() + most;
         let left = || until.saturating_duration_since(Instant::now());
@@ -90,7 +90,7 @@ impl Predecessors {
 impl Predecessor {
     fn drain(&self, deadline: Duration) -> anyhow::Result<()> {
         let drained = drain(&self.peer.socket, deadline);
-        // One that has ended meanwhile cannot be told.
+        // One that has ended meanwhile cannot be reached.
         if drained.is_err() && self.ends_within(Duration::ZERO) {
             return Ok(());
         }
@@ -130,7 +130,7 @@ mod tests {
         let live: Vec<u32> = all.live().map(|(pid, _)| pid).collect();
         assert_eq!(live, [std::process::id()]);
         assert_eq!(all.wait(Duration::ZERO), live);
-        // One that has ended needs not be told.
+        // One that has ended needs no drain.
         assert_eq!(all.make_room(1).unwrap(), 1);
         assert!(all.make_room(0).is_err());
         child.wait().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of the process that takes another's place.
+//! The part of the process that replaces another.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::{Predecessors, STEP_TIME_MAX};
 use crate::config::Config;
 use crate::host::{self, REPLACED_MAX};
 
-/// A place that is being taken.
+/// A take-over in progress.
 #[derive(Debug)]
 pub(crate) struct Succession {
     channel: Channel,
@@ -23,11 +23,11 @@ pub(crate) struct Succession {
 }
 
 impl Succession {
-    /// Asks the node that runs in this network namespace for its place, and has this process write
-    /// where that one does.
+    /// Requests the place of the running node of this network namespace, and continues with its
+    /// standard output and error.
     ///
     /// # Errors
-    /// There is none, it refuses, or the configuration has another routing.
+    /// There is no node, it refuses, or its routing settings differ.
     pub(crate) fn begin(config: &Config) -> anyhow::Result<Self> {
         let path = host::handover_socket()?;
         let socket = wire::socket()?;
@@ -58,12 +58,12 @@ impl Succession {
         })
     }
 
-    /// Ends those replaced longest ago, if there is no room for one more. How many.
+    /// Ends the oldest replaced nodes, if there is no room for one more. Returns their number.
     pub(crate) fn make_room(&mut self) -> anyhow::Result<usize> {
         self.predecessors.make_room(REPLACED_MAX)
     }
 
-    /// The programs are attached: has the predecessor leave them what is not its own.
+    /// The programs are attached: the predecessor must leave them what is not its own.
     pub(crate) fn follow(&self) -> anyhow::Result<()> {
         self.channel.send(&Message::Attached)?;
         self.channel.expect(&Message::Followed, STEP_TIME_MAX)
@@ -76,7 +76,7 @@ impl Succession {
     }
 }
 
-/// Two that do not agree on this would not know each other's packets.
+/// With different settings neither node would recognise the other's packets.
 fn check(offer: &Offer, config: &Config) -> anyhow::Result<()> {
     let differing = offer.routing.differing(Routing::of(&config.transparent));
     ensure!(
@@ -87,7 +87,7 @@ fn check(offer: &Offer, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sockets of a predecessor, which lose nothing that waits in them.
+/// Sockets of a predecessor, with everything queued in them.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets(HashMap<Descriptor, Vec<OwnedFd>>);
 
@@ -106,13 +106,13 @@ impl Sockets {
         }
     }
 
-    /// The one socket of this kind and address, if there is one.
+    /// The socket of this kind and address, if there is one.
     pub(crate) fn take(&mut self, kind: Kind, address: SocketAddr) -> Option<OwnedFd> {
         self.0.get_mut(&Descriptor { kind, address })?.pop()
     }
 
-    /// Those of a listener, divided among so many workers. Every one has its worker: connections
-    /// wait in each.
+    /// The sockets of a listener, distributed over the workers. None may be left over: connections
+    /// are queued in each.
     pub(crate) fn divide(
         &mut self,
         kind: Kind,
@@ -128,18 +128,18 @@ impl Sockets {
     }
 }
 
-/// Holds workers back that must take no flow before everything else is ready.
+/// Holds workers back until everything else is ready for flows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Barrier(Arc<(Mutex<bool>, Condvar)>);
 
 impl Barrier {
-    /// Lets them go on.
+    /// Releases them.
     pub(crate) fn open(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
     }
 
-    /// Waits until they may.
+    /// Waits until it is open.
     pub(crate) fn pass(&self) {
         let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self.0.1.wait_while(open, |open| !*open);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `upgrade` verb: starts the program that it is itself as the successor of the running node,
-//! and says what came of it.
+//! The `upgrade` verb: starts its own program as the successor of the running node, and reports the
+//! result.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use crate::cli::{self, AdminArgs};
 use crate::client;
 use crate::config::{ADMIN_SOCKET, Config};
 
-/// What a successor says when it has taken over. Anything else is why it has not.
+/// What a successor writes when it has taken over. Any other text is the error.
 const DONE: &str = "done";
 
 #[derive(Args, Debug)]
@@ -43,18 +43,18 @@ pub(crate) struct UpgradeArgs {
     json: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Upgraded {
     /// The process that relays now.
     pid: u32,
-    /// The one that has its place no more.
+    /// The process that was replaced.
     replaced: u32,
-    /// Relays that were open there.
+    /// Its open relays.
     relays: u64,
 }
 
-/// The verb.
+/// Executes the verb.
 pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     let admin = AdminArgs {
         socket: socket(args)?,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     ))
 }
 
-/// Where the running node answers.
+/// The admin socket of the running node.
 fn socket(args: &UpgradeArgs) -> anyhow::Result<PathBuf> {
     match (&args.socket, &args.config) {
         (Some(socket), _) => Ok(socket.clone()),
@@ -125,7 +125,7 @@ fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Resul
     );
 }
 
-/// Who relays after an upgrade that failed, by what the admin socket says.
+/// Which process relays after a failed upgrade, by the admin socket.
 fn remaining(pid: u32, status: anyhow::Result<Status>) -> String {
     match status {
         Ok(status) if status.pid == pid => format!("the running node (process {pid}) goes on"),
@@ -140,7 +140,7 @@ fn remaining(pid: u32, status: anyhow::Result<Status>) -> String {
     }
 }
 
-/// Starts the successor. What it says comes through `word`, its standard input.
+/// Starts the successor. It reports through `word`, its standard input.
 fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("find this program's own file")?;
     let mut command = Command::new(&program);
@@ -154,35 +154,35 @@ fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Resu
     if let Some(interval) = running.process.watchdog_us {
         command.env("WATCHDOG_USEC", interval.to_string());
     }
-    // That is for another process.
+    // It applies to another process.
     command.env_remove("WATCHDOG_PID");
     let child = command.spawn();
     child.with_context(|| format!("start {}", program.display()))
 }
 
-/// How a successor says what became of it, to who started it.
+/// A successor's channel to the process that started it.
 #[derive(Debug)]
 pub(crate) struct Word(Mutex<Option<UnixStream>>);
 
 impl Word {
-    /// Takes standard input for it, and leaves the session of who started this process.
+    /// Takes over standard input as the channel, and leaves the session of the parent.
     pub(crate) fn take() -> anyhow::Result<Self> {
         let stdin = std::io::stdin();
         let word = stdin.as_fd().try_clone_to_owned();
         let word = word.context("keep standard input")?;
         let null = File::open("/dev/null").context("open /dev/null")?;
         dup2_stdin(&null).context("give up standard input")?;
-        // Fails for who leads a session already.
+        // Fails if it is a session leader already.
         let _ = setsid();
         Ok(Self(Mutex::new(Some(word.into()))))
     }
 
-    /// That it has taken over.
+    /// Reports success.
     pub(crate) fn done(&self) {
         self.write(DONE);
     }
 
-    /// That it has not; nothing once it has.
+    /// Reports the failure; does nothing after [`Self::done`].
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.write(&format!("{error:#}"));
     }
@@ -190,14 +190,14 @@ impl Word {
     fn write(&self, text: &str) {
         let word = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut word) = word {
-            // Nobody may be there to hear it. The guard has a copy, which says nothing.
+            // The reader may be gone. The shutdown also ends the copy that the guard has.
             let _ = word.write_all(text.as_bytes());
             let _ = word.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Names the file that this process runs: another one at the same path is another.
+/// Identifies the file of this process: another file at the same path differs.
 pub(crate) fn binary_identity() -> String {
     match fs::metadata("/proc/self/exe") {
         Ok(file) => format!(

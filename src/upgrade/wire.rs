@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What two processes say to each other while one takes the other's place: JSON, a message a
-//! packet, descriptors beside it.
+//! The messages between two processes while one replaces the other: JSON, one message per packet,
+//! with descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -16,46 +16,46 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::Transparent;
 
-/// Of what is said here. A process of another version is refused, and the old one goes on.
+/// Version of the messages. A process of another version is rejected, and the old one continues.
 pub(super) const VERSION: u32 = 1;
-/// Bytes of a message: three predecessors with their paths, and some room.
+/// Bytes of a message: enough for three predecessors with their paths.
 const MESSAGE_BYTES_MAX: usize = 32 << 10;
-/// Descriptors beside one message.
+/// Descriptors per message.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// What is said, in this order.
+/// The messages, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// The new process: I want your place.
+    /// New: requests the place.
     TakeOver { version: u32 },
-    /// The old one: no.
+    /// Old: rejects.
     Refused { reason: String },
-    /// Or this, with standard output and standard error.
+    /// Old: accepts, with standard output and standard error.
     Offer(Offer),
-    /// With a socket to go on with.
+    /// Old: a socket to continue with.
     Descriptor(Descriptor),
-    /// That was all.
+    /// Old: that was the last socket.
     Offered,
-    /// The new one: my programs are attached behind yours.
+    /// New: its programs are attached behind the old ones.
     Attached,
-    /// The old one: they see what mine leave.
+    /// Old: its programs leave packets to the new ones.
     Followed,
-    /// The new one: I take what you leave.
+    /// New: takes the flows that the old one leaves.
     Taking,
-    /// The old one: I take nothing more.
+    /// Old: takes no new flows any more.
     Replaced,
 }
 
-/// What a successor has to know.
+/// The information that a successor needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
     pub(super) routing: Routing,
-    /// The nodes that still carry relays, the one that says this last.
+    /// The nodes that still carry relays; the last one is the sender.
     pub(super) nodes: Vec<Peer>,
 }
 
-/// What two nodes must agree on, so that each recognises the other's sockets and packets.
+/// Settings that two nodes must share, so that each recognises the other's sockets and packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Routing {
     enabled: bool,
@@ -74,7 +74,7 @@ impl Routing {
         }
     }
 
-    /// The keys of the configuration in which two differ.
+    /// The configuration keys in which two differ.
     pub(super) fn differing(self, other: Self) -> Vec<&'static str> {
         let keys = [
             ("transparent.enabled", self.enabled == other.enabled),
@@ -92,29 +92,29 @@ impl Routing {
     }
 }
 
-/// A process that was replaced.
+/// A replaced process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Peer {
     pub(super) pid: u32,
-    /// Where it answers once it is replaced.
+    /// Its admin socket once it is replaced.
     pub(super) socket: PathBuf,
 }
 
-/// What a socket is for that goes from one process to the next.
+/// The purpose of a socket that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
-    /// A listener whose connections name their destination.
+    /// A listener whose clients name the destination.
     Explicit,
-    /// One whose connections all go to one destination.
+    /// A listener with a fixed destination.
     Fixed,
-    /// That of the metrics.
+    /// The metrics listener.
     Metrics,
     /// A UDP socket that answers probes.
     Reflector,
 }
 
-/// A socket that goes from one process to the next.
+/// A socket that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Descriptor {
     pub(crate) kind: Kind,
@@ -143,12 +143,12 @@ impl Channel {
         &self.0
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(super) fn send(&self, message: &Message) -> anyhow::Result<()> {
         self.send_with(message, &[])
     }
 
-    /// Says something, with descriptors.
+    /// Sends a message with descriptors.
     pub(super) fn send_with(
         &self,
         message: &Message,

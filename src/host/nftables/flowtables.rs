@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flowtables: what carries established connections past the forward chain.
+//! Flowtables, which forward established connections without the forward chain.
 
 use std::io;
 
@@ -20,14 +20,14 @@ const HARDWARE: u32 = 1;
 pub(crate) struct Flowtable {
     /// Family, table and name.
     pub(crate) name: String,
-    /// Network cards carry its connections themselves.
+    /// Whether network cards forward its connections.
     pub(crate) hardware: bool,
 }
 
 /// The flowtables of this host.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel's error.
 pub(crate) fn flowtables() -> io::Result<Vec<Flowtable>> {
     let mut found = Vec::new();
     let message = Message::new(GET_FLOWTABLE, 0, &[0; BODY_BYTES]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rule of nftables, from what the kernel tells of it.
+//! Parses one rule of nftables.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
-/// In the data of `immediate`: data, and in that a verdict, with its code and the chain that it leads to.
+/// In the data of `immediate`: data, and in that a verdict, with its code and the target chain.
 const IMMEDIATE_DATA: u16 = 2;
 const DATA_VALUE: u16 = 1;
 const DATA_VERDICT: u16 = 2;
@@ -21,10 +21,11 @@ const VERDICT_CHAIN: u16 = 2;
 /// `NF_DROP`, `NF_ACCEPT`.
 const DROP: u32 = 0;
 const ACCEPT: u32 = 1;
-/// In the data of `match` and `target`, extensions of iptables: name, and what a match was told.
+/// In the data of `match` and `target`, extensions of iptables: name, and the parameters of a
+/// match.
 const EXTENSION_NAME: u16 = 1;
 const EXTENSION_INFO: u16 = 3;
-/// In the data of `meta`: what is read, and of that `NFT_META_MARK`.
+/// In the data of `meta`: the key, and its value `NFT_META_MARK`.
 const META_KEY: u16 = 2;
 const META_MARK: u32 = 3;
 /// In the data of `bitwise`: the mask.
@@ -32,10 +33,10 @@ const BITWISE_MASK: u16 = 4;
 /// In the data of `cmp`: the comparison, of which 0 is "equal" and 1 "not equal", and the value.
 const CMP_OP: u16 = 2;
 const CMP_DATA: u16 = 3;
-/// In the data of `dynset`: what is kept of each element.
+/// In the data of `dynset`: the expressions of each element.
 const DYNSET_EXPRESSION: u16 = 7;
 const DYNSET_EXPRESSIONS: u16 = 10;
-/// In the data of `meta` and `ct`: what is looked at. `NFT_META_TIME_NS` to `NFT_META_TIME_HOUR`;
+/// In the data of `meta` and `ct`: the key. `NFT_META_TIME_NS` to `NFT_META_TIME_HOUR`;
 /// `NFT_CT_PKTS` to `NFT_CT_AVGPKT`.
 const KEY: u16 = 2;
 const META_TIMES: RangeInclusive<u32> = 30..=32;
@@ -48,8 +49,8 @@ const BASE_TRANSPORT: u32 = 2;
 const BASE_INNER: u32 = 3;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: u32 = 20;
-/// Expressions, and extensions of iptables, that let some connections pass and not others like them, by
-/// how many there are, by the time, or by what they carry.
+/// Expressions, and extensions of iptables, that treat connections differently by their number, by
+/// the time, or by their content.
 const LIMITS: [&str; 17] = [
     "NFQUEUE",
     "bpf",
@@ -70,12 +71,12 @@ const LIMITS: [&str; 17] = [
     "u32",
 ];
 
-/// Which marks of packets a rule is for.
+/// The packet marks that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MarkMatch {
     pub(crate) mask: u32,
     pub(crate) value: u32,
-    /// It is for all others.
+    /// Whether it matches all other marks.
     pub(crate) inverted: bool,
 }
 
@@ -85,23 +86,23 @@ impl MarkMatch {
     }
 }
 
-/// What one rule does.
+/// The effect of one rule.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) limits: bool,
     pub(super) decides: bool,
-    /// Chains that it jumps to. `None`: to ones that a map has.
+    /// Chains that it jumps to. `None` for those of a map.
     pub(super) jumps: Vec<Option<String>>,
-    /// What it says of all packets that it is for, if that is to accept or to refuse them.
+    /// Whether it accepts or refuses matching packets; `None` for neither.
     accepts: Option<bool>,
-    /// The packet's mark is looked at, through this mask.
+    /// The mask of a comparison with the packet's mark.
     mask: Option<u32>,
     mark: Option<MarkMatch>,
-    /// Something else is looked at.
+    /// Whether it has other conditions.
     is_narrower: bool,
 }
 
-/// A rule, and the chain it is in.
+/// A rule and its chain.
 pub(super) fn rule(body: &[u8]) -> Option<(Name, Rule)> {
     let family = *body.first()?;
     let all = body.get(BODY_BYTES..)?;
@@ -124,13 +125,13 @@ impl Rule {
         self.accepts == Some(false) && self.mark.is_none() && !self.is_narrower
     }
 
-    /// The marks whose packets it accepts, whatever else they are like.
+    /// The marks whose packets it accepts unconditionally.
     pub(super) fn accepted_mark(&self) -> Option<MarkMatch> {
         self.mark
             .filter(|_| self.accepts == Some(true) && !self.is_narrower)
     }
 
-    /// Takes an expression into account.
+    /// Evaluates an expression.
     fn take(&mut self, expression: &[u8]) {
         let name = find(expression, EXPRESSION_NAME)
             .map(text)
@@ -177,7 +178,7 @@ impl Rule {
         };
     }
 
-    /// Marks are in the order of this host's bytes.
+    /// Evaluates a condition. Marks are in host byte order.
     fn take_condition(&mut self, name: &str, extension: Option<&str>, data: &[u8]) {
         let value = |kind| find(find(data, kind)?, DATA_VALUE).and_then(|value| u32_at(value, 0));
         let of_mark = |kind| find(data, kind).and_then(number) == Some(META_MARK);
@@ -202,8 +203,8 @@ impl Rule {
     }
 }
 
-/// Whether an expression looks at what differs between one connection of two hosts with a service and
-/// the next: the time, amounts of data, what is carried.
+/// Whether an expression reads a property that differs between connections of two hosts with one
+/// service: the time, amounts of data, content.
 fn looks_beyond(name: &str, data: &[u8]) -> bool {
     let field = |kind| find(data, kind).and_then(number);
     match name {

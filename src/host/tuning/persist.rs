@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changed settings that outlive the host: a file that is applied when it starts (sysctl.d(5)).
+//! Changed settings that survive a reboot: a file that is applied at boot (sysctl.d(5)).
 //!
-//! The file is ours by its first line; one without it is never touched. It also says what each
-//! setting was before, which `teardown` puts back when the memory of the running host is gone.
+//! The first line identifies posthaste's file; one without it is never touched. The file also has
+//! each setting's former value, which `teardown` restores when the running host's own record is
+//! gone.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -14,10 +15,10 @@ use super::{Change, Report, joined};
 
 const FILE: &str = "/etc/sysctl.d/90-posthaste.conf";
 const HEAD: &str = "# Written by posthaste setup --tune --persist; posthaste teardown removes it.";
-/// Before each setting: what it was.
+/// Precedes the former value before each setting.
 const FORMER: &str = "# before: ";
 
-/// Fails where the file would not be for this network namespace.
+/// Fails where the file would not apply to this network namespace.
 pub(super) fn require_namespace_of_boot() -> anyhow::Result<()> {
     let is_it = is_namespace_of_boot();
     if !is_it.context("--persist: compare this network namespace to that of process 1")? {
@@ -38,7 +39,7 @@ fn is_namespace_of_boot() -> anyhow::Result<bool> {
     Ok(of("1")? == of("thread-self")?)
 }
 
-/// Has `changes` made again at every start of the host, and those that the file has already.
+/// Makes `changes`, and those already in the file, apply at every boot.
 pub(super) fn keep(changes: &[Change], report: &mut Report) -> anyhow::Result<()> {
     let former = recall()?;
     let all = joined(former.clone().unwrap_or_default(), changes);
@@ -59,17 +60,17 @@ pub(super) fn keep(changes: &[Change], report: &mut Report) -> anyhow::Result<()
     Ok(())
 }
 
-/// What the file has, where it is for this network namespace; `None` when there is no such file, or
-/// none that is as it was written.
+/// The file's changes, if they apply to this network namespace; `None` when there is no such file,
+/// or it was edited.
 pub(super) fn recall_here() -> anyhow::Result<Option<Vec<Change>>> {
     match text()? {
-        // Where it cannot be told it is not taken for ours.
+        // If the namespace is unknown, the file is left alone.
         Some(text) if is_namespace_of_boot().unwrap_or(false) => Ok(parse(&text)),
         _ => Ok(None),
     }
 }
 
-/// Removes the file, where it is for this network namespace and as it was written.
+/// Removes the file, if it applies to this network namespace and was not edited.
 pub(super) fn forget(report: &mut Report) -> anyhow::Result<()> {
     if recall_here()?.is_some() {
         fs::remove_file(FILE).with_context(|| format!("remove {FILE}"))?;
@@ -111,8 +112,7 @@ fn write(changes: &[Change]) -> String {
     format!("{HEAD}\n{}", lines.collect::<String>())
 }
 
-/// The changes that a text of ours has; `None` for any other text, and for one that somebody has
-/// changed.
+/// The changes in a file's text; `None` for any other file, and for one that was edited.
 fn parse(text: &str) -> Option<Vec<Change>> {
     let rest = text.strip_prefix(HEAD)?;
     let mut changes = Vec::new();

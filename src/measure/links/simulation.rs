@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links in a world of seeded chance: ways that become longer, lose, block UDP
-//! and end, against what the links say of them and within which time.
+//! Links over random paths that become longer, lose packets, block UDP and fail: checks what the
+//! links report, and how fast.
 
 use super::*;
 use crate::measure::series::differs;
@@ -12,13 +12,13 @@ const SCHEDULE: Schedule = Schedule {
     ports: 4,
 };
 
-/// A way as it really is.
+/// The actual state of a path.
 #[derive(Clone, Debug)]
 struct Path {
     rtt_us: Vec<u32>,
-    /// Added to a round trip, at most.
+    /// Upper bound of the random part of a round trip.
     jitter_us: usize,
-    /// Probes of a hundred that are lost.
+    /// Lost probes per hundred.
     loss: usize,
     there: bool,
     udp: bool,
@@ -46,7 +46,7 @@ enum Event {
     Handshake(Option<u32>),
 }
 
-/// One link and what it is about.
+/// One link and its world.
 struct Simulation {
     links: Links,
     path: Path,
@@ -81,7 +81,7 @@ impl Simulation {
         }
     }
 
-    /// With flows over the link, and the first times known.
+    /// With flows over the link, after the first measurements.
     fn settled(seed: u64, path: Path, in_use: bool) -> Self {
         let mut simulation = Self::new(seed, path);
         let now = simulation.now;
@@ -96,7 +96,7 @@ impl Simulation {
         self.now = end;
     }
 
-    /// Until a report says so; returns how long that took.
+    /// Runs until a matching report; returns how long that took.
     fn until(&mut self, within: Duration, reported: impl Fn(&Report) -> bool) -> Duration {
         let (begin, end) = (self.now, self.now + within);
         let before = self.reports.len();
@@ -185,7 +185,7 @@ impl Simulation {
     }
 }
 
-/// Runs a scenario with many seeds, and names the one that fails.
+/// Runs a scenario with many seeds, and prints the one that fails.
 fn simulate(count: u64, scenario: impl Fn(u64)) {
     struct Witness(u64);
     impl Drop for Witness {
@@ -358,14 +358,14 @@ fn blocked_udp_uses_handshakes() {
         let status = simulation.status();
         assert_eq!(status.report.source, Some(Source::Stamp), "{status:?}");
         assert!(!status.udp_blocked);
-        // A short failure of UDP alone is over soon.
+        // A short failure of UDP alone ends soon.
         simulation.path.udp = false;
         simulation.run(secs(14));
         assert!(simulation.status().udp_blocked);
         simulation.path.udp = true;
         simulation.run(secs(12));
         assert!(!simulation.status().udp_blocked);
-        // And it may be gone for good.
+        // And it may be permanent.
         simulation.path.udp = false;
         simulation.run(secs(60));
         assert!(simulation.status().udp_blocked);
@@ -400,7 +400,7 @@ fn stopped_host_blames_none() {
     simulate(30, |seed| {
         let mut simulation = Simulation::settled(seed, Path::of(20_000), true);
         let before = simulation.links.status(simulation.now)[0].counts.lost;
-        // A probe is on its way when the host stops; its answer waits meanwhile.
+        // A probe is in flight when the host stalls; its answer is queued meanwhile.
         while simulation.events.is_empty() {
             assert!(simulation.step(simulation.now + secs(10)));
             while let Some(action) = simulation.links.poll_action(simulation.now) {
@@ -536,7 +536,7 @@ fn controller_sets_interval() {
                 .links
                 .set_wanted([(peer(), secs(seconds))].into(), now);
             let peers = [peer()];
-            // Other nodes may come at any time.
+            // Peers may change at any time.
             simulation.links.set_peers(SCHEDULE, &peers, now);
             let before = simulation.probes;
             simulation.run(secs(3_600));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sender and a reflector on this host's loopback address, and what a third
-//! party can do to them.
+//! A sender and a reflector on the loopback address, and attacks by a third party.
 
 use posthaste_wire::auth::Key;
 
@@ -11,7 +10,7 @@ use crate::measure::reflector::{Reflector, Seen};
 
 const NOW: Duration = Duration::from_secs(1_000);
 
-/// Node `me`, and a peer with number `peer` that answers at an address.
+/// Node `me`, and a peer with number `peer` and a reflector.
 fn settings(me: u64, peer: u64, reflector: SocketAddr, extra: &str) -> Settings {
     let text = format!(
         "version = 1\n[node]\nid = {me}\n[transparent]\nsocket_mark = 1\n[measure]\n{extra}\n\
@@ -55,7 +54,7 @@ impl Pair {
         self.sender.send(&self.mine, &target, probe, NOW).unwrap();
     }
 
-    /// What the reflector does about the next packets.
+    /// The reflector's handling of the next packets.
     fn reflect(&mut self, count: usize) -> Vec<Option<Refusal>> {
         let mut seen = Vec::new();
         while seen.len() < count {
@@ -115,7 +114,7 @@ fn probes_are_answered_and_timed() {
                 panic!("{events:?}");
             };
             assert_eq!((from, of), (peer(), probe));
-            // It is one machine, but it may be slow.
+            // One machine, but possibly a slow one.
             assert!(rtt_us.is_none_or(|rtt_us| rtt_us < 1_000_000), "{rtt_us:?}");
         }
     }
@@ -285,7 +284,7 @@ fn sender_accepts_answer_once() {
     );
     say(&pair, &reflection.auth(&key));
     assert_eq!(pair.collect(1), [Event::Bad(at, Refusal::Unexpected)]);
-    // The peer itself may lie, too.
+    // The peer itself may send wrong times, too.
     pair.send((1, 4));
     let waiting = *pair.sender.sent.keys().next().unwrap();
     let mut lie = backwards;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A line for each link. The heading names the columns, in any order.
+//! CSV: one line per link. The header names the columns, in any order.
 
 use std::num::NonZeroU32;
 
@@ -7,7 +7,7 @@ use posthaste_plan::{Link, Matrix};
 
 use super::{Free, Names, Network, Problem, add, lines, loss_ppm, micros, rate};
 
-/// A column that a file may have.
+/// A supported column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     From,
@@ -108,7 +108,7 @@ fn row<'a>(text: &'a str, columns: &[Column]) -> Result<Row<'a>, String> {
     Ok(row)
 }
 
-/// An empty field says nothing, which only the ends and the round-trip time must.
+/// An empty field leaves the default; only the ends and the round-trip time are required.
 fn set<'a>(row: &mut Row<'a>, column: Column, field: &'a str) -> Result<(), String> {
     let name = COLUMNS.iter().find(|(_, known)| *known == column);
     let name = name.map_or("", |(name, _)| name);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every text, whatever it is: for tests and for fuzzing.
+//! Invariants of every text: for tests and for fuzzing.
 
 use super::{Format, read};
 
-/// Reads the text in every format. None may panic, and what was read is whole.
+/// Reads the text in every format. Must not panic, and a parsed network must be consistent.
 pub(crate) fn check(text: &str) {
     for (_, format) in Format::ALL {
         match read(text, format) {

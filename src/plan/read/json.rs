@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An object with nodes, which may have costs, and links between them.
+//! JSON: an object with nodes, which may have costs, and links between them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
