@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Planning by looking at every chain there is, and small random graphs on which both must agree.
+//! Planning by enumerating every chain, and small random graphs on which both planners must agree.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -10,10 +10,10 @@ use crate::planner::{Planner, Transfer};
 use crate::rng::Rng;
 use crate::table::{CHOICES, Classes};
 
-/// Graphs that each test looks at.
+/// Graphs per test.
 const GRAPHS: u32 = 1500;
 
-/// Length and longest hop, as points have them.
+/// Length and longest hop, as in points.
 type Cost = (u32, u32);
 
 /// Every chain from one node to another that passes no node twice.
@@ -59,7 +59,7 @@ fn cost(matrix: &Matrix, model: &Model, measure: Measure, chain: &[u16]) -> Cost
     )
 }
 
-/// What no other beats, by ascending longest hop.
+/// The costs that no other beats, by ascending longest hop.
 fn unbeaten(mut costs: Vec<Cost>) -> Vec<Cost> {
     costs.sort_by_key(|&(length, longest)| (longest, length));
     let mut front: Vec<Cost> = Vec::new();
@@ -71,7 +71,8 @@ fn unbeaten(mut costs: Vec<Cost>) -> Vec<Cost> {
     front
 }
 
-/// Directed or not, with ties or without, with links missing, and costs of all kinds.
+/// A random graph: directed or not, with or without ties, with missing links and all kinds of
+/// costs.
 fn random_matrix(rng: &mut Rng, links_differ: bool) -> Matrix {
     let nodes = 2 + rng.below(6) as usize;
     let mut matrix = Matrix::new(nodes).unwrap();
@@ -120,7 +121,8 @@ fn random_model(rng: &mut Rng) -> Model {
     }
 }
 
-/// Every pair's front is that of all chains, and its chains cost what they are said to.
+/// Checks that every pair's front is that of all chains, and that its chains have the costs of
+/// their points.
 fn agree(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> usize {
     let fronts = Fronts::of(matrix, model, measure, limits);
     let hops_max = limits.hops_max.map_or(usize::MAX, usize::from);
@@ -188,7 +190,7 @@ fn loss_and_rate_exact() {
     }
 }
 
-/// More nodes than are compared at once: too many to look at every chain.
+/// More nodes than one block: too many to enumerate every chain.
 fn large_matrix(rng: &mut Rng, directed: bool) -> Matrix {
     let nodes = 17 + rng.below(24) as usize;
     let places: Vec<u32> = (0..nodes).map(|_| rng.below(60)).collect();
@@ -196,7 +198,7 @@ fn large_matrix(rng: &mut Rng, directed: bool) -> Matrix {
     for from in 0..nodes {
         matrix.set_cost(from, rng.below(3) * 300).unwrap();
         for to in (0..nodes).filter(|to| *to < from || (directed && *to > from)) {
-            // Few different round trips, so that the longest hops can be tried one after the other.
+            // Few distinct round trips, so that all longest hops can be tried in turn.
             let apart = places[from].abs_diff(places[to]) / 4 + rng.below(6);
             let link = Some(Link::of_rtt((1 + apart) * 4000));
             matrix.set(from, to, link).unwrap();
@@ -208,7 +210,8 @@ fn large_matrix(rng: &mut Rng, directed: bool) -> Matrix {
     matrix
 }
 
-/// The fronts from a node, by last node: for each bound of the longest hop the shortest chains of so many hops.
+/// The fronts from a node, by last node: for each bound of the longest hop the shortest chains of
+/// at most so many hops.
 fn fronts_from(matrix: &Matrix, from: usize, hops_max: usize) -> Vec<Vec<Cost>> {
     let mut rtts: Vec<u32> = matrix.links().map(|(_, _, link)| link.rtt_us).collect();
     rtts.sort_unstable();
@@ -271,7 +274,7 @@ fn many_nodes_exact() {
     }
 }
 
-/// What is told of near chains is right, and they are few, and nearly as fast as any.
+/// The points of near chains are correct, they are few, and nearly as fast as any.
 #[test]
 fn near_chains_nearly_fast() {
     let mut rng = Rng(9);
@@ -395,8 +398,8 @@ fn node_numbers_irrelevant() {
     }
 }
 
-/// For every pair and class the table's first chain is as fast as the fastest of all chains, its
-/// others are chains as well, and all differ.
+/// For every pair and class, the table's first chain is as fast as the fastest of all chains; the
+/// others are chains of the pair, and all differ.
 // promise: G3
 #[test]
 fn tables_name_fastest_chain() {
@@ -433,7 +436,7 @@ fn tables_name_fastest_chain() {
     }
 }
 
-/// Every pair has as many chains to fall back on as its front has points.
+/// Every pair has as many fall-backs as its front has points.
 // promise: G3
 #[test]
 fn fallbacks_are_kept() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every chain worth having: for each ordered pair of nodes those that no other beats both in
-//! length and in the longest hop.
+//! Every useful chain: for each ordered pair of nodes those that no other beats both in length and
+//! in the longest hop.
 //!
-//! Of chains that tie in both, one is kept: the one that the sweep found first. A cost of at least a
-//! microsecond for each node makes it one with the fewest nodes.
+//! Of chains that tie in both, one is kept: the one that the sweep found first. A cost of at least
+//! a microsecond per node makes it one with the fewest nodes.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use crate::matrix::Matrix;
 use crate::model::Model;
 use crate::sweep::{Edges, Found, Log, NO_NODE, Nodes, SETTLED, Slack};
 
-/// What the longest hop of a chain is measured by.
+/// The measure of a chain's longest hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measure {
-    /// Its round-trip time. Right for all sizes at once where links differ in nothing else.
+    /// Its round-trip time. Right for all sizes if links differ in nothing else.
     RoundTrip,
     /// How long a transfer of so many bytes would wait for it ([`Model::time_us`]).
     TimeFor(u64),
 }
 
-/// What may be asked of chains, besides being short.
+/// Constraints on chains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// The most hops of a chain, ends included: one more than the nodes between. At least 1.
@@ -35,13 +35,13 @@ pub enum Precision {
     /// A microsecond.
     #[default]
     Exact,
-    /// A 64th part of the other's length and 0.2 ms, if there is a bound of hops. There are about half as many
-    /// chains then, by which transfers take some 3 % longer at the most.
+    /// More than a 64th of the other's length and 0.2 ms, if hops are bounded. This halves the
+    /// number of chains; transfers take at most some 3 % longer.
     Near,
 }
 
 impl Precision {
-    /// In the units of the sweep, half microseconds.
+    /// In the unit of the sweep, half microseconds.
     fn slack(self) -> Slack {
         match self {
             Self::Exact => Slack::NONE,
@@ -60,38 +60,39 @@ pub struct Point {
     pub length_us: u32,
     /// The measure of its longest hop, in microseconds.
     pub longest_us: u32,
-    /// Where in the row of its first node it is.
+    /// Its index in the row of its first node.
     place: u32,
 }
 
 /// The chains of all pairs.
 #[derive(Debug)]
 pub struct Fronts {
-    /// By first node. Nodes are told by their places in the order of the sweep.
+    /// By first node. Nodes are identified by their places in the order of the sweep.
     rows: Vec<Row>,
-    /// The places of nodes, and the nodes by their places.
+    /// The places by node, and the nodes by place.
     places: Vec<u16>,
     nodes: Vec<u16>,
-    /// What the ends of chains cost, which is in their lengths and must not be.
+    /// Node costs: those of a chain's ends are in the sweep's lengths, and are subtracted from
+    /// points.
     costs: Vec<u32>,
     measure: Measure,
-    /// Chains serve both directions, and are in the row of the end with the lower place.
+    /// Whether chains serve both directions; they are in the row of the end with the lower place.
     is_halved: bool,
 }
 
-/// What was found from one node, by last node, in the order of finding.
+/// The chains from one node, by last node, in the order of finding.
 #[derive(Debug)]
 struct Row {
-    /// Where the last node's begin; one more for the end.
+    /// Index of each last node's first entry; one more for the end.
     starts: Vec<u32>,
     entries: Vec<Found>,
-    /// The nodes between the ends of each. None without a bound of hops.
+    /// The nodes between the ends of each. Empty without a bound of hops.
     nodes: Nodes,
-    /// Without a bound of hops, where the chain to that node is, or [`FIRST`].
+    /// Without a bound of hops, the index of the chain to the node before the last, or [`FIRST`].
     before: Vec<u32>,
 }
 
-/// Memory to sort in.
+/// Memory for sorting.
 #[derive(Debug, Default)]
 struct Room {
     found: Vec<Found>,
@@ -99,14 +100,14 @@ struct Room {
     next: Vec<u32>,
 }
 
-/// There is nothing before a hop.
+/// The chain is one hop.
 const FIRST: u32 = u32::MAX;
 
 impl Fronts {
     /// Finds all chains.
     ///
-    /// A chain of four and a half minutes or more is taken for absent, and a hop that makes a transfer wait for
-    /// more than 71 minutes is as bad as any such. Panics if `limits` allow no hop.
+    /// A chain of four and a half minutes or more counts as absent, and all hops for which a
+    /// transfer waits more than 71 minutes count as equally slow. Panics if `limits` allow no hop.
     pub fn of(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> Self {
         assert_ne!(limits.hops_max, Some(0), "a chain has a hop");
         let edges = Edges::of(matrix, |from, to| {
@@ -115,13 +116,13 @@ impl Fronts {
                 Measure::RoundTrip => u64::from(link.rtt_us),
                 Measure::TimeFor(bytes) => model.time_us(link, bytes),
             };
-            // Twice, so that half the cost of a node can be on either side of it.
+            // Doubled, so that half a node's cost can be on either side.
             let costs = u64::from(matrix.cost_us(from)) + u64::from(matrix.cost_us(to));
             let length = i32::try_from(2 * model.length_us(link) + costs).ok()?;
             Some((u32::try_from(key).unwrap_or(u32::MAX), length))
         });
         let nodes = matrix.nodes();
-        // No chain has more hops than there are nodes to go to.
+        // A chain has no more hops than there are other nodes.
         let hops_max = limits.hops_max.map(usize::from);
         let hops_max = hops_max.filter(|hops| *hops + 1 < nodes);
         let slack = match hops_max {
@@ -152,25 +153,25 @@ impl Fronts {
         }
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.costs.len()
     }
 
-    /// What longest hops are measured by.
+    /// The measure of longest hops.
     pub fn measure(&self) -> Measure {
         self.measure
     }
 
     /// The chains from one node to another, in ascending order of the longest hop and descending
-    /// order of length. None if there is no chain, or the nodes are the same.
+    /// order of length. Empty if there is no chain, or the nodes are equal.
     pub fn points(&self, from: usize, to: usize) -> impl Iterator<Item = Point> {
         let (first, last) = self.in_order(self.places[from], self.places[to]);
         let row = &self.rows[usize::from(first)];
         let places = row.range(last);
         let entries = &row.entries[places.start as usize..places.end as usize];
         let costs = self.costs[from] + self.costs[to];
-        // A link of the same key may have made the chain shorter still.
+        // A link with the same key may have shortened the chain further.
         let is_last = move |at: usize| {
             entries
                 .get(at + 1)
@@ -224,7 +225,7 @@ impl Fronts {
         self.nodes[usize::from(place)]
     }
 
-    /// The ends of a chain in the order in which they are looked up.
+    /// The ends of a chain in look-up order.
     fn in_order(&self, first: u16, last: u16) -> (u16, u16) {
         if self.is_halved && last < first {
             (last, first)
@@ -233,7 +234,7 @@ impl Fronts {
         }
     }
 
-    /// How many chains were found in all, and how many bytes they take.
+    /// The number of all chains found, and their size in bytes.
     pub fn size(&self) -> (usize, usize) {
         let found: usize = self.rows.iter().map(|row| row.entries.len()).sum();
         let bytes = |row: &Row| {
@@ -245,7 +246,7 @@ impl Fronts {
 }
 
 impl Row {
-    /// Sorts a log by last node, and leaves what is of the same in its order.
+    /// Sorts a log by last node; the order within each stays.
     fn new(nodes: usize, log: Log, room: &mut Room) -> Self {
         let mut starts = vec![0u32; nodes + 1];
         for found in &log.found {
@@ -254,7 +255,7 @@ impl Row {
         for node in 0..nodes {
             starts[node + 1] += starts[node];
         }
-        // It stays in its memory: to be given as much again takes longer than to sort.
+        // Reuses the log's memory: allocating as much again takes longer than sorting.
         room.found.clone_from(&log.found);
         room.nodes.clone_from(&log.nodes);
         room.next.clone_from(&starts);
@@ -276,12 +277,13 @@ impl Row {
         row
     }
 
-    /// Notes for each chain where the chain to the node before its last is, of chains from a node without a bound of
-    /// hops.
+    /// Stores for each chain the index of the chain to the node before its last, for chains from a
+    /// node without a bound of hops.
     ///
-    /// That is the last that was found up to then. If the last hop is not the link itself, the same link has made
-    /// the chain to that node shorter: else it would not have made this one shorter either. The log has what a link
-    /// made in the order of last nodes, so that one may come later.
+    /// That is the latest chain found by then. If the last hop is not the link itself, the same
+    /// link has shortened the chain to that node: otherwise it would not have shortened this one
+    /// either. The log has the results of a link in the order of last nodes, so that one may come
+    /// later.
     fn link(&mut self, from: usize, room: &mut Room) {
         room.next.clone_from(&self.starts);
         self.before = vec![FIRST; room.found.len()];
@@ -296,7 +298,7 @@ impl Row {
         }
     }
 
-    /// Where the entries to a node are.
+    /// The range of the entries to a node.
     fn range(&self, last: u16) -> Range<u32> {
         let last = usize::from(last);
         self.starts[last]..self.starts[last + 1]

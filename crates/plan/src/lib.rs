@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which nodes should carry a connection? From measured links to the best chain for every pair of
-//! nodes and every size of transfer.
+//! Computes which nodes should carry a connection: from measured links to the best chain for every
+//! pair of nodes and every size of transfer.
 //!
-//! Pure: no I/O, no clock, no chance, and no threads but those that are asked for. The same matrix
-//! gives the same plan, bit for bit, so that two controllers that know the same publish the same.
+//! Pure: no I/O, no clock, no randomness, and threads only on request. The same matrix gives the
+//! same plan, bit for bit, so that two controllers with the same data publish the same plan.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | [`planner`] | the chain for a pair and a transfer |
 //! | [`table`] | what one node keeps of it, for look-ups without allocation |
 //!
-//! Nodes are numbers from 0. Where two chains tie in everything, the numbering decides: whoever
-//! wants the same plan twice numbers the nodes alike. Times are microseconds.
+//! Nodes are numbers from 0. Where two chains tie in everything, the numbering decides: to get the
+//! same plan twice, number the nodes alike. Times are in microseconds.
 
 #![forbid(unsafe_code)]
 

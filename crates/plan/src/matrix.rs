@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of the links between nodes.
+//! The measured links between nodes.
 //!
-//! A link that was not measured is absent. It is never taken for one without delay, which would
+//! A link that was not measured is absent. It never counts as a link without delay, which would
 //! attract every chain.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// Most nodes of a matrix. It bounds the memory of a plan, some 10 GB in the worst case.
+/// Bound on the nodes of a matrix. It bounds the memory of a plan, some 10 GB in the worst case.
 pub const NODES_MAX: usize = 4096;
 
 /// Longest round trip of a link, and largest cost of a node, in microseconds: one minute. The sum
 /// of a few still fits the arithmetic of the sweep.
 pub const TIME_MAX_US: u32 = 60_000_000;
 
-/// What nodes take a way between two of them to bear while no flow has shown more, in bytes per
-/// second: 100 Mbit/s.
+/// Assumed bandwidth of a path between two nodes before a flow has shown more, in bytes per second:
+/// 100 Mbit/s.
 pub const INITIAL_BANDWIDTH: NonZeroU32 = NonZeroU32::new(12_500_000).expect("it is not zero");
 
-/// A directed link: what a TCP connection from one node to another would meet.
+/// A directed link: the path of a TCP connection from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Link {
     /// Round-trip time, in microseconds.
     pub rtt_us: u32,
-    /// Lost packets in a million, of those that carry data.
+    /// Lost data packets per million.
     pub loss_ppm: u32,
-    /// Bits per second it bears. `None`: so many that they do not matter.
+    /// Rate of the link in bits per second. `None`: high enough not to matter.
     pub rate: Option<NonZeroU64>,
-    /// The link has an open connection, which may send so many segments at once. `None`: a
-    /// connection is opened for the flow.
+    /// The window, in segments, of an open connection over the link. `None`: a connection is opened
+    /// for the flow.
     pub window: Option<NonZeroU32>,
-    /// Bytes per second that its ends take it to bear when a flow begins: they send at that rate from the
-    /// first round trip on. `None`: they know nothing of it, and begin with a window.
+    /// Assumed bandwidth in bytes per second: the ends send at that rate from the first round trip
+    /// on. `None`: they begin with a fixed window.
     pub assumed: Option<NonZeroU32>,
 }
 
 impl Link {
-    /// A link that is known by its round-trip time only.
+    /// A link with a round-trip time only.
     pub fn of_rtt(rtt_us: u32) -> Self {
         Self {
             rtt_us,
@@ -43,7 +43,7 @@ impl Link {
         }
     }
 
-    /// A link between two nodes of ours, of which no more is known: flows on it begin with
+    /// A link between two of our nodes with no other measurements: flows on it begin with
     /// [`INITIAL_BANDWIDTH`].
     pub fn of_nodes(rtt_us: u32) -> Self {
         Self {
@@ -62,9 +62,9 @@ pub enum Error {
     /// There is no such node.
     #[error("there is no node {node}: there are {nodes}")]
     NoNode {
-        /// Its number.
+        /// The index.
         node: usize,
-        /// How many there are.
+        /// The number of nodes.
         nodes: usize,
     },
     /// A node has no link to itself.
@@ -78,7 +78,7 @@ pub enum Error {
     TooLossy(u32),
 }
 
-/// The links between nodes, and what a chain pays at each node.
+/// The links between nodes, and the cost of each node in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matrix {
     nodes: usize,
@@ -87,7 +87,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// `nodes` nodes that cost nothing, and no links.
+    /// `nodes` nodes without cost, and no links.
     pub fn new(nodes: usize) -> Result<Self, Error> {
         if nodes > NODES_MAX {
             return Err(Error::TooMany(nodes));
@@ -99,12 +99,12 @@ impl Matrix {
         })
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// Sets the link from one node to another; `None` takes it away.
+    /// Sets the link from one node to another; `None` removes it.
     pub fn set(&mut self, from: usize, to: usize, link: Option<Link>) -> Result<(), Error> {
         self.check_node(from)?;
         self.check_node(to)?;
@@ -126,8 +126,8 @@ impl Matrix {
         self.set(other, one, link)
     }
 
-    /// What the chains that pass a node pay for it, in microseconds: the time it needs to open
-    /// the next hop and to pass bytes on, and whatever keeps chains short.
+    /// Sets the cost of a node in a chain, in microseconds: the time it needs to open the next hop
+    /// and to pass bytes on, and a penalty that keeps chains short.
     pub fn set_cost(&mut self, node: usize, cost_us: u32) -> Result<(), Error> {
         self.check_node(node)?;
         if cost_us > TIME_MAX_US {
@@ -137,20 +137,20 @@ impl Matrix {
         Ok(())
     }
 
-    /// Sets what the ends of all links take them to bear, in bytes per second ([`Link::assumed`]).
+    /// Sets the assumed bandwidth of all links, in bytes per second ([`Link::assumed`]).
     pub fn assume(&mut self, rate: Option<NonZeroU32>) {
         for link in self.links.iter_mut().flatten() {
             link.assumed = rate;
         }
     }
 
-    /// The link from one node to another, if it was measured. Panics for a node that there is not.
+    /// The link from one node to another, if measured. Panics for a node that does not exist.
     pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
         assert!(to < self.nodes, "there is no node {to}");
         self.links[from * self.nodes + to].as_ref()
     }
 
-    /// What a chain pays for a node, in microseconds.
+    /// The cost of a node, in microseconds.
     pub fn cost_us(&self, node: usize) -> u32 {
         self.costs_us[node]
     }
@@ -164,7 +164,7 @@ impl Matrix {
             .map(place)
     }
 
-    /// What all links have in common but their round-trip times, if they have.
+    /// The common properties of all links except the round-trip time; `None` if they differ.
     pub(crate) fn common(&self) -> Option<Link> {
         let bare = |link: &Link| Link { rtt_us: 0, ..*link };
         let mut links = self.links.iter().flatten().map(bare);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long does a transfer take over a chain? One model, for planning and for what measurements
-//! are held against.
+//! The model of a transfer's time over a chain, for planning and for comparison with measurements.
 //!
 //! The time from the client's SYN until it has the last byte of an answer of `S` bytes is
 //!
@@ -12,16 +11,15 @@
 //!   early mode, and `2 d_i` in strict and late mode, in which handshakes follow one another.
 //! * `time_i(S) = wait_i + pace_i(S)` is what the transfer would wait for that hop alone.
 //!   The hops work at the same time, so only the slowest counts.
-//! * `wait_i` is the handshake of a cold hop in early mode, `d_i`: all handshakes run while the
-//!   request follows, and only the longest is waited for. Warm hops are open.
+//! * `wait_i` is the handshake of a cold hop in early mode, `d_i`: all handshakes overlap with the
+//!   request, and only the longest delays it. Warm hops are open.
 //! * `pace_i(S)` is the time from the first byte to the last. The sender of a hop may send a window
 //!   of segments, and twice as much in each following round trip: every round but the last takes
 //!   `d_i`, or the window's sending time at the link's rate if that is longer, and the last takes
-//!   its sending time. A cold hop begins with the initial window, a warm one with what it
-//!   has grown to. Between nodes that take the link to bear a rate, both begin with the window that
-//!   fills a round trip at that rate, and send no faster than twice as fast in each round trip
-//!   ([`curve`]). Where packets are lost, the pace is no faster than congestion control
-//!   allows ([`Congestion`]).
+//!   its sending time. A cold hop begins with the initial window, a warm one with the window it has
+//!   grown to. Between nodes that assume a bandwidth, both begin with the window that fills a round
+//!   trip at that rate, and send at most twice as fast in each round trip ([`curve`]). Where
+//!   packets are lost, the pace is bounded by congestion control ([`Congestion`]).
 //!
 //! **Sources.** With `X_i` the one-way delay of a hop, `D` of the way, no loss and rates that do not
 //! matter, early mode is the published model: `2D + 2 max(X_i)` to the first byte (equation 2 of the
@@ -31,12 +29,12 @@
 //! handshake. Strict and late modes take `4D` to the first byte, and slow start is split
 //! as in early mode. Loss and rate are the open problem of that paper's section VI.
 //!
-//! **Access links.** Client and server are hops, too, which no plan can change: `max` is taken over
-//! them as well, and a chain is not worth lengthening for hops that are faster than these.
+//! **Access links.** Client and server links are hops, too, which no plan can change: `max`
+//! includes them, and a chain must not be lengthened for hops that are faster than these.
 //!
-//! **Limits.** Round trips are taken to stay as they are: no queues, no delayed acknowledgements, no
-//! end of slow start before its time. The longest handshake and the slowest pace are taken for the
-//! same hop's; the published model does the same.
+//! **Limits.** Round trips are assumed constant: no queues, no delayed acknowledgements, no early
+//! end of slow start. The longest handshake and the slowest pace are assumed to be of the same hop,
+//! as in the published model.
 
 mod curve;
 mod loss;
@@ -46,33 +44,33 @@ pub use loss::Congestion;
 
 use crate::matrix::Link;
 
-/// A time that no transfer takes, 30 years: some tens of them can still be added up.
+/// A bound above any transfer, 30 years: some tens of them can still be added up.
 const MICROS_MAX: u64 = 1_000_000_000_000_000;
 
-/// When a node answers the one before it.
+/// When a node answers the node before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// At once, opening the next hop at the same time.
+    /// At once, while it opens the next hop.
     #[default]
     Early,
-    /// When the server has answered.
+    /// After the server has answered.
     Strict,
-    /// At once, opening the next hop when this one is open.
+    /// At once; it opens the next hop when this one is open.
     Late,
 }
 
-/// What the model must know of how nodes and senders work.
+/// The parameters of nodes and senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Model {
     /// When nodes answer.
     pub mode: Mode,
-    /// What senders do about loss.
+    /// The reaction of senders to loss.
     pub congestion: Congestion,
     /// Segments that a sender may send in the first round of a cold hop, at least one.
     pub initial_window: u32,
     /// Bytes of content in a full packet, at least one.
     pub segment_bytes: u32,
-    /// Bytes of headers in a packet, which take their time at the link's rate.
+    /// Bytes of headers in a packet, which take sending time at the link's rate.
     pub header_bytes: u32,
 }
 
@@ -91,7 +89,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// What a hop over `link` adds to the time of every transfer, in microseconds.
+    /// The contribution of a hop over `link` to the time of every transfer, in microseconds.
     pub fn length_us(&self, link: &Link) -> u64 {
         match self.mode {
             Mode::Early => u64::from(link.rtt_us),
@@ -102,14 +100,14 @@ impl Model {
     /// How long a transfer of `bytes` would wait for a hop over `link` if it were the slowest, in
     /// microseconds.
     ///
-    /// Never less for a longer round trip, with all else the same: that is why planning for links
-    /// that differ in round-trip times only can compare these.
+    /// Never falls for a longer round trip, all else equal: so planning can compare round-trip
+    /// times of links that differ in nothing else.
     pub fn time_us(&self, link: &Link, bytes: u64) -> u64 {
         self.wait_us(link) + self.pace_us(link, bytes)
     }
 
-    /// The time a transfer of `bytes` would wait for a hop over `link`, by its round-trip time, if it
-    /// depends on nothing else.
+    /// How long a transfer of `bytes` would wait for a hop over `link`, as a function of the
+    /// round-trip time, if it depends on nothing else.
     pub fn curve(&self, link: &Link, bytes: u64) -> Option<Curve> {
         if link.loss_ppm > 0 || link.rate.is_some() {
             return None;
@@ -118,8 +116,8 @@ impl Model {
         Some(Curve::new(self, link, bytes, trips))
     }
 
-    /// How long a transfer of `bytes` takes over hops that follow one another, in microseconds,
-    /// when their nodes cost `costs_us` in all. Without bytes it is the time to the first.
+    /// How long a transfer of `bytes` takes over consecutive hops, in microseconds, if their nodes
+    /// cost `costs_us` in total. For zero bytes: the time to the first byte.
     pub fn transfer_us<'a>(
         &self,
         hops: impl Iterator<Item = &'a Link> + Clone,
@@ -131,7 +129,7 @@ impl Model {
         length + costs_us + slowest.unwrap_or(0)
     }
 
-    /// How many rounds of slow start `bytes` take, from a window of `segments`; none take one.
+    /// The rounds of slow start for `bytes`, from a window of `segments`; zero bytes take one.
     pub fn rounds(&self, bytes: u64, segments: u32) -> u32 {
         let (rounds, _) = slow_start(bytes, self.window_bytes(segments), |_| {});
         rounds + 1
@@ -163,7 +161,7 @@ impl Model {
         slow_start.max(assumed).max(lossy)
     }
 
-    /// With how many bytes a flow begins.
+    /// The initial window of a flow, in bytes.
     fn first_window(&self, link: &Link) -> u64 {
         let known = self.known_window(link);
         let filling = link.assumed.map_or(0, |assumed| {
@@ -172,7 +170,7 @@ impl Model {
         known.max(filling.min(self.window_bytes(curve::SEGMENTS_MAX)))
     }
 
-    /// With how many bytes a flow begins at least, whatever the round trip.
+    /// The least initial window of a flow, in bytes, whatever the round trip.
     fn known_window(&self, link: &Link) -> u64 {
         self.window_bytes(link.window.map_or(self.initial_window, u32::from))
     }
@@ -181,7 +179,7 @@ impl Model {
         u64::from(segments.max(1)) * u64::from(self.segment_bytes.max(1))
     }
 
-    /// How long the link needs for so many bytes of content and their headers, in microseconds.
+    /// The link's sending time for so many bytes of content and their headers, in microseconds.
     fn sending_us(&self, link: &Link, bytes: u64) -> u64 {
         let Some(rate) = link.rate else { return 0 };
         let packets = bytes.div_ceil(u64::from(self.segment_bytes.max(1)));
@@ -191,8 +189,8 @@ impl Model {
     }
 }
 
-/// Calls `round` with the bytes of every full window, from a first of `window`, after which some
-/// are left; returns how many those were and what the last round sends.
+/// Calls `round` with the bytes of every full window, starting with `window`, while more are left;
+/// returns the number of rounds and the bytes of the last one.
 fn slow_start(bytes: u64, mut window: u64, mut round: impl FnMut(u64)) -> (u32, u64) {
     let (mut rounds, mut left) = (0, bytes);
     while left > window {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same work many times over, on some threads.
+//! Runs the same function many times on several threads.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, scope};
 
-/// What `work` makes of the numbers below `count`, in their order. Fewer threads do it where no more are
-/// to be had; however many there are, the outcome is the same.
+/// The results of `work` for the numbers below `count`, in order. Uses fewer threads if the system
+/// has no more; the result does not depend on their number.
 pub(crate) fn map<T: Send>(
     count: usize,
     threads: usize,

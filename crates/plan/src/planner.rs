@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which chain, for a pair of nodes and a transfer?
+//! Chooses the chain for a pair of nodes and a transfer.
 
 use crate::fronts::{Fronts, Limits, Measure, Point};
 use crate::matrix::{Link, Matrix};
 use crate::model::{Curve, Model};
 use crate::table::{self, Classes, Table};
 
-/// A matrix with all that is needed to choose chains in it.
+/// A matrix with everything needed to choose chains.
 #[derive(Clone, Copy, Debug)]
 pub struct Planner<'a> {
     matrix: &'a Matrix,
     model: Model,
     limits: Limits,
-    /// What links have in common, if round-trip times alone tell them apart.
+    /// The common properties of links, if they differ in round-trip times only.
     common: Option<Link>,
 }
 
-/// What is known of a transfer.
+/// The parameters of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Transfer {
-    /// How much the server answers.
+    /// Bytes of the server's answer.
     pub bytes: u64,
-    /// Round-trip time, in microseconds, of the slower of the hops that no plan can change: the
-    /// client's to the first node, and the last node's to the server. 0 to plan without them.
+    /// Round-trip time, in microseconds, of the slower of the hops that no plan can change: from
+    /// the client to the first node, and from the last node to the server. 0 to plan without them.
     pub access_us: u32,
 }
 
-/// How long a transfer would wait for a hop, by the measure of that hop.
+/// How long a transfer would wait for a hop, as a function of that hop's measure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HopTime<'a> {
     /// The measure is that time.
     Measure,
-    /// The measure is a round trip, and the time so many of them.
+    /// The measure is a round trip, and the time is this many of them.
     Rounds(u64),
-    /// The measure is a round trip, and nothing else counts.
+    /// The measure is a round trip, which determines the time.
     Curve(Curve),
-    /// The measure is a round trip, and the model knows more of such links.
+    /// The measure is a round trip; the model computes the time for such links.
     Model(&'a Model, Link, u64),
 }
 
@@ -56,8 +56,8 @@ impl HopTime<'_> {
         }
     }
 
-    /// The least measure with a longer time than this, in microseconds; more than any has if there is none. Times never
-    /// fall for a larger measure.
+    /// The least measure with a time above this, in microseconds; more than any measure if there is
+    /// none. Times never fall for a larger measure.
     pub(crate) fn slower_us(&self, time_us: u64) -> u64 {
         let (mut known, mut slower) = (0u64, 1 << u32::BITS);
         while known < slower {
@@ -83,23 +83,23 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The matrix that is planned for.
+    /// The matrix of the plan.
     pub fn matrix(&self) -> &'a Matrix {
         self.matrix
     }
 
-    /// The model that chains are chosen by.
+    /// The model by which chains are chosen.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Whether one set of chains serves transfers of every size: links differ in round-trip
+    /// Whether one set of chains serves transfers of every size, since links differ in round-trip
     /// times only.
     pub fn serves_every_size(&self) -> bool {
         self.common.is_some()
     }
 
-    /// The chains from which the best for a transfer of `bytes` can be chosen.
+    /// The chains among which the best for a transfer of `bytes` is.
     pub fn fronts(&self, bytes: u64) -> Fronts {
         let measure = match self.common {
             Some(_) => Measure::RoundTrip,
@@ -108,7 +108,7 @@ impl<'a> Planner<'a> {
         self.fronts_by(measure)
     }
 
-    /// The chains that no other beats in length and in a longest hop of this measure.
+    /// The chains that no other beats in length and in a longest hop by this measure.
     pub fn fronts_by(&self, measure: Measure) -> Fronts {
         Fronts::of(self.matrix, &self.model, measure, self.limits)
     }
@@ -131,8 +131,8 @@ impl<'a> Planner<'a> {
         Some(length + costs_us + slowest.max().unwrap_or(0).max(floor))
     }
 
-    /// The chain that is the fastest for a transfer, and its time in microseconds: of those that
-    /// are equally fast the shortest. `fronts` must be of this planner, and for this size.
+    /// The fastest chain for a transfer, and its time in microseconds; the shortest of equally fast
+    /// ones. `fronts` must be of this planner, and for this size.
     pub fn choose(
         &self,
         fronts: &Fronts,
@@ -156,8 +156,8 @@ impl<'a> Planner<'a> {
         self.tables_by(classes, 1)
     }
 
-    /// The same, made by so many threads at most, which changes nothing about the tables. Where links differ in
-    /// more than round trips, each has the memory of a sweep.
+    /// As [`Self::tables`] with up to `threads` threads, which does not change the tables. If links
+    /// differ in more than round trips, each thread needs the memory of a sweep.
     pub fn tables_by(&self, classes: &Classes, threads: usize) -> Vec<Table> {
         table::build_all(self, classes, threads)
     }
@@ -176,7 +176,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// How long a transfer would wait for the slower hop of those that no plan can change.
+    /// How long a transfer would wait for the slower of the hops that no plan can change.
     pub(crate) fn floor_us(&self, transfer: Transfer) -> u64 {
         let link = Link::of_rtt(transfer.access_us);
         self.model.time_us(&link, transfer.bytes)
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(best(&planner, transfer(20 * MS)).0, [0, 2, 4]);
         let (chain, time) = best(&planner, transfer(100 * MS));
         assert_eq!(chain, [0, 4]);
-        // The direct way's round trip, and 7 rounds of the access link.
+        // The direct link's round trip, and 7 rounds of the access link.
         assert_eq!(time, u64::from(740 * MS));
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers that look random and are the same every time, for tests.
+//! Reproducible pseudo-random numbers, for tests.
 
 /// SplitMix64.
 #[derive(Debug)]

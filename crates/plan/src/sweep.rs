@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sweep: every chain that is not beaten, for all pairs of nodes at once.
+//! The sweep: finds every chain that is not beaten, for all pairs of nodes at once.
 //!
-//! Links are taken in ascending order of a key, the shortest hop first. After each, the matrix of
-//! lengths holds the shortest chain of every pair over the links taken so far: of the chains whose
-//! longest hop is no longer than that link. Whenever a link makes a pair's chain shorter, that is a
-//! new point of the pair's front, and it is logged. Key and length may be unrelated.
+//! Links are processed in ascending order of a key, the shortest hop first. After each, the matrix
+//! of lengths has the shortest chain of every pair over the links so far: of the chains whose
+//! longest hop is no longer than that link. Whenever a link shortens a pair's chain, that is a new
+//! point of the pair's front, and it is logged. Key and length may be unrelated.
 //!
 //! A link from `i` to `j` of length `s` shortens the chain from `x` to `y` only if it shortens both
-//! that from `x` to `j` and that from `i` to `y`: otherwise the way by `i` and `j` is no shorter than
-//! one that was there. So only `A x B` need a look, with
-//! `A = {x: D(x,i) + s < D(x,j)}` and `B = {y: s + D(j,y) < D(i,y)}`, which take one pass over two rows
-//! each; and none at all if `D(i,j) <= s`. That is the optimisation of MOSTO's appendix A, and exact
-//! because lengths are integers: rounding would break it.
+//! that from `x` to `j` and that from `i` to `y`: otherwise the way by `i` and `j` is no shorter
+//! than an existing one. So only `A x B` must be checked, with `A = {x: D(x,i) + s < D(x,j)}` and
+//! `B = {y: s + D(j,y) < D(i,y)}`, which take one pass over two rows each; and nothing if `D(i,j)
+//! <= s`. That is the optimisation of MOSTO's appendix A, and exact because lengths are integers:
+//! rounding would break it.
 //!
-//! Nodes are swept in an order in which those next to each other are near each other ([`order`]), so that those
-//! of `A` lie together, and those of `B`.
+//! Nodes are swept in an order in which neighbours are near each other ([`order`]), so that the
+//! members of `A` are adjacent, and those of `B`.
 //!
 //! **Bounded hops.** A layer for each number of hops `h` holds the shortest chains of at most `h`.
 //! The same holds between layers: `A_a` compares layer `a` with `a + 1`, and `A_a x B_b` is for
-//! layer `a + b + 1`. A link that is beaten cannot be passed over there: the chain that beats it may
-//! have hops more. But if `A_a` has a node `x`, so has `A_(a-1)`: the second on the chain from `x` to `i`,
-//! or `i` itself. Were it brought no nearer to `j`, then by it nor were `x`. So layers are looked at until
-//! one has none: for most links, which two others beat for whoever comes that way, that is the second.
-//! Without a bound one layer takes the part of all.
+//! layer `a + b + 1`. A beaten link cannot be skipped there: the chain that beats it may have more
+//! hops. But if `A_a` has a node `x`, `A_(a-1)` has one too: the second on the chain from `x` to
+//! `i`, or `i` itself. If the link did not shorten its chain to `j`, it would not shorten that of
+//! `x` by it. So layers are checked until one has none: for most links, which two others beat for
+//! every source, that is the second. Without a bound one layer is used for all.
 //!
-//! **Slack.** If little is not worth a point, a chain counts as shorter only if it is so by more than
-//! some slack, above as well. Its length is always right; that there is none shorter is not certain any
-//! more, but none is by more than the slack of its parts.
+//! **Slack.** If small gains are not worth a point, a chain counts as shorter only if it is so by
+//! more than some slack, above as well. Its length is always right; a shorter chain may exist, but
+//! only by the slack of its parts.
 //!
-//! **Both directions.** Where every link is like its reverse, so are the chains: half of the links are
-//! taken, each for both directions.
+//! **Both directions.** Where every link equals its reverse, so do the chains: half of the links
+//! are processed, each for both directions.
 //!
-//! **Nodes.** For every point the nodes of its chain are logged, for one of both directions. Without a bound of
-//! hops there may be many, and only the node before the last is. Such a chain is read backwards from it: the chain
-//! to that node, as short as it was when the point was found, is the rest. That needs exact lengths: with slack it
-//! may be another chain.
+//! **Nodes.** For every point the nodes of its chain are logged, for one of both directions.
+//! Without a bound of hops there may be many, so only the node before the last is logged. Such a
+//! chain is read backwards from it: the rest is the chain to that node, as short as when the point
+//! was found. That needs exact lengths: with slack it may be another chain.
 
 mod layer;
 mod lengths;
@@ -47,72 +47,73 @@ pub(crate) use layer::{Log, NO_NODE, Nodes};
 use lengths::Shape;
 use near::NearNodes;
 
-/// The length of a chain that is not there. Three of them still fit: no sum overflows.
+/// The length of an absent chain. Three of them still fit: no sum overflows.
 pub(crate) const ABSENT: i32 = 1 << 29;
 
-/// A link as the sweep sees it.
+/// A link in the sweep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
-    /// What links are ordered by.
+    /// The sort key.
     pub(crate) key: u32,
     /// Its ends, by their places in the order of the sweep.
     pub(crate) from: u16,
     pub(crate) to: u16,
-    /// What it adds to the length of a chain.
+    /// Its contribution to the length of a chain.
     pub(crate) length: i32,
 }
 
-/// Said of a node before the last: the chain to it is not one that the same link made. No place is so large.
+/// Flag of a node before the last: the same link did not shorten the chain to it. No place is so
+/// large.
 pub(crate) const SETTLED: u16 = 1 << 15;
 
-/// A chain was found that is shorter than all with no longer a hop.
+/// A chain that is shorter than all whose hops are no longer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
-    /// The place of its last node; the first is that of the log.
+    /// The place of its last node; the first is the log's.
     pub(crate) to: u16,
-    /// Without a bound of hops, the place of the node before the last, and [`SETTLED`] if the last hop is the link
-    /// that made the chain.
+    /// Without a bound of hops, the place of the node before the last, with [`SETTLED`] if the last
+    /// hop is the link that made the chain.
     pub(crate) before: u16,
-    /// The key of that link, which is the largest of its links'.
+    /// The key of that link, the largest of the chain's links.
     pub(crate) key: u32,
     /// Its length.
     pub(crate) length: u32,
 }
 
-/// By how much a chain must be shorter than another.
+/// How much shorter than another a chain must be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slack {
-    /// The other's length over two to the power of this, and
+    /// The other's length divided by two to the power of this, and
     pub(crate) shift: u32,
-    /// so much.
+    /// this in addition.
     pub(crate) least: i32,
 }
 
 impl Slack {
-    /// A chain must be shorter, by however little.
+    /// A chain must be shorter by any amount.
     pub(crate) const NONE: Self = Self {
         shift: i32::BITS - 1,
         least: 0,
     };
 
-    /// What a chain must be shorter than to replace one of this length. Never falls for a longer one.
+    /// The bound below which a chain replaces one of this length. Never falls for a longer one.
     fn off(self, length: i32) -> i32 {
         length - (length >> self.shift) - self.least
     }
 }
 
-/// The links in the order of the sweep, which depends on nothing else than the matrix.
+/// The links in the order of the sweep, which depends on the matrix only.
 #[derive(Debug)]
 pub(crate) struct Edges {
     pub(crate) edges: Vec<Edge>,
-    /// Each stands for its reverse, too.
+    /// Whether each stands for its reverse, too.
     pub(crate) both_ways: bool,
     /// The nodes by their places.
     pub(crate) nodes: Vec<u16>,
 }
 
 impl Edges {
-    /// `measure` gives the key and the length of a link, which must be less than [`ABSENT`].
+    /// `measure` returns the key and the length of a link, which must be less than [`ABSENT`].
     pub(crate) fn of(
         matrix: &Matrix,
         measure: impl Fn(usize, usize) -> Option<(u32, i32)>,
@@ -134,7 +135,7 @@ impl Edges {
             })
         };
         let mut edges: Vec<Edge> = links.filter_map(edge).collect();
-        // Keys that tie are told apart by the ends: no two elements are equal.
+        // Ties of keys are ordered by the ends, so the sort is deterministic.
         edges.sort_unstable_by_key(|edge| {
             u64::from(edge.key) << 32 | u64::from(edge.from) << 16 | u64::from(edge.to)
         });
@@ -156,8 +157,8 @@ impl Edges {
         }
     }
 
-    /// Takes all in their order. The logs are by the place of the first node; with a bound of hops, chains that serve
-    /// both directions are in that of the end with the lower place only.
+    /// Processes all in order. The logs are by the place of the first node; with a bound of hops,
+    /// chains that serve both directions are only in that of the end with the lower place.
     pub(crate) fn sweep(&self, hops_max: Option<usize>, slack: Slack) -> Vec<Log> {
         let shape = Shape::new(self.nodes.len(), slack);
         let count = hops_max.unwrap_or(1);
@@ -188,13 +189,13 @@ fn short(node: usize) -> u16 {
 
 #[derive(Debug)]
 struct Sweep {
-    /// From chains of one hop on, or of all.
+    /// From chains of one hop on, or one layer for all.
     layers: Vec<Layer>,
     slack: Slack,
     is_bounded: bool,
-    /// Links and chains are like their reverses.
+    /// Whether links and chains equal their reverses.
     both_ways: bool,
-    /// By how many hops there are between the node and the link's end, of the link at hand.
+    /// For the current link, by the number of hops between the node and the link's end.
     sources: Vec<NearNodes>,
     targets: Vec<NearNodes>,
     room: Room,
@@ -209,7 +210,7 @@ impl Sweep {
             self.join_any(edge);
             return;
         }
-        // Where a layer has none, those above have none either.
+        // If a layer has none, those above have none either.
         let hops = 0..self.layers.len();
         let sources = hops
             .clone()
@@ -249,14 +250,14 @@ impl Sweep {
         }
     }
 
-    /// Whether there is no chain between the link's ends already that is no longer, and takes no more
-    /// hops, which without a bound is all the same.
+    /// Whether the link's ends have no chain yet that is no longer and has no more hops; without a
+    /// bound, hops do not matter.
     fn is_news(&self, edge: &Edge) -> bool {
         let known = self.layers[0].length(edge.from, edge.to);
         edge.length < self.slack.off(known)
     }
 
-    /// Collects the sources that are at most so many hops from the link; returns whether there are any.
+    /// Collects the sources at most so many hops from the link; returns whether there are any.
     fn has_sources(&mut self, hops: usize, edge: &Edge) -> bool {
         let sources = &mut self.sources[hops];
         match hops.checked_sub(1) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one node keeps of a plan: for each other node, size and access link the chain to use, and
-//! two more to fall back on.
+//! A node's part of a plan: the chain for each other node, size and access link, with two
+//! fall-backs.
 //!
-//! The fall-backs are the neighbours on the front: first the one that is a little shorter and has a
-//! longer hop, then the one that is a little longer and has shorter hops. A node that knows another to have failed skips
-//! the chains that contain it, and goes direct when none is left.
+//! The fall-backs are the neighbours on the front: first the one that is slightly shorter with a
+//! longer hop, then the one that is slightly longer with shorter hops. A node skips chains with a
+//! failed node, and connects directly when none is left.
 //!
-//! Look-ups allocate nothing and touch a handful of cache lines. A chain is kept once for each
+//! Look-ups allocate nothing and touch a handful of cache lines. Each chain is stored once per
 //! egress, however many classes use it, and so is every distinct assignment of choices to classes.
 
 mod build;
@@ -14,23 +14,24 @@ mod interner;
 
 pub(crate) use build::build_all;
 
-/// The most classes: sizes times access links. So many chains to an egress can be counted in a byte.
+/// Bound on classes: sizes times access links. It keeps indexes of an egress's chains within a
+/// byte.
 pub const CLASSES_MAX: usize = 64;
 
-/// Chains that a look-up may give: the best and its fall-backs.
+/// Chains of a look-up: the best and its fall-backs.
 pub const CHOICES: usize = 3;
 
-/// No chain is kept.
+/// No chain.
 const NONE: u8 = u8::MAX;
 
-/// Places in the list of an egress's chains, [`NONE`] after the last.
+/// Indexes of an egress's chains, [`NONE`] after the last.
 type Choices = [u8; CHOICES];
 
-/// Into which classes transfers are sorted.
+/// The classes of transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classes {
     /// The largest transfer of each size class, in bytes, ascending. Chains are chosen for these.
-    /// What is larger than the last is sorted there.
+    /// Larger transfers belong to the last class.
     sizes: Vec<u64>,
     /// The slowest access link of each class, as a round-trip time in microseconds, ascending.
     access_us: Vec<u32>,
@@ -44,7 +45,7 @@ pub struct Classes {
 pub struct WrongClasses;
 
 impl Classes {
-    /// Classes by these bounds: bytes, and round-trip times in microseconds.
+    /// Classes with these bounds: bytes, and round-trip times in microseconds.
     pub fn new(sizes: &[u64], access_us: &[u32]) -> Result<Self, WrongClasses> {
         let ascend = sizes.is_sorted_by(|a, b| a < b) && access_us.is_sorted_by(|a, b| a < b);
         let count = sizes.len().saturating_mul(access_us.len());
@@ -57,8 +58,8 @@ impl Classes {
         })
     }
 
-    /// A size class for each number of rounds that slow start takes on a cold hop, up to ten, and
-    /// access links of 0, 10, 20 and 40 ms.
+    /// A size class for each number of rounds of slow start on a cold hop, up to ten, and access
+    /// links of 0, 10, 20 and 40 ms.
     pub fn by_rounds(model: &crate::Model) -> Self {
         let sizes: Vec<u64> = (1..=10).map(|rounds| model.bytes_in(rounds)).collect();
         Self {
@@ -100,26 +101,26 @@ pub struct Class(usize);
 /// The chains from one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Where in `chains` those to each egress begin.
+    /// Index of each egress's first chain in `chains`.
     starts: Box<[u32]>,
-    /// Each a count of nodes, and these, without the ends.
+    /// For each chain the number of its inner nodes, and these.
     chains: Box<[u16]>,
-    /// Which pattern each egress has.
+    /// The pattern of each egress.
     pattern_of: Box<[u16]>,
-    /// For each pattern and class, which choices.
+    /// For each pattern and class, the index of the choices.
     patterns: Box<[u16]>,
-    /// Which of an egress's chains, the best first.
+    /// Indexes of an egress's chains, the best first.
     choices: Box<[Choices]>,
-    /// How many classes a pattern is for.
+    /// Number of classes per pattern.
     classes: usize,
 }
 
 impl Table {
-    /// The chains to a node, the best first: the nodes between this one and it. The direct hop is
-    /// the chain without a node. Nothing is kept for the node itself, nor for one that cannot be
-    /// reached.
+    /// The chains to a node, the best first, as the nodes between this one and it. The direct
+    /// connection is the empty chain. There is none for this node itself, nor for an unreachable
+    /// one.
     ///
-    /// Panics for a node that there is not.
+    /// Panics for a node that does not exist.
     pub fn chains(&self, egress: usize, class: Class) -> impl Iterator<Item = &[u16]> {
         self.chains_of(egress, self.choices(egress, class))
     }
@@ -137,9 +138,9 @@ impl Table {
         kept.map(|choice| nth(chains, choice))
     }
 
-    /// All that is kept for a node.
+    /// All chains to a node.
     ///
-    /// Panics for a node that there is not.
+    /// Panics for a node that does not exist.
     pub fn egress(&self, egress: usize) -> Egress<'_> {
         assert!(egress < self.nodes(), "there is no node {egress}");
         Egress {
@@ -148,12 +149,12 @@ impl Table {
         }
     }
 
-    /// How many nodes it has chains for, this one included.
+    /// The number of nodes, including this one.
     pub fn nodes(&self) -> usize {
         self.pattern_of.len()
     }
 
-    /// How many bytes of memory it takes.
+    /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.starts)
             + size_of_val(&*self.chains)
@@ -163,7 +164,7 @@ impl Table {
             + size_of::<Self>()
     }
 
-    /// How many chains it keeps.
+    /// The number of its chains.
     pub fn chain_count(&self) -> usize {
         let (mut rest, mut count) = (&*self.chains, 0);
         while let [nodes, after @ ..] = rest {
@@ -196,8 +197,8 @@ impl<'a> Egress<'a> {
         })
     }
 
-    /// By class, that of access links counting faster than that of sizes: which of the chains to
-    /// use, the best first.
+    /// By class, access links varying faster than sizes: the indexes of the chains to use, the best
+    /// first.
     pub fn choices(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let table = self.table;
         let pattern = usize::from(table.pattern_of[self.egress]);
@@ -210,7 +211,7 @@ impl<'a> Egress<'a> {
     }
 }
 
-/// One of the chains that follow one another.
+/// The chain with this index.
 fn nth(mut chains: &[u16], place: u8) -> &[u16] {
     for _ in 0..place {
         chains = &chains[1 + usize::from(chains[0])..];

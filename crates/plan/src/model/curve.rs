@@ -1,37 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long a transfer waits for a hop, by its round trip.
 //!
-//! Where both ends are told nothing, it is a number of round trips. Nodes that take the link to bear a
-//! rate begin with the window that fills a round trip `d` at that rate, from the known window up to
-//! [`SEGMENTS_MAX`], and spread it over the round trip. So do acknowledgements what is sent after
-//! it, at twice the rate in each round. If all of the transfer takes `s` at the rate, and the window `w`,
+//! Without an assumed bandwidth it is a number of round trips. Nodes that assume one begin with the
+//! window that fills a round trip `d` at that rate, from the known window up to [`SEGMENTS_MAX`],
+//! and spread it over the round trip. Acknowledgements spread later bytes likewise, at twice the
+//! rate in each round. If the whole transfer takes `s` at the rate, and the window `w`,
 //!
 //! ```text
 //! pace = k d + (s - (2^k - 1) w) / 2^k        with the least k for which (2^(k+1) - 1) w >= s
 //! ```
 //!
-//! It never falls for a longer round trip. Nodes send a fifth faster than the rate, to find that there
-//! is more: then what fits the first window comes up to a sixth sooner, and what is a little more waits
-//! a whole round trip for the first acknowledgement. This is the bound of both that does not fall.
+//! It never falls for a longer round trip. Nodes send a fifth faster than the rate, to detect more
+//! bandwidth: then what fits the first window arrives up to a sixth sooner, and what is slightly
+//! more waits a whole round trip for the first acknowledgement. This is the bound of both that does
+//! not fall.
 
 use super::{MICROS_MAX, Model, slow_start};
 use crate::matrix::Link;
 
-/// The largest window that fills a round trip: no more is given at once.
+/// The largest window that fills a round trip: nodes set no larger one.
 pub(super) const SEGMENTS_MAX: u32 = 1024;
 
-/// The time that a transfer of one size waits for hops that differ in their round trips only.
+/// The time for which a transfer of one size waits for hops that differ in their round trips only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Curve {
-    /// Round trips that are waited for before anything is sent.
+    /// Round trips before the first byte is sent.
     before: u64,
     /// Hops of at most this round trip, in microseconds, begin with the known window,
     known_up_to_us: u32,
-    /// and so many round trips pass before the last.
+    /// and so many round trips pass before the last one.
     known_rounds: u64,
-    /// What sending all takes at the rate that is assumed, in microseconds.
+    /// Sending time of the transfer at the assumed rate, in microseconds.
     sending_us: u64,
-    /// What sending the largest window takes, in microseconds.
+    /// Sending time of the largest window, in microseconds.
     window_max_us: u64,
 }
 
@@ -62,12 +63,12 @@ impl Curve {
         curve
     }
 
-    /// How many round trips it is for every hop, if it is the same number for all.
+    /// The number of round trips, if it is the same for every hop.
     pub fn rounds(&self) -> Option<u64> {
         (self.known_up_to_us == u32::MAX).then_some(self.before + self.known_rounds)
     }
 
-    /// For a hop of this round trip, in microseconds.
+    /// The time for a hop of this round trip, in microseconds.
     pub fn of(&self, rtt_us: u32) -> u64 {
         let rtt = u64::from(rtt_us);
         if rtt_us <= self.known_up_to_us {
@@ -75,7 +76,7 @@ impl Curve {
         }
         // The known window is smaller than both, so it is not zero.
         let window = rtt.min(self.window_max_us);
-        // Mostly none or one, and no division, as this is asked a hundred million times for a plan.
+        // Mostly none or one iteration, and no division: a plan calls this a hundred million times.
         let (mut rounds, mut left, mut next) = (0u32, self.sending_us, window);
         while left > next {
             left -= next;
@@ -94,7 +95,7 @@ mod tests {
 
     const MS: u32 = 1000;
 
-    /// What a transfer waits for the pace of a hop between nodes, in milliseconds.
+    /// The pace of a hop between nodes, in milliseconds.
     fn pace_ms(rtt_ms: u32, bytes: u64) -> f64 {
         let model = Model::default();
         let link = Link::of_nodes(rtt_ms * MS);

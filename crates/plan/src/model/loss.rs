@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast a sender may be where packets are lost.
+//! Bounds on the sending rate where packets are lost.
 //!
 //! With `p` the share of lost packets and `d` the round-trip time, a sender has on average a window
-//! of `W(p, d)` segments, and is silent for a time-out now and then. A segment costs
+//! of `W(p, d)` segments, and an occasional time-out. A segment costs
 //!
 //! ```text
 //! d / W + T0 min(1, 3 sqrt(3p/8)) p (1 + 32 p^2)
 //! ```
 //!
 //! which is the PFTK model (Padhye, Firoiu, Towsley and Kurose, SIGCOMM 1998, equation 30) with one
-//! segment for each acknowledgement, as Linux counts, and `T0 = d + 200 ms`, Linux's shortest
-//! time-out. Only square roots are used, which are the same on every machine.
+//! segment per acknowledgement, as Linux counts, and `T0 = d + 200 ms`, Linux's shortest time-out.
+//! Only square roots are used, which give the same bits on every machine.
 
 use super::{MICROS_MAX, Model};
 use crate::matrix::Link;
 
-/// Linux's shortest retransmission time-out is this much longer than the round trip.
+/// Linux's shortest retransmission time-out, less the round trip.
 const TIMEOUT_US: f64 = 200_000.0;
 
-/// What a sender does about loss.
+/// The reaction of a sender to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Congestion {
     /// Halves its window at a loss: `W = sqrt(3 / 2p)` (Mathis et al., CCR 1997).
@@ -27,8 +27,7 @@ pub enum Congestion {
     /// than Reno's.
     #[default]
     Cubic,
-    /// Keeps its rate whatever is lost. It holds up to a loss of some 15 % (Cardwell et al., ACM
-    /// Queue 2016, figure 8).
+    /// Keeps its rate despite loss, up to some 15 % (Cardwell et al., ACM Queue 2016, figure 8).
     Bbr,
 }
 
@@ -36,8 +35,7 @@ impl Congestion {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Reno, Self::Cubic, Self::Bbr];
 
-    /// The least time that `bytes` take at the rate that loss allows, in microseconds; zero where
-    /// nothing is lost.
+    /// The least time for `bytes` at the rate that loss allows, in microseconds; zero without loss.
     pub(super) fn pace_us(self, model: &Model, link: &Link, bytes: u64) -> u64 {
         if link.loss_ppm == 0 {
             return 0;
@@ -80,7 +78,7 @@ fn cubic_window(loss: f64, rtt_us: f64) -> f64 {
     1.054 * root * root.sqrt()
 }
 
-/// What is lost is sent again: the rate bears that much less.
+/// Lost packets are retransmitted, which uses up a part of the rate.
 fn bbr_segment_us(model: &Model, link: &Link, loss: f64) -> f64 {
     let Some(rate) = link.rate else { return 0.0 };
     let bits = 8.0 * (f64::from(model.segment_bytes) + f64::from(model.header_bytes));

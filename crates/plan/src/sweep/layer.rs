@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The shortest chains of so many hops over the links taken, and what is logged of them.
+//! The shortest chains of so many hops over the links so far, and their log.
 
 use std::iter::repeat;
 
@@ -7,10 +7,10 @@ use super::lengths::{Lengths, Shape};
 use super::near::{self, Near, NearNodes};
 use super::{Edge, Found, SETTLED};
 
-/// There are no more nodes.
+/// Marks the end of a chain's nodes.
 pub(crate) const NO_NODE: u16 = u16::MAX;
 
-/// Nodes of chains, as many of each as there is room for, and [`NO_NODE`] behind them.
+/// Nodes of chains, with a fixed number of slots per chain, padded with [`NO_NODE`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes {
     pub(crate) room: usize,
@@ -30,32 +30,32 @@ impl Nodes {
             .extend(nodes.chain(repeat(NO_NODE)).take(self.room));
     }
 
-    /// All that there is room for.
+    /// All slots of a chain.
     pub(crate) fn get(&self, place: usize) -> &[u16] {
         &self.all[place * self.room..][..self.room]
     }
 }
 
-/// What was found from one node, in the order of finding.
+/// The chains found from one node, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) found: Vec<Found>,
-    /// Of each, in their order from the first on, all nodes between its ends. None without a bound of hops.
+    /// For each chain in order, all nodes between its ends. Empty without a bound of hops.
     pub(crate) nodes: Nodes,
 }
 
-/// The shortest chains over the links taken, of at most so many hops.
+/// The shortest chains over the links so far, of at most so many hops.
 #[derive(Debug)]
 pub(super) struct Layer {
     shape: Shape,
     /// By first node, then by last.
     rows: Lengths,
-    /// By last node, then by first. Nothing if that is the same.
+    /// By last node, then by first. `None` if that is the same matrix.
     columns: Option<Lengths>,
-    /// By first node, then by last: the nodes between, or without a bound of hops the last of them. Nothing if
-    /// nobody asks.
+    /// By first node, then by last: the nodes between, or without a bound of hops the last of them.
+    /// Empty if not needed.
     between: Nodes,
-    /// By first node. Nothing if nobody asks.
+    /// By first node. Empty if not needed.
     log: Vec<Log>,
 }
 
@@ -65,19 +65,19 @@ pub(super) struct Joint<'a> {
     pub(super) edge: &'a Edge,
     pub(super) sources: &'a [Near],
     pub(super) targets: &'a [Near],
-    /// Where the chains are, if they have hops.
+    /// The layers of the chains, if they have hops.
     pub(super) to_link: Option<&'a Layer>,
     pub(super) from_link: Option<&'a Layer>,
 }
 
-/// Chains to each node that a log begins with room for: to move it as it grows takes time, and memory that is not
-/// needed is not touched.
+/// Initial capacity of a log, in chains per node: growing it takes time, and unused memory is never
+/// touched.
 const FOUND: usize = 8;
 
-/// Chains that are looked at together, unless there are more targets.
+/// Chains checked together, unless there are more targets.
 const ROOM: usize = 4096;
 
-/// Memory to work in.
+/// Working memory.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     chain: Vec<u16>,
@@ -85,7 +85,7 @@ pub(super) struct Room {
 }
 
 impl Joint<'_> {
-    /// Writes down the nodes between the ends of a chain.
+    /// Writes the nodes between the ends of a chain.
     fn write(&self, source: &Near, target: &Near, chain: &mut Vec<u16>) {
         chain.clear();
         if let Some(chains) = self.to_link {
@@ -100,10 +100,10 @@ impl Joint<'_> {
 }
 
 impl Layer {
-    /// The chains of so many hops, of those that there may be at most; of all without a bound.
+    /// The chains of `hops` hops out of at most so many; all chains without a bound.
     pub(super) fn new(shape: Shape, hops: Option<(usize, usize)>, both_ways: bool) -> Self {
         let is_last = hops.is_none_or(|(hops, most)| hops == most);
-        // Nobody asks for the nodes of the last layer's, unless they are those of the chains before.
+        // The last layer needs no nodes, except those of the chains before.
         let between = match hops {
             Some((hops, _)) if !is_last => hops - 1,
             Some(_) => 0,
@@ -129,7 +129,7 @@ impl Layer {
         }
     }
 
-    /// By first node, what was found.
+    /// The logs, by first node.
     pub(super) fn into_log(self) -> Vec<Log> {
         self.log
     }
@@ -143,7 +143,7 @@ impl Layer {
         self.rows.row(from.into())[usize::from(to)]
     }
 
-    /// The nodes between, if all are known.
+    /// The nodes between, if all are stored.
     fn between(&self, from: u16, to: u16) -> impl Iterator<Item = &u16> {
         let nodes = self.between.get(self.place(from, to)).iter();
         nodes.take_while(|node| **node != NO_NODE)
@@ -153,8 +153,8 @@ impl Layer {
         self.columns.as_ref().unwrap_or(&self.rows)
     }
 
-    /// Looks at the chains from all sources over the link to all targets, of any number of hops. These are exact:
-    /// there is no slack.
+    /// Checks the chains from all sources over the link to all targets, of any number of hops.
+    /// These are exact: there is no slack.
     pub(super) fn join_any(&mut self, key: u32, sources: &[Near], targets: &[Near]) {
         for source in sources {
             let from = usize::from(source.node);
@@ -181,7 +181,7 @@ impl Layer {
         }
     }
 
-    /// Looks at the chains from all sources over the link to all targets, of which all nodes are known.
+    /// Checks the chains from all sources over the link to all targets, with all nodes stored.
     pub(super) fn join(&mut self, joint: &Joint<'_>, room: &mut Room) {
         let at_once = (ROOM / joint.targets.len()).max(1);
         for sources in joint.sources.chunks(at_once) {
@@ -202,15 +202,16 @@ impl Layer {
         }
     }
 
-    /// Which chains are shorter than those that were there, by the places of their ends. Returns how many. That
-    /// is found out for many before anything is done about it, as most of the time is spent waiting for memory.
+    /// Finds chains that are shorter than the existing ones, by the places of their ends. Returns
+    /// their number. Checks many before any is processed, as most of the time is spent waiting for
+    /// memory.
     fn find_shorter(
         &self,
         sources: &[Near],
         targets: &[Near],
         shorter: &mut Vec<(u16, u16)>,
     ) -> usize {
-        // One more, to write what does not count.
+        // One more slot, for values that do not count.
         let room = sources.len() * targets.len() + 1;
         if shorter.len() < room {
             shorter.resize(room, (0, 0));
@@ -228,7 +229,7 @@ impl Layer {
         count
     }
 
-    /// Notes a chain of all its nodes.
+    /// Stores a chain with all its nodes.
     fn shorten(&mut self, from: u16, found: &Found, chain: &[u16]) {
         let (to, length) = (found.to, found.length.cast_signed());
         let (there, back) = (self.place(from, to), self.place(to, from));
@@ -242,7 +243,8 @@ impl Layer {
         }
     }
 
-    /// Logs it if this layer does. One that serves both directions is logged at the end with the lower place.
+    /// Logs it if this layer does. A chain for both directions is logged at the end with the lower
+    /// place.
     fn log(&mut self, from: u16, mut found: Found, chain: &[u16]) {
         let is_turned = self.columns.is_none() && found.to < from;
         let first = if is_turned { found.to } else { from };
@@ -259,7 +261,8 @@ impl Layer {
     }
 }
 
-/// Who comes to the link's far end sooner by it: by `chains` to its near end, than `compared`.
+/// Collects the nodes that reach the link's far end sooner over the link: by `chains` to its near
+/// end, than by `compared`.
 pub(super) fn collect_sources(
     chains: &Layer,
     compared: &Layer,
@@ -271,7 +274,8 @@ pub(super) fn collect_sources(
     sources.collect(near, far, edge.length, chains.shape.slack);
 }
 
-/// Who is reached sooner by the link: by `chains` from its far end, than `compared` from the near one.
+/// Collects the nodes that are reached sooner over the link: by `chains` from its far end, than by
+/// `compared` from the near one.
 pub(super) fn collect_targets(
     chains: &Layer,
     compared: &Layer,
@@ -286,8 +290,8 @@ pub(super) fn collect_targets(
     }
 }
 
-/// Both at once, by chains that are like their reverses: who comes sooner to either end by the link. These are
-/// exact: there is no slack.
+/// Both at once, for chains that equal their reverses: the nodes that reach either end sooner over
+/// the link. These are exact: there is no slack.
 pub(super) fn collect_both(
     chains: &Layer,
     edge: &Edge,
@@ -301,7 +305,7 @@ pub(super) fn collect_both(
     near::collect_both(near, far, edge.length, sources, targets);
 }
 
-/// Notes which nodes are beside those that a link brings nearer, by chains without a bound of hops.
+/// Sets the neighbours of the nodes that a link brings nearer, by chains without a bound of hops.
 pub(super) fn note_next(
     chains: &Layer,
     edge: &Edge,

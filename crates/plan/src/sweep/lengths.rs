@@ -3,10 +3,10 @@
 
 use super::{ABSENT, Slack};
 
-/// Rows are padded to blocks of so many nodes, which are compared at once.
+/// Rows are padded to blocks of this many nodes, which are compared at once.
 pub(super) const BLOCK: usize = 16;
 
-/// How matrices lie in memory, and when a chain is shorter.
+/// The memory layout of matrices, and the slack of comparisons.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) nodes: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom a link brings nearer.
+//! The nodes that a link brings nearer.
 
 use super::lengths::{BLOCK, Shape};
 use super::{Slack, short};
@@ -8,14 +8,14 @@ use super::{Slack, short};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Near {
     pub(super) node: u16,
-    /// Without a bound of hops, the one beside it on the chain over the link; of sources only if that serves
-    /// both directions.
+    /// Without a bound of hops, its neighbour on the chain over the link; for sources only if that
+    /// serves both directions.
     pub(super) next: u16,
     /// The length up to the link's end, with the link in `A`.
     pub(super) length: i32,
 }
 
-/// Nodes that the link at hand brings nearer. There is room for all, which stays.
+/// Nodes that the current link brings nearer. The memory for all nodes is kept.
 #[derive(Clone, Debug)]
 pub(super) struct NearNodes {
     room: Vec<Near>,
@@ -25,7 +25,7 @@ pub(super) struct NearNodes {
 impl NearNodes {
     pub(super) fn new(shape: Shape) -> Self {
         Self {
-            // A block more, to write what does not count.
+            // One block more, for values that do not count.
             room: vec![Near::default(); shape.stride + BLOCK],
             count: 0,
         }
@@ -43,7 +43,7 @@ impl NearNodes {
         &mut self.room[..self.count]
     }
 
-    /// The link's end itself, from which there is no hop to it.
+    /// The link's end itself, without a hop.
     pub(super) fn set(&mut self, node: u16, length: i32) {
         self.room[0] = Near {
             node,
@@ -53,13 +53,14 @@ impl NearNodes {
         self.count = 1;
     }
 
-    /// The nodes whose `chains` and a link of `length` are shorter than `compared`, with that length.
+    /// Collects the nodes whose `chains` plus a link of `length` are shorter than `compared`, with
+    /// that length.
     pub(super) fn collect(&mut self, chains: &[i32], compared: &[i32], length: i32, slack: Slack) {
         self.count = 0;
         let (all, _) = chains.as_chunks::<BLOCK>();
         let (others, _) = compared.as_chunks::<BLOCK>();
         for (block, (chains, compared)) in all.iter().zip(others).enumerate() {
-            // Few blocks have any, and to learn that of all of a block at once is cheap.
+            // Few blocks have any, and testing a whole block at once is cheap.
             let pairs = chains.iter().zip(compared);
             let any = pairs.fold(0, |any, (chain, other)| {
                 any | i32::from(chain + length < slack.off(*other))
@@ -81,9 +82,9 @@ impl NearNodes {
             unreachable!("there is room for all");
         };
         let mut count = 0;
-        // Written whether they count or not: a branch would be guessed wrong.
+        // Written in any case: a branch would be mispredicted.
         for (place, (chain, other)) in chains.iter().zip(compared).enumerate() {
-            // It is less than a block, which the compiler does not know.
+            // Always less than a block, which the compiler cannot know.
             room[count % BLOCK] = Near {
                 node: short(block * BLOCK + place),
                 next: 0,
@@ -95,8 +96,8 @@ impl NearNodes {
     }
 }
 
-/// The nodes that a link of `length` brings nearer to one of its ends, by their lengths to the `near` one and to the
-/// `far` one: sources are on the near side of it.
+/// The nodes that a link of `length` brings nearer to one of its ends, by their lengths to the
+/// `near` and to the `far` end: sources are on the near side.
 pub(super) fn collect_both(
     near: &[i32],
     far: &[i32],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order in which nodes are swept: who is near each other has places near each other.
+//! The order in which nodes are swept: nodes near each other get places near each other.
 //!
-//! Nodes are parted in halves, again and again: by which of two nodes that are far from each other they
-//! are nearer to. What comes of the order is speed alone.
+//! Nodes are split in halves recursively: by which of two distant nodes they are nearer to. The
+//! order affects speed only.
 
 use super::lengths::BLOCK;
 use super::short;
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn blocks_of_near_nodes() {
-        // Four heaps on a line, node after node in another.
+        // Four clusters on a line, with consecutive nodes in different ones.
         let heap = |node: usize| node % 4;
         let length = |one: usize, other: usize| {
             let (one, other) = (heap(one) * 1000 + one, heap(other) * 1000 + other);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making tables: choosing, and packing what was chosen.
+//! Builds tables: chooses chains, and packs the choices.
 
 use super::interner::Interner;
 use super::{CHOICES, Choices, Classes, NONE, Table};
@@ -7,8 +7,9 @@ use crate::fronts::{Fronts, Point};
 use crate::parallel;
 use crate::planner::{HopTime, Planner, Transfer};
 
-/// The tables of all nodes, made by so many threads at most. Where one set of chains serves every size it is
-/// swept once, and the threads share the nodes; otherwise once for each size, and they share the sizes.
+/// The tables of all nodes, built by up to `threads` threads. If one set of chains serves every
+/// size, it is swept once, and the threads share the nodes; otherwise once for each size, and they
+/// share the sizes.
 pub(crate) fn build_all(planner: &Planner<'_>, classes: &Classes, threads: usize) -> Vec<Table> {
     let tables = if planner.serves_every_size() {
         let sizes = classes.sizes();
@@ -54,7 +55,7 @@ fn build(fronts: &Fronts, from: usize, sizes: &[Size<'_>]) -> Table {
     draft.table()
 }
 
-/// One table for the size classes of all, which are of the same node.
+/// Joins the size classes of tables of the same node.
 fn join(tables: &[&Table]) -> Table {
     let classes = tables.iter().map(|table| table.classes).sum();
     let nodes = tables.first().map_or(0, |table| table.nodes());
@@ -63,7 +64,7 @@ fn join(tables: &[&Table]) -> Table {
     for egress in 0..nodes {
         kept.clear();
         for table in tables {
-            // Classes beside each other mostly have the same choices.
+            // Adjacent classes mostly have the same choices.
             let mut last = None;
             for class in 0..table.classes {
                 let old = table.choices(egress, super::Class(class));
@@ -82,7 +83,7 @@ fn join(tables: &[&Table]) -> Table {
     draft.table()
 }
 
-/// The choices of a table by their chains' places in `kept`, where missing ones are added.
+/// The choices of a table with indexes into `kept`; adds missing chains.
 fn renumbered<'a>(
     table: &'a Table,
     egress: usize,
@@ -104,7 +105,7 @@ fn number(place: usize) -> u8 {
     u8::try_from(place).expect("classes are bounded, and with them choices")
 }
 
-/// A size class, as choosing needs it.
+/// The precomputed values of a size class.
 #[derive(Debug)]
 struct Size<'a> {
     hop_time: HopTime<'a>,
@@ -112,12 +113,12 @@ struct Size<'a> {
     floors: Vec<Floor>,
 }
 
-/// What an access link does to transfers of a size.
+/// The effect of an access link on transfers of a size.
 #[derive(Debug)]
 struct Floor {
     /// How long they wait for it.
     time_us: u64,
-    /// The least measure of hops that they would wait for longer.
+    /// The least measure of hops for which they wait longer.
     slower_us: u64,
 }
 
@@ -148,15 +149,15 @@ impl<'a> Size<'a> {
 
 /// A point with the time of its longest hop: the smaller is the better.
 ///
-/// Time and place as one number, so that in a tie the shorter chain is the better, and that no branch is needed, which
-/// would be guessed wrong. Times are far below 2 to the power of 56.
+/// Time and index are one number, so that the shorter chain wins a tie, and comparing needs no
+/// branch, which would be mispredicted. Times are far below 2 to the power of 56.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Offer(u64);
 
 impl Offer {
     const NONE: Self = Self(u64::MAX << 8);
 
-    /// Of a hop that takes no time.
+    /// For a hop without time.
     fn new(point: &Point, place: usize) -> Self {
         Self(u64::from(point.length_us) << 8 | u64::from(NONE - number(place)))
     }
@@ -175,15 +176,15 @@ impl Offer {
 #[derive(Debug, Default)]
 struct Chooser {
     points: Vec<Point>,
-    /// By point, what it offers but for its longest hop, and how long that is by its measure.
+    /// By point, its offer without its longest hop, and that hop's measure.
     offers: Vec<(Offer, u32)>,
-    /// By point, the best offer of this and all after it, of the size at hand.
+    /// By point, the best offer of this and all later ones, for the current size.
     fastest: Vec<Offer>,
-    /// By class, the place of the point chosen.
+    /// By class, the index of the chosen point.
     chosen: Vec<u8>,
-    /// By point: whether it is chosen or a neighbour, and then its place among those that are.
+    /// By point: whether it is chosen or a neighbour, and then its index among those.
     places: Vec<u8>,
-    /// Those points, in their order.
+    /// Those points, in order.
     kept: Vec<Point>,
 }
 
@@ -191,8 +192,8 @@ impl Chooser {
     fn start(&mut self, points: impl Iterator<Item = Point>) {
         self.points.clear();
         self.chosen.clear();
-        // Places are bytes. Of a longer front, which has not been seen, the end with the shortest
-        // chains would be left out: those with the shortest hops matter more.
+        // Indexes are bytes. A longer front, which has not been observed, loses its end with the
+        // shortest chains: those with the shortest hops matter more.
         self.points.extend(points.take(NONE.into()));
         let offer = |(place, point): (_, &Point)| (Offer::new(point, place), point.longest_us);
         self.offers.clear();
@@ -205,7 +206,7 @@ impl Chooser {
     /// Chooses for each access link of a size.
     fn choose(&mut self, size: &Size<'_>) {
         let floors = &size.floors;
-        // Told apart here and not for each point: a hundred million are looked at for a plan.
+        // Dispatched here and not for each point: a plan checks a hundred million.
         match size.hop_time {
             HopTime::Rounds(rounds) => self.choose_by(floors, |rtt_us| rounds * u64::from(rtt_us)),
             HopTime::Curve(curve) => self.choose_by(floors, |rtt_us| curve.of(rtt_us)),
@@ -213,8 +214,8 @@ impl Chooser {
         }
     }
 
-    /// Of the points whose hops are faster than the access link the last, being the shortest, is the
-    /// fastest; to the others the access link does nothing. Floors ascend, so one pass serves them all.
+    /// Among the points whose hops are faster than the access link the last one, the shortest, is
+    /// the fastest; the others are unaffected by it. Floors ascend, so one pass serves them all.
     fn choose_by(&mut self, floors: &[Floor], hop_us: impl Fn(u32) -> u64) {
         let mut fastest = Offer::NONE;
         for ((offer, longest_us), from_here) in self.offers.iter().zip(&mut self.fastest).rev() {
@@ -235,7 +236,7 @@ impl Chooser {
         }
     }
 
-    /// Gives the choices for all classes to the draft, and lists the points they are of.
+    /// Adds the choices for all classes to the draft, and lists their points.
     fn give(&mut self, draft: &mut Draft) {
         self.places.clear();
         self.places.resize(self.points.len(), NONE);
@@ -276,8 +277,8 @@ impl Chooser {
     }
 }
 
-/// The places of a choice and its fall-backs among so many points: the neighbours, or two of one
-/// side where the other has none. Of a chosen place that is none, nothing.
+/// The indexes of a choice and its fall-backs among so many points: the neighbours, or two of one
+/// side where the other has none. All `None` for an invalid choice.
 fn around(chosen: usize, points: usize) -> [Option<usize>; CHOICES] {
     let existing = |place: Option<usize>| place.filter(|place| *place < points);
     let above = existing(Some(chosen + 1));
@@ -290,14 +291,14 @@ fn around(chosen: usize, points: usize) -> [Option<usize>; CHOICES] {
     [Some(chosen), first, second].map(|place| place.filter(|_| chosen < points))
 }
 
-/// A table in the making: egress after egress.
+/// A table in progress: egress after egress.
 struct Draft {
     starts: Vec<u32>,
     chains: Vec<u16>,
     pattern_of: Vec<u16>,
     patterns: Interner<u16>,
     choices: Interner<u8>,
-    /// Of the egress at hand.
+    /// Of the current egress.
     pattern: Vec<u16>,
     /// Where its chains begin.
     start: u32,
@@ -318,12 +319,12 @@ impl Draft {
         }
     }
 
-    /// The number of choices, which a pattern has for each class.
+    /// The number of these choices, as used in patterns.
     fn number(&mut self, choices: Choices) -> u16 {
         self.choices.number(&choices)
     }
 
-    /// Adds a chain to the egress at hand, whose nodes are to be added to what there is.
+    /// Adds a chain to the current egress; `add` appends its nodes.
     fn push(&mut self, add: impl FnOnce(&mut Vec<u16>)) {
         let count = self.chains.len();
         self.chains.push(0);
@@ -331,7 +332,7 @@ impl Draft {
         self.chains[count] = short(self.chains.len() - count - 1);
     }
 
-    /// Ends the egress at hand.
+    /// Completes the current egress.
     fn finish(&mut self) {
         self.starts.push(self.start);
         self.start = u32::try_from(self.chains.len()).expect("a row of chains fits 32 bits");

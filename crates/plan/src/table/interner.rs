@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rows of numbers, each kept once.
+//! Interned rows of numbers.
 
 use super::build::short;
 
-/// Nothing is in the slot.
+/// An empty slot.
 const FREE: u16 = u16::MAX;
 
-/// Slots to begin with.
+/// Initial number of slots.
 const SLOTS: usize = 64;
 
-/// Rows of the same length, numbered as they first come.
+/// Rows of the same length, numbered in the order of their first use.
 #[derive(Debug)]
 pub(super) struct Interner<T> {
     length: usize,
     count: u16,
     /// One after the other.
     all: Vec<T>,
-    /// The numbers of rows, each in the first free slot from where its hash says. Twice as many as rows, at least.
+    /// Hash table of row numbers with linear probing. At least twice as many slots as rows.
     slots: Vec<u16>,
 }
 
@@ -31,7 +31,7 @@ impl<T: Copy + Eq + Into<u64>> Interner<T> {
         }
     }
 
-    /// The number of a row, which is a new one if it was not there.
+    /// The number of a row, which is added if needed.
     pub(super) fn number(&mut self, row: &[T]) -> u16 {
         let slot = self.slot(row);
         if self.slots[slot] != FREE {
@@ -57,7 +57,7 @@ impl<T: Copy + Eq + Into<u64>> Interner<T> {
         &self.all[usize::from(number) * self.length..][..self.length]
     }
 
-    /// Where a row is, or would be.
+    /// The slot of a row, or the one where it belongs.
     fn slot(&self, row: &[T]) -> usize {
         let mask = self.slots.len() - 1;
         let mut slot = hash(row) & mask;
@@ -76,9 +76,9 @@ impl<T: Copy + Eq + Into<u64>> Interner<T> {
     }
 }
 
-/// The same every time. Who would make them collide would have to choose all links of a node.
+/// Deterministic. Colliding rows would require control over all links of a node.
 fn hash<T: Copy + Into<u64>>(row: &[T]) -> usize {
-    // Odd, and otherwise any number: this one is the golden ratio's.
+    // Any odd number; this one is from the golden ratio.
     let word = |items: &[T]| {
         items
             .iter()
