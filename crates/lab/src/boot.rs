@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `boot`: how fast a node is up and how much memory it takes.
+//! `boot`: measures how fast a node starts and how much memory it takes.
 //!
-//! *Boot* runs from the `exec` of the program, which is in the page cache, until the client has a
-//! byte back from the server that the node relayed (see [`probe`] for how forwarded bytes are told
-//! apart). The new process itself takes the time just before `exec`.
+//! *Boot* is the time from the `exec` of the program, which is in the page cache, until the client
+//! has a byte back from the server through the node (see [`probe`] for how relayed bytes are told
+//! apart from forwarded ones). The new process itself records the time just before `exec`.
 //!
-//! *Memory* is that of the node's process and of every process it started, idle and then with
-//! many idle relays.
+//! *Memory* is that of the node's process and of every process it started, idle and then with many
+//! idle relays.
 
 pub(crate) mod memory;
 pub mod probe;
@@ -38,7 +38,7 @@ use crate::scratch::Scratch;
 use crate::sys;
 
 const PORT: u16 = 7;
-/// No node may take longer to start or to stop.
+/// Bound on the start and the stop of a node.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Idle relays opened at a time.
 const BATCH: usize = 200;
@@ -156,10 +156,10 @@ fn boot(
     launch.time(network, target)
 }
 
-/// A node that is ready to be started.
+/// A node that is ready to start.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// The command, with everything prepared that takes time.
+    /// The command, with all slow preparations done.
     pub(crate) command: Command,
     ready: UnixDatagram,
     files: Scratch,
@@ -190,16 +190,16 @@ impl Launch {
         let timed = time_start(network, self.command, target);
         let (node, total, forked) =
             timed.with_context(|| format!("the node said: {}", message(&self.files)))?;
-        // A node that is stopped before it is ready dies, and the next waits
-        // for what its guard cleans up.
+        // A node that is stopped before it is ready dies, and the next one waits until its guard
+        // has cleaned up.
         await_ready(&self.ready)?;
         node.stop()?;
         Ok((total, forked))
     }
 }
 
-/// Starts whatever relays and waits for the first byte that it relays to `target`. Returns it with
-/// the time from `exec` until that byte, and the time that making the process took before `exec`.
+/// Starts a relay and waits for the first byte that it relays to `target`. Returns it with the time
+/// from `exec` until that byte, and the time that creating the process took before `exec`.
 pub(crate) fn time_start(
     network: &Network,
     mut command: Command,
@@ -233,7 +233,7 @@ pub(crate) fn time_start(
     })
 }
 
-/// Waits until the node says that it has started.
+/// Waits until the node reports that it has started.
 fn await_ready(notices: &UnixDatagram) -> Result<()> {
     notices.set_read_timeout(Some(PATIENCE))?;
     let mut notice = [0; 256];
@@ -251,7 +251,7 @@ fn message(files: &Scratch) -> String {
     fs::read_to_string(files.path().join("output")).unwrap_or_default()
 }
 
-/// The command that starts a node, with everything prepared that takes time.
+/// The command that starts a node, with all slow preparations done.
 fn launch(
     namespace: &Namespace,
     binary: &Path,
@@ -297,7 +297,7 @@ impl Running {
         Ok(self)
     }
 
-    /// Asks the node to end and waits until it has.
+    /// Stops the node with a signal and waits until it has ended.
     fn stop(mut self) -> Result<()> {
         let pid = i32::try_from(self.0.id()).context("process id out of range")?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).context("send SIGTERM to the node")?;

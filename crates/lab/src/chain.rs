@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chains of nodes: the first is on the path of its clients, the others are asked for flows.
+//! Chains of nodes: the first is on the path of its clients, the others get requests for flows.
 //!
-//! Here are the configurations of their members and the settings of their namespaces; an
-//! experiment starts the nodes. All nodes share one key, which anybody may know: they talk inside
-//! namespaces only.
+//! This module has the configurations of their members and the settings of their namespaces; an
+//! experiment starts the nodes. All nodes share one key, which need not be secret: they communicate
+//! inside namespaces only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use serde_json::Value;
 use crate::netns::Namespace;
 use crate::node::Node;
 
-/// Where nodes are asked for flows.
+/// Port of the explicit listeners.
 pub(crate) const PORT: u16 = 4480;
 
-/// What all nodes share.
+/// The shared key.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// How long pools may take to fill; a fraction of a second is usual.
+/// Bound on the time to fill pools; a fraction of a second is usual.
 const FULL_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often a pool that is not full is looked at again.
+/// Interval of the check whether a pool is full.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Settings of hosts with nodes that have peers: listeners accept data in a SYN, hops keep their
-/// grown windows, and the receiver does not bound the first round trips. `posthaste doctor` asks
-/// for all of them.
+/// grown windows, and the receiver does not bound the first round trips. `posthaste doctor`
+/// recommends all of them.
 const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_fastopen", "3"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
@@ -36,17 +36,17 @@ const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_wmem", "4096 4194304 16777216"),
 ];
 
-/// A node of a chain, as its neighbours see it.
+/// A node of a chain, as its neighbours reach it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
-    /// Where it is asked for flows, unless it is the first.
+    /// The address of its explicit listener, unless it is the first.
     pub asked_at: IpAddr,
-    /// From where it asks the next one, unless it is the last. A peer is known by its address
-    /// there, and what is known of it is used for its hops.
+    /// The source address of its hops to the next node, unless it is the last. Peers are identified
+    /// by this address, and measurements for it apply to their hops.
     pub source_addresses: IpAddr,
 }
 
-/// A chain, as all its nodes know it.
+/// A chain, as all its nodes have it configured.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     /// In order.
@@ -58,7 +58,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// The tables of the configuration that make a node the member number `place` of the chain.
+    /// The configuration tables of member number `place` of the chain.
     pub(crate) fn config(&self, place: usize) -> String {
         self.config_with(place, "")
     }
@@ -66,10 +66,10 @@ impl Chain {
     /// The same, with more keys of `[node]`.
     pub(crate) fn config_with(&self, place: usize, of_node: &str) -> String {
         let mut toml = format!("[node]\nid = {}\n{of_node}", place + 1);
-        // The lab's addresses are private ones.
+        // The lab's addresses are private.
         toml.push_str("[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
         if let Some(previous) = place.checked_sub(1) {
-            // Flows come from there; nothing is kept open toward it.
+            // Flows arrive from there; no hops are kept open toward it.
             toml.push_str(&self.peer(previous, self.nodes[previous].source_addresses, 0));
         }
         if place + 1 < self.nodes.len() {
@@ -78,7 +78,7 @@ impl Chain {
         }
         toml.push_str(&self.listing());
         if place == 0 {
-            // A flow that cannot take the chain is to fail, not to be measured without it.
+            // A flow that cannot use the chain must fail, not be measured without it.
             toml.push_str("[[route]]\nchains = [\"lab\"]\ndirect = false\n");
         } else {
             toml.push_str(&format!(
@@ -90,14 +90,14 @@ impl Chain {
         toml
     }
 
-    /// The chain itself, which is the same text at all its nodes.
+    /// The chain itself, with the same text at all its nodes.
     fn listing(&self) -> String {
         let names = (1..self.nodes.len()).map(|place| format!("\"{}\"", name(place)));
         let names = names.collect::<Vec<_>>().join(", ");
         format!("[[chain]]\nname = \"lab\"\nnumber = 1\nnodes = [{names}]\n")
     }
 
-    /// The member number `place`, as another one knows it.
+    /// The entry of member number `place` in another one's configuration.
     fn peer(&self, place: usize, address: IpAddr, pool: u16) -> String {
         let (name, id) = (name(place), place + 1);
         let (address, congestion) = (SocketAddr::new(address, PORT), &self.congestion);
@@ -107,7 +107,7 @@ impl Chain {
         )
     }
 
-    /// Waits until the running nodes of the chain have all the warm hops that they are to have.
+    /// Waits until the running nodes of the chain have all their warm hops.
     pub(crate) fn wait_until_full(&self, nodes: &[Node]) -> Result<()> {
         let deadline = Instant::now() + FULL_WITHIN;
         let dialers = nodes.iter().enumerate().take(self.nodes.len() - 1);
@@ -129,7 +129,7 @@ impl Chain {
     }
 }
 
-/// Sets what the namespace of a node with peers needs.
+/// Applies the settings for the namespace of a node with peers.
 pub(crate) fn prepare(namespace: &Namespace) -> Result<()> {
     let mut settings = SETTINGS.iter();
     settings.try_for_each(|(key, value)| namespace.sysctl(key, value))
@@ -145,7 +145,7 @@ fn find_peer<'a>(answer: &'a Value, name: &str) -> &'a Value {
     named.next().unwrap_or(&Value::Null)
 }
 
-/// Whether every worker of a node has all its warm hops to a peer, by the node's answer.
+/// Whether every worker of a node has all its warm hops to a peer, by the node's report.
 fn is_full(answer: &Value, peer: &str) -> bool {
     let peer = find_peer(answer, peer);
     let number = |name: &str| peer[name].as_u64().unwrap_or_default();

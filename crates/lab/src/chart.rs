@@ -3,8 +3,8 @@
 //! with the model's prediction beside it.
 //!
 //! The axis of values starts at zero, or is logarithmic where the smallest value would lie on zero;
-//! shares in per cent end at 100. Series differ in colour, for colour-blind readers (Okabe and Ito's
-//! set), and in shape. The same chart gives the same bytes.
+//! percentages end at 100. Series differ in colour, for colour-blind readers (Okabe and Ito's set),
+//! and in shape. Deterministic: the same chart gives the same bytes.
 
 mod dots;
 mod lines;
@@ -17,7 +17,7 @@ use scale::{Scale, decades, ticks};
 use svg::{Anchor, Font, Svg, text_width};
 
 const WIDTH: f64 = 800.0;
-/// Of a chart with lines; one with rows is as high as they need.
+/// Height of a chart with lines; one with rows is as high as they need.
 const HEIGHT: f64 = 480.0;
 /// Below the plotting area: labels of the axis and the note.
 const FOOT: f64 = 76.0;
@@ -32,8 +32,8 @@ pub(crate) const GRID: &str = "#e3e3e3";
 /// How many series a chart can show.
 pub const SERIES_MAX: usize = 10;
 
-/// Grey for the reference that comes first, then colours that stay apart for
-/// readers with any of the common colour deficiencies.
+/// Grey for the reference, which is first, then colours that readers with any of the common colour
+/// deficiencies can distinguish.
 pub(crate) const PALETTE: [&str; SERIES_MAX] = [
     "#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#332288",
     "#b8a800", "#222222",
@@ -65,7 +65,7 @@ pub(crate) const NOTE: Font = Font {
     colour: SOFT,
 };
 
-/// What the values belong to, and with it the kind of chart.
+/// The categories of the values, which determine the kind of chart.
 #[derive(Clone, Debug)]
 pub enum Across {
     /// Names: a row for each, with a dot per series.
@@ -84,7 +84,7 @@ pub struct Series {
     pub values: Vec<Option<f64>>,
     /// Low and high end of a whisker through the value; may be empty.
     pub spread: Vec<Option<(f64, f64)>>,
-    /// What the model says; may be empty.
+    /// The model's predictions; may be empty.
     pub model: Vec<Option<f64>>,
 }
 
@@ -94,24 +94,24 @@ const HEADROOM: f64 = 1.03;
 /// From this ratio of the largest value to the smallest the axis is logarithmic.
 const DECADES_MIN: f64 = 60.0;
 
-/// A chart: what it shows and how it is labelled.
+/// The content and the labels of a chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
     /// Heading.
     pub title: String,
     /// Conditions, under the heading.
     pub subtitle: String,
-    /// What the rows or numbers are, with unit.
+    /// The meaning of the rows or numbers, with unit.
     pub across_label: String,
-    /// What the values are, with unit.
+    /// The meaning of the values, with unit.
     pub value_label: String,
     /// The rows or numbers.
     pub across: Across,
     /// At most [`SERIES_MAX`], in the order of the legend.
     pub series: Vec<Series>,
-    /// The legend's word for the model's marks, for example `model`.
+    /// The legend's name of the model's marks, for example `model`.
     pub model_name: String,
-    /// What whiskers mean and other small print, at the foot.
+    /// The meaning of whiskers and other small print, at the foot.
     pub note: String,
 }
 
@@ -182,7 +182,7 @@ impl Chart {
         }
     }
 
-    /// The smallest and the largest of all that is drawn.
+    /// The smallest and the largest drawn value.
     fn range(&self) -> (f64, f64) {
         let of = |series: &Series| {
             let spread = series.spread.iter().flatten();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrong clock for single processes: what they ask of the time of day is answered by the lab.
+//! A wrong clock for single processes: the lab answers their system calls for the time of day.
 //!
-//! The kernel has no namespace for that clock. So a process is started with a filter that hands the
-//! calls for it to the lab, and without the page of the kernel that would answer without a call. That
-//! holds for processes that it forks, and not for other programs that these begin. Other clocks are
-//! right. The kernel stamps no packets for it: those times would be right.
+//! The kernel has no namespace for that clock. So a process is started with a seccomp filter that
+//! hands these calls to the lab, and without the vDSO, which would answer without a call. That
+//! applies to processes that it forks, but not to other programs that these execute. Other clocks
+//! are right. The kernel rejects packet timestamps for it, whose times would be right.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -22,24 +22,23 @@ use anyhow::{Context, Result};
 use crate::process::Process;
 use crate::sys::{self, TimeCall};
 
-/// Names the page in what the kernel tells a new program (`getauxval(3)`), and takes no notice.
+/// The vDSO's entry in the auxiliary vector (`getauxval(3)`), and the type of an ignored entry.
 const AT_SYSINFO_EHDR: u64 = 33;
 const AT_IGNORE: u64 = 1;
-/// Bytes of a word there, and of a pair of them.
+/// Bytes of a word of the vector, and of an entry.
 const WORD: usize = size_of::<u64>();
 const PAIR: usize = 2 * WORD;
-/// Words of arguments and environment that are looked at, at the most.
+/// Bound on the words of arguments and environment to scan.
 const WORDS_MAX: usize = 1 << 16;
 
-/// A clock that is ahead of the right one, or behind it. What it shows can be changed while processes
-/// go by it, as if it were set.
+/// A clock that is ahead of or behind the right one. It can be set while processes use it.
 #[derive(Clone, Debug)]
 pub struct WrongClock {
     ahead_ms: Arc<AtomicI64>,
 }
 
 impl WrongClock {
-    /// So many milliseconds ahead of the right time; behind it, if negative.
+    /// `ahead_ms` milliseconds ahead of the right time; behind it, if negative.
     pub fn new(ahead_ms: i64) -> Self {
         Self {
             ahead_ms: Arc::new(AtomicI64::new(ahead_ms)),
@@ -51,7 +50,7 @@ impl WrongClock {
         self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
     }
 
-    /// Starts a command that goes by this clock.
+    /// Starts a command that uses this clock.
     pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process> {
         let (near, far) = UnixStream::pair().context("make a pair of sockets")?;
         sys::hand_time_calls_to(&mut command, far);
@@ -77,10 +76,10 @@ impl WrongClock {
         }
     }
 
-    /// Answers calls until the last process that goes by this clock has ended.
+    /// Answers calls until the last process with this clock has ended.
     fn answer(&self, calls: &OwnedFd) {
         while let Ok(call) = sys::next_time_call(calls) {
-            // A caller that has gone needs no answer.
+            // A caller that has ended needs no answer.
             let Some(call) = call else { continue };
             let answer = self.reply(calls, &call);
             let _ = sys::answer_time_call(calls, &call, answer);
@@ -90,7 +89,7 @@ impl WrongClock {
     /// Writes the time into the caller's memory.
     fn reply(&self, calls: &OwnedFd, call: &TimeCall) -> io::Result<()> {
         let memory = memory_of(call.caller)?;
-        // Only while it waits the number and the memory are the caller's.
+        // The number and the memory belong to the caller only while it waits.
         sys::check_time_call(calls, call)?;
         let now = self.now();
         let small = if call.wants_micros {
@@ -108,7 +107,7 @@ fn memory_of(pid: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Hides the page that tells the time without a call from a program that has not begun.
+/// Hides the vDSO from a program that has not started.
 fn hide_page(pid: u32) -> io::Result<()> {
     let memory = memory_of(pid)?;
     let mut at = behind_strings(pid, &memory)?;
@@ -127,11 +126,11 @@ fn hide_page(pid: u32) -> io::Result<()> {
     ))
 }
 
-/// Where the pairs stand that the kernel tells a new program: behind the pointers to its arguments and
-/// to its environment, each list of which ends with a null pointer.
+/// The address of the auxiliary vector: behind the pointers to arguments and environment, each list
+/// of which ends with a null pointer.
 fn behind_strings(pid: u32, memory: &File) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name may have spaces and parentheses; the 28th field is where the stack begins.
+    // The name may contain spaces and parentheses; the 28th field is the start of the stack.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let begin = fields.split_whitespace().nth(28 - 3);
     let begin = begin.and_then(|field| field.parse::<u64>().ok());
@@ -155,7 +154,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Times as the shell prints them, without what is less than a second.
+    /// Times in the output of the shell, in whole seconds.
     fn seconds(text: &str) -> Vec<u64> {
         let times = text.lines().filter_map(|line| line.split_once('.'));
         times.filter_map(|(whole, _)| whole.parse().ok()).collect()

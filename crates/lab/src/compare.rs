@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `compare`: what posthaste costs next to what one would use instead, on the same loads in the
+//! `compare`: measures the cost of posthaste and of its alternatives, with the same loads in the
 //! same run.
 //!
-//! The measure is *marginal* CPU time: that of client, relay, server and the kernel's threads for
-//! softirqs, for each transaction or gigabyte, less that of the same load over a direct link. All
-//! of them are pinned to one CPU at a raised priority. There packets are handled where they are
-//! sent, on top of the sender, so that the processes' own clocks hold everything and whatever else
-//! runs on the machine does not count, though it may push things out of caches.
+//! The measure is *marginal* CPU time: that of client, relay, server and the kernel's softirq
+//! threads per transaction or gigabyte, less that of the same load over a direct link. All of them
+//! are pinned to one CPU at a raised priority. There packets are handled where they are sent, on
+//! top of the sender, so that the processes' own clocks include everything, and other processes on
+//! the machine do not count, though they may evict cache lines.
 //!
-//! Subjects take turns within each round, in an order that changes. Figures are compared within
-//! a round; medians and quartiles over the rounds are shown.
+//! Subjects take turns within each round, in a changing order. Figures are compared within a round;
+//! medians and quartiles over the rounds are reported.
 
 mod bench;
 mod counts;
@@ -89,7 +89,7 @@ impl Args {
     }
 }
 
-/// What every load found with every subject, a value for each round, by their names.
+/// The results of every load with every subject by name, a value per round.
 type Results = BTreeMap<(&'static str, &'static str), Vec<Measured>>;
 
 /// Runs the benchmark, prints its tables, writes record and charts. Fails when a load was not
@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let start = Instant::now();
-    // What is started has the same limit, and nobody fewer connections than others.
+    // Child processes inherit the limit, so that all have the same number of connections.
     echo::raise_descriptor_limit()?;
     let mut record = Record::start("compare", args.seed);
     let bench = Bench {
@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> Result<()> {
     bench.finish(&record, &results)
 }
 
-/// The loads asked for. What is measured without one has a name among them.
+/// The requested loads. Measurements without a load have names among them.
 fn chosen_loads(args: &Args) -> Result<Vec<Load>> {
     let apart = [load::MEMORY.0, load::BOOT.0];
     let names = args
@@ -135,7 +135,7 @@ fn chosen_loads(args: &Args) -> Result<Vec<Load>> {
     chosen(load::all(), &names, |load| load.name)
 }
 
-/// Those that were asked for by name, or all; in their own order.
+/// The named items, or all; in their own order.
 fn chosen<T>(all: Vec<T>, names: &[String], name: impl Fn(&T) -> &'static str) -> Result<Vec<T>> {
     for wanted in names {
         if !all.iter().any(|item| name(item) == wanted) {
@@ -147,11 +147,11 @@ fn chosen<T>(all: Vec<T>, names: &[String], name: impl Fn(&T) -> &'static str) -
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// The subjects asked for whose programs there are. The others are named.
+/// The requested subjects whose programs are installed. The others are reported.
 fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
     let mut names = args.subjects.clone();
     if !names.is_empty() {
-        // Everything is measured against it.
+        // All others are compared with it.
         names.push("direct".to_owned());
     }
     let mut found = Vec::new();
@@ -176,8 +176,8 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
     Ok(found)
 }
 
-/// The CPUs that this process may use, the last first: the first one of a machine has most else
-/// to do.
+/// The CPUs that this process may use, the last first: the first CPU of a machine usually has the
+/// most other work.
 fn cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0)).context("read the CPU affinity")?;
     let count = CpuSet::count();

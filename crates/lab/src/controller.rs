@@ -19,13 +19,13 @@ use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// Where nodes come to.
+/// Port for nodes.
 pub(crate) const PORT: u16 = 4490;
-/// Where the API is, on the loopback address.
+/// Port of the API, on the loopback address.
 const API: u16 = 9465;
 /// How long it may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of what `/proc` counts processor time in, in a second: the same on all of Linux.
+/// Units of processor time in `/proc` per second: the same on all of Linux.
 const TICKS: f64 = 100.0;
 
 /// A running controller. It is killed when dropped.
@@ -36,7 +36,7 @@ pub(crate) struct Controller {
     _files: Scratch,
 }
 
-/// What a controller has used so far.
+/// Resources used by a controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
     /// Processor time, in seconds.
@@ -45,19 +45,19 @@ pub(crate) struct Used {
     pub(crate) memory: f64,
 }
 
-/// The secret that a node of this number has in the lab, where nobody needs to be kept out.
+/// The secret of a node with this number; the lab's secrets are public.
 fn secret(number: NodeNumber) -> [u8; KEY_BYTES] {
     let mut secret = [7; KEY_BYTES];
     secret[..8].copy_from_slice(&number.to_be_bytes());
     secret
 }
 
-/// Who a node of this number is.
+/// The identity of a node with this number.
 pub(crate) fn identity(number: NodeNumber) -> Identity {
     Identity::new(&secret(number))
 }
 
-/// The text of the file with that node's secret.
+/// The content of that node's secret file.
 pub(crate) fn secret_text(number: NodeNumber) -> String {
     let mut text = String::new();
     for byte in secret(number) {
@@ -67,8 +67,8 @@ pub(crate) fn secret_text(number: NodeNumber) -> String {
 }
 
 impl Controller {
-    /// Starts one that lets nodes of these numbers and names in, and waits until it is ready. `more` is
-    /// the rest of its configuration.
+    /// Starts one that accepts nodes with these numbers and names, and waits until it is ready.
+    /// `more` is the rest of its configuration.
     pub(crate) fn start(
         namespace: &Namespace,
         binary: &Path,
@@ -77,7 +77,7 @@ impl Controller {
     ) -> Result<Self> {
         let files = Scratch::new()?;
         let path = |name: &str| files.path().join(name);
-        // Numbers of nodes are small ones.
+        // Distinct from all nodes, whose numbers are small.
         fs::write(path("secret"), secret_text(u64::MAX))
             .context("write the controller's secret")?;
         let mut text = format!(
@@ -107,7 +107,7 @@ impl Controller {
         })
     }
 
-    /// What nodes know it by.
+    /// Its public key.
     pub(crate) fn key(&self) -> PublicKey {
         self.key
     }
@@ -117,7 +117,7 @@ impl Controller {
         &self.process
     }
 
-    /// What it has used so far.
+    /// Resources used so far.
     pub(crate) fn used(&self) -> Result<Used> {
         let pid = self.process.pid();
         let read = |file: &str| {
@@ -132,7 +132,7 @@ impl Controller {
     }
 }
 
-/// Processor time of a whole process, threads that ended included, from its `stat` (proc(5)).
+/// Processor time of a whole process, including ended threads, from its `stat` (proc(5)).
 fn processor_seconds(stat: &str) -> Option<f64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `demo`: the same web objects with and without a node on the path.
+//! `demo`: fetches the same web objects with and without a node on the path.
 //!
-//! Two networks are alike: a client with a real curl, a router halfway, a server with a real
-//! nginx. In one of them the router also runs a node, as it comes but for the congestion control,
-//! which is the same everywhere, whatever the host's default.
-//! Fetches alternate between the two. Every object is compared with the original, and the
-//! server's log must name the client's own address.
+//! Two networks are alike: a client with a real curl, a router halfway, a server with a real nginx.
+//! In one of them the router also runs a node with default settings, except for the congestion
+//! control, which is the same everywhere, whatever the host's default. Fetches alternate between
+//! the two. Every object is compared with the original, and the server's log must have the client's
+//! own address.
 
 pub(crate) mod web;
 
@@ -114,7 +114,7 @@ impl Testbed {
             network,
             fetched,
         };
-        // The first fetch fills caches on its way and is not counted.
+        // The first fetch fills caches on the path and is not counted.
         testbed.fetch(args.family, args.sizes[0])?;
         Ok(testbed)
     }
@@ -126,7 +126,7 @@ impl Testbed {
             .with_context(|| format!("fetch {size} KB {}", self.way))
     }
 
-    /// Was the traffic what it seems to be?
+    /// Checks that the traffic took the expected path.
     fn check(&self, args: &Args) -> Result<()> {
         let fetches = 1 + args.sizes.len() * args.repeats as usize;
         let client = self.network.client_address(args.family);
@@ -147,7 +147,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// What `part` of the fetches of size number `index` took, in milliseconds.
+    /// The value `part` of the fetches of size number `index`, in milliseconds.
     fn values(&self, index: usize, part: fn(&Fetched) -> f64) -> Vec<f64> {
         self.fetched[index].iter().map(part).collect()
     }
@@ -251,7 +251,7 @@ fn table(args: &Args, sites: &[Testbed; 2]) -> Result<Table> {
     Ok(table)
 }
 
-/// Rounded, and without the sign of a zero.
+/// Rounded, and without the sign of zero.
 fn whole(number: f64) -> String {
     format!("{:.0}", number.round() + 0.0)
 }

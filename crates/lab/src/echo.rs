@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many connections at once: a server that returns every byte, and a client that opens a burst
-//! of connections and times each until it was open and until its first byte came back.
+//! Many connections at once: a server that returns every byte, and a client that opens a burst of
+//! connections and measures when each was open and when its first byte came back.
 //!
-//! One thread serves and one calls, whatever the number of connections, so that thousands of
-//! idle connections cost next to nothing and a burst is not smeared by the scheduler.
+//! One thread serves and one calls, whatever the number of connections, so that thousands of idle
+//! connections cost little and the scheduler does not spread a burst.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -21,13 +21,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::netns::Namespace;
 
-/// How often an idle server looks whether it should end.
+/// Interval of an idle server's check whether to end.
 const ATTENTION_MS: u16 = 50;
 
 /// The listener's number among the server's epoll events; descriptors are never that large.
 const LISTENER: u64 = u64::MAX;
 
-/// A server that returns what it gets, on one port of all addresses. It ends when dropped.
+/// A server that echoes, on one port of all addresses. It ends when dropped.
 #[derive(Debug)]
 pub struct Echo {
     stop: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ impl Echo {
 impl Drop for Echo {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A panic there has been printed; the clients notice the silence.
+        // A panic there has been printed; the clients time out.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -99,7 +99,7 @@ fn accept_all(
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            // The client reset it while it waited.
+            // The client reset it while it was queued.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => return Err(error),
         };
@@ -111,7 +111,7 @@ fn accept_all(
     }
 }
 
-/// Returns what has come; false when the connection is over.
+/// Echoes received bytes; false when the connection is over.
 fn answer(stream: &mut TcpStream) -> bool {
     let mut buffer = [0; 4096];
     match stream.read(&mut buffer) {
@@ -138,7 +138,7 @@ impl Call {
         Socket::from(self.stream).set_linger(Some(Duration::ZERO))
     }
 
-    /// Closes the connection in order, and waits for the server to do the same.
+    /// Closes the connection with a FIN, and waits for the server's.
     pub fn close(mut self) -> io::Result<()> {
         self.stream.set_nonblocking(false)?;
         self.stream.shutdown(Shutdown::Write)?;
@@ -146,8 +146,8 @@ impl Call {
     }
 }
 
-/// Opens `count` connections from the calling thread's namespace at once, sends a byte over each
-/// as soon as it is open and waits for all to come back.
+/// Opens `count` connections from the calling thread's namespace at once, sends a byte over each as
+/// soon as it is open and waits for all to come back.
 pub fn call(target: SocketAddr, count: usize, deadline: Duration) -> Result<Vec<Call>> {
     let mut burst = Burst::new(target, count)?;
     for index in 0..count {
@@ -173,7 +173,7 @@ struct Burst {
     target: SocketAddr,
     epoll: Epoll,
     calls: Vec<Attempt>,
-    /// How many have not got their byte back.
+    /// Calls without their byte yet.
     open_calls: usize,
 }
 
@@ -237,11 +237,11 @@ impl Burst {
         }
     }
 
-    /// Handles what happens within `timeout_ms`, or has happened already.
+    /// Handles events for up to `timeout_ms`.
     fn handle(&mut self, timeout_ms: u16) -> Result<()> {
         let mut events = [EpollEvent::empty(); 256];
         let happened = wait(&self.epoll, &mut events, timeout_ms.into()).context("wait")?;
-        // One reading for all, so that an event does not count the handling of those before it.
+        // One reading for all, so that an event does not include the handling of earlier ones.
         let now = Instant::now();
         for event in happened {
             let index = usize::try_from(event.data()).context("an event of no socket")?;
@@ -254,7 +254,7 @@ impl Burst {
 }
 
 impl Attempt {
-    /// Takes the next steps that are possible; true when that got the byte back.
+    /// Advances as far as possible; true when the byte is back.
     fn advance(&mut self, now: Instant) -> Result<bool> {
         if let Some(error) = self.stream.take_error().context("read a socket's error")? {
             return Err(error).context("connect");
@@ -279,7 +279,7 @@ impl Attempt {
     }
 }
 
-/// Lets this process open as many descriptors as it may; returns that number.
+/// Raises the limit of descriptors to its hard limit; returns it.
 pub fn raise_descriptor_limit() -> Result<u64> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise RLIMIT_NOFILE")?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What carries connections in experiments with posthaste alone: no node, or one in an accept mode.
+//! The carrier of connections in experiments with posthaste alone: no node, or one in an accept
+//! mode.
 
 use std::fmt;
 

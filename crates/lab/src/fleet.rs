@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fleet`: a controller and a thousand nodes.
 //!
-//! The controller is the product's, with its own process, store and streams. The nodes are played by
-//! this program with the product's own code for them (TLS, messages, what a node does with its stream);
-//! they carry no flows, and what they measure is what a made-up world says. Everything is on one
-//! host, so a network adds nothing to any time. Nodes share the processors with the controller, and one
-//! thread plays all of them: where it is busy, times are those of a slower fleet.
+//! The controller is the product's, with its own process, store and streams. This program plays the
+//! nodes with the product's own code (TLS, messages, the node's side of the stream); they carry no
+//! flows, and their measurements come from a synthetic world. Everything runs on one host, so the
+//! network adds no time. Nodes share the processors with the controller, and one thread plays all
+//! of them: where it is busy, times are those of a slower fleet.
 //!
-//! In order: all nodes come at once; links change all the time, some of them, as measured ones do; then
-//! links die, one after the other, and nodes: each time that which most ways lead over.
+//! In order: all nodes join at once; some links change all the time, as measured ones do; then
+//! links fail, one after the other, and nodes: each time the one with the most routes.
 
 mod clients;
 mod report;
@@ -35,17 +35,17 @@ use clients::{Clients, Player, number, place};
 use report::{Death, Interval, Outcome};
 use topology::Topology;
 
-/// How long anything may take: a controller that is slow is measured, one that hangs is not waited for.
+/// Bound on every wait: a slow controller is measured, one that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often the controller is asked what it has planned with, while nodes come.
+/// Interval of the queries for the controller's plan while nodes join.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Between deaths: more than a controller waits with what is no death, and plans and rests.
+/// Interval of failures: longer than the controller defers other changes, plans and pauses.
 const REST: Duration = Duration::from_secs(13);
-/// Between two changes of links.
+/// Interval of link changes.
 const BEAT: Duration = Duration::from_millis(100);
-/// How far links that change do, up or down.
+/// Factor of link changes, up or down.
 const CHANGE: f64 = 1.25;
-/// In which time the share of `--changes` changes.
+/// Period of the share `--changes`.
 const CHANGES_IN: Duration = Duration::from_secs(10);
 
 /// Arguments of `posthaste-lab fleet`.
@@ -110,7 +110,7 @@ fn prefixes(nodes: usize) -> String {
     (0..nodes).map(prefix).collect()
 }
 
-/// What is so at one moment.
+/// The state at one moment.
 struct Mark {
     at: Instant,
     processor: f64,
@@ -173,7 +173,7 @@ impl Experiment<'_> {
         })
     }
 
-    /// All nodes come, and go by a plan of all links in the end.
+    /// All nodes join, until they follow a plan of all links.
     fn arrival(&mut self) -> Result<Outcome> {
         let nodes = self.clients.living().count();
         let before = self.mark()?;
@@ -197,7 +197,7 @@ impl Experiment<'_> {
         })
     }
 
-    /// Waits until all nodes go by a plan of all nodes and links. Returns which.
+    /// Waits until all nodes follow a plan of all nodes and links. Returns its version.
     fn until_whole(&mut self, nodes: usize) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
         let mut found = None;
@@ -219,7 +219,7 @@ impl Experiment<'_> {
         }
     }
 
-    /// Links change, some of them.
+    /// Some links change.
     fn changes(&mut self) -> Result<Interval> {
         let nodes = self.clients.topology.nodes();
         let links = (nodes * (nodes - 1) / 2) as f64;
@@ -248,8 +248,8 @@ impl Experiment<'_> {
         self.since(&before)
     }
 
-    /// Nothing is under way any more: the controller has planned with all that it heard, and all nodes
-    /// hold it.
+    /// Waits until nothing is pending: the controller has planned with all reports, and all nodes
+    /// have that plan.
     fn settle(&mut self) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
         let mut before = plan_version(&controller::query("/v1/plan")?)?;
@@ -268,7 +268,7 @@ impl Experiment<'_> {
         }
     }
 
-    /// A link dies that more ways go over than any other.
+    /// The link with the most routes fails.
     fn link_death(&mut self) -> Result<Death> {
         let plan = self.settle()?;
         let ((one, other), routes) = self.most_used();
@@ -279,7 +279,7 @@ impl Experiment<'_> {
         self.aftermath(plan, &before, routes, is_dead)
     }
 
-    /// A node dies that more ways pass than any other.
+    /// The node with the most routes fails.
     fn node_death(&mut self) -> Result<Death> {
         let plan = self.settle()?;
         let (dead, routes) = self.most_passed();
@@ -290,7 +290,7 @@ impl Experiment<'_> {
         self.aftermath(plan, &before, routes, is_dead)
     }
 
-    /// Waits until all nodes have a plan without what is dead.
+    /// Waits until all nodes have a plan without the failed part.
     fn aftermath(
         &mut self,
         plan: PlanVersion,
@@ -299,7 +299,7 @@ impl Experiment<'_> {
         is_dead: impl Fn((NodeNumber, NodeNumber)) -> bool,
     ) -> Result<Death> {
         let mut newer = plan;
-        // A plan that was being made when it died does not know of it.
+        // A plan in progress at the failure does not include it.
         while self
             .clients
             .living()
@@ -326,7 +326,7 @@ impl Experiment<'_> {
         })
     }
 
-    /// The link that most ways go over, with how many.
+    /// The link with the most routes, and their number.
     fn most_used(&self) -> ((usize, usize), usize) {
         let mut used: HashMap<(NodeNumber, NodeNumber), usize> = HashMap::new();
         self.each_chain(|nodes| {
@@ -341,7 +341,7 @@ impl Experiment<'_> {
         })
     }
 
-    /// The node that most ways pass, with how many.
+    /// The node that the most routes pass, and their number.
     fn most_passed(&self) -> (usize, usize) {
         let mut used: HashMap<NodeNumber, usize> = HashMap::new();
         self.each_chain(|nodes| {
@@ -358,7 +358,7 @@ impl Experiment<'_> {
         (place(node), count)
     }
 
-    /// Looks at every chain that a node has a way over, for the largest transfers.
+    /// Visits every chain of a node's routes for the largest transfers.
     fn each_chain(&self, mut look: impl FnMut(&[NodeNumber])) {
         for player in self.clients.living() {
             let Some(held) = player.follower().plan() else {
@@ -371,7 +371,7 @@ impl Experiment<'_> {
     }
 }
 
-/// The chains that a node has ways over, for the largest transfers, without the hops to egresses.
+/// The chains of a node's routes for the largest transfers, without the hops to egresses.
 fn routes<'a>(player: &'a Player, held: &'a RouteTable) -> impl Iterator<Item = ChainNumber> + 'a {
     let class = held.class(u64::MAX, 0).unwrap_or(0);
     let members = player.follower().members();
@@ -379,7 +379,7 @@ fn routes<'a>(player: &'a Player, held: &'a RouteTable) -> impl Iterator<Item = 
     chains.copied().filter(|chain| *chain != DIRECT)
 }
 
-/// Whether a flow from a node may go over a hop of this kind.
+/// Whether a flow from a node may use a hop of this kind.
 fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool) -> bool {
     let Some(held) = player.follower().plan() else {
         return false;
@@ -393,7 +393,7 @@ fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool)
         || routes(player, held).any(|chain| over(chain).any(|pair| is_such((pair[0], pair[1]))))
 }
 
-/// The version of a plan as the API shows it.
+/// The version of a plan in the API.
 fn plan_version(plan: &Value) -> Result<PlanVersion> {
     let number = |name: &str| {
         plan["plan_version"][name]

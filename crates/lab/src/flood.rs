@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Floods of spoofed SYNs, and what a server noticed of them.
+//! Floods of spoofed SYNs, and their effect on a server.
 //!
-//! A flood sends SYNs of connections that nobody opened: every packet has a
-//! source address and port that no earlier one had, drawn from a prefix that
-//! is routed to where the flood comes from, so that answers arrive there and
-//! are dropped unanswered. It is bounded in rate and time and sends only from
-//! the namespace it was started in.
+//! A flood sends SYNs of connections that do not exist: every packet has a new source address and
+//! port, from a prefix that is routed to the flood's origin, so that answers arrive there and are
+//! dropped. It is bounded in rate and time and sends only from the namespace in which it was
+//! started.
 
 pub mod counts;
 mod packet;
@@ -104,12 +103,12 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// What to send.
+/// The parameters of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Where the sources seem to be; of the target's family.
+    /// The prefix of the sources; of the target's family.
     pub sources: Prefix,
-    /// Whom to flood.
+    /// The target.
     pub target: SocketAddr,
     /// SYNs per second.
     pub rate: u32,
@@ -119,7 +118,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// A flood under way. It ends after its duration, or when dropped.
+/// A running flood. It ends after its duration, or when dropped.
 #[derive(Debug)]
 pub struct Flood {
     stop: Arc<AtomicBool>,
@@ -157,7 +156,7 @@ impl Flood {
             .is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Waits for the end and returns how many SYNs were sent.
+    /// Waits for the end and returns the number of SYNs sent.
     pub fn finish(mut self) -> anyhow::Result<u64> {
         let thread = self
             .thread
@@ -179,7 +178,7 @@ impl Drop for Flood {
     }
 }
 
-/// A socket that takes whole packets, IP header included, and routes them.
+/// A socket that sends whole packets, including the IP header, and routes them.
 fn raw_socket(target: SocketAddr) -> io::Result<Socket> {
     let raw = Protocol::from(libc::IPPROTO_RAW);
     let socket = Socket::new(Domain::for_address(target), Type::RAW, Some(raw))?;
@@ -187,10 +186,10 @@ fn raw_socket(target: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Sends every SYN at its due time; what is late is sent at once, so that the
-/// mean rate holds on a busy machine.
+/// Sends every SYN at its due time; a late one is sent at once, so that the mean rate holds on a
+/// busy machine.
 fn send_all(socket: &Socket, plan: Plan, stop: &AtomicBool) -> io::Result<u64> {
-    // IPv6 raw sockets refuse a port that is not their protocol number.
+    // IPv6 raw sockets reject a port that is not their protocol number.
     let target = SocketAddr::new(plan.target.ip(), 0).into();
     let mut sources = Sources::new(plan);
     let total =

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hit-rate`: what share of a web-like mix of connections a node relays that observes first, by
-//! how wide its profiles are. Computed, without a network: the mix is made up, and says how shares
-//! compare rather than what they are for anybody's traffic.
+//! `hit-rate`: computes the share of a web-like mix of connections that a node relays if it
+//! observes first, by the scope of its profiles. No network: the mix is synthetic, and shows how
+//! shares compare rather than what they are for real traffic.
 //!
-//! Clients visit a page now and then. A page has one service of its own and several that others
-//! have too; both are chosen by Zipf's law. To each service a page opens connections at the same
-//! moment, so that none of them profits from what another teaches.
+//! Clients visit pages at intervals. A page has one service of its own and several shared ones;
+//! both are chosen by Zipf's law. To each service a page opens connections at the same moment, so
+//! that none of them benefits from another's profile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ use crate::table::Table;
 
 /// Seconds of a working day.
 const DAY: u64 = 8 * 3600;
-/// Services that there are, and the exponent by which they are known.
+/// Number of services, and the exponent of their popularity.
 const SERVICES: usize = 20_000;
 const ZIPF: f64 = 1.0;
-/// Services of others on a page: up to so many.
+/// Bound on the shared services of a page.
 const OTHERS_MAX: u64 = 16;
 /// Connections to one service: mostly one (HTTP/2), else up to six (HTTP/1.1).
 const CONNECTIONS_MAX: u64 = 6;
 const SINGLE: f64 = 0.7;
-/// Clients of a prefix that a wide profile is of.
+/// Clients per prefix of a wide profile.
 const NEIGHBOURS: usize = 250;
 
 /// Arguments of `posthaste-lab hit-rate`.
@@ -52,14 +52,14 @@ pub struct Args {
     output: PathBuf,
 }
 
-/// How wide a profile is.
+/// The scope of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Client,
     Prefix,
 }
 
-/// What became of connections.
+/// The fate of connections.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     forwarded: u64,
@@ -114,7 +114,7 @@ struct Profile {
     validated: bool,
 }
 
-/// The profiles, of which those go first that were not used for longest.
+/// The profiles; the least recently used ones are evicted.
 #[derive(Debug, Default)]
 struct Profiles {
     known: HashMap<(usize, usize), (Profile, u64)>,
@@ -189,7 +189,7 @@ fn day(args: &Args, clients: usize, width: Width) -> Shares {
     shares
 }
 
-/// Of each service the probability that one as popular or more is chosen.
+/// By service, the probability that one at least as popular is chosen.
 fn popularity() -> Vec<f64> {
     let weights = (1..=SERVICES).map(|rank| (rank as f64).powf(-ZIPF));
     let mut sum = 0.0;

@@ -2,11 +2,10 @@
 //! Networks, experiments and records for posthaste.
 //!
 //! The lab builds networks of namespaces joined by emulated links ([`network`]), runs the product
-//! in them as an operator would ([`node`]), times transfers ([`transfer`]) and writes dated
-//! records with charts ([`record`], [`chart`]). It knows the product only as a program, and never
-//! uses its code, but to play a thousand nodes ([`fleet`]).
-//! Everything it makes is in namespaces of its own and goes away
-//! with it, even when it is killed.
+//! in them as an operator would ([`node`]), times transfers ([`transfer`]) and writes dated records
+//! with charts ([`record`], [`chart`]). It uses the product only as a program; the exception is
+//! [`fleet`], which plays a thousand nodes with the product's code. Everything it makes is in its
+//! own namespaces and is removed with it, even when it is killed.
 //!
 //! Most of it needs root.
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links between namespaces: what they are like, and the thread that carries their packets.
+//! Links between namespaces: their properties, and the thread that carries their packets.
 //!
 //! Kernels without `sch_netem` cannot delay packets, so an emulated link is a pair of TUN
-//! interfaces with a user-space ferry between them. One thread carries all links of a network.
-//! It reads a packet at one end, asks the direction's [`Queue`] when it is due, and writes it at
-//! the other end then. One read is one packet of at most the MTU (no segmentation offload), so
-//! loss and queue limits mean what they say.
+//! interfaces with a user-space ferry between them. One thread carries all links of a network. It
+//! reads a packet at one end, gets the due time from the direction's [`Queue`], and writes it at
+//! the other end then. One read is one packet of at most the MTU (no segmentation offload), so loss
+//! and queue limits are per packet.
 //!
-//! The thread asks for the real-time class and exact timers. Even so it wakes about 40 us late,
-//! which is taken off every delay. Keep the total rate of a network below about 500 Mbit/s: past
-//! that the thread eats its real-time budget and the kernel stalls it for 50 ms.
+//! The thread requests the real-time class and exact timers. Even so it wakes about 40 us late,
+//! which is subtracted from every delay. Keep the total rate of a network below about 500 Mbit/s:
+//! beyond that the thread uses up its real-time budget and the kernel stalls it for 50 ms.
 
 mod ferry;
 mod fragment;
@@ -28,7 +28,7 @@ use crate::sys;
 /// The MTU of every link, in bytes.
 pub const MTU: u16 = 1500;
 
-/// What a link between two neighbours is like. Both directions are alike.
+/// The properties of a link between two neighbours. Both directions are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Link {
     /// A plain virtual cable: no delay, no limit, segmentation offload as on a real card.
@@ -42,13 +42,13 @@ pub enum Link {
 pub struct Emulation {
     /// One-way delay.
     pub delay: Duration,
-    /// Rate in bits per second; none means unlimited.
+    /// Rate in bits per second; `None` means unlimited.
     pub rate: Option<u64>,
-    /// Bytes that may wait for the rate limiter; what does not fit is dropped.
+    /// Queue of the rate limiter, in bytes; packets that do not fit are dropped.
     pub queue_bytes: u64,
     /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// TCP packets of more bytes (68 at the least) arrive in fragments; none means all arrive whole.
+    /// TCP packets of more bytes (at least 68) arrive in fragments; `None` means all arrive whole.
     pub fragment_bytes: Option<usize>,
 }
 
@@ -89,10 +89,10 @@ impl Link {
         self.changed(|e| e.loss = loss)
     }
 
-    /// The same link taking TCP packets of more than `bytes` apart.
+    /// The same link with TCP packets of more than `bytes` fragmented.
     ///
     /// # Panics
-    /// When the network starts, for less than the 68 bytes that RFC 791 lets no link fall below.
+    /// When the network starts, for less than 68 bytes, the minimum of RFC 791.
     #[must_use]
     pub fn fragments(self, bytes: usize) -> Self {
         self.changed(|e| e.fragment_bytes = Some(bytes))

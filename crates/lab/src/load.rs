@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Load generator and server: what `compare` puts through a subject, from processes of its own.
+//! Load generator and server for `compare`, in processes of their own.
 //!
-//! Both are single-threaded epoll loops. What they are told ([`Order`]) and what they found out
-//! ([`Served`], [`Outcome`]) is JSON. A client says first, in [`Request`], what it wants. Every
-//! byte the server sends is one of a known pattern; the client counts all of them and compares
-//! some, so that nothing that loses, repeats or reorders bytes goes unnoticed.
+//! Both are single-threaded epoll loops. Their parameters ([`Order`]) and results ([`Served`],
+//! [`Outcome`]) are JSON. A client first sends a [`Request`]. Every byte the server sends is part
+//! of a known pattern; the client counts all of them and compares some, so that lost, repeated and
+//! reordered bytes are detected.
 //!
-//! The client reads the CPU clocks of all processes that take part at the start and at the end of
-//! its window: there is no delay between what is counted and what is measured.
+//! The client reads the CPU clocks of all participating processes at the start and at the end of
+//! its window, so that counters and clocks cover the same time.
 
 mod connection;
 pub(crate) mod content;
@@ -38,38 +38,38 @@ pub struct Args {
     order: String,
 }
 
-/// What a process is to do.
+/// The parameters of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Order {
     /// Serve until killed.
     Serve(Serve),
-    /// Put a load on a server.
+    /// Generate load.
     Call(Call),
 }
 
-/// What a server is to do.
+/// The parameters of a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Serve {
     /// The port, of all addresses, shared with other servers.
     pub port: u16,
-    /// The CPU whose connections it is to get, where there are several servers.
+    /// The CPU whose connections it prefers, if there are several servers.
     pub cpu: Option<usize>,
-    /// Who connects to this unix socket is told what has been [`Served`] so far.
+    /// A unix socket on which every client gets the current [`Served`].
     pub control: PathBuf,
 }
 
-/// What a client is to do.
+/// The parameters of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// Whom it connects to.
+    /// The address to connect to.
     pub target: SocketAddr,
-    /// The server that it asks for there by RFC 8803; none if the target leads to it.
+    /// The server to request there by RFC 8803; `None` if the target leads to it.
     pub request_for: Option<SocketAddr>,
-    /// Before anything is counted, in ms.
+    /// Time before anything is counted, in ms.
     pub warm_up_ms: u64,
-    /// While transactions are counted and CPUs are measured, in ms.
+    /// Time in which transactions are counted and CPUs are measured, in ms.
     pub window_ms: u64,
-    /// Processes whose CPU time is measured with the client's own, by the name of their party.
+    /// Processes whose CPU time is measured with the client's own, by group name.
     pub parties: BTreeMap<String, Vec<i32>>,
     /// The load.
     pub work: Work,
@@ -78,51 +78,51 @@ pub struct Call {
 /// A load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Work {
-    /// New connections, so many at once, each fetching one object; the sizes in turn, in bytes.
+    /// New connections, at most so many at once, each fetching one object; sizes in turn, in bytes.
     Closed {
         /// Connections open at a time.
         at_once: usize,
         /// Sizes of objects in bytes, taken in turn.
         sizes: Vec<u64>,
     },
-    /// New connections, so many per second, whatever has become of the earlier ones.
+    /// New connections at a constant rate, whatever the state of earlier ones.
     Open {
         /// Connections begun per second.
         rate: u32,
         /// The size of every object in bytes.
         size: u64,
     },
-    /// Connections that carry all they can from the server.
+    /// Connections that carry as much as possible from the server.
     Stream {
         /// How many.
         flows: usize,
     },
-    /// Messages there and back over one connection, the next when the last is back.
+    /// Messages back and forth over one connection, each after the reply to the last.
     PingPong {
         /// The size of a message in bytes.
         bytes: usize,
     },
-    /// Connections that carry one byte there and back and are silent until the process is killed.
+    /// Connections that carry one byte back and forth and are silent until the process is killed.
     Hold {
         /// How many.
         connections: usize,
     },
 }
 
-/// What a server has done since it started.
+/// Counters of a server since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// Connections accepted.
     pub accepted: u64,
-    /// Of them, those on which the client's FIN came after all had been sent.
+    /// Those on which the client's FIN arrived after everything had been sent.
     pub ended: u64,
-    /// Of them, those that ended in any other way.
+    /// Those that ended in any other way.
     pub broken: u64,
     /// Bytes of objects, streams and echoes sent.
     pub sent: u64,
 }
 
-/// What a client found.
+/// Results of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Transactions (or messages) completed within the window.
@@ -131,21 +131,21 @@ pub struct Outcome {
     pub counted_bytes: u64,
     /// The length of the window in seconds.
     pub window_s: f64,
-    /// CPU seconds used within the window, by party; the client's own are `client`.
+    /// CPU seconds used within the window, by group; the client's own are `client`.
     pub cpu_s: BTreeMap<String, f64>,
-    /// Connections begun in all, before and after the window too.
+    /// All connections begun, also outside the window.
     pub begun: u64,
-    /// Connections that ended as they should in all: every byte, then the server's FIN.
+    /// All connections that ended as expected: every byte, then the server's FIN.
     pub completed: u64,
-    /// Bytes of objects, streams and echoes received in all.
+    /// All bytes of objects, streams and echoes received.
     pub received: u64,
-    /// What went wrong, and how often.
+    /// Errors, and how often each occurred.
     pub errors: BTreeMap<String, u64>,
-    /// Time from begin to end of a transaction or message in us: percentiles 10, 50, 90, 99.
+    /// Duration of a transaction or message in us: percentiles 10, 50, 90, 99.
     pub latency_us: Option<[f64; 4]>,
 }
 
-/// Does what it is told and prints what it found.
+/// Carries out the order and prints the results.
 pub fn run(args: &Args) -> Result<()> {
     let order: Order = serde_json::from_str(&args.order).context("read the order")?;
     match order {

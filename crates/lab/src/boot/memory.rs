@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory a process and its descendants use, by the kernel's books.
+//! The memory of a process and its descendants, by the kernel's accounting.
 
 use std::fs;
 use std::thread;
@@ -15,15 +15,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Usage {
     /// The process's name.
     pub(crate) name: String,
-    /// Resident, whoever else uses it too.
+    /// Resident, shared or not.
     pub(crate) resident: u64,
     /// Resident, pages shared with other processes counted in part.
     pub(crate) proportional: u64,
-    /// Resident and used by nobody else.
+    /// Resident and not shared.
     pub(crate) private: u64,
-    /// Of `private`, what was written to.
+    /// The part of `private` that was written to.
     pub(crate) dirty: u64,
-    /// Resident and backed by no file: heap, stacks, what was written to.
+    /// Resident and not backed by a file: heap, stacks, written pages.
     pub(crate) anonymous: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn of_family(pid: u32) -> Result<Vec<Usage>> {
 pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     let mut members = vec![pid];
     let parents = parents()?;
-    // Children may have lower numbers than their parents: look until no more are found.
+    // Children may have lower ids than their parents: repeat until no more are found.
     loop {
         let new = |&&(child, parent): &&(u32, u32)| {
             members.contains(&parent) && !members.contains(&child)
@@ -54,8 +54,8 @@ pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     Ok(members)
 }
 
-/// Memory once it has stopped changing for longer than a node takes to give back what only
-/// its start needed.
+/// Memory once it has been stable for longer than a node takes to release what only its start
+/// needed.
 pub(crate) fn settled(look: impl Fn() -> Result<Vec<Usage>>) -> Result<Vec<Usage>> {
     let until = Instant::now() + PATIENCE;
     let (mut last, mut same) = (Vec::new(), 0);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client that notices the first byte relayed by the node on its path.
+//! A client that detects the first byte relayed by the node on its path.
 //!
 //! A byte that comes back proves nothing: without a node, or before it is ready, packets are
-//! forwarded and the server answers by itself. What tells the two apart is the TTL. Packets of
-//! the server have lost one when the node forwarded them; packets of a node that terminates the
-//! connection are fresh. So the probes demand the full TTL (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): the
-//! client's kernel drops everything forwarded, and only a relaying node can open the connection.
-//! [`check_path`] makes sure, before every series, that forwarding works and that the probes are
-//! deaf to it.
+//! forwarded and the server answers. The TTL tells the two apart. Packets of the server have lost
+//! one when the node forwarded them; packets of a node that terminates the connection have the full
+//! TTL. So the probes require the full TTL (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): the client's kernel
+//! drops everything forwarded, and only a relaying node can open the connection. [`check_path`]
+//! verifies, before every series, that forwarding works and that the probes ignore it.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -24,17 +23,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{echo, sys};
 
-/// Between two connection attempts.
+/// Interval of connection attempts.
 const INTERVAL: Duration = Duration::from_micros(100);
-/// Attempts kept waiting; one that has waited for that many intervals is given up.
+/// Bound on pending attempts; an older one is given up.
 const WAITING_MAX: usize = 1000;
-/// What hosts send with. A router takes one off.
+/// The initial TTL of hosts. A router decrements it.
 const FULL_TTL: usize = 64;
-/// How long a probe must stay unanswered while nobody relays.
+/// How long a probe must stay unanswered without a relay.
 const SILENCE: Duration = Duration::from_millis(200);
 
 sockopt_impl!(
-    /// Least TTL of IPv4 packets that a socket takes.
+    /// Least TTL of IPv4 packets that a socket accepts.
     MinTtl,
     SetOnly,
     libc::IPPROTO_IP,
@@ -42,7 +41,7 @@ sockopt_impl!(
     usize
 );
 sockopt_impl!(
-    /// Least hop limit of IPv6 packets that a socket takes.
+    /// Least hop limit of IPv6 packets that a socket accepts.
     MinHopCount,
     SetOnly,
     libc::IPPROTO_IPV6,
@@ -50,7 +49,7 @@ sockopt_impl!(
     usize
 );
 
-/// Makes sure that `target` answers through plain forwarding, and that probes do not notice.
+/// Verifies that `target` answers through plain forwarding, and that probes ignore that.
 pub fn check_path(target: SocketAddr) -> Result<()> {
     let calls = echo::call(target, 1, Duration::from_secs(10)).context("plain forwarding")?;
     calls
@@ -68,8 +67,8 @@ pub fn check_path(target: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Probes until a byte has come back through a relay; returns when it came. Fails when it is
-/// `over` before that.
+/// Probes until a byte has come back through a relay; returns when. Fails when `over` is set
+/// before.
 pub fn first_relayed_byte(target: SocketAddr, over: &AtomicBool) -> Result<Instant> {
     let mut prober = Prober::new(target)?;
     while !over.load(Ordering::Relaxed) {
@@ -80,7 +79,7 @@ pub fn first_relayed_byte(target: SocketAddr, over: &AtomicBool) -> Result<Insta
     bail!("no byte was relayed to {target}")
 }
 
-/// Attempts under way.
+/// Attempts in progress.
 #[derive(Debug)]
 struct Prober {
     target: SocketAddr,
@@ -104,8 +103,8 @@ impl Prober {
         })
     }
 
-    /// Makes the next attempt if it is due, and handles events until the one after is. Returns
-    /// when the first byte came, if it did.
+    /// Makes the next attempt if it is due, and handles events until the one after. Returns when
+    /// the first byte arrived, if it did.
     fn step(&mut self) -> Result<Option<Instant>> {
         if Instant::now() >= self.due {
             self.attempt()?;
@@ -133,7 +132,7 @@ impl Prober {
             SocketAddr::V6(_) => setsockopt(&socket, MinHopCount, &FULL_TTL)?,
         }
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        // Without delay on the links an answer may come within the call.
+        // Without delay on the links an answer may arrive within the call.
         match socket.connect(&self.target.into()) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Ok(()),
             _ => self.epoll.add(&socket, EpollEvent::new(flags, self.next))?,
@@ -146,8 +145,8 @@ impl Prober {
         Ok(())
     }
 
-    /// Takes the next step of an attempt; true when its byte has come back. An attempt that
-    /// fails, because the node was not wholly up, is forgotten.
+    /// Advances an attempt; true when its byte has come back. An attempt that fails, because the
+    /// node was not fully up, is dropped.
     fn advance(&mut self, number: u64) -> bool {
         let Some(index) = self
             .waiting
@@ -157,7 +156,7 @@ impl Prober {
             return false;
         };
         let stream = &mut self.waiting[index].1;
-        // Writing again with the byte under way is harmless: the server returns two.
+        // Writing again with the byte in flight is harmless: the server returns two.
         let result = stream.write_all(b"?").and_then(|()| stream.read(&mut [0]));
         match result {
             Ok(1) => return true,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `boot` says about its samples: tables against the design's bounds, and a chart.
+//! The report of `boot`: tables against the design's bounds, and a chart.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::record::Record;
 use crate::stats::{max, median, percentile};
 use crate::table::Table;
 
-/// What the design promises.
+/// The bounds of the design.
 const BOOT_MS_MAX: f64 = 5.0;
 const RESIDENT_MAX: f64 = 2.5e6;
 const RELAY_BYTES_MAX: f64 = 512.0;
@@ -24,8 +24,8 @@ impl Footprint {
         sum(&self.idle, |usage| usage.proportional)
     }
 
-    /// User memory that one idle relay adds to the node, in bytes: pages that are its own and
-    /// that it has written to, also those that it shared with its guard before.
+    /// User memory that one idle relay adds to the node, in bytes: private pages that it has
+    /// written to, also those that it shared with its guard before.
     fn per_relay(&self) -> f64 {
         let dirty = |family: &[Usage]| family[0].dirty as f64;
         (dirty(&self.loaded) - dirty(&self.idle)) / self.relays as f64

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything measured in its order: loads in rounds, placement by placement, then memory and
-//! starts.
+//! Runs all measurements in order: loads in rounds, placement by placement, then memory and starts.
 
 use std::collections::BTreeMap;
 
@@ -17,21 +16,21 @@ use crate::load::Work;
 use crate::record::Record;
 use crate::rng::shuffled;
 
-/// How remarks begin that say what could not be measured.
+/// Prefix of remarks about failed measurements.
 const FAILED: &str = "FAILED";
 
-/// What is to be done, and where.
+/// The requested measurements, and where they run.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     pub(super) args: &'a Args,
     pub(super) loads: Vec<Load>,
     pub(super) subjects: Vec<Subject>,
-    /// Those that may be used, the first choice first.
+    /// The usable CPUs, the first choice first.
     pub(super) cpus: Vec<usize>,
 }
 
 impl Bench<'_> {
-    /// Puts all loads through all subjects.
+    /// Runs all loads with all subjects.
     pub(super) fn put_through(&self, record: &mut Record) -> Result<Results> {
         let mut results = Results::new();
         for placement in Placement::ALL {
@@ -52,7 +51,7 @@ impl Bench<'_> {
         Ok(results)
     }
 
-    /// Puts the loads of one placement through all subjects, round by round.
+    /// Runs the loads of one placement with all subjects, round by round.
     fn put_through_on(
         &self,
         placement: Placement,
@@ -81,8 +80,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Builds the networks of all subjects that have one of the loads, and notes how they are
-    /// configured. Those that do not start are left out, and named.
+    /// Builds the networks of all subjects that have one of the loads, and records their
+    /// configurations. Those that do not start are left out and reported.
     fn prepare(
         &self,
         placement: Placement,
@@ -112,7 +111,7 @@ impl Bench<'_> {
         beds
     }
 
-    /// Builds a subject's network, starts it once, and returns how it is configured.
+    /// Builds a subject's network, starts it once, and returns its configuration.
     fn try_out(
         &self,
         subject: Subject,
@@ -130,12 +129,12 @@ impl Bench<'_> {
         Testbed::new(subject, placement, cpus, &self.args.binary)
     }
 
-    /// Whether something apart from the loads was asked for.
+    /// Whether a measurement without a load was requested.
     fn wants(&self, (name, _): (&str, &str)) -> bool {
         self.args.loads.is_empty() || self.args.loads.iter().any(|wanted| wanted == name)
     }
 
-    /// Subjects that relay, each in its usual form.
+    /// The subjects that relay, each in its usual form.
     fn relays(&self) -> impl Iterator<Item = Subject> {
         let relays = |subject: &&Subject| subject.relays() && !subject.bulk_only;
         self.subjects.iter().filter(relays).copied()
@@ -187,12 +186,12 @@ impl Bench<'_> {
     }
 }
 
-/// Says that something could not be measured, and why.
+/// Reports a failed measurement.
 fn fail(record: &mut Record, what: &str, error: &anyhow::Error) {
     record.remarks.push(failure(what, error));
 }
 
-/// A remark, in one line, that was shown as well.
+/// A remark in one line, which is also printed.
 fn failure(what: &str, error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
     let why: Vec<&str> = why.split_whitespace().collect();
@@ -201,17 +200,17 @@ fn failure(what: &str, error: &anyhow::Error) -> String {
     remark
 }
 
-/// Subjects taking turns.
+/// The subjects of a round.
 #[derive(Debug)]
 struct Turns<'a> {
     times: Times,
     results: &'a mut Results,
-    /// Those that could not be measured, and why.
+    /// Subjects that could not be measured, and why.
     failed: BTreeMap<(&'static str, &'static str), String>,
 }
 
 impl Turns<'_> {
-    /// Puts a load through a subject. Once that has failed it is not tried again.
+    /// Runs a load with a subject. After a failure the pair is not tried again.
     fn take(&mut self, testbed: &Testbed, load: &Load) {
         let name = testbed.subject.name;
         let key = (load.name, name);
@@ -220,7 +219,7 @@ impl Turns<'_> {
         }
         let mut times = self.times;
         if testbed.subject.mode == Mode::Reference {
-            // All others are compared with these.
+            // All others are compared with it, so it is measured for longer.
             times.window *= 2;
         }
         match testbed.measure(load, times) {
@@ -237,7 +236,7 @@ impl Turns<'_> {
         }
     }
 
-    /// Forgets what has failed, where a round is missing, and says what that was.
+    /// Drops results with a missing round, and reports them.
     fn end(self) -> impl Iterator<Item = String> {
         let failed = &self.failed;
         self.results.retain(|key, _| !failed.contains_key(key));
@@ -245,11 +244,11 @@ impl Turns<'_> {
     }
 }
 
-/// Whether a subject has nothing of its own to show at a load.
+/// Whether a load shows nothing specific about a subject.
 fn skips(load: &Load, subject: &Subject) -> bool {
     let much = ["bulk-1", "bulk-16", "1m", "mixed"].contains(&load.name);
-    // Flows over warm hops have no SYN between the nodes, and two nodes on the CPU of both ends
-    // can hardly bear a rate that is low for one.
+    // Flows over warm hops have no SYN between the nodes, and two nodes on the CPU of both ends can
+    // hardly carry a rate that is low for one.
     let not_for_two = load.yields == Yield::SynDelay || matches!(load.work, Work::Open { .. });
     subject.bulk_only && !much || subject.nodes > 1 && not_for_two
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel of a host has counted: packets of an interface, and TCP's mishaps.
+//! The kernel's counters of a host: packets of an interface, and TCP failures.
 
 use std::fs;
 use std::ops::Sub;
@@ -8,22 +8,22 @@ use anyhow::{Context, Result};
 
 use crate::flood::counts::counter;
 
-/// Counts since the host was made.
+/// Counters since the host was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Packets that the interface received and sent. One that the next stack gets in one piece
-    /// counts once, however large.
+    /// Packets that the interface received and sent. One that is passed to the next stack in one
+    /// piece counts once, however large.
     pub(super) packets: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub(super) retransmitted: u64,
     /// Resets sent.
     pub(super) resets: u64,
-    /// Connections that a reset ended, and attempts that failed.
+    /// Connections ended by a reset, and failed attempts.
     pub(super) broken: u64,
 }
 
 impl Counts {
-    /// Looks at an interface and the network namespace of the calling thread.
+    /// Reads the counters of an interface and of the calling thread's network namespace.
     pub(super) fn take(interface: &str) -> Result<Self> {
         let read = |name: &str| {
             let path = format!("/proc/thread-self/net/{name}");
@@ -63,7 +63,7 @@ fn packets(text: &str, interface: &str) -> Result<u64> {
         let numbers = line.split_ascii_whitespace();
         numbers.filter_map(|number| number.parse().ok()).collect()
     });
-    // Bytes and packets received come first, and six other figures later those sent.
+    // Received bytes and packets are first; sent bytes and packets follow six fields later.
     let both = fields.and_then(|fields| Some(fields.get(1)? + fields.get(9)?));
     both.with_context(|| format!("the kernel shows no interface {interface}"))
 }

@@ -18,10 +18,10 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::sys;
 
-/// No load may take longer than its window and this.
+/// Bound on a load's time beyond its window.
 pub(super) const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A server, and how it is asked what it has served. Killed when dropped.
+/// A server and its control socket. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Server {
     process: Process,
@@ -35,7 +35,7 @@ impl Server {
         self.process.pid()
     }
 
-    /// Starts a server on a CPU; `prefer` when it is one of several that share the connections.
+    /// Starts a server on a CPU; `prefer` if several servers share the connections.
     pub(super) fn start(namespace: &Namespace, cpu: usize, prefer: bool) -> Result<Self> {
         let files = Scratch::new()?;
         let control = files.path().join("served.sock");
@@ -79,7 +79,7 @@ pub(super) fn spawn(
     Process::spawn(name, command)
 }
 
-/// Waits for a client and hears what it found.
+/// Waits for a client and reads its results.
 pub(super) fn finish(mut client: Process, times: Times) -> Result<Outcome> {
     let status = client.wait(times.warm_up + times.window + PATIENCE)?;
     ensure!(status.success(), "the client: {}", client.stderr().trim());
@@ -87,8 +87,8 @@ pub(super) fn finish(mut client: Process, times: Times) -> Result<Outcome> {
     serde_json::from_str(&text).with_context(|| format!("the client said {text:?}"))
 }
 
-/// What several clients found that ran at the same time, in one. CPU times are those that the
-/// first one saw: each measures everybody.
+/// The combined results of several clients that ran at the same time. CPU times are those that the
+/// first one measured: each measures all processes.
 pub(super) fn merge(outcomes: Vec<Outcome>) -> Outcome {
     let mut outcomes = outcomes.into_iter();
     let mut sum = outcomes.next().unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what was measured to what is compared. Pure.
+//! Computes the compared figures from measurements. Pure.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use super::load::Yield;
 use super::testbed::Measured;
 use crate::stats::percentile;
 
-/// What one subject's rounds of one load come to: a value for each round.
+/// The figures of one subject with one load: a value per round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
-    /// CPU time for each unit of the load, of all who take part: us, or ms for a gigabyte.
+    /// CPU time per unit of the load, of all participants: us, or ms per gigabyte.
     pub(super) total: Vec<f64>,
     /// The same less the direct link's.
     pub(super) marginal: Vec<f64>,
-    /// Transactions a second, or Gbit/s.
+    /// Transactions per second, or Gbit/s.
     pub(super) rate: Vec<f64>,
-    /// Median time of a transaction or message, in us, and the time that 1 of 100 exceed.
+    /// Median time of a transaction or message, in us, and the 99th percentile.
     pub(super) typical: Vec<f64>,
     pub(super) slow: Vec<f64>,
     /// Time added to a message one way, in us.
@@ -25,7 +25,7 @@ pub(super) struct Figures {
     pub(super) syn_delay: Vec<f64>,
     /// Packets for each connection on the client's and on the server's link.
     pub(super) packets: [Vec<f64>; 2],
-    /// Segments that either end sent again.
+    /// Segments that either end retransmitted.
     pub(super) retransmitted: Vec<f64>,
 }
 
@@ -54,7 +54,7 @@ impl Figures {
         figures
     }
 
-    /// What this kind of load is about.
+    /// The figures that this kind of load is about.
     pub(super) fn deciding(&self, yields: Yield) -> &[f64] {
         match yields {
             Yield::Transactions | Yield::Bytes => &self.marginal,
@@ -65,17 +65,17 @@ impl Figures {
     }
 }
 
-/// CPU time for each unit, of all who take part.
+/// CPU time per unit, of all participants.
 fn total(yields: Yield, measured: &Measured) -> f64 {
     let seconds: f64 = measured.outcome.cpu_s.values().sum();
     match yields {
-        // Milliseconds for 10^9 bytes.
+        // Milliseconds per 10^9 bytes.
         Yield::Bytes => seconds * 1e3 / (measured.outcome.counted_bytes as f64 / 1e9),
         _ => seconds * 1e6 / measured.outcome.counted as f64,
     }
 }
 
-/// Transactions a second, or Gbit/s.
+/// Transactions per second, or Gbit/s.
 fn rate(yields: Yield, measured: &Measured) -> f64 {
     let outcome = &measured.outcome;
     match yields {
@@ -102,7 +102,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// `None` without a value, or with one that is none.
+    /// `None` without values, or with an invalid one.
     pub(super) fn of(values: &[f64]) -> Option<Self> {
         if values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -114,9 +114,9 @@ impl Spread {
         })
     }
 
-    /// Of the ratios of two series, round by round. On a machine that is busy, what is small may
-    /// come out as nothing or less. Where that befell the other one in a few rounds, it is the
-    /// ratio of the medians, as wide as the quartiles allow; where in many, `None`.
+    /// The ratios of two series, round by round. On a busy machine small values may come out as
+    /// zero or less. If that happened to the other series in a few rounds, the result is the ratio
+    /// of the medians, as wide as the quartiles allow; if in many, `None`.
     pub(super) fn of_ratio(values: &[f64], others: &[f64]) -> Option<Self> {
         let lost = others.iter().filter(|&&other| other <= 0.0).count();
         if lost == 0 {
@@ -141,7 +141,7 @@ impl Spread {
         format!("{:.*}", self.digits(), self.median)
     }
 
-    /// Digits behind the point: three or so that mean something.
+    /// Digits behind the point: about three significant ones.
     fn digits(self) -> usize {
         match self.median.abs() {
             size if size < 10.0 => 2,
@@ -196,7 +196,7 @@ mod tests {
         near(figures.rate[0], 5000.0);
         near(figures.added[1], 8.0);
         let bytes = Figures::new(Yield::Bytes, &rounds, &direct);
-        // 10 GB in 1.5 s of CPU time, and in 2 s of time.
+        // 10 GB in 1.5 s of CPU time, and in 2 s of real time.
         near(bytes.total[0], 150.0);
         near(bytes.rate[0], 40.0);
     }

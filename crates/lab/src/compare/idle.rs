@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory subjects take: started and idle, and with many idle relays.
+//! The memory of subjects: idle after the start, and with many idle relays.
 
 use anyhow::{Result, ensure};
 
@@ -11,14 +11,14 @@ use crate::echo;
 use crate::record::Record;
 use crate::table::Table;
 
-/// Idle relays that are asked for.
+/// Idle relays to open.
 const RELAYS: usize = 10_000;
 
 /// Descriptors of a relay besides two for each connection.
 const SPARE_DESCRIPTORS: u64 = 1200;
 
-/// What the resident memory of an idle node, in KB, and the user memory of an idle relay, in
-/// bytes, are to be at the most.
+/// Bounds on the resident memory of an idle node, in KB, and on the user memory of an idle relay,
+/// in bytes.
 const RESIDENT_MAX_KB: f64 = 2000.0;
 const RELAY_MAX: f64 = 256.0;
 
@@ -32,13 +32,13 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// What the largest process has resident when idle, in bytes.
+    /// Resident memory of the largest process when idle, in bytes.
     fn resident(&self) -> f64 {
         let sizes = self.idle.iter().map(|usage| usage.resident as f64);
         sizes.fold(0.0, f64::max)
     }
 
-    /// What all processes have when idle, in bytes; pages that they share count once.
+    /// Memory of all processes when idle, in bytes; shared pages count once.
     fn together(&self) -> f64 {
         self.idle
             .iter()
@@ -58,7 +58,7 @@ impl Footprint {
     }
 }
 
-/// How many idle relays the limit of open files allows, up to those that are asked for.
+/// The number of idle relays that the limit of open files allows, up to the requested number.
 pub(super) fn relays() -> Result<usize> {
     let descriptors = echo::raise_descriptor_limit()?;
     let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
@@ -92,7 +92,7 @@ fn usage(running: &Running) -> Result<Vec<Usage>> {
     memory::settled(|| running.pids()?.into_iter().map(memory::of).collect())
 }
 
-/// Puts what was found into the record.
+/// Adds the results to the record.
 pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
     let Some(first) = footprints.first() else {
         return;
@@ -132,7 +132,7 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
     record.tables.push(table);
 }
 
-/// What is asked of a node of ours.
+/// The targets of our node.
 pub(super) fn targets(footprints: &[Footprint]) -> Vec<Alone> {
     let ours = footprints.iter().find(|one| one.subject == EARLY);
     let targets = |ours: &Footprint| {

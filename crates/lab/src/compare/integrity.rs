@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a load was carried in full, so that nobody wins by leaving something out. Pure.
+//! Whether a load was carried in full, so that no subject wins by leaving something out. Pure.
 //!
-//! Every connection that a client began must have reached the server, carried every byte, and
-//! been closed by FINs in both directions, seen by the programs at both ends. Connections that are
-//! broken must not occur at all, and on one CPU no reset either. On two a packet may overtake
-//! another: an acknowledgement that comes after the FIN that it was sent before is answered, and
-//! that answer by a reset, when both ends have long been closed. Packets are counted for each connection on both links: a relay
-//! that sends fewer than forwarding does is not thereby wrong, but whoever reads the record sees it.
+//! Every connection that a client began must have reached the server, carried every byte, and been
+//! closed by FINs in both directions, as observed by the programs at both ends. Broken connections
+//! must not occur at all, and on one CPU no reset either. On two CPUs a packet may overtake
+//! another: an acknowledgement that arrives after the FIN that followed it is answered, and that
+//! answer by a reset, after both ends have closed. Packets per connection are counted on both
+//! links: a relay that sends fewer than forwarding does is not wrong for that, but the record shows
+//! it.
 
 use super::counts::Counts;
 use super::testbed::Look;
 use crate::load::{Outcome, Served, Work};
 
-/// Everything counted during one load.
+/// The counters of one load.
 #[derive(Clone, Debug)]
 pub(super) struct Account {
     client: Counts,
@@ -40,7 +41,7 @@ impl Account {
         }
     }
 
-    /// Segments that either end sent again. It may be slow, and is not wrong.
+    /// Segments that either end retransmitted: slow, but not wrong.
     pub(super) fn retransmitted(&self) -> u64 {
         self.client.retransmitted + self.server.retransmitted
     }
@@ -52,7 +53,7 @@ impl Account {
     }
 }
 
-/// What was not as it should be; nothing, if all is well.
+/// Violations; empty if there are none.
 pub(super) fn problems(account: &Account, work: &Work) -> Vec<String> {
     let Account {
         client,
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(found(|account| account.outcome.received -= 1), 1);
         assert_eq!(found(|account| account.outcome.completed -= 1), 1);
         assert_eq!(found(|account| account.served.accepted -= 1), 1);
-        // A FIN left out, as a reset in its place.
+        // A missing FIN, as with a reset in its place.
         assert_eq!(found(|account| account.served.ended -= 1), 1);
         assert_eq!(found(|account| account.served.broken += 1), 1);
         assert_eq!(found(|account| account.server.resets += 1), 1);

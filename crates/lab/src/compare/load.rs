@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loads: what is put through every subject, and which figures come out.
+//! The loads that every subject carries, and the figures of each.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::load::Work;
 pub(super) enum Placement {
     /// Client, relay and server on one CPU; the relay has one thread.
     One,
-    /// Likewise, but the client is [`FAR`] away from the relay.
+    /// As `One`, but the client is [`FAR`] away from the relay.
     Far,
     /// The relay's one thread on one CPU, client and server on another.
     Split,
@@ -23,7 +23,7 @@ pub(super) enum Placement {
 impl Placement {
     pub(super) const ALL: [Self; 4] = [Self::One, Self::Far, Self::Split, Self::Two];
 
-    /// How many CPUs it takes.
+    /// How many CPUs it needs.
     pub(super) fn cpus(self) -> usize {
         match self {
             Self::One | Self::Far => 1,
@@ -40,7 +40,7 @@ impl Placement {
     }
 }
 
-/// What is reckoned from a load.
+/// The figures computed from a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Yield {
     /// CPU time per transaction.
@@ -51,14 +51,14 @@ pub(super) enum Yield {
     Messages,
     /// Time from a client's SYN at the relay to the relay's SYN to the server.
     SynDelay,
-    /// Transactions per second alone: the CPU time of two CPUs is no sum.
+    /// Transactions per second only: the CPU times of two CPUs cannot be added.
     Rate,
 }
 
 /// One load.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// By which it is asked for.
+    /// Its name on the command line.
     pub(super) name: &'static str,
     /// In tables and charts.
     pub(super) title: &'static str,
@@ -67,7 +67,7 @@ pub(super) struct Load {
     pub(super) work: Work,
 }
 
-/// What is measured without a load: name and title.
+/// Measurements without a load: name and title.
 pub(super) const MEMORY: (&str, &str) = ("memory", "memory, idle and with many idle relays");
 pub(super) const BOOT: (&str, &str) = ("boot", "time from exec to the first relayed byte");
 
@@ -78,14 +78,14 @@ const MANY: usize = 256;
 /// What a lightly loaded relay gets, in connections per second.
 const LOW_RATE: u32 = 2500;
 
-/// Connections per second when SYNs are timed: each has the machine to itself, as on a real path,
-/// where nothing of it is in a cache when it comes.
+/// Connections per second when SYNs are timed: each finds the machine idle and the caches cold, as
+/// on a real path.
 const SYN_RATE: u32 = 500;
 
-/// How long a packet takes to or from a client that is far: as light does for 1000 km of fibre.
+/// One-way delay to a client that is far: light in 1000 km of fibre.
 const FAR: Duration = Duration::from_millis(5);
 
-/// The load of connections of 8 KB of which it is told how many a second one CPU bears, and two.
+/// The load of connections of 8 KB that is compared between one CPU and two.
 pub(super) const ON_ONE: &str = "8k-64";
 pub(super) const ON_TWO: &str = "two-cores";
 
@@ -157,7 +157,7 @@ fn syns() -> Load {
     on_one(name, Yield::SynDelay, work)
 }
 
-/// One connection at a time, as above: of two that overlap nobody could tell whose SYN is whose.
+/// One connection at a time, as above: with two that overlap, SYNs could not be matched.
 fn far_syns() -> Load {
     let name = (
         "syn-far",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `compare` says: the targets, a table for each load, the samples behind them, and charts.
+//! The report of `compare`: the targets, a table per load, the samples behind them, and charts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::chart::{Across, Chart, Series};
 use crate::record::Record;
 use crate::table::Table;
 
-/// Puts the samples and the tables made of them into the record.
+/// Adds the samples and the tables made of them to the record.
 pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, alone: &[Alone]) {
     let Bench {
         args,
@@ -43,13 +43,13 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, al
     }
 }
 
-/// The figures of a subject at a load, if it had that.
+/// The figures of a subject with a load, if measured.
 fn figures(load: &Load, subject: &'static str, results: &Results) -> Option<Figures> {
     let of = |name: &'static str| results.get(&(load.name, name));
     Some(Figures::new(load.yields, of(subject)?, of("direct")?))
 }
 
-/// What a second CPU brings; none unless both loads were measured.
+/// The gain of a second CPU; `None` unless both loads were measured.
 fn scaling(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
     let load = |name| loads.iter().find(|load| load.name == name);
     let (one, two) = (load(load::ON_ONE)?, load(load::ON_TWO)?);
@@ -57,7 +57,7 @@ fn scaling(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
     scaling::table(subjects, both)
 }
 
-/// Keeps every round's values.
+/// Adds every round's values to the record.
 fn keep(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
     let Some(figures) = figures(load, subject.name, results) else {
         return;
@@ -99,18 +99,18 @@ fn units(yields: Yield) -> (&'static str, &'static str) {
     }
 }
 
-/// A column: its heading, and what it shows of a subject's figures.
+/// A column: its heading, and its value for a subject's figures.
 struct Column {
     heading: String,
     values: fn(&Figures) -> &[f64],
     /// Whether quartiles are shown with the median.
     spread: bool,
-    /// Whether it says anything of the direct link.
+    /// Whether it applies to the direct link.
     direct: bool,
 }
 
-/// One row a subject, one column a load, with the medians of what each load is about; none if
-/// nothing was measured.
+/// A row per subject and a column per load, with the medians of each load's main figure; `None`
+/// without results.
 fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
     let of = |load: &&Load| results.contains_key(&(load.name, "direct"));
     let loads: Vec<&Load> = loads.iter().filter(of).collect();
@@ -133,7 +133,7 @@ fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
     (!loads.is_empty()).then_some(table)
 }
 
-/// The columns of figures that a load's table has.
+/// The columns of a load's table.
 fn columns(yields: Yield) -> Vec<Column> {
     let (cpu, rate) = units(yields);
     let column = |heading: &str, values| Column {
@@ -172,7 +172,7 @@ fn columns(yields: Yield) -> Vec<Column> {
     }
 }
 
-/// The table of one load; none if it was not measured.
+/// The table of one load; `None` if it was not measured.
 fn table(load: &Load, subjects: &[Subject], results: &Results) -> Option<Table> {
     let columns = columns(load.yields);
     let mut headings = vec!["subject"];
@@ -201,7 +201,7 @@ fn cell(column: &Column, subject: &Subject, figures: &Figures) -> String {
     }
 }
 
-/// The name of the subject that those of a mode are compared with.
+/// The name of the subject with which those of a mode are compared.
 fn rival(mode: Mode) -> &'static str {
     match mode {
         Mode::Transparent => "haproxy-transparent",
@@ -232,7 +232,8 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// Subjects that charts leave out: what relays nothing, and HAProxy where another row has the same.
+/// Subjects omitted from charts: those that do not relay, and HAProxy where another row has the
+/// same.
 const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-observing"];
 
 /// Charts, with the names of their files.
@@ -303,7 +304,7 @@ fn chart(
     }
 }
 
-/// What there is, for `--list`.
+/// All loads and subjects, for `--list`.
 pub(super) fn listing() -> String {
     let loads = load::all().into_iter().map(|load| (load.name, load.title));
     let loads = loads.chain([load::MEMORY, load::BOOT]);

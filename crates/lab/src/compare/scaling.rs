@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a second CPU brings: the same connections with everything on one CPU and on two. Pure.
+//! The gain of a second CPU: the same connections with everything on one CPU and on two. Pure.
 //!
-//! Client, subject and server double with the CPUs, so that twice the rate would be all there
-//! is to gain. The rates of one CPU and of two are those of the same round, minutes apart.
+//! Client, subject and server double with the CPUs, so that twice the rate is the upper bound. The
+//! rates of one CPU and of two are from the same round, minutes apart.
 
 use super::figures::{Figures, Spread};
 use super::subject::Subject;
 use crate::table::Table;
 
-/// The table, of all subjects that were measured on both; none if there is none. `figures`
-/// gives those of a subject on one CPU and on two.
+/// The table of all subjects that were measured on both; `None` without any. `figures` returns
+/// those of a subject on one CPU and on two.
 pub(super) fn table(
     subjects: &[Subject],
     figures: impl Fn(&'static str) -> Option<[Figures; 2]>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a subject is started, and what is there once it runs.
+//! Where a subject is started, and the running subject.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use crate::node::{Binary, Node};
 use crate::process::Process;
 use crate::sys;
 
-/// The port of the server, and of relays that clients address themselves.
+/// The port of the server, and of relays that clients address directly.
 pub(super) const PORT: u16 = 8000;
 
-/// The nice value of everything that is measured, so that others on the machine disturb less.
+/// The nice value of all measured processes, to reduce disturbance by others on the machine.
 pub(super) const NICE: i32 = -10;
 
 /// How long a subject may take to start.
@@ -31,9 +31,9 @@ pub(super) struct Site<'a> {
     pub(super) network: &'a Network,
     /// The CPUs that it may use.
     pub(super) cpus: &'a [usize],
-    /// How many threads are to relay.
+    /// Number of relaying threads.
     pub(super) threads: usize,
-    /// How many connections there may be at a time.
+    /// Bound on simultaneous connections.
     pub(super) connections: usize,
     pub(super) binary: &'a Binary,
 }
@@ -47,12 +47,12 @@ impl Site<'_> {
         SocketAddr::new(self.network.server_address(Family::V4), PORT)
     }
 
-    /// Where clients address the relay itself.
+    /// The address of the relay, for clients that address it directly.
     pub(super) fn relay(&self) -> SocketAddr {
         SocketAddr::new(self.network.node_address(0, Family::V4), PORT)
     }
 
-    /// Confines a program that was made ready to start to all CPUs of the site, or to one.
+    /// Pins a prepared program to all CPUs of the site, or to one.
     pub(super) fn confine(&self, command: &mut Command, thread: Option<usize>) -> Result<()> {
         let all = self.cpus;
         let cpus = thread.map_or(all, |thread| &all[thread % all.len()..=thread % all.len()]);
@@ -75,9 +75,9 @@ pub(super) fn cpu_set(cpus: &[usize]) -> Result<CpuSet> {
 pub(super) struct Running {
     pub(super) processes: Vec<Process>,
     pub(super) nodes: Vec<Node>,
-    /// Whom clients connect to.
+    /// The address that clients connect to.
     pub(super) target: SocketAddr,
-    /// Whom they ask for there, by RFC 8803.
+    /// The destination that they request there, by RFC 8803.
     pub(super) request_for: Option<SocketAddr>,
     /// Its configuration, for the record.
     pub(super) configuration: String,
@@ -95,7 +95,7 @@ impl Running {
         }
     }
 
-    /// Ends it in order, so that it leaves nothing to the next one.
+    /// Ends it with a signal, so that nothing is left for the next one.
     pub(super) fn stop(self) -> Result<()> {
         for mut node in self.nodes {
             node.stop(READY).context("stop a node")?;
@@ -117,7 +117,7 @@ pub(super) fn await_listener(process: &mut Process, namespace: &Namespace) -> Re
     process.wait_until("listener", READY, |_| namespace.run_in(is_listening))
 }
 
-/// Whether anybody listens on [`PORT`] in the namespace of the calling thread.
+/// Whether a process listens on [`PORT`] in the namespace of the calling thread.
 fn is_listening() -> bool {
     let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let sockets = ["tcp", "tcp6"].map(|name| read(name).unwrap_or_default());

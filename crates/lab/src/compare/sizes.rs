@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sizes of objects as web servers have them. Pure.
+//! Sizes of objects as on web servers. Pure.
 //!
 //! The distribution is that of Barford and Crovella, "Generating Representative Web Workloads for
 //! Network and Server Performance Evaluation", SIGMETRICS 1998: a lognormal body (mu 9.357, sigma
 //! 1.318) for 93 of 100 files and a Pareto tail (alpha 1.1) from 133 KB on. The tail is cut at
-//! [`LARGEST`]: without a cut one object in a million would decide what a second of load costs.
+//! [`LARGEST`]: without a cut one object in a million would dominate a second of load.
 
 use crate::rng::shuffled;
 
@@ -25,11 +25,11 @@ const BODY: f64 = 0.93;
 /// No object is larger, in bytes.
 const LARGEST: f64 = 4_194_304.0;
 
-/// Any; the order is to be the same for all subjects.
+/// Any number; the order must be the same for all subjects.
 const SEED: u64 = 1998;
 
-/// Sizes in bytes, one at the middle of each of as many equally likely parts of the
-/// distribution, shuffled.
+/// Sizes in bytes, one at the middle of each of as many equally likely parts of the distribution,
+/// shuffled.
 pub(super) fn web_like() -> Vec<u64> {
     let quantile = |index: u32| (f64::from(index) + 0.5) / f64::from(COUNT);
     let ordered: Vec<u64> = (0..COUNT)
@@ -41,7 +41,7 @@ pub(super) fn web_like() -> Vec<u64> {
 /// The size below which a share `p` of the sizes lies.
 fn size(p: f64) -> f64 {
     if p < BODY {
-        // The body is the lognormal below the tail, so its share of that is what counts.
+        // The body is the lognormal below the tail, so `p` is relative to that part.
         let below = normal_share((TAIL_FROM.ln() - MU) / SIGMA);
         return (MU + SIGMA * normal_quantile(p / BODY * below)).exp();
     }
@@ -78,7 +78,7 @@ fn normal_quantile(p: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// A size in whole bytes, one at the least.
+/// A size in whole bytes, at least one.
 fn bytes(size: f64) -> u64 {
     // Sizes lie between 1 and `LARGEST`.
     format!("{:.0}", size.max(1.0)).parse().unwrap_or(1)

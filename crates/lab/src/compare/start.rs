@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long subjects take from `exec` until the client has the first byte back that they
-//! relayed (see [`probe`](crate::boot::probe)).
+//! The time of subjects from `exec` until the client has the first relayed byte back (see
+//! [`probe`](crate::boot::probe)).
 
 use anyhow::{Context, Result};
 
@@ -17,13 +17,13 @@ use crate::node::Binary;
 use crate::record::Record;
 use crate::table::Table;
 
-/// What a node is to take at the most, in ms.
+/// Bound on the start of a node, in ms.
 const START_MAX_MS: f64 = 2.0;
 
-/// A subject and how long its starts took, in ms.
+/// A subject and its start times, in ms.
 pub(super) type Starts = (&'static str, Vec<f64>);
 
-/// Starts every subject in turn, so many times. Those that are not one program are left out.
+/// Starts every subject in turn, `repeats` times. Those that are not one program are left out.
 pub(super) fn measure(
     subjects: &[Subject],
     cpus: &[usize],
@@ -67,7 +67,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Starts the subject once; the time in ms, if it can be timed.
+    /// Starts the subject once; the time in ms, if it can be measured.
     fn time(&self, cpus: &[usize], binary: &Binary) -> Result<Option<f64>> {
         let site = Site {
             network: &self.network,
@@ -93,13 +93,13 @@ impl Place<'_> {
     }
 }
 
-/// Makes sure that what is forwarded before the node has started is not taken for relayed.
+/// Verifies that packets forwarded before the node has started do not count as relayed.
 fn probe_is_deaf(site: &Site<'_>) -> Result<()> {
     let client = site.network.client();
     client.run_in(|| probe::check_path(site.server()))
 }
 
-/// Puts what was found into the record.
+/// Adds the results to the record.
 pub(super) fn fill(record: &mut Record, starts: &[Starts]) {
     if starts.is_empty() {
         return;
@@ -116,7 +116,7 @@ pub(super) fn fill(record: &mut Record, starts: &[Starts]) {
     record.tables.push(table);
 }
 
-/// What is asked of a node of ours.
+/// The targets of our node.
 pub(super) fn targets(starts: &[Starts]) -> Vec<Alone> {
     let ours = starts.iter().find(|(name, _)| *name == EARLY);
     let spread = ours.and_then(|(_, times)| Spread::of(times));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The subjects: each a name, what it is, and how it is started.
+//! The subjects: each with a name, a description, and a function that starts it.
 //!
-//! Another one is a row in [`ALL`] and a function that starts it and says how clients reach the
-//! server through it. It gets a network of its own, which it may prepare once, and is to keep to
-//! the CPUs, threads and priority that its [`Site`] says. It is started anew for every load: only
-//! one relay runs at a time, so that none takes what another could have, such as the memory that
-//! the kernel lets a user have in pipes.
+//! To add one, add a row to [`ALL`] and a function that starts it and returns how clients reach the
+//! server through it. It has its own network, which it may prepare once, and must use only the
+//! CPUs, threads and priority of its [`Site`]. It is started anew for every load: only one relay
+//! runs at a time, so that none takes shared resources of another, such as the kernel's per-user
+//! limit on pipe memory.
 
 mod haproxy;
 mod nginx;
@@ -20,40 +20,42 @@ use super::site::{Running, Site};
 use crate::network::Network;
 use crate::scratch::Scratch;
 
-/// How clients find the server through a subject.
+/// How clients reach the server through a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Without a relay: what relays are measured against.
+    /// Without a relay: the reference for relays.
     Reference,
-    /// Clients address the relay, which knows or is told the server; it calls with its own address.
+    /// Clients address the relay, which has the server configured or in the request; it connects
+    /// with its own address.
     Fixed,
-    /// Clients address the server, and the server sees the client's address.
+    /// Clients address the server, which gets the client's address.
     Transparent,
 }
 
 /// One subject.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject {
-    /// By which it is asked for.
+    /// Its name on the command line.
     pub(super) name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub(super) what: &'static str,
     pub(super) mode: Mode,
-    /// How many routers or relays there are between client and server.
+    /// Number of routers or relays between client and server.
     pub(super) nodes: usize,
-    /// The program that it needs, and what prints its version; none for the kernel and the product.
+    /// The program that it needs, and its argument for the version; `None` for the kernel and the
+    /// product.
     pub(super) program: Option<(&'static str, &'static str)>,
-    /// Whether it differs from the others only where much is carried.
+    /// Whether it differs from the others only with large transfers.
     pub(super) bulk_only: bool,
-    /// Whether connections pass it as they are.
+    /// Whether connections pass it unchanged.
     relays_nothing: bool,
     prepare: fn(&Network) -> Result<()>,
     start: fn(&Site<'_>) -> Result<Running>,
-    /// What starts it, if that is one process, with its files.
+    /// Returns its command, if it is one process, with its files.
     launch: Option<fn(&Site<'_>) -> Result<Launched>>,
 }
 
-/// A program made ready to start, the files that it reads, and whom clients connect to then.
+/// A prepared program, its files, and the address for clients.
 pub(super) type Launched = (Command, Scratch, SocketAddr);
 
 /// All subjects, in the order of tables. The first two are references.
@@ -190,12 +192,12 @@ impl Subject {
         self
     }
 
-    /// What starts it, if that is one process.
+    /// Its command, if it is one process.
     pub(super) fn launch(&self, site: &Site<'_>) -> Result<Option<Launched>> {
         self.launch.map(|launch| launch(site)).transpose()
     }
 
-    /// Does, once, what its network needs.
+    /// Prepares its network, once.
     pub(super) fn prepare(&self, network: &Network) -> Result<()> {
         (self.prepare)(network)
     }
@@ -205,7 +207,7 @@ impl Subject {
         (self.start)(site)
     }
 
-    /// Whether it ends connections and opens others in their place.
+    /// Whether it terminates connections and opens others.
     pub(super) fn relays(&self) -> bool {
         self.mode != Mode::Reference && !self.relays_nothing
     }
@@ -215,7 +217,7 @@ impl Subject {
         self.mode != Mode::Reference && self.program.is_none()
     }
 
-    /// The version of the program it needs; an error when that is missing.
+    /// The version of its program; an error if that is missing.
     pub(super) fn version(&self) -> Result<Option<String>> {
         let Some((program, option)) = self.program else {
             return Ok(None);
@@ -231,7 +233,7 @@ fn nothing(site: &Site<'_>) -> Result<Running> {
     Ok(Running::bare(site.server(), "one veth link"))
 }
 
-/// Sockets of the router, which has none of these flows, are not to be looked for.
+/// Skips the look-up of router sockets, which has none of these flows.
 const NO_EARLY_DEMUX: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
 
 fn no_early_demux(network: &Network) -> Result<()> {

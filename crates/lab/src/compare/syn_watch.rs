@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long SYNs take through a relay: from a client's SYN that comes in on one side to the next
-//! SYN that goes out on the other, by the kernel's own time stamps.
+//! The delay of SYNs through a relay: from a client's SYN that arrives on one side to the next SYN
+//! that leaves on the other, by the kernel's timestamps.
 //!
-//! A packet socket sees both, of all interfaces of a namespace. It is meant for a load of one
-//! connection at a time, so that which SYN belongs to which needs no telling.
+//! A packet socket captures both, on all interfaces of a namespace. It requires a load of one
+//! connection at a time, so that the SYNs can be matched.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
@@ -18,13 +18,13 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use crate::netns::Namespace;
 use crate::network::{TO_CLIENT, TO_SERVER};
 
-/// `ETH_P_ALL` in network byte order, as packet sockets want it.
+/// `ETH_P_ALL` in network byte order, for packet sockets.
 const ALL_PROTOCOLS: i32 = 0x0300;
 
 /// Room for all SYNs of a load.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// A watch in one namespace, whose packets wait in the kernel until they are asked for.
+/// A capture in one namespace; its packets are queued in the kernel until they are read.
 #[derive(Debug)]
 pub(super) struct SynWatch {
     socket: Socket,
@@ -32,7 +32,7 @@ pub(super) struct SynWatch {
     server_side: usize,
 }
 
-/// A SYN that was seen.
+/// A captured SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// From the client, at this time.
@@ -42,7 +42,7 @@ enum Seen {
 }
 
 impl SynWatch {
-    /// Begins to watch a node.
+    /// Starts a capture at a node.
     pub(super) fn start(node: &Namespace) -> Result<Self> {
         node.run_in(|| {
             let kind = Type::DGRAM.nonblocking();
@@ -65,7 +65,7 @@ impl SynWatch {
         })
     }
 
-    /// The delays of all SYNs seen since the start, in us.
+    /// The delays of all SYNs captured since the start, in us.
     pub(super) fn delays_us(self) -> Result<Vec<f64>> {
         let mut seen = Vec::new();
         while let Some(next) = self.next()? {
@@ -74,7 +74,7 @@ impl SynWatch {
         Ok(pair(&seen))
     }
 
-    /// The next packet, if there is one; and what it is, if it matters.
+    /// The next packet, if there is one, and its kind, if relevant.
     fn next(&self) -> Result<Option<Option<Seen>>> {
         let mut bytes = [0; 64];
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -100,7 +100,7 @@ impl SynWatch {
     }
 }
 
-/// Delays in us, of every SYN in to the first one out after it.
+/// Delays in us, from every SYN in to the first one out after it.
 fn pair(seen: &[Seen]) -> Vec<f64> {
     let mut last = None;
     let mut delays = Vec::new();
@@ -148,7 +148,7 @@ mod tests {
             Seen::Out(at(1)),
             Seen::In(at(10)),
             Seen::Out(at(14)),
-            // A hop of its own.
+            // The SYN of a hop of the node itself.
             Seen::Out(at(15)),
             Seen::In(at(20)),
             Seen::In(at(30)),

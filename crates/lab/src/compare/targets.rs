@@ -5,7 +5,7 @@ use super::figures::{Figures, Spread};
 use super::load::{Load, Yield};
 use crate::table::Table;
 
-/// One target: at a load, a subject of ours against others.
+/// One target: with a load, a subject of ours compared with others.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     load: &'static str,
@@ -14,7 +14,7 @@ struct Target {
     bound: Bound,
 }
 
-/// What it is against.
+/// The reference of a target.
 #[derive(Clone, Copy, Debug)]
 enum Against {
     /// The best of these in the run.
@@ -23,7 +23,7 @@ enum Against {
     Forwarding,
 }
 
-/// What the ratio of ours to theirs is to be.
+/// The bound on the ratio of ours to theirs.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtMost(f64),
@@ -37,7 +37,7 @@ use Bound::{AtLeast, AtMost};
 pub(super) const EARLY: &str = "posthaste-early";
 const SERVING: &str = "posthaste-fixed";
 
-/// Peers with a fixed server, the transparent one, and both with large pipes or without.
+/// Relays with a fixed server, the transparent one, and both with or without large pipes.
 const FIXED: &[&str] = &["haproxy", "nginx"];
 const TRANSPARENT: &[&str] = &["haproxy-transparent"];
 const TUNED: &[&str] = &["haproxy-1m", "haproxy-transparent-1m"];
@@ -83,14 +83,14 @@ const fn target(load: &'static str, ours: &'static str, against: Against, bound:
     }
 }
 
-/// A target for a figure of ours by itself, and the figure.
+/// A target for one of our figures by itself, with the figure.
 #[derive(Clone, Debug)]
 pub(super) struct Alone {
-    /// What it is of.
+    /// Its subject.
     pub(super) load: &'static str,
     pub(super) what: &'static str,
     pub(super) value: f64,
-    /// It is to be so much at the most.
+    /// The upper bound.
     pub(super) most: f64,
     pub(super) unit: &'static str,
 }
@@ -98,13 +98,13 @@ pub(super) struct Alone {
 /// A target that was measured.
 #[derive(Clone, Debug, PartialEq)]
 struct Verdict {
-    /// Whose figures ours were compared with.
+    /// The reference of the comparison.
     other: &'static str,
-    /// None when noise hid what theirs is.
+    /// `None` when noise hides the reference's figure.
     ratio: Option<Spread>,
 }
 
-/// The table of targets, of which those that were not measured are left out.
+/// The table of targets, without those that were not measured.
 pub(super) fn table(
     loads: &[Load],
     figures: impl Fn(&Load, &'static str) -> Option<Figures>,
@@ -164,8 +164,8 @@ fn rate(
     };
     let ratio = |name: &'static str| Some((name, Spread::of_ratio(&ours, &deciding(name)?)));
     let ratios = others.iter().filter_map(|&name| ratio(name));
-    // The best of the others is the one that ours looks worst beside; one of which nothing is
-    // known may be that.
+    // The best reference is the one that makes our ratio worst; one with an unknown figure may be
+    // the best.
     let worst = |spread: &Option<Spread>| match (spread, load.yields) {
         (None, _) => f64::INFINITY,
         (Some(spread), Yield::Rate) => -spread.median,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A subject on a network of its own, with the servers behind it, ready for loads.
+//! A subject with its network and servers, ready for loads.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -24,8 +24,8 @@ use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::Binary;
 use crate::process::{Process, wait_until};
 
-/// Settings of all hosts, the same for all subjects: room for many connections a second, and
-/// one congestion control.
+/// Settings of all hosts, the same for all subjects: room for many connections per second, and one
+/// congestion control.
 const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv4.ip_local_port_range", "1024 65535"),
     ("net.ipv4.tcp_tw_reuse", "1"),
@@ -34,38 +34,38 @@ const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_congestion_control", CONGESTION),
 ];
 
-/// Without pacing, whose timers would run at other times than the load.
+/// Without pacing, whose timers would run outside the load.
 const CONGESTION: &str = "reno";
 
-/// More connections than any load has at a time.
+/// More simultaneous connections than any load has.
 pub(super) const CONNECTIONS_MAX: usize = 4000;
 
-/// How long the server may take to notice that connections have ended.
+/// How long the server may take to detect the end of connections.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// How long loads warm up and are measured.
+/// Durations of warm-up and measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) warm_up: Duration,
     pub(super) window: Duration,
 }
 
-/// What one load found.
+/// The results of one load.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// What the clients found, in one.
+    /// The combined results of the clients.
     pub(super) outcome: Outcome,
     /// Packets on the client's and on the server's link for each connection.
     pub(super) packets: [f64; 2],
-    /// Segments that either end sent again.
+    /// Segments that either end retransmitted.
     pub(super) retransmitted: u64,
-    /// How long SYNs took through the relay, in us: percentiles 10, 50, 90, 99; where it was asked.
+    /// Delay of SYNs through the relay, in us: percentiles 10, 50, 90, 99; where requested.
     pub(super) syn_delay_us: Option<[f64; 4]>,
-    /// What was not as it should be.
+    /// Violations of integrity.
     pub(super) problems: Vec<String>,
 }
 
-/// Where loads are put through a subject. Its parts are dropped in their order.
+/// The place where loads run with a subject. Its parts are dropped in their order.
 #[derive(Debug)]
 pub(super) struct Testbed {
     pub(super) subject: Subject,
@@ -76,13 +76,13 @@ pub(super) struct Testbed {
     /// CPUs of clients and servers.
     end_cpus: Vec<usize>,
     binary: Binary,
-    /// The kernel's threads that take what softirqs leave, by CPU.
+    /// The kernel's softirq threads by CPU.
     ksoftirqd: Vec<i32>,
     network: Network,
 }
 
 impl Testbed {
-    /// Builds the network and starts the servers. `cpus` are as many as the placement takes.
+    /// Builds the network and starts the servers. `cpus` has as many CPUs as the placement needs.
     pub(super) fn new(
         subject: Subject,
         placement: Placement,
@@ -117,7 +117,7 @@ impl Testbed {
         })
     }
 
-    /// Starts the subject, for so many connections at a time at the most.
+    /// Starts the subject, for at most so many simultaneous connections.
     pub(super) fn start(&self, connections: usize) -> Result<Running> {
         let site = Site {
             network: &self.network,
@@ -131,7 +131,7 @@ impl Testbed {
         running.with_context(|| format!("start {name}"))
     }
 
-    /// Puts a load through the subject.
+    /// Runs a load with the subject.
     pub(super) fn measure(&self, load: &Load, times: Times) -> Result<Measured> {
         let running = self.start(CONNECTIONS_MAX)?;
         let measured = self.measure_running(&running, load, times)?;
@@ -155,13 +155,13 @@ impl Testbed {
             .map(|client| finish(client, times))
             .collect::<Result<Vec<Outcome>>>()?;
         let outcome = merge(outcomes);
-        // The server may hear of the last ends a little later than the client.
+        // The server may detect the last ends slightly later than the client.
         let expected = before.served.accepted + outcome.begun;
         let settled = || {
             self.served()
                 .is_ok_and(|now| now.accepted >= expected && now.accepted == now.ended + now.broken)
         };
-        // What is missing then is found below.
+        // The checks below report what is missing then.
         let _ = wait_until("end of all connections", SETTLED, settled);
         let in_order = load.placement.cpus() == 1;
         let account = Account::new(&before, &self.look()?, &outcome, in_order);
@@ -177,7 +177,7 @@ impl Testbed {
         })
     }
 
-    /// Opens connections that are silent then. They last as long as the client.
+    /// Opens connections that stay silent. They last as long as the client.
     pub(super) fn hold(&self, running: &Running, connections: usize) -> Result<Process> {
         let before = self.served()?;
         let times = Times {
@@ -197,7 +197,7 @@ impl Testbed {
         Ok(client)
     }
 
-    /// The load, divided among the clients.
+    /// The load, distributed over the clients.
     fn works(&self, load: &Load) -> Vec<Work> {
         let clients = self.end_cpus.len();
         let part = match &load.work {
@@ -222,7 +222,7 @@ impl Testbed {
         spawn("the client", self.network.client(), cpu, &Order::Call(call))
     }
 
-    /// Whose CPU time counts besides the client's.
+    /// The processes whose CPU time counts besides the client's.
     fn parties(&self, running: &Running) -> Result<BTreeMap<String, Vec<i32>>> {
         let ids = |pids: Vec<u32>| pids.into_iter().map(|pid| Ok(i32::try_from(pid)?));
         let relay = ids(running.pids()?).collect::<Result<_>>()?;
@@ -258,14 +258,14 @@ impl Testbed {
     }
 }
 
-/// A network for a subject. The thread that carries packets of a link with a delay, if there is
-/// one, has the CPUs of the load.
+/// A network for a subject. If a link has a delay, the thread that carries its packets is pinned to
+/// the CPUs of the load.
 fn network(subject: &Subject, placement: Placement, cpus: &[usize]) -> Result<Network> {
     let mut links = vec![placement.access_link()];
     links.extend(vec![Link::Veth; subject.nodes]);
     let cpus = cpu_set(cpus)?;
     let build = || {
-        // What this thread starts stays where it is.
+        // Threads inherit the affinity.
         sched_setaffinity(Pid::from_raw(0), &cpus).context("stay on the CPUs of the load")?;
         Network::line(links).congestion(CONGESTION).build()
     };
@@ -273,7 +273,7 @@ fn network(subject: &Subject, placement: Placement, cpus: &[usize]) -> Result<Ne
     built.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// What can be counted at one time.
+/// A snapshot of all counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Look {
     pub(super) client: Counts,

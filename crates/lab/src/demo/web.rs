@@ -15,10 +15,10 @@ use crate::scratch::Scratch;
 /// Bytes in a KB.
 const KB: u64 = 1000;
 
-/// Where programs are, beyond PATH: Debian does not put `sbin` in every user's.
+/// Directories to search besides PATH: Debian does not include `sbin` in every user's.
 const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
-/// What the demonstration needs from the host.
+/// The programs that the demonstration needs.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
     /// The web server.
@@ -28,7 +28,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Finds both; an error names the package that is missing.
+    /// Finds both; an error includes the name of the missing package.
     pub(super) fn find() -> Result<Self> {
         Ok(Self {
             nginx: find("nginx", "nginx-light")?,
@@ -46,7 +46,7 @@ pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf> {
         .with_context(|| format!("{program} is not installed; the package is called {package}"))
 }
 
-/// The content of an object: no two places alike.
+/// The content of an object, which does not repeat.
 pub(crate) fn object(size: u64) -> Vec<u8> {
     (0..size * KB)
         .map(|at| scramble(at).to_le_bytes()[0])
@@ -100,7 +100,7 @@ pub(super) struct Browser {
     files: Scratch,
 }
 
-/// How long a fetch took, in milliseconds from its start, as curl measured it.
+/// The times of a fetch, in milliseconds from its start, as measured by curl.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fetched {
     /// Until the connection was open.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes of a fleet: each follows the controller as a node of the product does, with the same code,
-//! and measures nothing but what the world says. One thread carries all, in the namespace that it is in.
+//! The nodes of a fleet: each follows the controller with the product's own code, and takes its
+//! measurements from the synthetic world. One thread plays all, in its namespace.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -19,28 +19,28 @@ use super::stream::{Bytes, Stream};
 use super::topology::Topology;
 use crate::controller::identity;
 
-/// How often what is due by time is looked for, in all nodes.
+/// Interval of the check for timers, in all nodes.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Streams that are looked at after one wait.
+/// Bound on the events of one wait.
 const EVENTS: usize = 256;
 
-/// A node that is played.
+/// A played node.
 #[derive(Debug)]
 pub(super) struct Player {
     follower: Follower,
     tls: Arc<ClientConfig>,
     stream: Option<Stream>,
-    /// The stream is open, and the follower knows.
+    /// The stream is open, and the follower was informed.
     is_open: bool,
-    /// It says nothing any more, and does not come back.
+    /// It is silent, and does not return.
     is_dead: bool,
-    /// Which of the others it has measured.
+    /// By other node, whether it has measured it.
     measured: Vec<bool>,
-    /// Plans that it followed, and when it had its rows of them.
+    /// Plans that it followed, and when it got its rows of them.
     plans: Vec<(PlanVersion, Instant)>,
-    /// When it was first let in.
+    /// When it was first accepted.
     joined: Option<Instant>,
-    /// Streams that ended against its will.
+    /// Errors of streams that ended unexpectedly.
     losses: Vec<String>,
 }
 
@@ -56,18 +56,18 @@ pub(super) struct Clients {
     pub(super) bytes: Bytes,
 }
 
-/// The number of a node, by its place.
+/// The number of a node, by its index.
 pub(super) fn number(place: usize) -> NodeNumber {
     place as NodeNumber + 1
 }
 
-/// The place of a node, by its number.
+/// The index of a node, by its number.
 pub(super) fn place(number: NodeNumber) -> usize {
     usize::try_from(number - 1).unwrap_or(usize::MAX)
 }
 
 impl Clients {
-    /// Nodes of which none has come yet.
+    /// Nodes that have not joined yet.
     pub(super) fn new(
         topology: Topology,
         controller: PublicKey,
@@ -88,12 +88,12 @@ impl Clients {
         })
     }
 
-    /// Those that live.
+    /// The nodes that are not dead.
     pub(super) fn living(&self) -> impl Iterator<Item = &Player> {
         self.players.iter().filter(|player| !player.is_dead)
     }
 
-    /// Plays until something is so of all living nodes.
+    /// Plays until a condition holds for all live nodes.
     pub(super) fn run_until(
         &mut self,
         what: &str,
@@ -112,7 +112,7 @@ impl Clients {
         }
     }
 
-    /// Plays for a while.
+    /// Plays for `time`.
     pub(super) fn run_for(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -121,7 +121,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Waits for the network for a moment, and has nodes do what they want to.
+    /// Waits for network events for a moment, and runs the nodes' actions.
     fn turn(&mut self) -> Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let wait = (self.looked + LOOK_AGAIN).saturating_duration_since(Instant::now());
@@ -142,7 +142,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Has a node do what it wants to.
+    /// Runs the actions of a node.
     fn pump(&mut self, place: usize) -> Result<()> {
         let player = &mut self.players[place];
         while let Some(order) = player.poll_action(self.began) {
@@ -168,7 +168,7 @@ impl Clients {
                 }
                 Action::Close(why) => player.lose(why),
                 Action::Renew => player.measure(place, &self.topology),
-                // What the world says does not change unless it is told; and nothing is kept.
+                // Measurements change only by calls of this type; nothing is stored.
                 Action::Measure | Action::Save | Action::SetTime(_) => {}
             }
         }
@@ -176,7 +176,7 @@ impl Clients {
         Ok(())
     }
 
-    /// A link is something else, and both of its ends find out.
+    /// Changes the state of a link, and reports it at both ends.
     pub(super) fn change(&mut self, one: usize, other: usize, state: LinkState) -> Result<()> {
         for (place, to) in [(one, other), (other, one)] {
             let to = number(to);
@@ -186,13 +186,13 @@ impl Clients {
         Ok(())
     }
 
-    /// A link is as long as the world says now, and both of its ends find out.
+    /// Changes the length of a link to the world's, and reports it at both ends.
     pub(super) fn stretch(&mut self, one: usize, other: usize, factor: f64) -> Result<()> {
         self.topology.stretch(one, other, factor);
         self.change(one, other, up(self.topology.rtt_us(one, other)))
     }
 
-    /// A node ends without a word, and all others find out at once.
+    /// A node dies silently, and all others detect it at once.
     pub(super) fn kill(&mut self, dead: usize) -> Result<()> {
         let player = &mut self.players[dead];
         player.is_dead = true;
@@ -209,7 +209,7 @@ impl Clients {
     }
 }
 
-/// A link that is there.
+/// A link that is up.
 fn up(rtt_us: u32) -> LinkState {
     LinkState::Up {
         rtt_us,
@@ -250,12 +250,12 @@ impl Player {
         &self.follower
     }
 
-    /// When it was first let in.
+    /// When it was first accepted.
     pub(super) fn joined(&self) -> Option<Instant> {
         self.joined
     }
 
-    /// When it first had rows of a plan that is no older.
+    /// When it first had rows of this plan or a newer one.
     pub(super) fn followed(&self, plan: PlanVersion) -> Option<Instant> {
         let found = self
             .plans
@@ -264,12 +264,12 @@ impl Player {
         found.map(|(_, when)| *when)
     }
 
-    /// The plan that it holds.
+    /// Its plan.
     pub(super) fn holds(&self) -> Option<PlanVersion> {
         self.plans.last().map(|(plan_version, _)| *plan_version)
     }
 
-    /// Why its streams ended, each time that one did.
+    /// Errors of its streams.
     pub(super) fn losses(&self) -> &[String] {
         &self.losses
     }
@@ -279,7 +279,7 @@ impl Player {
         (!self.is_dead).then(|| self.follower.poll_action(now))?
     }
 
-    /// Takes the stream as far as it goes.
+    /// Handles the stream as far as possible.
     fn receive(&mut self, began: Instant, bytes: &mut Bytes) {
         let Some(stream) = &mut self.stream else {
             return;
@@ -289,7 +289,7 @@ impl Player {
             self.is_open = true;
             self.follower.on_open(began.elapsed());
         }
-        // What came before the end counts.
+        // Messages before the end count.
         while self.is_open {
             match stream.next() {
                 Ok(Some(message)) => self.follower.on_message(message, began.elapsed()),
@@ -303,7 +303,7 @@ impl Player {
         self.kept(result, began);
     }
 
-    /// What came out well; the stream is lost otherwise.
+    /// The value of a success; on an error the stream is lost.
     fn kept<T>(&mut self, result: Result<T>, began: Instant) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -320,7 +320,7 @@ impl Player {
         self.losses.push(why);
     }
 
-    /// Measures those that it was told of and does not know yet.
+    /// Measures reported nodes that it has not measured yet.
     fn measure(&mut self, place: usize, topology: &Topology) {
         let members = self.follower.members();
         let new: Vec<NodeNumber> = members

@@ -9,46 +9,46 @@ use crate::record::Record;
 use crate::stats::{max, median};
 use crate::table::Table;
 
-/// What was used in some time, by the controller.
+/// Resources used by the controller in an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Interval {
     pub(super) seconds: f64,
     /// Seconds of processor time.
     pub(super) processor: f64,
-    /// Bytes that nodes sent and received, TLS and all.
+    /// Bytes that nodes sent and received, including TLS.
     pub(super) sent: f64,
     pub(super) received: f64,
-    /// Plans that were another than the one before.
+    /// Plans that differed from the one before.
     pub(super) plans: f64,
 }
 
-/// What came of a death.
+/// The effects of a failure.
 #[derive(Clone, Debug)]
 pub(super) struct Death {
     /// When each node had its new rows.
     pub(super) seconds: Vec<f64>,
-    /// Ways, of all nodes together, that led over what died.
+    /// Routes of all nodes over the failed part.
     pub(super) routes: usize,
     pub(super) cost: Interval,
 }
 
-/// Everything that was measured. Times are in seconds since all nodes began to come, one of each.
+/// All measurements. Times are in seconds since all nodes began to join, one per node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// When it was let in, had rows, and had rows of a plan with all links.
+    /// When it was accepted, had rows, and had rows of a plan with all links.
     pub(super) joined: Vec<f64>,
     pub(super) first_update: Vec<f64>,
     pub(super) whole: Vec<f64>,
     pub(super) arrival: Interval,
-    /// What one node received until then.
+    /// Bytes that one node received until then.
     pub(super) row_bytes: f64,
     pub(super) memory_at_first: f64,
     pub(super) changes: Interval,
     pub(super) links: Vec<Death>,
     pub(super) nodes: Vec<Death>,
-    /// The controller's, in the end, in bytes.
+    /// The controller's memory at the end, in bytes.
     pub(super) memory: f64,
-    /// Why streams ended that should not have, or rows were refused.
+    /// Errors of streams that ended unexpectedly, or of rejected rows.
     pub(super) losses: Vec<String>,
 }
 
@@ -211,7 +211,7 @@ fn remarks(outcome: &Outcome) -> Vec<String> {
     remarks
 }
 
-/// How many nodes have new rows, so long after a death.
+/// How many nodes have new rows, by the time since a failure.
 fn chart(args: &Args, outcome: &Outcome) -> Chart {
     let all = || outcome.links.iter().chain(&outcome.nodes);
     let longest = all().flat_map(|death| &death.seconds).copied();

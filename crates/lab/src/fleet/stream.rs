@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's end of a stream to its controller, of which one thread carries a thousand: it never waits,
-//! and counts what crosses the network.
+//! The node's end of a stream to its controller, non-blocking, so that one thread handles a
+//! thousand; counts the bytes on the network.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,28 +12,28 @@ use posthaste_control::message::{ToController, ToNode};
 use posthaste_control::tls;
 use rustls::{ClientConfig, ClientConnection};
 
-/// Bytes taken out of TLS at once.
+/// Bytes read from TLS at once.
 const CHUNK: usize = 16 << 10;
 
-/// Bytes of all streams of a fleet, TLS and all, without TCP's headers.
+/// Bytes of all streams of a fleet, including TLS, without TCP headers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bytes {
     pub(super) sent: u64,
     pub(super) received: u64,
 }
 
-/// A stream that is being opened, or is open.
+/// A stream that is opening or open.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: TcpStream,
     tls: ClientConnection,
-    /// What came and is no whole message yet, from `taken` on.
+    /// Received bytes of incomplete messages, from `taken` on.
     input: Vec<u8>,
     taken: usize,
 }
 
 impl Stream {
-    /// Connects, which takes no time where both ends are on one host.
+    /// Connects; this does not block, since both ends are on one host.
     pub(super) fn dial(address: SocketAddr, config: Arc<ClientConfig>) -> Result<Self> {
         let socket = TcpStream::connect(address).context("connect")?;
         socket.set_nodelay(true).context("prepare a socket")?;
@@ -52,19 +52,19 @@ impl Stream {
         &self.socket
     }
 
-    /// Whether both ends have shown their keys.
+    /// Whether both ends have authenticated.
     pub(super) fn is_open(&self) -> bool {
         !self.tls.is_handshaking()
     }
 
-    /// Sends and takes all that goes without waiting.
+    /// Sends and receives as much as possible without blocking.
     pub(super) fn advance(&mut self, bytes: &mut Bytes) -> Result<()> {
         self.flush(bytes)?;
         while self.take(bytes)? {}
         self.flush(bytes)
     }
 
-    /// Reads once; whether there may be more.
+    /// Reads once; returns whether there may be more.
     fn take(&mut self, bytes: &mut Bytes) -> Result<bool> {
         match self.tls.read_tls(&mut &self.socket) {
             Ok(0) => bail!("the controller has closed the connection"),
@@ -84,7 +84,7 @@ impl Stream {
         }
     }
 
-    /// The next message that came whole.
+    /// The next complete message.
     pub(super) fn next(&mut self) -> Result<Option<ToNode>> {
         let rest = &self.input[self.taken..];
         let length = match rest.first_chunk() {
@@ -100,7 +100,7 @@ impl Stream {
         Ok(Some(frame::read(message)?))
     }
 
-    /// Has a message sent, as soon as it goes.
+    /// Queues a message for sending.
     pub(super) fn send(&mut self, message: &ToController, bytes: &mut Bytes) -> Result<()> {
         let mut framed = Vec::new();
         frame::write(message, &mut framed)?;

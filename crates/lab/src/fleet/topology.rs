@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the nodes of a fleet are, and how far from each other. Pure.
+//! The places of a fleet's nodes, and the distances between them. Pure.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// So many nodes, anywhere on earth. Links make detours, as real ones do, so that some are longer
-    /// than a way around them.
+    /// Nodes at random places on earth. Links have detours, as real ones do, so that some are
+    /// longer than a route around them.
     pub(super) fn new(nodes: usize, seed: u64) -> Self {
         let mut random = Rng::new(seed);
         let place = |_| Place {
             longitude: random.uniform() * 360.0 - 180.0,
-            // As much of each latitude as there is of it.
+            // Uniform over the area of the sphere.
             latitude: (random.uniform() * 2.0 - 1.0).asin().to_degrees(),
         };
         let places: Vec<Place> = (0..nodes).map(place).collect();
@@ -40,7 +40,7 @@ impl Topology {
         self.rtts_us[from][to]
     }
 
-    /// The link is so much longer or shorter from now on, both ways.
+    /// Scales the link by `factor`, in both directions.
     pub(super) fn stretch(&mut self, one: usize, other: usize, factor: f64) {
         let rtt_us = micros(f64::from(self.rtts_us[one][other]) * factor / 1e3);
         self.rtts_us[one][other] = rtt_us;

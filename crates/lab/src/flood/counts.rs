@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a host's TCP knows of a set of clients: sockets by state, and the
-//! kernel's own counters, which miss nothing that happens between two looks.
+//! The state of a host's TCP for a set of clients: sockets by state, and the kernel's own counters,
+//! which include everything between two readings.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ const SYN_RECEIVED: &str = "03";
 /// `TCP_LISTEN` in /proc/net/tcp.
 const LISTEN: &str = "0A";
 
-/// One look at a namespace.
+/// One reading of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sockets toward the prefix whose handshake is complete, in any state
@@ -21,8 +21,7 @@ pub struct Counts {
     pub completed: u64,
     /// Half-open connections toward the prefix.
     pub half_open: u64,
-    /// Handshakes completed by anybody since the namespace was made
-    /// (`Tcp: PassiveOpens`).
+    /// Handshakes completed by any client since the namespace was created (`Tcp: PassiveOpens`).
     pub passive_opens: u64,
     /// SYN cookies sent (`TcpExt: SyncookiesSent`).
     pub cookies_sent: u64,
@@ -31,7 +30,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Looks at the network namespace of the calling thread.
+    /// Reads the network namespace of the calling thread.
     pub fn take(prefix: Prefix) -> io::Result<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let sockets = read("tcp")? + &read("tcp6")?;

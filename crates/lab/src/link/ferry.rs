@@ -21,14 +21,14 @@ use crate::sys;
 /// Packets read from one interface before the due ones of all are written.
 const BATCH: usize = 32;
 
-/// A packet later than this is counted: the machine was too busy to be exact.
+/// A later packet is counted: the machine was too busy to be exact.
 const LATE: Duration = Duration::from_millis(1);
 
-/// The epoll tokens of the event that ends the thread, and of that which tells it of changes.
+/// The epoll tokens of the event that ends the thread, and of the one for changes.
 const STOP: u64 = u64::MAX;
 const CHANGE: u64 = u64::MAX - 1;
 
-/// What the ferry did so far, over all its links.
+/// The ferry's counters, over all its links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Packets delivered.
@@ -37,7 +37,7 @@ pub struct Stats {
     pub bytes: u64,
     /// Packets lost on purpose or dropped by a full queue.
     pub dropped: u64,
-    /// Packets the far interface did not take.
+    /// Packets that the far interface rejected.
     pub refused: u64,
     /// Packets delivered more than a millisecond after their time.
     pub late: u64,
@@ -65,7 +65,7 @@ pub struct Ferry {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One interface: packets read here wait in `queue` and are written to the interface `peer`.
+/// One interface: packets read here are queued in `queue` and written to the interface `peer`.
 #[derive(Debug)]
 struct Port {
     tun: File,
@@ -103,8 +103,8 @@ impl Ferry {
         })
     }
 
-    /// A link is something else from now on, in the order of [`Self::start`]. What is under way on it
-    /// arrives as it would have.
+    /// Changes the properties of a link, by its index in [`Self::start`]. Packets in flight arrive
+    /// as they would have.
     pub fn change(&self, link: usize, emulation: Emulation) -> Result<()> {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         changes.push((link, emulation));
@@ -128,8 +128,8 @@ impl Ferry {
 
 impl Drop for Ferry {
     fn drop(&mut self) {
-        // The counter of the event is at zero, so the write cannot fail; and the thread that
-        // panicked has said so already.
+        // The event's counter is at zero, so the write cannot fail; a panic of the thread has
+        // printed its own message.
         let _ = self.stop.write(1);
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -174,7 +174,7 @@ struct Crossing {
 
 impl Crossing {
     fn run(&mut self, epoll: &Epoll) {
-        // Without these the ferry still works, only less exactly; the statistics show it.
+        // Best effort: without these the ferry is less exact, which the statistics show.
         let _ = sys::drop_timer_slack();
         let _ = sys::become_realtime(50);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
@@ -203,7 +203,7 @@ impl Crossing {
     }
 
     fn take_changes(&mut self) {
-        // The descriptor is read so that it falls silent; how often it was written does not matter.
+        // Reading resets the event; the count does not matter.
         let _ = self.changed.read();
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         for (link, emulation) in changes.drain(..) {
@@ -213,12 +213,12 @@ impl Crossing {
         }
     }
 
-    /// Reads what an interface sends.
+    /// Reads the packets that an interface sends.
     fn take(&mut self, index: usize) {
         let port = &mut self.ports[index];
         let dropped = port.queue.dropped();
         for _ in 0..BATCH {
-            // An error here means "no more for now", or that the interface is down.
+            // An error means that there are no more packets for now, or that the interface is down.
             let Ok(bytes) = port.tun.read(&mut self.buffer) else {
                 break;
             };
@@ -229,7 +229,7 @@ impl Crossing {
         self.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
     }
 
-    /// Writes what is due.
+    /// Writes the packets that are due.
     fn deliver(&mut self) {
         for index in 0..self.ports.len() {
             let now = self.began.elapsed();

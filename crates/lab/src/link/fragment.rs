@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets in pieces, as routers make them of IPv4 packets (RFC 791) and translators from IPv4 of
-//! IPv6 ones (RFC 7915). Pure.
+//! Fragments packets, as routers do with IPv4 packets (RFC 791), and as IPv4-to-IPv6 translators do
+//! (RFC 7915). Pure.
 
 /// `MF` of an IPv4 header.
 const MORE_V4: u16 = 0x2000;
-/// The bits of an IPv4 header that are the offset, in units of eight bytes.
+/// The offset bits of an IPv4 header, in units of eight bytes.
 const OFFSET_V4: u16 = 0x1fff;
 /// Bytes of an IPv6 header, and of the fragment header after it (RFC 8200 section 4.5).
 const HEADER_V6: usize = 40;
@@ -12,15 +12,15 @@ const FRAGMENT_HEADER: usize = 8;
 const FRAGMENT: u8 = 44;
 /// The smallest limit: the longest IPv4 header and eight bytes (RFC 791).
 const BYTES_MAX_MIN: usize = 68;
-/// The only protocol that is taken apart, so that tests know where fragments are from.
+/// The only fragmented protocol, so that tests can attribute fragments.
 const TCP: u8 = 6;
 
-/// Takes TCP packets apart that are longer than a limit.
+/// Fragments TCP packets that are longer than a limit.
 #[derive(Debug)]
 pub(super) struct Splitter {
     /// The longest packet that stays whole, in bytes.
     bytes_max: usize,
-    /// The next identification of an IPv6 packet; IPv4 ones have their own.
+    /// The next identification of an IPv6 packet; IPv4 packets have their own.
     id: u32,
 }
 
@@ -30,8 +30,7 @@ impl Splitter {
         Self { bytes_max, id: 1 }
     }
 
-    /// The packet, or its fragments in order. Whether IPv4 senders allow it is not asked for, as if
-    /// they did.
+    /// The packet, or its fragments in order. Ignores the don't-fragment flag of IPv4.
     pub(super) fn split(&mut self, packet: Vec<u8>) -> Vec<Vec<u8>> {
         if packet.len() <= self.bytes_max {
             return vec![packet];
@@ -87,7 +86,8 @@ impl Splitter {
     }
 }
 
-/// Parts of at most `room` bytes: the offset of each in units of eight bytes, and whether more come.
+/// Parts of at most `room` bytes: the offset of each in units of eight bytes, and whether more
+/// follow.
 fn pieces(payload: &[u8], room: usize) -> impl Iterator<Item = (u16, &[u8], bool)> {
     let units = room / 8;
     let count = payload.len().div_ceil(units * 8);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When does a packet come out of a link? Pure arithmetic on virtual time.
+//! Computes when packets leave a link. Pure arithmetic on virtual time.
 //!
-//! A [`Queue`] is one direction of a link. It takes packets apart that are too long for it, passes
-//! each packet's arrival time through its stages, Loss, then Rate, then Delay, and keeps the packet
-//! until the time that results. No stage lets packets overtake each other, so only the head of the
-//! queue is ever due.
+//! A [`Queue`] is one direction of a link. It fragments packets that are too long, passes each
+//! packet's arrival time through its stages, Loss, then Rate, then Delay, and keeps the packet
+//! until the resulting time. No stage lets packets overtake each other, so only the head of the
+//! queue can be due.
 //!
 //! Times are durations since the ferry began. Nothing here reads a clock.
 
@@ -15,7 +15,7 @@ use super::Emulation;
 use super::fragment::Splitter;
 use crate::rng::scramble;
 
-/// How late the ferry wakes up on average; subtracted from every delay to centre the error.
+/// Mean lateness of the ferry's wake-ups; subtracted from every delay to centre the error.
 const WAKE_UP: Duration = Duration::from_micros(40);
 
 /// One property of a link direction: maps the time a packet arrives to the time it leaves.
@@ -24,7 +24,7 @@ pub trait Stage: Send + std::fmt::Debug {
     fn pass(&mut self, arrival: Duration, bytes: usize) -> Option<Duration>;
 }
 
-/// Loses packets at random, repeatably.
+/// Loses packets at random, reproducibly.
 #[derive(Debug)]
 pub struct Loss {
     /// A packet is lost when the next random number is below this.
@@ -33,7 +33,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Loses with `probability` (0 to 1), in an order given by `seed`.
+    /// Loses with `probability` (0 to 1), in a sequence given by `seed`.
     pub fn new(probability: f64, seed: u64) -> Self {
         let scale = 2f64.powi(53);
         #[expect(
@@ -42,7 +42,7 @@ impl Loss {
             reason = "a probability times 2^53 is a whole number in range"
         )]
         let threshold = (probability.clamp(0.0, 1.0) * scale) as u64;
-        // Seeds that differ little must not give sequences that do; and zero would stay zero.
+        // Similar seeds must not give similar sequences; and zero would stay zero.
         Self {
             threshold,
             state: scramble(seed).max(1),
@@ -63,7 +63,7 @@ impl Stage for Loss {
     }
 }
 
-/// Sends at a constant rate; what waits beyond a limit is dropped at the tail.
+/// Sends at a constant rate; packets beyond the limit are dropped at the tail.
 #[derive(Debug)]
 struct Rate {
     bits_per_second: u64,
@@ -89,7 +89,7 @@ impl Rate {
 impl Stage for Rate {
     fn pass(&mut self, arrival: Duration, bytes: usize) -> Option<Duration> {
         let bytes = bytes as u64;
-        // An idle link takes any packet, however small its queue.
+        // An idle link accepts any packet, however small its queue.
         let backlog = self.backlog(arrival);
         if backlog > 0 && backlog + bytes > self.queue_bytes {
             return None;
@@ -109,7 +109,7 @@ impl Stage for Delay {
     }
 }
 
-/// One direction of a link: the packets under way and when each is due at the other end.
+/// One direction of a link: the packets in flight and when each is due at the other end.
 #[derive(Debug)]
 pub struct Queue {
     splitter: Option<Splitter>,
@@ -120,7 +120,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A direction with the properties of `emulation`; `seed` orders its losses.
+    /// A direction with the properties of `emulation`; `seed` determines its losses.
     pub fn new(emulation: &Emulation, seed: u64) -> Self {
         Self {
             splitter: emulation.fragment_bytes.map(Splitter::new),
@@ -131,7 +131,7 @@ impl Queue {
         }
     }
 
-    /// Packets that come from now on find these properties. None overtakes one that came before.
+    /// Applies new properties to later packets. None overtakes an earlier one.
     pub fn change(&mut self, emulation: &Emulation) {
         self.splitter = emulation.fragment_bytes.map(Splitter::new);
         self.stages = Self::stages(emulation, self.seed);
@@ -154,7 +154,7 @@ impl Queue {
         stages
     }
 
-    /// Takes a packet in at `now`.
+    /// Adds a packet at `now`.
     pub fn push(&mut self, now: Duration, packet: Vec<u8>) {
         match &mut self.splitter {
             Some(splitter) => {
@@ -260,7 +260,8 @@ mod tests {
             queue.push(Duration::ZERO, vec![0; 1000]);
         }
         assert_eq!(queue.dropped(), 2);
-        // Half a millisecond later half a packet has left: a small one fits again, a big one not.
+        // Half a millisecond later half a packet has left: a small one fits again, a large one does
+        // not.
         queue.push(MS / 2, vec![0; 1000]);
         queue.push(MS / 2, vec![0; 500]);
         assert_eq!(queue.dropped(), 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all loads do with a client's connection: begin it, ask for the server, account for errors.
+//! Common parts of a client's connections: connecting, requests, error counts.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,13 +13,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Call, Request, content};
 
-/// How long a blocking connection may take for anything.
+/// Timeout of a blocking connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is said before a request, and heard before what it asks for.
+/// The message before a request, and the expected answer before its content.
 #[derive(Debug)]
 pub(super) struct FirstMessage {
-    /// Empty, unless a converter is asked.
+    /// Empty without a converter.
     message: Vec<u8>,
 }
 
@@ -35,8 +35,7 @@ impl FirstMessage {
         [&self.message[..], &request.encode()].concat()
     }
 
-    /// How many bytes of a converter's answer are to come: none is unknown, and without a
-    /// converter there are none.
+    /// Length of the converter's answer: `None` is unknown, and without a converter it is zero.
     pub(super) fn answer_bytes(&self) -> Option<usize> {
         self.message.is_empty().then_some(0)
     }
@@ -53,7 +52,7 @@ pub(super) fn begin(target: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// A blocking connection whose bytes come back.
+/// A blocking connection that is echoed.
 pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
     let first_message = FirstMessage::new(call);
     let mut stream = TcpStream::connect_timeout(&call.target, PATIENCE).context("connect")?;
@@ -66,7 +65,7 @@ pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Writes what must fit into the empty buffer of a new connection.
+/// Writes bytes that must fit into the empty buffer of a new connection.
 pub(super) fn write_whole(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     match stream.write(bytes) {
         // Not connected yet.
@@ -75,7 +74,7 @@ pub(super) fn write_whole(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()
     }
 }
 
-/// Reads a converter's answer away, if one is to come.
+/// Reads and drops a converter's answer, if one is expected.
 pub(super) fn skip_answer(stream: &mut TcpStream, left: &mut Option<usize>) -> io::Result<()> {
     if left.is_none() {
         let mut front = [0; 2];
@@ -96,7 +95,7 @@ pub(super) fn skip_answer(stream: &mut TcpStream, left: &mut Option<usize>) -> i
     Ok(())
 }
 
-/// An error that says what went wrong.
+/// An error with a description.
 pub(super) fn expect(holds: bool, otherwise: &str) -> io::Result<()> {
     if holds {
         return Ok(());
@@ -104,7 +103,7 @@ pub(super) fn expect(holds: bool, otherwise: &str) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidData, otherwise.to_owned()))
 }
 
-/// Adds an error to those that are counted.
+/// Counts an error.
 pub(super) fn count_error(errors: &mut BTreeMap<String, u64>, what: &str, error: &io::Error) {
     *errors.entry(format!("{what}: {error}")).or_default() += 1;
 }

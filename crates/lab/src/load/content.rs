@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes over the connections: requests, the pattern of all answers, and RFC 8803's frame
-//! around a conversation with a converter.
+//! The content of connections: requests, the pattern of all answers, and RFC 8803's messages for a
+//! converter.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::rng::scramble;
 
-/// Bytes after which the pattern repeats: one more than a power of two, so that bytes that slip
-/// by a page or a buffer are not those expected.
+/// Period of the pattern in bytes: one more than a power of two, so that bytes shifted by a page or
+/// a buffer do not match.
 pub(super) const PERIOD: usize = (1 << 20) + 1;
 
 /// Bytes of a request on the wire.
 pub(super) const REQUEST_BYTES: usize = 16;
 
-/// What a client wants of the server.
+/// A client's request to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// So many bytes of the pattern, then a FIN.
     Object(u64),
     /// Bytes of the pattern until the client's FIN, then a FIN.
     Stream,
-    /// Every further byte back, and a FIN when the client's comes.
+    /// An echo of every further byte, and a FIN after the client's.
     Echo,
 }
 
@@ -38,7 +38,7 @@ impl Request {
         bytes
     }
 
-    /// Reads a request; `None` when it is none.
+    /// Parses a request; `None` if it is invalid.
     pub(super) fn decode(bytes: [u8; REQUEST_BYTES]) -> Option<Self> {
         let number = |part: &[u8]| part.iter().fold(0, |n, &byte| n << 8 | u64::from(byte));
         match number(&bytes[..8]) {
@@ -56,13 +56,13 @@ pub(crate) fn pattern() -> Vec<u8> {
     words.take(PERIOD).collect()
 }
 
-/// The part of the pattern from a byte of the stream on, up to where it repeats.
+/// The part of the pattern from an offset of the stream on, up to the end of the period.
 pub(crate) fn from(pattern: &[u8], offset: u64) -> &[u8] {
     let place = usize::try_from(offset % PERIOD as u64).unwrap_or(0);
     &pattern[place..]
 }
 
-/// Whether received bytes are those of the pattern, by their first and last few.
+/// Whether received bytes match the pattern, by their first and last few.
 pub(super) fn fits(pattern: &[u8], offset: u64, bytes: &[u8]) -> bool {
     const LOOKED_AT: usize = 64;
     let same = |offset: u64, bytes: &[u8]| {
@@ -74,8 +74,8 @@ pub(super) fn fits(pattern: &[u8], offset: u64, bytes: &[u8]) -> bool {
     same(offset, &bytes[..bytes.len().min(LOOKED_AT)]) && same(offset + tail as u64, &bytes[tail..])
 }
 
-/// What a client of a converter says first, to be connected to `server`: the fixed header
-/// (RFC 8803, section 6.1) and a Connect TLV (section 6.2.5).
+/// The first message to a converter, requesting a connection to `server`: the fixed header (RFC
+/// 8803, section 6.1) and a Connect TLV (section 6.2.5).
 pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
     let address = match server.ip() {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -88,8 +88,8 @@ pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// How many bytes the converter's answer has, by its first two (RFC 8803, section 6.1); `None`
-/// when it is no answer.
+/// The length of the converter's answer, by its first two bytes (RFC 8803, section 6.1); `None` if
+/// they are invalid.
 pub(super) fn answer_bytes(front: [u8; 2]) -> Option<usize> {
     (front[0] == 1 && front[1] > 0).then(|| usize::from(front[1]) * 4)
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One connection of the server: a request, what it asks for, and the end.
+//! One connection of the server: a request, its answer, and the end.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::content::{self, REQUEST_BYTES, Request};
 
-/// How far a conversation came.
+/// The progress of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The socket has to say when it goes on.
+    /// It waits for an event of the socket.
     Waiting,
-    /// Everything was sent, and the client's FIN came after.
+    /// Everything was sent, and the client's FIN arrived after that.
     Ended,
 }
 
-/// A connection and what it is about.
+/// A connection and its request.
 #[derive(Debug)]
 pub(super) struct Conversation {
     stream: TcpStream,
@@ -24,16 +24,16 @@ pub(super) struct Conversation {
 
 #[derive(Debug)]
 enum Phase {
-    /// The request is coming.
+    /// Receiving the request.
     Listening {
         request: [u8; REQUEST_BYTES],
         have: usize,
     },
     /// The pattern is sent, up to a size, if there is one.
     Sending { sent: u64, size: Option<u64> },
-    /// Everything goes back; what could not be sent yet waits.
+    /// Echoes everything; `waiting` is what could not be sent yet.
     Echoing { waiting: Vec<u8> },
-    /// Our FIN is sent, and the client's is to come.
+    /// The server's FIN is sent; the client's is awaited.
     Ending,
 }
 
@@ -46,8 +46,8 @@ impl Conversation {
         Self { stream, phase }
     }
 
-    /// Goes on until the socket has to be waited for. Bytes sent are added to `sent`. An error is
-    /// the connection's, or the client's that said what it should not.
+    /// Advances until it must wait for the socket. Adds sent bytes to `sent`. An error is the
+    /// connection's, or an invalid request.
     pub(super) fn advance(
         &mut self,
         pattern: &[u8],
@@ -143,7 +143,7 @@ fn send(
     Ok(())
 }
 
-/// Whether the client's FIN has come; it has nothing more to say before.
+/// Whether the client's FIN has arrived; no bytes may precede it.
 fn has_ended(stream: &mut TcpStream) -> io::Result<bool> {
     match stream.read(&mut [0]) {
         Ok(0) => Ok(true),
@@ -153,7 +153,7 @@ fn has_ended(stream: &mut TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Returns what has come; true when the client's FIN has come and everything is sent.
+/// Echoes received bytes; true when the client's FIN has arrived and everything is sent.
 fn echo(
     stream: &mut TcpStream,
     waiting: &mut Vec<u8>,
@@ -178,7 +178,7 @@ fn echo(
     Ok(false)
 }
 
-/// A count that may not be zero: the client's FIN came too early.
+/// Rejects a count of zero: the client's FIN came too early.
 fn some(count: usize) -> io::Result<usize> {
     if count == 0 {
         return Err(ErrorKind::UnexpectedEof.into());

@@ -12,13 +12,13 @@ use super::meter::Window;
 use super::poll::Poll;
 use super::{Call, Outcome, Request, content, percentiles};
 
-/// Connections that may be open at a time in an open loop; one more is an error, not a delay.
+/// Bound on open connections in an open loop; one more is an error, not a delay.
 const OPEN_MAX: usize = 8192;
 
 /// How long the last connections may take to end after the window.
 const LAST: Duration = Duration::from_secs(5);
 
-/// A closed loop: when a connection has ended the next one begins.
+/// A closed loop: when a connection has ended, the next one begins.
 pub(super) fn closed(call: &Call, at_once: usize, sizes: &[u64]) -> Result<Outcome> {
     ensure!(!sizes.is_empty(), "no sizes to fetch");
     let mut fetcher = Fetcher::new(call)?;
@@ -35,8 +35,8 @@ pub(super) fn closed(call: &Call, at_once: usize, sizes: &[u64]) -> Result<Outco
     fetcher.finish()
 }
 
-/// An open loop: connections begin on time, whatever has become of the earlier ones, and their
-/// time runs from when they were due.
+/// An open loop: connections begin on time, whatever the state of earlier ones, and their duration
+/// counts from when they were due.
 pub(super) fn open(call: &Call, rate: u32, size: u64) -> Result<Outcome> {
     ensure!(rate > 0, "a rate of none");
     crate::sys::drop_timer_slack()?;
@@ -53,14 +53,14 @@ pub(super) fn open(call: &Call, rate: u32, size: u64) -> Result<Outcome> {
     fetcher.finish()
 }
 
-/// Connections under way.
+/// Connections in progress.
 #[derive(Debug)]
 struct Fetcher {
     call: Call,
     first_message: FirstMessage,
     poll: Poll,
     slots: Vec<Option<Fetch>>,
-    /// Slots that are empty.
+    /// Empty slots.
     free: Vec<usize>,
     ready: Vec<usize>,
     pattern: Vec<u8>,
@@ -78,7 +78,7 @@ struct Fetch {
     size: u64,
     have: u64,
     requested: bool,
-    /// Bytes of the converter's answer still to come; none is unknown.
+    /// Bytes of the converter's answer still expected; `None` is unknown.
     answer: Option<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Fetcher {
         })
     }
 
-    /// Begins a connection. One that cannot begin is counted.
+    /// Begins a connection. A failure is counted.
     fn begin(&mut self, size: u64, begun: Instant) {
         self.outcome.begun += 1;
         if let Err(error) = self.try_begin(size, begun) {
@@ -131,8 +131,8 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Waits for events, for the given time at the most, handles them, and returns how many
-    /// connections have ended.
+    /// Waits for events up to the given time, handles them, and returns the number of connections
+    /// that have ended.
     fn wait(&mut self, most: Duration) -> Result<usize> {
         let mut ready = std::mem::take(&mut self.ready);
         self.poll.wait(Some(most), &mut ready)?;
@@ -145,7 +145,7 @@ impl Fetcher {
         Ok(ended)
     }
 
-    /// Goes on with a connection; true when it has ended, one way or another.
+    /// Advances a connection; true when it has ended in any way.
     fn go_on(&mut self, slot: usize, counting: bool) -> bool {
         let Some(fetch) = self.slots[slot].as_mut() else {
             return false;
@@ -180,7 +180,7 @@ impl Fetcher {
         connection::count_error(&mut self.outcome.errors, what, error);
     }
 
-    /// Lets the last connections end, and says what was found.
+    /// Waits for the last connections, and returns the results.
     fn finish(mut self) -> Result<Outcome> {
         let until = Instant::now() + LAST;
         while self.free.len() < self.slots.len() && Instant::now() < until {
@@ -197,7 +197,7 @@ impl Fetcher {
 }
 
 impl Fetch {
-    /// Goes on until the socket would block, which is an error here, or the end.
+    /// Advances to the end, or until the socket would block, which is returned as an error.
     fn advance(
         &mut self,
         first_message: &FirstMessage,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::{Call, Outcome, connection, print};
 
-/// Opens connections, sees a byte come back over each, says that they are open, and waits to be
+/// Opens connections, waits for an echoed byte on each, prints that they are open, and waits to be
 /// killed.
 pub(super) fn run(call: &Call, connections: usize) -> Result<()> {
     crate::echo::raise_descriptor_limit()?;

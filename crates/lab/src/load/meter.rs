@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CPU time of the processes that take part, at one instant.
+//! CPU time of the participating processes, at one instant.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use nix::unistd::Pid;
 
 use super::{Call, Outcome};
 
-/// The client's own name among the parties.
+/// The client's own name among the groups.
 const OWN: &str = "client";
 
-/// The clocks. A process's clock counts its ended threads too, and what softirqs ran on top of
-/// it, where the kernel does not keep their time apart.
+/// The clocks. A process's clock includes its ended threads, and softirqs that ran on top of it
+/// where the kernel does not account for them separately.
 #[derive(Debug)]
 pub(super) struct Meter {
     parties: BTreeMap<String, Vec<ClockId>>,
@@ -35,7 +35,7 @@ impl Meter {
         Ok(Self { parties })
     }
 
-    /// CPU seconds used so far, by party.
+    /// CPU seconds used so far, by group.
     fn read(&self) -> Result<BTreeMap<String, f64>> {
         let sum = |(name, clocks): (&String, &Vec<ClockId>)| {
             let mut total = Duration::ZERO;
@@ -48,7 +48,7 @@ impl Meter {
     }
 }
 
-/// The time in which a client counts: after the warm-up, for as long as it was told.
+/// The measuring window of a client: after the warm-up, for the configured time.
 #[derive(Debug)]
 pub(super) struct Window {
     meter: Meter,
@@ -71,8 +71,8 @@ impl Window {
         })
     }
 
-    /// Opens or closes the window when it is time, and says whether it is open. However late it
-    /// opens, it is as long as it should be.
+    /// Opens or closes the window when it is time, and returns whether it is open. It has its full
+    /// length, however late it opens.
     pub(super) fn check(&mut self, outcome: &mut Outcome) -> Result<bool> {
         let now = Instant::now();
         match &self.at_begin {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages there and back over one connection.
+//! Messages back and forth over one connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use super::connection;
 use super::meter::Window;
 use super::{Call, Outcome, content, percentiles};
 
-/// Sends and waits in turn until the window is over, and says how long the messages took.
+/// Sends and waits in turn until the window is over, and reports the durations of messages.
 pub(super) fn run(call: &Call, bytes: usize) -> Result<Outcome> {
     let pattern = content::pattern();
     ensure!(bytes <= pattern.len(), "messages of {bytes} bytes");

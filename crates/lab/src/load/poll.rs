@@ -37,8 +37,7 @@ impl Poll {
         self.epoll.add(socket, event).map_err(io::Error::from)
     }
 
-    /// Waits for events, for the given time at the most, and puts the numbers of their sockets
-    /// into `ready`.
+    /// Waits for events up to the given time, and stores the numbers of their sockets in `ready`.
     pub(super) fn wait(&mut self, most: Option<Duration>, ready: &mut Vec<usize>) -> Result<()> {
         let count = sys::epoll_wait_precise(self.epoll.0.as_fd(), &mut self.events, most)?;
         ready.clear();

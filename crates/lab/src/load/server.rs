@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server. It closes first, as web servers do, and keeps count of how clients ended.
+//! The server. It closes first, as web servers do, and counts how clients ended.
 
 use std::io::{self, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use super::conversation::{Conversation, Progress};
 use super::poll::Poll;
 use super::{Serve, Served, content};
 
-/// Connections that may wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 16384;
 
 /// Numbers of the listeners among the events; descriptors are never that large.
@@ -100,7 +100,7 @@ impl Server {
             let (stream, _) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // The client reset it while it waited.
+                // The client reset it while it was queued.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                     self.served.broken += 1;
                     continue;
@@ -136,11 +136,11 @@ impl Server {
         self.conversations[number] = None;
     }
 
-    /// Tells everybody who waits what has been served.
+    /// Sends the counters to all waiting clients of the control socket.
     fn report(&mut self) -> Result<()> {
         while let Ok((mut requester, _)) = self.control.accept() {
             let line = serde_json::to_string(&self.served).context("encode")?;
-            // Whoever asked may have gone.
+            // The client may be gone.
             let _ = requester.write_all(line.as_bytes());
         }
         Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that carry all they can from the server.
+//! Connections that carry as much as possible from the server.
 
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
@@ -14,13 +14,13 @@ use super::meter::Window;
 use super::poll::Poll;
 use super::{Call, Outcome, Request};
 
-/// How long the last bytes may take to come after the client's FIN.
+/// How long the last bytes may take after the client's FIN.
 const LAST: Duration = Duration::from_secs(10);
 
-/// Bytes taken at a time.
+/// Bytes read at a time.
 const TAKEN: usize = 1 << 20;
 
-/// Receives until the window is over, ends all connections and says what was found.
+/// Receives until the window is over, ends all connections and returns the results.
 pub(super) fn run(call: &Call, flows: usize) -> Result<Outcome> {
     let mut streams = Streams::begin(call, flows)?;
     let mut until = None;
@@ -56,7 +56,7 @@ struct Streams {
     buffer: Vec<u8>,
     window: Window,
     outcome: Outcome,
-    /// Whether our FINs are sent.
+    /// Whether the client's FINs are sent.
     ended: bool,
 }
 
@@ -64,7 +64,7 @@ struct Streams {
 struct Flow {
     stream: TcpStream,
     requested: bool,
-    /// Bytes of the converter's answer still to come; none is unknown.
+    /// Bytes of the converter's answer still expected; `None` is unknown.
     answer: Option<usize>,
 }
 
@@ -92,7 +92,7 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Takes what has come over a flow.
+    /// Reads what has arrived on a flow.
     fn go_on(&mut self, number: usize) -> Result<()> {
         while let Some(flow) = self.flows[number].as_mut() {
             match flow.take(&self.first_message, &mut self.buffer) {
@@ -118,7 +118,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Sends our FINs, once.
+    /// Sends the client's FINs, once.
     fn end(&mut self) -> Result<()> {
         if self.ended {
             return Ok(());
@@ -132,7 +132,7 @@ impl Streams {
 }
 
 impl Flow {
-    /// How many more bytes have come; none is the end.
+    /// The number of bytes received; zero at the end.
     fn take(&mut self, first_message: &FirstMessage, buffer: &mut [u8]) -> io::Result<u64> {
         if !self.requested {
             let request = first_message.with(Request::Stream);
@@ -140,7 +140,7 @@ impl Flow {
             self.requested = true;
         }
         connection::skip_answer(&mut self.stream, &mut self.answer)?;
-        // Counted and not copied: what the ends cost would drown what is between them.
+        // Counted and not copied: the cost of the ends would hide that of the relay.
         let count = recv(self.stream.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC)?;
         Ok(count as u64)
     }

@@ -12,8 +12,8 @@ use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// Pipes for splicing, at the most: two for each connection of the loads. What it reckons with by
-/// itself would not fit the limit of open files where there are many connections.
+/// Bound on pipes for splicing: two per connection of the loads. HAProxy's own default would exceed
+/// the limit of open files with many connections.
 const PIPES_MAX: usize = 512;
 
 pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
@@ -32,7 +32,7 @@ pub(super) fn transparent_tuned(site: &Site<'_>) -> Result<Running> {
     start(site, true, TUNED)
 }
 
-/// What makes it move much at a time.
+/// Moves more bytes per call.
 const TUNED: &str = "    tune.pipesize 1048576\n";
 
 pub(super) fn launch_fixed(site: &Site<'_>) -> Result<Launched> {
@@ -61,7 +61,7 @@ fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
     })
 }
 
-/// The command that starts it, and the directory of its configuration.
+/// Its command, and the directory of its configuration.
 fn launch(site: &Site<'_>, configuration: &str) -> Result<(Command, Scratch)> {
     let files = Scratch::new()?;
     let file = files.path().join("haproxy.cfg");
@@ -75,9 +75,9 @@ fn launch(site: &Site<'_>, configuration: &str) -> Result<(Command, Scratch)> {
 fn configuration(site: &Site<'_>, transparent: bool, tuning: &str) -> String {
     let (threads, connections, server) = (site.threads, site.connections, site.server());
     let bind = if transparent { " transparent" } else { "" };
-    // Listeners of their own for the threads, which they need not share then.
+    // A listener per thread, so that threads share none.
     let shards = if threads > 1 { " shards by-thread" } else { "" };
-    // Each stays on a CPU of its own.
+    // Each is pinned to its own CPU.
     let cpus = site.cpus.iter().map(ToString::to_string);
     let pinned = match threads {
         1 => String::new(),

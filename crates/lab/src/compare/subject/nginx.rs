@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! nginx with its stream module: a process per thread, none above them.
+//! nginx with its stream module: a process per thread, without a master process.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::compare::site::{self, PORT, Running, Site};
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// Where distributions keep the module; without it nginx may have the module built in.
+/// Where distributions install the module; without it nginx may have it built in.
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// Its configuration, in a directory of its own.
@@ -39,7 +39,7 @@ pub(super) fn launch_fixed(site: &Site<'_>) -> Result<Launched> {
     Ok((command, files, site.relay()))
 }
 
-/// The command that starts one process, and its directory.
+/// The command of one process, and its directory.
 fn launch(site: &Site<'_>, thread: usize) -> Result<(Command, Scratch)> {
     let files = Scratch::new()?;
     let directory = files.path();
@@ -58,9 +58,9 @@ fn configuration(site: &Site<'_>, directory: &Path) -> String {
         false => String::new(),
     };
     let (directory, server) = (directory.display(), site.server());
-    // Each has two ends, and there is the listener.
+    // Each connection has two ends, and there is the listener.
     let ends = site.connections * 2 + 16;
-    // One listener a process, which they need not share then.
+    // One listener per process, so that processes share none.
     let reuse = if site.threads > 1 { " reuseport" } else { "" };
     format!(
         "{load}daemon off;\nmaster_process off;\nworker_processes 1;\n\

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! posthaste as operators run it, without a line of log for each connection, as the others.
+//! posthaste as operators run it, without a log line per connection, as the others.
 //!
-//! Where clients address it the server sees the relay's address, as with HAProxy. At a fixed
-//! listener they say no more; at an explicit one they say with the request, by RFC 8803, to whom it
-//! is to go.
+//! Where clients address it, the server gets the relay's address, as with HAProxy. At a fixed
+//! listener clients send nothing else; at an explicit one they send the destination with the
+//! request, by RFC 8803.
 
 use std::net::SocketAddr;
 
@@ -14,10 +14,10 @@ use crate::compare::site::{NICE, Running, Site, cpu_set};
 use crate::network::{Family, Network};
 use crate::node::{Builder, Node};
 
-/// The port of the listener that clients address.
+/// The port of the listener for clients.
 const ASKED_AT: u16 = 4480;
 
-/// Warm hops that a worker keeps open: more than clients begin at once.
+/// Warm hops per worker: more than clients begin at once.
 const POOL: u16 = 512;
 
 pub(super) fn early(site: &Site<'_>) -> Result<Running> {
@@ -28,7 +28,7 @@ pub(super) fn late(site: &Site<'_>) -> Result<Running> {
     transparent(site, "late")
 }
 
-/// It watches every handshake, and finds no gain worth a relay.
+/// It observes every handshake, and finds no gain in relaying.
 pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
     let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
     let node = builder(site, 0, &config)?.observing().start()?;
@@ -68,7 +68,7 @@ pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
 
 pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
     let listener = listener(site);
-    // The lab's addresses are private ones.
+    // The lab's addresses are private.
     let config = format!(
         "{}id = 1\n[transparent]\nenabled = false\n\
          [[listener]]\nmode = \"explicit\"\naddress = \"{listener}\"\n\
@@ -83,7 +83,7 @@ pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
     })
 }
 
-/// The chain of two nodes: the first on the path, the second asked by it.
+/// The chain of two nodes: the first on the path, the second behind it.
 fn chain(network: &Network) -> Chain {
     let member = |node| Member {
         asked_at: network.node_address(node, Family::V4),
@@ -96,7 +96,7 @@ fn chain(network: &Network) -> Chain {
     }
 }
 
-/// Sets what the namespaces of a chain's nodes need.
+/// Applies the settings for the namespaces of a chain's nodes.
 pub(super) fn join(network: &Network) -> Result<()> {
     let mut nodes = network.nodes().iter();
     nodes.try_for_each(crate::chain::prepare)
@@ -107,7 +107,7 @@ pub(super) fn warm(site: &Site<'_>) -> Result<Running> {
     let mut nodes = Vec::new();
     let mut configs = String::new();
     for place in 0..2 {
-        // The table that the chain's part begins with goes on.
+        // Extends the table at the start of the chain's part.
         let member = chain.config(place).replacen("[node]\n", &head(site), 1);
         nodes.push(node(site, place, &member)?);
         configs.push_str(&member);
@@ -119,7 +119,7 @@ pub(super) fn warm(site: &Site<'_>) -> Result<Running> {
     })
 }
 
-/// The table `[node]`, to which more may be added.
+/// The table `[node]`, which may be extended.
 fn head(site: &Site<'_>) -> String {
     let threads = site.threads;
     format!("[node]\nworkers = {threads}\nlog_connections = false\n")
