@@ -11,8 +11,8 @@
 //! Places count from 1 here, as in addresses: place `n` is `10.n.0.1` and `fd00:n::1`, whatever the
 //! interface; its interface toward place `m` is called `pm`. Hosts beside a place have an interface
 //! `c0`, and the place one toward each, `e1` and so on: the host at `ek` is `10.n.k.2` and
-//! `fd00:n:k::2`. They send everything to their place. A packet from one place to another takes
-//! the link between them, never a way around: that is what nodes are for.
+//! `fd00:n:k::2`. They route everything through their place. A packet from one place to another
+//! takes the link between them, never a detour: detours are for nodes.
 //!
 //! All routes carry the congestion control, so that programs that do not choose one use it.
 
@@ -29,9 +29,9 @@ use crate::network::{Family, TO_CLIENT};
 pub(crate) struct Beside {
     /// The place, counted from 0.
     pub(crate) place: usize,
-    /// Which of its hosts, from 1.
+    /// Its number at the place, from 1.
     pub(crate) host: u8,
-    /// What lies between.
+    /// The link between them.
     pub(crate) link: Link,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Mesh {
     beside: Vec<(usize, u8, Namespace)>,
 }
 
-/// The address of a host of a place, which counts from 0; host 0 is the place itself.
+/// The address of a host of a place (counted from 0); host 0 is the place itself.
 pub(crate) fn address(place: usize, host: u8, family: Family) -> IpAddr {
     let place = u8::try_from(place + 1).expect("no more than 200 places");
     let last = if host == 0 { 1 } else { 2 };
@@ -56,14 +56,14 @@ pub(crate) fn address(place: usize, host: u8, family: Family) -> IpAddr {
     }
 }
 
-/// Which link of [`Mesh::new`]'s this is.
+/// The index of a link in the list of [`Mesh::new`].
 fn index(one: usize, other: usize) -> usize {
     let (low, high) = (one.min(other), one.max(other));
     high * (high - 1) / 2 + low
 }
 
 impl Mesh {
-    /// Builds a network. `link` says what lies between two places. Needs root.
+    /// Builds a network. `link` returns the properties of the link between two places. Needs root.
     pub(crate) fn new(
         places: usize,
         beside: &[Beside],
@@ -141,12 +141,12 @@ impl Mesh {
             .with_context(|| format!("place {} has no host {host}", place + 1))
     }
 
-    /// The link between two places is something else from now on.
+    /// Changes the link between two places.
     pub(crate) fn change(&self, one: usize, other: usize, link: Emulation) -> Result<()> {
         self.ferry.change(index(one, other), link)
     }
 
-    /// What the links carried so far.
+    /// The counters of the links.
     pub(crate) fn stats(&self) -> Stats {
         self.ferry.stats()
     }
@@ -157,7 +157,8 @@ fn place_commands(place: usize, places: usize, hosts: &[u8], congestion: &str) -
     let mtu = link::MTU;
     let others: Vec<usize> = (0..places).filter(|other| *other != place).collect();
     for other in &others {
-        // A long queue in front of the emulator, whose own queue is the one that drops.
+        // A long queue in front of the emulator, so that packets are dropped only in the emulator's
+        // own queue.
         lines.push(format!(
             "link set p{} up mtu {mtu} txqueuelen 10000",
             other + 1
@@ -244,7 +245,7 @@ fn place_prefix(place: usize, family: Family) -> String {
     format!("{first}/{length}")
 }
 
-/// The length of a prefix that is one address, and what its family needs besides.
+/// The prefix length of a single address, and further options of its family.
 fn whole(family: Family) -> (u8, &'static str) {
     match family {
         Family::V4 => (32, ""),

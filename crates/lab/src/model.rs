@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long should a transfer take? What measurements are held against. Pure.
+//! The predicted time of a transfer, for comparison with measurements. Pure.
 //!
-//! The model is that of planning, [`posthaste_plan::model`], in the terms of the lab: delays are one
-//! way, every link has the same rate, nothing is lost, and all times count from the start of
+//! The model is that of planning, [`posthaste_plan::model`], in the terms of the lab: delays are
+//! one way, every link has the same rate, there is no loss, and all times count from the start of
 //! `connect()`.
 //!
 //! **Modes.** Early takes `2D + 2X` to the first byte, `D` being the one-way delay from client to server
@@ -10,17 +10,18 @@
 //! * Strict: the client is answered when the server has answered, at `2D`; by then every hop is
 //!   open and the request takes `2D` there and back.
 //! * Late: each node opens its next hop when its own handshake is complete. A hop takes `2X_i` for
-//!   its handshake, and its last packet, with the request behind it, needs `X_i` more to the node
+//!   its handshake, and its last packet, with the request behind it, takes `X_i` more to the node
 //!   that opens the next: `3X_i` for each hop, `3D` in all to the server, and `D` back.
 //!
-//! **Warm hops** are open and have grown before the flow comes, by more than any transfer here
-//! needs: nobody waits for them. What is left are the client's hop and the server's. This is the
-//! floor: no node can change what client and server do on those two.
+//! **Warm hops** are open before the flow arrives, with larger windows than any transfer here
+//! needs, so they add no wait. What remains are the client's hop and the server's. This is a lower
+//! bound: no node can change these two.
 //!
-//! **Cold hops of chains** begin with the window that nodes assume for a link between them.
+//! **Cold hops of chains** begin with the window of the bandwidth that nodes assume for a link
+//! between them.
 //!
-//! **Several transfers at once** share the rate evenly. Where they do not, half of them can be
-//! done sooner, but not before half of the bytes are sent.
+//! **Several transfers at once** share the rate evenly. Otherwise half of them can finish sooner,
+//! but not before half of the bytes are sent.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
@@ -44,7 +45,7 @@ impl Mode {
     /// All modes.
     pub(crate) const ALL: [Self; 3] = [Self::Early, Self::Strict, Self::Late];
 
-    /// The word for it in a node's configuration.
+    /// Its name in a node's configuration.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Early => "early",
@@ -62,14 +63,14 @@ impl Mode {
     }
 }
 
-/// What joins the nodes of a path.
+/// The hops between the nodes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hops {
     /// Nodes on the path without configuration of each other.
     Transparent,
     /// Hops of a chain that are opened for a flow, with the window that nodes assume.
     Cold,
-    /// Hops of a chain that wait open.
+    /// Hops of a chain that are idle and open.
     Warm,
 }
 
@@ -78,7 +79,7 @@ pub(crate) enum Hops {
 pub(crate) struct Path {
     /// One-way delay of each hop.
     pub hops: Vec<Duration>,
-    /// Those between nodes.
+    /// The hops between nodes.
     pub between: Hops,
     /// Rate of every link, in bits per second.
     pub rate: u64,
@@ -109,12 +110,12 @@ impl Path {
         }
     }
 
-    /// When the first byte of the answer comes.
+    /// When the first byte of the answer arrives.
     pub(crate) fn first_byte(&self, mode: Mode) -> Duration {
         self.complete(mode, 0)
     }
 
-    /// When the last of `bytes` bytes comes.
+    /// When the last of `bytes` bytes arrives.
     pub(crate) fn complete(&self, mode: Mode, bytes: u64) -> Duration {
         let header_bytes = self.family.header_bytes();
         let model = Model {
@@ -126,7 +127,7 @@ impl Path {
         Duration::from_micros(model.transfer_us(self.links().iter(), 0, bytes))
     }
 
-    /// The hops as planning sees them.
+    /// The hops in terms of the planning model.
     fn links(&self) -> Vec<Link> {
         let last = self.hops.len() - 1;
         let link = |(place, hop): (usize, &Duration)| {
@@ -149,8 +150,9 @@ impl Path {
         self.hops.iter().enumerate().map(link).collect()
     }
 
-    /// When half of `clients` that fetch `bytes` bytes each, all at once, can have them at the
-    /// earliest: nobody has them before one alone would, and half of all bytes have to be sent.
+    /// The earliest time at which half of `clients` can have finished that each fetch `bytes`
+    /// bytes, all at once: none finishes before a single one would, and half of all bytes have to
+    /// be sent.
     pub(crate) fn half_complete(&self, mode: Mode, bytes: u64, clients: u32) -> Duration {
         let half = bytes * u64::from(clients.div_ceil(2));
         let header_bytes = u64::from(self.family.header_bytes());

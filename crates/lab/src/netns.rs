@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network namespaces.
 //!
-//! A [`Namespace`] has a unique name, is visible to `ip netns` and goes away when dropped. It
-//! begins in a known state, whatever the host's settings: the knobs that shape TCP and forwarding
-//! are set to the kernel's own defaults, except that routes remember nothing of past connections.
+//! A [`Namespace`] has a unique name, is visible to `ip netns` and is removed when dropped. It
+//! begins in a known state, whatever the host's settings: the sysctls that affect TCP and
+//! forwarding are set to the kernel's own defaults, except that routes keep no metrics of past
+//! connections.
 //!
 //! A namespace belongs to a thread, not to a process. Code that should run inside goes through
 //! [`Namespace::run_in`] or [`Namespace::spawn`]; programs through [`Namespace::command`]. In
@@ -21,7 +22,7 @@ use crate::{scratch, sys};
 
 /// Settings every namespace starts with: a new one inherits some of these from the host.
 const SETTINGS: &[(&str, &str)] = &[
-    // Or a connection would begin with the window and the threshold of the one before.
+    // Otherwise a connection would begin with the window and the threshold of the one before.
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.tcp_rmem", "4096 131072 6291456"),
     ("net.ipv4.tcp_wmem", "4096 16384 4194304"),
@@ -40,7 +41,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv6.conf.all.disable_ipv6", "0"),
     ("net.ipv6.conf.default.disable_ipv6", "0"),
     ("net.ipv6.conf.all.forwarding", "0"),
-    // Addresses are ours alone, so nothing has to wait for their verification.
+    // Addresses are unique in the lab, so duplicate address detection would only delay.
     ("net.ipv6.conf.all.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
@@ -69,7 +70,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The name under which `ip netns` knows it.
+    /// Its name for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -111,8 +112,8 @@ impl Namespace {
 
     /// A command that will run inside the namespace.
     ///
-    /// The process is killed when the *thread* that starts it ends: start long-lived processes
-    /// with [`Process::spawn`](crate::process::Process::spawn), which sees to that.
+    /// The process is killed when the *thread* that starts it ends: start long-lived processes with
+    /// [`Process::spawn`](crate::process::Process::spawn), which avoids that.
     pub fn command(&self, program: impl AsRef<Path>) -> Result<Command> {
         let mut command = Command::new(program.as_ref());
         let file = self
@@ -136,7 +137,7 @@ impl Namespace {
         run(command.args(["-n", &self.name, "-batch", "-"]), &text).map(drop)
     }
 
-    /// What `ip` prints for a query, given as the words after `ip`.
+    /// The output of `ip` for a query, given as the words after `ip`.
     pub fn ip_output(&self, words: &str) -> Result<String> {
         let mut command = Command::new("ip");
         run(
@@ -182,7 +183,7 @@ fn sysctl_path(key: &str) -> PathBuf {
     Path::new("/proc/sys").join(key.replace('.', "/"))
 }
 
-/// Runs a command to its end with `input` on its standard input; returns what it printed.
+/// Runs a command to its end with `input` on its standard input; returns its output.
 fn run(command: &mut Command, input: &str) -> Result<String> {
     let shown = format!("{command:?}");
     command
@@ -191,7 +192,7 @@ fn run(command: &mut Command, input: &str) -> Result<String> {
         .stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A command that ends early says why in its own words below.
+        // A command that ends early reports the reason below.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child

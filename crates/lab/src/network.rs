@@ -69,7 +69,7 @@ impl std::fmt::Display for Family {
     }
 }
 
-/// What a network should be like.
+/// The properties of a network.
 #[derive(Clone, Debug)]
 pub struct Builder {
     /// Those of the line, then those to hosts beside it.
@@ -102,8 +102,8 @@ impl Builder {
         self
     }
 
-    /// Puts one more host beside the line, by a link to a node. Such hosts count from 0, in the
-    /// order in which they are added.
+    /// Adds a host beside the line, with a link to a node. Such hosts are numbered from 0, in the
+    /// order of these calls.
     #[must_use]
     pub fn beside(mut self, node: usize, link: Link) -> Self {
         self.plan.beside.push(node + 1);
@@ -236,7 +236,7 @@ impl Network {
         address(self.plan.line - 1, Side::Right, family)
     }
 
-    /// A node's own address on its client side.
+    /// A node's own address on its server side, from which it connects onward.
     pub fn node_address(&self, index: usize, family: Family) -> IpAddr {
         address(index, Side::Right, family)
     }
@@ -251,12 +251,13 @@ impl Network {
         address(self.plan.line + index, Side::Right, family)
     }
 
-    /// The congestion control of client and server.
+    /// Changes the properties of an emulated link. Indexes count from the client, without plain
+    /// links.
     pub fn congestion(&self) -> &str {
         &self.congestion
     }
 
-    /// An emulated link is like `link` from now on. They count from the client, plain ones left out.
+    /// The counters of the emulated links; all zero when there are none.
     pub fn change(&self, index: usize, link: Link) -> Result<()> {
         let (Some(ferry), Link::Emulated(emulation)) = (&self.ferry, link) else {
             bail!("only emulated links change, into emulated ones");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Web servers: nginx as one process, which ends as a whole and writes to its own directory only.
+//! Web servers: nginx as a single process that writes only to its own directory.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// How long it may take to start.
+/// Bound on its start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For the section `http`: writes down who comes, as [`Nginx::visitors`] tells.
+/// For the section `http`: logs the clients for [`Nginx::visitors`].
 pub const LOG_VISITORS: &str = "log_format visitor '$remote_addr';
     access_log access.log visitor;";
 
-/// A running nginx, which is ended when this is dropped.
+/// A running nginx, which ends when dropped.
 #[derive(Debug)]
 pub struct Nginx {
     _process: Process,
@@ -27,7 +27,7 @@ pub struct Nginx {
 
 impl Nginx {
     /// Starts `program` in a namespace and waits until it listens. `files` is its directory, and
-    /// `http` what the section of this name says of servers.
+    /// `http` the content of the section of this name.
     pub fn start(program: &Path, host: &Namespace, files: Scratch, http: &str) -> Result<Self> {
         let root = files.path();
         let file = root.join("nginx.conf");
@@ -50,8 +50,8 @@ impl Nginx {
         self.files.path()
     }
 
-    /// The addresses of all clients so far, in order, where [`LOG_VISITORS`] is said: one for each
-    /// request.
+    /// The addresses of all clients so far, in order, one per request. Requires [`LOG_VISITORS`] in
+    /// the configuration.
     pub fn visitors(&self) -> Result<Vec<String>> {
         let log = fs::read_to_string(self.files().join("access.log"));
         let log = log.context("read the log of nginx")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A posthaste node in a namespace, as an operator would run it: the real program, a
-//! configuration file, its admin socket. Nothing here knows the program's insides.
+//! A posthaste node in a namespace, as an operator would run it: the real program, a configuration
+//! file, its admin socket. This module does not use the program's code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const PROGRAM: &str = "posthaste";
 /// The name of a node's configuration file, in a directory of its own.
 const CONFIG_FILE: &str = "node.toml";
 
-/// How long a node may take until it says that it is ready; far more than it should.
+/// Bound on the time until a node is ready; far longer than it should take.
 const READY: Duration = Duration::from_secs(30);
 
 /// A running node. It is killed when dropped.
@@ -32,13 +32,13 @@ const READY: Duration = Duration::from_secs(30);
 pub struct Node {
     process: Process,
     binary: PathBuf,
-    /// The part of its configuration that the lab chose.
+    /// The part of its configuration chosen by the lab.
     head: String,
     observes: bool,
     files: Scratch,
 }
 
-/// How to start a node.
+/// The parameters of a node.
 #[derive(Clone, Debug)]
 pub struct Builder<'a> {
     namespace: &'a Namespace,
@@ -58,7 +58,7 @@ impl Builder<'_> {
         self
     }
 
-    /// Has the node go by a wrong clock.
+    /// Runs the node with a wrong clock.
     #[must_use]
     pub fn clock(mut self, clock: &WrongClock) -> Self {
         self.clock = Some(clock.clone());
@@ -72,8 +72,8 @@ impl Builder<'_> {
         self
     }
 
-    /// Has the node relay what it has observed to work, as nodes do by default. The lab's own
-    /// relay at once: it vouches for its networks.
+    /// Makes the node observe before it relays, the default of nodes. The lab's own nodes relay at
+    /// once: its networks are known to work.
     #[must_use]
     pub fn observing(mut self) -> Self {
         self.observes = true;
@@ -87,7 +87,7 @@ impl Builder<'_> {
         self
     }
 
-    /// Starts the node and waits until it says that it is ready.
+    /// Starts the node and waits until it reports that it is ready.
     pub fn start(self) -> Result<Node> {
         let mut node = self.start_unready()?;
         node.process
@@ -125,7 +125,7 @@ impl Builder<'_> {
         })
     }
 
-    /// The part of the configuration that the lab chooses.
+    /// The part of the configuration chosen by the lab.
     fn head(&self, directory: &Path) -> String {
         let socket = socket_in(directory);
         let metrics = &self.metrics;
@@ -133,7 +133,7 @@ impl Builder<'_> {
     }
 }
 
-/// The tables of a configuration, with word that nothing has to be observed, unless it has.
+/// The tables of a configuration, with observing disabled unless `observes`.
 fn tables(config: &str, observes: bool) -> String {
     const TABLE: &str = "[defaults]\n";
     const VOUCHED: &str = "[defaults]\nobserve = false\n";
@@ -142,7 +142,7 @@ fn tables(config: &str, observes: bool) -> String {
     } else if config.contains(TABLE) {
         config.replacen(TABLE, VOUCHED, 1)
     } else {
-        // Last, so that what is said of lines stays true.
+        // Appended, so that line numbers in errors stay right.
         format!("{config}\n{VOUCHED}")
     }
 }
@@ -187,7 +187,7 @@ impl Node {
         socket_in(self.files.path())
     }
 
-    /// Runs an admin verb, given as the words after `posthaste`, and returns what it printed.
+    /// Runs an admin verb, given as the words after `posthaste`, and returns its output.
     pub fn admin(&self, words: &str) -> Result<String> {
         let mut command = Command::new(&self.binary);
         command
@@ -204,40 +204,40 @@ impl Node {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs an admin verb with `--json` and returns its answer.
+    /// Runs an admin verb with `--json` and returns its output.
     pub fn admin_json(&self, words: &str) -> Result<Value> {
         let text = self.admin(&format!("{words} --json"))?;
         serde_json::from_str(&text).with_context(|| format!("posthaste {words} printed {text}"))
     }
 
-    /// The answer of `posthaste status --json`.
+    /// The output of `posthaste status --json`.
     pub fn status(&self) -> Result<Value> {
         self.admin_json("status")
     }
 
-    /// A counter of the node's status, by its name, wherever in the answer it stands.
+    /// A counter of the node's status by its name, wherever it is in the document.
     pub fn counter(&self, name: &str) -> Result<u64> {
         let status = self.status()?;
         find_number(&status, name).with_context(|| format!("no number {name} in {status}"))
     }
 
-    /// The answer of `posthaste relays list --json`.
+    /// The output of `posthaste relays list --json`.
     pub fn relays(&self) -> Result<Value> {
         self.admin_json("relays list")
     }
 
-    /// Lines the node printed so far.
+    /// Lines that the node has printed so far.
     pub fn log(&self) -> Vec<String> {
         self.process.stdout().lines().map(str::to_owned).collect()
     }
 
-    /// Asks the node to drain and end (SIGTERM) and waits for that.
+    /// Drains the node (SIGTERM) and waits for its end.
     pub fn stop(&mut self, deadline: Duration) -> Result<ExitStatus> {
         self.process.signal(Signal::SIGTERM)?;
         self.process.wait(deadline)
     }
 
-    /// Kills the node on the spot (SIGKILL).
+    /// Kills the node at once (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
         self.process.signal(Signal::SIGKILL)?;
         self.process.wait(READY).map(drop)
@@ -285,7 +285,7 @@ impl Binary {
             )
     }
 
-    /// What the program says about its version.
+    /// The version that the program reports.
     pub fn version(&self) -> Result<String> {
         let program = self.find()?;
         let output = Command::new(&program).arg("--version").output();

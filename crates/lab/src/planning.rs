@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `planning`: what is gained by choosing chains by the size of transfers, and what it costs.
+//! `planning`: measures the gain of choosing chains by the size of transfers, and its cost.
 //!
-//! Repeats figure 2 of the MOSTO paper on 54 graphs of 7 to 115 nodes, in which every pair of nodes is
-//! linked and as far apart as the shortest way along a provider's lines: how much longer transfers
-//! take over the chains that others would choose. A model says so, no packet is sent. Then the time
-//! that planning takes, for up to 1000 nodes.
+//! Repeats figure 2 of the MOSTO paper on 54 graphs of 7 to 115 nodes, in which every pair of nodes
+//! is linked at the distance of the shortest path along a provider's lines: how much longer
+//! transfers take over the chains of other strategies. Computed by a model, without packets. Then
+//! the time of planning, for up to 1000 nodes.
 //!
-//! The matrices are not part of the project: `--data` names where they are.
+//! The matrices are not part of the project: `--data` is the path to them.
 
 mod charts;
 pub(crate) mod data;
@@ -20,7 +20,7 @@ use anyhow::{Result, ensure};
 
 use crate::record::Record;
 
-/// What slow start takes for the three sizes of the paper: 15, 450 and 14935 KB.
+/// Rounds of slow start for the three sizes of the paper: 15, 450 and 14935 KB.
 const ROUNDS: [u64; 3] = [1, 5, 10];
 
 /// Arguments of `posthaste-lab planning`.

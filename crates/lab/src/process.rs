@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes inside namespaces, and waiting for things to happen.
+//! Processes inside namespaces, and waiting for conditions.
 //!
 //! A [`Process`] is killed, by its id, when dropped, and by the kernel when the lab dies.
 
@@ -18,10 +18,10 @@ use nix::unistd::Pid;
 
 use crate::scratch::Scratch;
 
-/// How often a condition is looked at.
+/// Polling interval of conditions.
 const POLL: Duration = Duration::from_millis(2);
 
-/// A running program whose output is kept.
+/// A running program with its output.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -37,8 +37,8 @@ impl Process {
         Self::spawn_with(name, command, |_| Ok(()))
     }
 
-    /// The same; `adopt` is called with its process id, by the thread that is its parent, before
-    /// anybody else knows of it. Where that fails the process is killed.
+    /// As [`Self::spawn`]; the parent thread calls `adopt` with the process id before it is used
+    /// elsewhere. If that fails the process is killed.
     pub(crate) fn spawn_with(
         name: &str,
         mut command: Command,
@@ -63,12 +63,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it wrote to its standard output so far.
+    /// Its standard output so far.
     pub fn stdout(&self) -> String {
         self.read("stdout")
     }
 
-    /// What it wrote to its standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         self.read("stderr")
     }
@@ -84,7 +84,7 @@ impl Process {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        // The child is not reaped before `wait` or `drop`, so the id cannot be another's.
+        // The child is not reaped before `wait` or `drop`, so the id cannot be reused.
         let pid = i32::try_from(self.pid()).context("process id out of range")?;
         kill(Pid::from_raw(pid), signal).with_context(|| format!("send {signal} to {}", self.name))
     }
@@ -174,13 +174,13 @@ pub fn wait_until(
     Ok(())
 }
 
-/// What the parent of a new process does about it.
+/// Called by the parent of a new process.
 type Adopt = Box<dyn FnOnce(u32) -> io::Result<()> + Send + Sync>;
 
 type Order = (Command, Adopt, Sender<io::Result<Child>>);
 
-/// Starts a process from the one thread that lives as long as the lab: the kernel kills our
-/// children when the *thread* that started them ends.
+/// Starts a process from the one thread that lives as long as the lab: the kernel kills child
+/// processes when the *thread* that started them ends.
 fn start(command: Command, adopt: Adopt) -> Result<Child> {
     static STARTER: OnceLock<Sender<Order>> = OnceLock::new();
     let starter = STARTER.get_or_init(|| {
@@ -188,7 +188,7 @@ fn start(command: Command, adopt: Adopt) -> Result<Child> {
         thread::spawn(move || {
             for (mut command, adopt, reply) in inbox {
                 let child = command.spawn().and_then(|child| adopted(child, adopt));
-                // Whoever gave the order waits for the answer.
+                // The caller waits for the reply.
                 let _ = reply.send(child);
             }
         });

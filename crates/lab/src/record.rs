@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records: what an experiment did, on what machine, and every raw sample.
+//! Records: the conditions of an experiment, the machine, and every raw sample.
 //!
-//! A record is written once, as JSON, and never edited: charts and tables
-//! in the documents are made from it. It holds enough to run the experiment
-//! again and to check every summary row against the samples.
+//! A record is written once, as JSON, and never edited: charts and tables in the documents are
+//! generated from it. It has enough to repeat the experiment and to check every summary row against
+//! the samples.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -27,7 +27,7 @@ const FORMAT: u32 = 1;
 pub struct Record {
     /// Version of the file format.
     pub format: u32,
-    /// Name of the experiment, as the lab's subcommand has it.
+    /// Name of the experiment, as the lab's subcommand.
     pub experiment: String,
     /// Start of the run, UTC, RFC 3339 to the second.
     pub date: String,
@@ -39,13 +39,13 @@ pub struct Record {
     pub seed: u64,
     /// The machine it ran on.
     pub machine: Machine,
-    /// What was set: delays, rates, repeats, versions of the subjects.
+    /// Parameters: delays, rates, repeats, versions of the subjects.
     pub parameters: BTreeMap<String, Value>,
     /// Every raw sample.
     pub samples: Vec<Samples>,
     /// Summary rows, computed from the samples.
     pub tables: Vec<Table>,
-    /// What a reader must know to judge the numbers: limits, misses, failures.
+    /// What a reader needs to judge the numbers: limits, misses, failures.
     pub remarks: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub struct Machine {
 /// Repeated measurements of one quantity under one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
-    /// What was measured, for example `time to first byte`.
+    /// The measured quantity, for example `time to first byte`.
     pub quantity: String,
     /// Unit of the values, for example `ms`.
     pub unit: String,
@@ -91,12 +91,12 @@ impl Record {
         }
     }
 
-    /// Notes a parameter of the run.
+    /// Adds a parameter of the run.
     pub fn parameter(&mut self, name: &str, value: impl Into<Value>) {
         self.parameters.insert(name.to_string(), value.into());
     }
 
-    /// Keeps the samples of one quantity under one configuration.
+    /// Adds the samples of one quantity under one configuration.
     pub fn sample(
         &mut self,
         quantity: &str,
@@ -146,8 +146,8 @@ impl Record {
         self.save(directory, charts)
     }
 
-    /// Writes charts (SVG), by the extensions of their files' names, and the record below `directory`,
-    /// and prints where they are.
+    /// Writes charts (SVG), by the extensions of their files' names, and the record below
+    /// `directory`, and prints the paths.
     pub(crate) fn save<N: Display>(
         &self,
         directory: &Path,
@@ -234,7 +234,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .map(|record| Ok(record?.markdown()))
         .collect::<anyhow::Result<_>>()?;
     match writeln!(io::stdout(), "{}", texts.join("\n").trim_end()) {
-        // Whoever read it, `head` for example, had enough.
+        // The reader of the pipe, for example `head`, has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("print"),
     }
@@ -248,8 +248,8 @@ pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// The command line with the program's directory left out and every argument
-/// quoted that a shell would split.
+/// The command line without the program's directory, with quotes around every argument that a shell
+/// would split.
 fn command_line(arguments: impl Iterator<Item = String>) -> String {
     let mut words: Vec<String> = arguments.map(|word| quoted(&word)).collect();
     if let Some(program) = words.first_mut() {
@@ -266,8 +266,8 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The commit of the tree this lab was built from; `unknown` when that tree
-/// is gone, as for a lab that was copied elsewhere.
+/// The commit of the source tree of this binary; `unknown` if that tree does not exist, as for a
+/// copied binary.
 fn describe_source() -> String {
     let arguments = [
         "-C",

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 use crate::rng::Rng;
 
-/// Of the earth, and of light in fibre in a millisecond.
+/// Radius of the earth, and the distance that light in fibre covers in a millisecond.
 const RADIUS_KM: f64 = 6371.0;
 const KM_PER_MS: f64 = 200.0;
 
@@ -16,8 +16,8 @@ pub(crate) struct Place {
     pub(crate) latitude: f64,
 }
 
-/// Round-trip times in fibre along great circles, in milliseconds. With detours each is stretched by
-/// 1.2 and half the size of a normal number, and 0.3 ms longer.
+/// Round-trip times in fibre along great circles, in milliseconds. With detours each is multiplied
+/// by 1.2 plus half the absolute value of a normal number, and 0.3 ms longer.
 pub(crate) fn distances(places: &[Place], detours: bool, seed: u64) -> Vec<Vec<f64>> {
     let nodes = places.len();
     let mut rtts_ms = vec![vec![0.0; nodes]; nodes];
@@ -26,7 +26,7 @@ pub(crate) fn distances(places: &[Place], detours: bool, seed: u64) -> Vec<Vec<f
         for other in 0..one {
             let mut rtt_ms = 2.0 * great_circle_km(places[one], places[other]) / KM_PER_MS;
             if detours {
-                // Box and Muller's way to normal numbers.
+                // Box-Muller transform.
                 let radius = (-2.0 * (1.0 - random.uniform()).ln()).sqrt();
                 let normal = radius * (TAU * random.uniform()).cos();
                 rtt_ms = rtt_ms * (1.2 + 0.5 * normal.abs()) + 0.3;

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Repeats of an experiment's transfers, each time in another order, so that whatever else the
-//! machine does meets all of them alike.
+//! Repeats of an experiment's transfers, each in another order, so that disturbances on the machine
+//! affect all of them alike.
 
 use anyhow::{Result, ensure};
 
 use crate::rng::shuffled;
 
-/// Failures after which an experiment is given up.
+/// Failures after which an experiment is aborted.
 const FAILURES_MAX: usize = 5;
 
-/// How often, and in which orders.
+/// The number of repeats, and their orders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeats {
-    /// Its name, for what is said on the way.
+    /// Its name, for progress messages.
     pub(crate) experiment: &'static str,
     pub(crate) count: u32,
-    /// Decides the orders.
+    /// Seed of the orders.
     pub(crate) seed: u64,
 }
 
 impl Repeats {
-    /// Runs all transfers. Those that fail are told and added to `failures`; when there are too many
-    /// it is an error.
+    /// Runs all transfers. Failures are printed and added to `failures`; too many of them are an
+    /// error.
     pub(crate) fn run<T: Clone>(
         self,
         transfers: &[T],

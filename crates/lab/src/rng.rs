@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chance that can be repeated: all of it follows from a seed. No good for secrets.
+//! Reproducible random numbers: all follow from a seed. Not for secrets.
 
-/// Spreads the bits of a number over the whole word (the finaliser of `splitmix64`). No two numbers
-/// give the same.
+/// Spreads the bits of a number over the whole word (the finaliser of `splitmix64`). A bijection.
 pub(crate) fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -10,17 +9,17 @@ pub(crate) fn scramble(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Numbers, one after the other.
+/// A sequence of numbers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// All that follows is decided by `seed`, and any will do.
+    /// A sequence that follows from `seed`; any seed is good.
     pub fn new(seed: u64) -> Self {
         Self(scramble(seed))
     }
 
-    /// Any number.
+    /// A number of 64 random bits.
     #[expect(
         clippy::should_implement_trait,
         reason = "it never ends, and nobody goes through it"
@@ -30,12 +29,12 @@ impl Rng {
         self.0
     }
 
-    /// A number in `0..limit`, which is not empty.
+    /// A number in `0..limit`; `limit` is not zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// A number from 0 to 1, which it never is.
+    /// A number from 0 to 1, exclusive of 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

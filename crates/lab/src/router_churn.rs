@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `router-churn`: a day of an ordinary router in minutes, with and without a node.
 //!
-//! Two networks of many clients, a masquerading router with a firewall and many servers get the same
-//! connections at the same time, and the same faults: rules and sets change, links lose everything or go down, an
-//! address comes and goes. One of the routers has a node, which is killed, upgraded, drained and reloaded
-//! besides. Both ends of each connection compare all bytes and note how it ended. The experiment fails when a
-//! connection ends otherwise with the node than without it, and neither a cut link nor the documented reset at
-//! the node's death explains it, or when one passes that is forbidden.
+//! Two networks of many clients, a masquerading router with a firewall and many servers get the
+//! same connections at the same time, and the same faults: rules and sets change, links lose
+//! everything or go down, an address is removed and added. One of the routers has a node, which is
+//! also killed, upgraded, drained and reloaded. Both ends of each connection compare all bytes and
+//! record how it ended. The experiment fails when a connection ends differently with the node than
+//! without it, and neither a cut link nor the documented reset at the node's death explains it, or
+//! when a forbidden one passes.
 
 mod clients;
 mod ends;
@@ -33,12 +34,12 @@ use crate::node::Binary;
 use crate::process::wait_until;
 use crate::record::Record;
 
-/// Clients of a network that are busy at once, at the most: further ones wait.
+/// Bound on active clients per network: further ones wait.
 const PLAYING_MAX: usize = 800;
 const LOOK: Duration = Duration::from_millis(2);
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long the last connections may take: one that opens late and hangs, and generously more.
+/// How long the last connections may take: enough for one that opens late and hangs.
 const LAST: Duration = Duration::from_secs(60);
 
 /// Arguments of `posthaste-lab router-churn`.
@@ -63,17 +64,17 @@ pub struct Args {
     output: PathBuf,
 }
 
-/// What a run showed.
+/// The results of a run.
 #[derive(Debug)]
 struct Run {
     pairs: Vec<Pair>,
     spans: Vec<Span>,
-    /// Connections that the node relayed.
+    /// Number of relayed connections.
     relayed: u64,
     took: Duration,
-    /// What the experiment itself could not do.
+    /// Failures of the experiment itself.
     troubles: Vec<String>,
-    /// What nodes wrote.
+    /// The output of nodes.
     log: Vec<String>,
 }
 
@@ -92,7 +93,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Both networks, the second with a node, and their crowds. Dropped in the order of its fields.
+/// Both networks, the second with a node, with their clients and servers. Dropped in the order of
+/// its fields.
 struct Both {
     clients: [Clients; 2],
     keeper: Keeper,
@@ -126,14 +128,14 @@ impl Both {
         let (dialled, done) = thread::scope(|scope| {
             let thread = scope.spawn(move || carry_out(&inbox, keeper, sites, start));
             let dialled = dial_all(args, clients, start, |event| {
-                // The thread takes them until the sender is gone.
+                // The thread receives them until the sender is dropped.
                 let _ = faults.send(event);
             });
             drop(faults);
             (dialled, thread.join())
         });
         let (spans, mut troubles) = done.map_err(|_| anyhow!("the faults' thread panicked"))?;
-        // Those that are played still after that count as hung.
+        // Connections that are active after that count as hung.
         let _ = wait_until("end of the last connections", LAST, || {
             playing(clients) == 0
         });
@@ -163,7 +165,8 @@ fn playing(clients: &[Clients; 2]) -> usize {
     clients.iter().map(Clients::playing).max().unwrap_or(0)
 }
 
-/// Has all connections begin, each in both networks, and faults at their places among them. How many began.
+/// Starts all connections, each in both networks, and faults between them. Returns the number of
+/// connections.
 fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
     let events = plan::events(args.seed, args.connections, args.rate);
     let mut events = events.into_iter().peekable();
@@ -190,7 +193,7 @@ fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(
     args.connections
 }
 
-/// Carries out faults one after the other: when they took place, and what went wrong.
+/// Carries out faults one after the other: records their times, and failures.
 fn carry_out(
     inbox: &Receiver<Event>,
     keeper: &mut Keeper,
@@ -223,7 +226,7 @@ fn carry_out(
     (spans, troubles)
 }
 
-/// The same in both networks, at the same time as nearly as can be.
+/// Runs `work` in both networks, as simultaneously as possible.
 fn at_once(sites: &[Testbed; 2], work: impl Fn(&Testbed) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let other = scope.spawn(|| work(&sites[1]));

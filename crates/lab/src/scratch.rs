@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Temporary directories, and the removal of everything a lab process leaves behind.
 //!
-//! Everything the lab makes on a host is named `ph-<pid>-<number>`: network namespaces under
+//! Everything the lab creates on a host is named `ph-<pid>-<number>`: network namespaces under
 //! `/run/netns` and directories under the temporary directory. The owner removes its things in
-//! `Drop`; a process that is told to end removes all of its own first; and a new process removes
-//! those of processes that no longer exist. Nothing else is ever removed.
+//! `Drop`; a process that gets a termination signal removes all of its own first; and a new process
+//! removes those of processes that no longer exist. Nothing else is ever removed.
 
 use std::fs;
 use std::io::{self, Read};
@@ -28,7 +28,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// The pipe end through which the signal handler wakes the thread that cleans up.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
-/// A name nobody else on this host uses.
+/// A name that is unique on this host.
 pub(crate) fn unique_name() -> String {
     format!(
         "{}{}",
@@ -69,7 +69,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Sweeps up after dead lab processes and arranges for the end of this one. Once per process.
+/// Removes the leftovers of dead lab processes and prepares the cleanup of this one. Once per
+/// process.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -99,7 +100,7 @@ fn entries(directory: &Path, chosen: impl Fn(u32) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The process id in a name of ours.
+/// The process id in a name of the lab.
 fn owner(path: &Path) -> Option<u32> {
     let (pid, number) = path
         .file_name()?
@@ -110,9 +111,9 @@ fn owner(path: &Path) -> Option<u32> {
     pid.parse().ok()
 }
 
-/// Takes a namespace's name away; it ends with the last process and interface in it.
+/// Removes a namespace's name; it ends with the last process and interface in it.
 pub(crate) fn remove_namespace(path: &Path) {
-    // Another process may be sweeping at the same time: whoever comes second finds nothing.
+    // Another process may be cleaning up at the same time: then the name is gone.
     let _ = umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
 }
@@ -131,7 +132,7 @@ fn clean_up_on_signal() -> io::Result<()> {
         .spawn(move || {
             if reader.read_exact(&mut [0]).is_ok() {
                 remove_matching(|pid| pid == std::process::id());
-                // Our children were started to die with us.
+                // Child processes are killed when this one ends.
                 std::process::exit(130);
             }
         })?;

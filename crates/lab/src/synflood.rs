@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `synflood`: spoofed SYNs against a server behind a node.
 //!
-//! Two promises are checked: no handshake is completed with the server on behalf of a client
-//! that is not validated, and half-open upstream connections stay within their budget.
-//! The experiment fails when one is broken. What the half-open entries that keep the first promise cost
-//! legitimate flows is measured beside plain forwarding and the model, before and during the
-//! flood, with the client nearer to the node than the server and the other way round.
+//! Two promises are checked: no handshake with the server completes for a client that is not
+//! validated, and half-open upstream connections stay within their budget. The experiment fails
+//! when one is broken. The delay of legitimate flows by the half-open entries behind the first
+//! promise is compared with plain forwarding and the model, before and during the flood, with the
+//! client nearer to the node than the server and the other way round.
 
 mod report;
 mod trial;
@@ -92,13 +92,13 @@ impl fmt::Display for Delays {
 }
 
 impl Delays {
-    /// The time to first byte in milliseconds, from the start of `connect()`, when the client
-    /// speaks first.
+    /// The time to first byte in milliseconds, from the start of `connect()`, when the client sends
+    /// first.
     ///
-    /// Plain forwarding: a round trip of the whole path for the handshake and one for request
-    /// and answer. A late node splits both, which changes neither sum. A strict one answers
-    /// when the server has. An early one lets both handshakes run at once, so the longer one
-    /// counts, and the request then goes on at once.
+    /// Plain forwarding: a round trip of the whole path for the handshake and one for request and
+    /// answer. A late node splits both, which changes neither sum. A strict one answers after the
+    /// server has. An early one overlaps both handshakes, so the longer one counts, and the request
+    /// follows at once.
     fn model(self, subject: Encapsulation) -> f64 {
         let path = self.client + self.server;
         let total = match subject {
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Case {
-    /// What subjects have in common that are compared with each other.
+    /// The common conditions of subjects that are compared.
     fn group(&self) -> String {
         format!(
             "{} ms, {}, cookies {}",
@@ -156,7 +156,7 @@ impl Case {
     }
 }
 
-/// Every combination; subjects of a group one after the other.
+/// All combinations; subjects of a group one after the other.
 fn cases(args: &Args) -> Vec<Case> {
     let mut cases = Vec::new();
     for &delays in &args.delays {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The system calls that neither `std` nor `nix` wraps.
 //!
-//! All `unsafe` of the lab is here, behind functions that are safe to call. Every error names
-//! the call that failed.
+//! All `unsafe` of the lab is here, behind safe functions. Every error includes the name of the
+//! failed call.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter, Write};
@@ -23,7 +23,7 @@ pub(crate) use time_calls::{
     receive_descriptor, release,
 };
 
-/// Adds the name of the call to an error, so that it says what was attempted.
+/// Adds the name of the call to an error.
 fn named(call: &str, source: &io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("{call}: {source}"))
 }

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables of text: aligned for a terminal, and as Markdown.
-//!
-//! A table only lays out; whoever fills it chooses units and digits.
+//! A table only formats; its creator chooses units and digits.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A number with one digit behind the point; a dash for none.
+/// A number with one decimal digit; a dash for `None`.
 pub(crate) fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// A signed share in per cent; a dash for none.
+/// A signed percentage; a dash for `None`.
 pub(crate) fn percent_cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.1} %"))
 }
@@ -89,8 +87,8 @@ impl Table {
         (0..self.columns.len()).map(width).collect()
     }
 
-    /// Whether a column is set flush right: every cell in it is a number, perhaps with a sign
-    /// and a unit, or a dash for "none".
+    /// Whether a column is right-aligned: every cell in it is a number, optionally with a sign and
+    /// a unit, or a dash for "none".
     fn is_numeric(&self, column: usize) -> bool {
         self.rows.iter().all(|row| is_number(&row[column]))
     }

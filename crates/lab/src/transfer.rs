@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A small TCP server and client that time a transfer and check every byte of it.
 //!
-//! The client sends `GET <bytes>` and a newline, the server sends that many bytes and closes.
-//! The bytes depend on their position only, so the client knows them without asking.
+//! The client sends `GET <bytes>` and a newline, the server sends that many bytes and closes. The
+//! bytes depend only on their position, so the client can check them.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -19,10 +19,10 @@ use crate::rng::scramble;
 /// Bytes written or read at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// How long the server waits for a client that says nothing.
+/// How long the server waits for a silent client.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Clients a server remembers.
+/// Bound on the recorded clients.
 const PEERS_MAX: usize = 100_000;
 
 /// A server in a namespace, on one port of all its addresses. It ends when dropped.
@@ -51,7 +51,7 @@ impl Server {
         })
     }
 
-    /// The addresses from which clients came, in order, as the server sees them.
+    /// The source addresses of clients, in order, as the server gets them.
     pub fn peers(&self) -> Vec<SocketAddr> {
         self.peers
             .lock()
@@ -62,7 +62,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // This makes `accept` return with an error.
+        // Makes `accept` return an error.
         let _ = self.listener.shutdown(Shutdown::Both);
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -72,8 +72,8 @@ fn listen(port: u16, congestion: &str) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_only_v6(false)?;
-    // Accepted connections inherit it. Set on them it would come too late: one that began with
-    // BBR goes on pacing its packets.
+    // Accepted connections inherit it. Setting it on them would be too late: one that began with
+    // BBR keeps pacing.
     socket.set_tcp_congestion(congestion.as_bytes())?;
     socket.bind(&SockAddr::from(SocketAddr::from((
         Ipv6Addr::UNSPECIFIED,
@@ -89,7 +89,7 @@ fn accept_all(listener: &Socket, peers: &Mutex<Vec<SocketAddr>>) {
         if let Some(peer) = peer.as_socket().filter(|_| peers.len() < PEERS_MAX) {
             peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
-        // A client that goes away is the client's business; it reports the failure.
+        // A failed client reports its own error.
         thread::spawn(move || serve(socket));
     }
 }
@@ -117,11 +117,11 @@ fn parse(request: &str) -> Option<u64> {
     request.strip_prefix("GET ")?.trim_end().parse().ok()
 }
 
-/// After this many bytes the content repeats. A prime, so no multiple of a packet or a buffer:
-/// a piece that is lost, repeated or out of place shows.
+/// Period of the content in bytes. A prime, so no multiple of a packet or a buffer: a lost,
+/// repeated or misplaced piece is detected.
 const PERIOD: usize = 65_521;
 
-/// The content from `offset` on, at most `length` bytes of it.
+/// The content from `offset` on, at most `length` bytes.
 fn content(offset: u64, length: usize) -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
     let content = CONTENT.get_or_init(|| {
@@ -132,21 +132,21 @@ fn content(offset: u64, length: usize) -> &'static [u8] {
     &content[start..start + length.min(CHUNK)]
 }
 
-/// What to fetch.
+/// The parameters of a transfer.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The server.
     pub target: SocketAddr,
-    /// How much to ask for.
+    /// Bytes to request.
     pub bytes: u64,
     /// The client's congestion control.
     pub congestion: String,
-    /// How long everything may take.
+    /// Timeout of the whole transfer.
     pub deadline: Duration,
 }
 
 impl Request {
-    /// Asks for `bytes` from a server, with cubic and a minute's time.
+    /// Requests `bytes` from a server, with cubic and a timeout of a minute.
     pub fn new(server: IpAddr, port: u16, bytes: u64) -> Self {
         Self {
             target: SocketAddr::new(server, port),
@@ -157,14 +157,14 @@ impl Request {
     }
 }
 
-/// How long the parts of a transfer took, each from the start of the connection attempt.
+/// The times of a transfer, from the start of the connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Until the connection was open.
     pub connect: Duration,
-    /// Until the first byte came.
+    /// Until the first byte arrived.
     pub first_byte: Duration,
-    /// Until the last byte came.
+    /// Until the last byte arrived.
     pub complete: Duration,
     /// The client's own address in this transfer.
     pub local: SocketAddr,
@@ -176,7 +176,7 @@ pub fn fetch(namespace: &Namespace, request: &Request) -> Result<Timing> {
     namespace.run_in(|| fetch_here(request)).with_context(shown)
 }
 
-/// Fetches so many times at once. Fails when one of them does.
+/// Fetches `count` times at once. Fails when one of them does.
 pub fn fetch_at_once(namespace: &Namespace, request: &Request, count: u32) -> Result<Vec<Timing>> {
     thread::scope(|scope| {
         let start = |_| scope.spawn(|| fetch(namespace, request));
@@ -248,8 +248,8 @@ pub fn fetch_here(request: &Request) -> Result<Timing> {
     })
 }
 
-/// Reads, and goes on after the process was stopped for a while: with a time-out the kernel ends
-/// the call then. The sample is useless, but one of many.
+/// Reads, and retries after the process was stopped for a while: with a timeout the kernel
+/// interrupts the call then. The sample is useless, but one of many.
 fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long do transfers take? One experiment over two topologies: a [`line`] of nodes and an
+//! Measures durations of transfers. One experiment over two topologies: a [`line`] of nodes and an
 //! [`overlay`].
 //!
-//! A topology lists its subjects (ways of carrying a transfer, the one without nodes among them),
-//! groups them into tables and charts, and carries out single transfers. The rest is here: the
-//! transfers of a repeat are shuffled, so that whatever else the machine does meets all subjects
-//! alike; medians are compared with the model and judged by the subjects' targets; record, tables
-//! and charts follow from the same lists.
+//! A topology lists its subjects (ways of carrying a transfer, one of them without nodes), groups
+//! them into tables and charts, and carries out single transfers. The rest is common: the transfers
+//! of a repeat are shuffled, so that disturbances on the machine affect all subjects alike; medians
+//! are compared with the model and with the subjects' targets; record, tables and charts follow
+//! from the same lists.
 
 pub mod line;
 pub mod overlay;
@@ -56,23 +56,23 @@ impl Moment {
     }
 }
 
-/// A way of carrying transfers that is compared with others.
+/// A way of carrying transfers.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
-    /// In tables and legends.
+    /// Name in tables and legends.
     pub name: String,
-    /// In the record.
+    /// Labels in the record.
     pub labels: Vec<(&'static str, String)>,
     pub mode: Mode,
-    /// The subject without nodes that its gain is computed against.
+    /// The subject without nodes with which its gain is computed.
     pub reference: Option<usize>,
     pub targets: Vec<Target>,
 }
 
-/// What a subject's medians are to reach, in per cent.
+/// The bounds on a subject's medians, in percent.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// These moments lie this close to the model; `may_be_less` allows any lead over it.
+    /// These moments lie this close to the model; `may_be_less` allows any smaller value.
     Model {
         moments: &'static [Moment],
         percent: f64,
@@ -80,7 +80,7 @@ pub(crate) enum Target {
     },
     /// Completion takes at most this much longer than with another subject.
     Behind { subject: usize, percent: f64 },
-    /// Transfers of these sizes (bytes) complete in so much less time than the reference's. Where
+    /// Transfers of these sizes (bytes) complete in this much less time than the reference's. Where
     /// the links' rate does not allow that, within `tolerance` of even shares of the rate.
     Gain {
         by_size: &'static [(u64, f64)],
@@ -100,7 +100,7 @@ pub(crate) struct Group {
     pub subjects: Vec<usize>,
 }
 
-/// A transfer: what is varied.
+/// A transfer's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Case {
     /// An index of [`Experiment::subjects`].
@@ -108,21 +108,21 @@ pub(crate) struct Case {
     pub bytes: u64,
 }
 
-/// What carries transfers out.
+/// Carries out transfers.
 pub(crate) trait Topology {
     /// Runs one transfer, or as many at once as the experiment has clients.
     fn fetch(&self, case: Case) -> Result<Vec<Timing>>;
 
-    /// The path as the model sees it, whose rate is each client's share. None without a model.
+    /// The path in terms of the model, whose rate is each client's share. `None` without a model.
     fn path(&self, case: Case) -> Option<Path>;
 
-    /// The nodes that carry it, where that differs by size.
+    /// The nodes that carry it, where they depend on the size.
     fn way(&self, _case: Case) -> Option<String> {
         None
     }
 }
 
-/// Everything that is decided before the first transfer.
+/// The parameters of the experiment.
 #[derive(Clone, Debug)]
 pub(crate) struct Experiment {
     pub name: &'static str,
@@ -135,13 +135,13 @@ pub(crate) struct Experiment {
     pub clients: u32,
     pub repeats: u32,
     pub seed: u64,
-    /// Conditions that all groups share, in words.
+    /// Common conditions of all groups, as text.
     pub conditions: String,
     /// Directory for the record and the charts.
     pub output: PathBuf,
 }
 
-/// All timings of a run, in the order they were taken.
+/// All times of a run, in the order of the measurements.
 type Timings = BTreeMap<Case, Vec<Timing>>;
 
 impl Experiment {
@@ -154,7 +154,7 @@ impl Experiment {
         })
     }
 
-    /// Every transfer of one repeat.
+    /// All transfers of one repeat.
     fn cases(&self) -> Vec<Case> {
         let subjects = 0..self.subjects.len();
         subjects
@@ -162,7 +162,7 @@ impl Experiment {
             .collect()
     }
 
-    /// In words, for messages.
+    /// A description for messages.
     fn describe(&self, case: Case) -> String {
         let subject = &self.subjects[case.subject];
         let labels: Vec<_> = subject

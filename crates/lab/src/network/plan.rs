@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is linked to whom, and the addresses and routes that follow from it. Pure.
-//!
-//! Hosts are counted along the line from the client, those beside it after the server.
+//! Links, and the addresses and routes that follow from them. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +11,7 @@ use crate::link;
 pub(super) struct Plan {
     /// How many links the line has.
     pub(super) line: usize,
-    /// The host of the line that each host beside it hangs on.
+    /// The host of the line to which each host beside it is linked.
     pub(super) beside: Vec<usize>,
 }
 
@@ -72,7 +70,7 @@ impl Plan {
         if self.is_node(host) {
             self.node_routes(&mut lines, host);
         } else {
-            // Hosts beside the line are for nodes, which have the host's default.
+            // Hosts beside the line are for nodes, which use the host's default.
             let congestion = (host <= self.line).then_some(congestion);
             self.end_routes(&mut lines, host, congestion);
         }
@@ -90,7 +88,8 @@ impl Plan {
             .collect()
     }
 
-    /// The routes of a host with one link: to that and, through its only neighbour, to everything.
+    /// The routes of a host with one link: to that link and, through its only neighbour, to
+    /// everything.
     fn end_routes(&self, lines: &mut Vec<String>, host: usize, congestion: Option<&str>) {
         let congestion = congestion.map_or_else(String::new, |name| format!(" congctl {name}"));
         for (link, side, device) in self.interfaces(host) {
@@ -103,7 +102,7 @@ impl Plan {
         }
     }
 
-    /// A node knows all links, and the prefixes at either end.
+    /// Routes of a node: to all links, and to the prefixes at either end.
     fn node_routes(&self, lines: &mut Vec<String>, host: usize) {
         let own = self.interfaces(host);
         for (position, family) in Family::ALL.into_iter().enumerate() {
@@ -114,7 +113,7 @@ impl Plan {
             let server_ward = address(host, Right, family);
             let others = (0..self.links()).filter(|link| own.iter().all(|(mine, ..)| mine != link));
             for link in others {
-                // The link's left end is on the line, and so tells the direction.
+                // The link's left end is on the line, and so shows the direction.
                 let before = self.ends(link)[0].host < host;
                 let neighbour = if before { client_ward } else { server_ward };
                 lines.push(format!(
@@ -138,13 +137,14 @@ fn interface(lines: &mut Vec<String>, name: &str, link: usize, side: Side) {
     for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
         let nodad = if family == Family::V6 { " nodad" } else { "" };
         let address = address(link, side, family);
-        // The kernel's own route to the prefix would not carry the congestion control.
+        // The kernel's own route to the prefix would lack the congestion control.
         lines.push(format!(
             "address add {address}/{length} dev {name} noprefixroute{nodad}"
         ));
     }
     let mtu = link::MTU;
-    // A long queue in front of the emulator, whose own queue is the one that drops.
+    // A long queue in front of the emulator, so that packets are dropped only in the emulator's own
+    // queue.
     lines.push(format!("link set {name} up mtu {mtu} txqueuelen 10000"));
 }
 
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn side_hosts_reachable() {
-        // Client, nodes 1 to 3, server 4; host 5 hangs on node 2, by link 4.
+        // Client, nodes 1 to 3, server 4; host 5 is linked to node 2, by link 4.
         let plan = Plan {
             line: 4,
             beside: vec![2],

@@ -6,13 +6,14 @@ use super::runtime::Times;
 use crate::chart::{Across, Chart, Series, Spacing};
 use crate::stats::median;
 
-/// Per cent that a transfer takes longer, at which the chart has points.
+/// The chart's points: how much longer a transfer takes, in percent.
 const EXCESSES: [f64; 9] = [0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0];
 
-/// A pair counts as not worse up to this many per cent: what the costs of needless nodes make.
+/// A pair counts as equal up to this difference in percent, which the costs of needless nodes
+/// cause.
 pub(super) const SAME_PERCENT: f64 = 0.1;
 
-/// The paper's figure: the share of pairs whose transfers take no more than so much longer.
+/// The paper's figure: the share of pairs by how much longer their transfers take at most.
 pub(super) fn distribution(
     rounds: u64,
     kilobytes: &str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The matrices, and where they come from.
+//! Reads the matrices.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::regions::Place;
 use crate::scratch::Scratch;
 
-/// What to do when a file is missing.
+/// What to do if a file is missing.
 const WHERE: &str = "The data are not part of the project. mesh54/set54-matrices.tar.xz holds the graphs of \
     docs/design/0013-planning.md, which says how they are made from public maps: Rocketfuel's of \
     github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita (topology-zoo/). \
     cloud/aws21_cloudping_ms.tsv holds the round-trip times of the class AwsLatencies of \
     github.com/libp2p/jvm-libp2p";
 
-/// Graphs of MOSTO's evaluation.
+/// Number of graphs in MOSTO's evaluation.
 const GRAPHS: usize = 54;
 
 /// Round-trip times between all nodes of a graph.
@@ -26,15 +26,15 @@ pub(crate) struct Mesh {
     pub(crate) name: String,
     /// By row, in milliseconds.
     pub(crate) rtts_ms: Vec<Vec<f64>>,
-    /// What a node costs.
+    /// Cost of a node.
     pub(crate) cost_us: u32,
 }
 
-/// So much that a chain without a needless node wins a tie, and no more: the paper has no such cost.
-/// The graphs' times are rounded to less.
+/// Enough that a chain without needless nodes wins a tie: the paper has no such cost. The graphs'
+/// times are rounded to less.
 const COST_US: u32 = 20;
 
-/// What the nodes of a cloud cost.
+/// Node cost in a cloud.
 const CLOUD_COST_US: u32 = 500;
 
 /// The 54 graphs.
@@ -74,7 +74,7 @@ pub(crate) fn read_cloud(data: &Path) -> Result<Mesh> {
     read_matrix(&data.join("cloud/aws21_cloudping_ms.tsv"), CLOUD_COST_US)
 }
 
-/// Rows of numbers; before them there may be their count.
+/// Rows of numbers, optionally preceded by their count.
 fn read_matrix(path: &Path, cost_us: u32) -> Result<Mesh> {
     let file = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("read {file}. {WHERE}"))?;
@@ -120,14 +120,14 @@ pub(super) fn read_cities(data: &Path) -> Result<Vec<Place>> {
         "{} has no networks",
         directory.display()
     );
-    // As text they compare, which numbers with a fraction do not.
+    // Compared as text, since floating-point numbers have no total order.
     let key = |place: &Place| format!("{:.2} {:.2}", place.longitude, place.latitude);
     cities.sort_by_cached_key(key);
     cities.dedup_by_key(|place| key(place));
     Ok(cities)
 }
 
-/// `NODES n`, a heading, and a label, a longitude and a latitude for each.
+/// Parses `NODES n`, a header, and a label, a longitude and a latitude for each.
 fn places(text: &str) -> impl Iterator<Item = Place> {
     let nodes = text
         .lines()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much longer transfers take over the chains that others choose, by the model.
+//! How much longer transfers take over the chains of other strategies, by the model.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use posthaste_plan::{Fronts, Link, Matrix, Model, Point};
 use super::ROUNDS;
 use super::data::Mesh;
 
-/// How often the longest hop counts.
+/// Weight of the longest hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counting {
     /// Once for each round but the first, as in MOSTO, whose time begins with the first data.
@@ -28,16 +28,17 @@ impl Counting {
     }
 }
 
-/// How others choose.
+/// Other strategies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Other {
     /// No node between.
     Direct,
-    /// The shortest way, with a node wherever that makes no hop longer.
+    /// The shortest path, with a node wherever that makes no hop longer.
     Split,
     /// The shortest of the chains with the shortest longest hop.
     Minimax,
-    /// The only chain in a minimum spanning tree: its longest hop is as short, whatever its length.
+    /// The only chain in a minimum spanning tree: its longest hop is as short, but its length is
+    /// unbounded.
     Tree,
 }
 
@@ -54,12 +55,13 @@ impl Other {
     }
 }
 
-/// What was found for one number of rounds.
+/// The results for one number of rounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Quality {
-    /// By kind, for each ordered pair of nodes: per cent that the other's time is longer than ours.
+    /// By strategy, for each ordered pair of nodes: how much longer its time is than ours, in
+    /// percent.
     pub(super) excess: BTreeMap<Other, Vec<f64>>,
-    /// Nodes between, on average: ours, and of minimax chains.
+    /// Mean number of nodes between the ends: of our chains, and of minimax chains.
     pub(super) nodes: f64,
     pub(super) minimax_nodes: f64,
     pub(super) tree_nodes: f64,
@@ -68,7 +70,7 @@ pub(super) struct Quality {
 /// By number of rounds.
 pub(super) type Qualities = BTreeMap<u64, Quality>;
 
-/// A chain by what its time depends on.
+/// The properties of a chain that determine its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cost {
     length_us: u64,
@@ -77,8 +79,8 @@ struct Cost {
 }
 
 impl Cost {
-    /// The chain with one more hop, and with what passing the node there costs: nothing, and no node,
-    /// where the chain began.
+    /// The chain extended by one hop, with the cost of the node between; `None` for the first hop,
+    /// which has no such node.
     fn longer(&self, hop_us: u32, pass_us: Option<u32>) -> Self {
         Self {
             length_us: self.length_us + u64::from(hop_us) + u64::from(pass_us.unwrap_or(0)),
@@ -92,8 +94,8 @@ impl Cost {
     }
 }
 
-/// Judges all pairs of all graphs alike. Fails if a chain of another is faster than ours, which no
-/// exact planning can be.
+/// Compares all pairs of all graphs with equal weights. Fails if another strategy's chain is faster
+/// than ours, which is impossible for exact planning.
 pub(super) fn compare(meshes: &[Mesh], counting: Counting) -> Result<Qualities> {
     let mut qualities = Qualities::new();
     for mesh in meshes {
@@ -140,7 +142,7 @@ impl Quality {
         Ok(())
     }
 
-    /// Makes means of sums.
+    /// Turns sums into means.
     fn average(&mut self) {
         let pairs = self.excess.values().next().map_or(1, Vec::len) as f64;
         self.nodes /= pairs;
@@ -149,11 +151,11 @@ impl Quality {
     }
 }
 
-/// A graph with everything that chains are chosen from.
+/// A graph with everything needed to choose chains.
 struct Graph {
     matrix: Matrix,
     fronts: Fronts,
-    /// Where nodes cost nothing, the shortest chain has the most of them.
+    /// Without node costs, the shortest chain has the most nodes.
     free: Fronts,
     tree: Vec<Vec<Cost>>,
 }
@@ -181,7 +183,7 @@ impl Graph {
         })
     }
 
-    /// The chain with the least time.
+    /// The fastest chain.
     fn best(&self, from: usize, to: usize, weight: u64) -> Cost {
         let time =
             |point: &Point| u64::from(point.length_us) + weight * u64::from(point.longest_us);
@@ -207,7 +209,7 @@ impl Graph {
         ])
     }
 
-    /// What a chain costs, nodes included, whether they were counted when it was found or not.
+    /// The cost of a chain including nodes, whether or not they were counted when it was found.
     fn cost(&self, fronts: &Fronts, from: usize, to: usize, point: Option<Point>) -> Cost {
         let Some(point) = point else {
             return Cost::default();
@@ -230,7 +232,7 @@ impl Graph {
     }
 }
 
-/// The matrix of a graph whose nodes cost nothing.
+/// The matrix of a graph without node costs.
 pub(super) fn to_matrix(rtts_ms: &[Vec<f64>]) -> Result<Matrix> {
     let mut matrix = Matrix::new(rtts_ms.len())?;
     for (from, row) in rtts_ms.iter().enumerate() {
@@ -247,15 +249,15 @@ pub(super) fn to_matrix(rtts_ms: &[Vec<f64>]) -> Result<Matrix> {
     Ok(matrix)
 }
 
-/// By ends, the chains of a minimum spanning tree (Prim's algorithm). The shorter direction of a
-/// link counts when the tree is made.
+/// By ends, the chains of a minimum spanning tree (Prim's algorithm), built with the shorter
+/// direction of each link.
 fn tree_chains(matrix: &Matrix) -> Result<Vec<Vec<Cost>>> {
     let nodes = matrix.nodes();
     let rtt = |from, to| matrix.link(from, to).map_or(u32::MAX, |link| link.rtt_us);
     let both = |(from, to)| rtt(from, to).min(rtt(to, from));
     let mut chains = vec![vec![Cost::default(); nodes]; nodes];
     let mut inside = vec![0];
-    // With the nearest node that is inside.
+    // With the nearest node in the tree.
     let mut outside: Vec<(usize, usize)> = (1..nodes).map(|node| (node, 0)).collect();
     while let Some(place) = (0..outside.len()).min_by_key(|&place| both(outside[place])) {
         let (node, parent) = outside.swap_remove(place);
@@ -282,7 +284,7 @@ fn tree_chains(matrix: &Matrix) -> Result<Vec<Vec<Cost>>> {
 mod tests {
     use super::*;
 
-    /// A line of four nodes 10 ms apart, and direct links as long as the line between.
+    /// A line of four nodes 10 ms apart, and direct links as long as the line between them.
     fn line() -> Mesh {
         let distance = |from: usize, to: usize| from.abs_diff(to) as f64 * 10.0;
         let row = |from| (0..4).map(|to| distance(from, to)).collect();

@@ -14,11 +14,12 @@ use crate::table::Table;
 /// The paper's sizes, in the order of [`ROUNDS`].
 const SIZES: [&str; 3] = ["15 KB", "450 KB", "14935 KB"];
 
-/// Targets: nodes, the sweep and with all chains written down, in milliseconds.
+/// Targets: nodes, and the times of the sweep and of the sweep with all chains stored, in
+/// milliseconds.
 const TARGETS_MS: [(usize, f64, f64); 2] = [(115, 5.0, 10.0), (1000, 1000.0, f64::INFINITY)];
 const LOOK_UP_TARGET_NS: f64 = 100.0;
 
-/// All that was found.
+/// All results.
 pub(super) struct Findings {
     /// The 54 graphs, as the paper counts rounds.
     pub(super) published: Qualities,
@@ -27,7 +28,7 @@ pub(super) struct Findings {
     /// A cloud's regions.
     pub(super) cloud: Qualities,
     pub(super) times: Vec<Times>,
-    /// How many graphs.
+    /// Number of graphs.
     pub(super) graphs: usize,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn write(args: &Args, findings: &Findings, mut record: Record) -> Res
     Ok(())
 }
 
-/// Raw times; of the tens of thousands of pairs every hundredth part, which is computed anew in
+/// Raw times; of the tens of thousands of pairs only every hundredth, as they can be recomputed in
 /// seconds.
 fn samples(findings: &Findings, record: &mut Record) {
     let sets = [

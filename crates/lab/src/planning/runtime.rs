@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long planning takes, and how much memory its results.
+//! The time of planning, and the memory of its results.
 //!
-//! Times are of the processor, which one thread used: others on the machine do not count. For more
-//! nodes than published matrices have, matrices are made from the places of the Topology Zoo.
+//! Times are processor times of the one thread used: other processes on the machine do not count.
+//! For more nodes than published matrices have, matrices are generated from the places of the
+//! Topology Zoo.
 
 use std::hint::black_box;
 
@@ -18,28 +19,28 @@ use super::quality::to_matrix;
 use crate::regions::{Place, distances};
 use crate::rng::{scramble, shuffled};
 
-/// What a node costs.
+/// Cost of a node.
 const COST_US: u32 = 500;
 
-/// Look-ups that are timed at once.
+/// Look-ups per measurement.
 const LOOK_UPS: u32 = 1_000_000;
 
-/// What was measured for one matrix. Times in milliseconds, of each repeat.
+/// Measurements of one matrix. Times are in milliseconds, one per repeat.
 #[derive(Clone, Debug)]
 pub(super) struct Times {
     pub(super) matrix: String,
     pub(super) nodes: usize,
     /// Finding all chains.
     pub(super) sweep_ms: Vec<f64>,
-    /// That, and writing down the chains of all pairs for ten sizes, with fall-backs.
+    /// The same plus storing the chains of all pairs for ten sizes, with fall-backs.
     pub(super) chains_ms: Vec<f64>,
     /// The same for four access links as well: the tables of all nodes.
     pub(super) tables_ms: Vec<f64>,
     /// A look-up in one node's table, in nanoseconds.
     pub(super) look_up_ns: Vec<f64>,
-    /// Chains found for a pair that are not beaten.
+    /// Chains per pair that are not beaten.
     pub(super) chains: f64,
-    /// Of one node's table.
+    /// Size of one node's table.
     pub(super) table_bytes: usize,
 }
 
@@ -104,7 +105,7 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
     Ok(times)
 }
 
-/// Looks chains up for nodes, sizes and access links at random.
+/// Looks up chains for random nodes, sizes and access links.
 fn look_up(table: &posthaste_plan::Table, classes: &Classes, seed: u64) {
     for (egress, bytes, access_us) in questions(table.nodes(), seed) {
         let class = classes.of(bytes, access_us);
@@ -113,7 +114,7 @@ fn look_up(table: &posthaste_plan::Table, classes: &Classes, seed: u64) {
     }
 }
 
-/// The same without an answer: what asking costs.
+/// The same without the look-up, to measure the overhead.
 fn query_only(nodes: usize, seed: u64) {
     questions(nodes, seed).for_each(|question| {
         black_box(question);
@@ -130,7 +131,7 @@ fn questions(nodes: usize, seed: u64) -> impl Iterator<Item = (usize, u64, u32)>
     })
 }
 
-/// Milliseconds of processor time that this thread needed, and the result.
+/// Runs `work`; returns this thread's processor time in milliseconds, and the result.
 fn timed<T>(work: impl FnOnce() -> T) -> Result<(f64, T)> {
     let before = processor_ms()?;
     let result = work();
@@ -150,7 +151,7 @@ fn with_costs(mut matrix: Matrix) -> Result<Matrix> {
     Ok(matrix)
 }
 
-/// So many places: cities in random order, and when there are no more, half the way between two.
+/// `count` places: cities in random order, then midpoints between two.
 fn choose(cities: &[Place], count: usize, seed: u64) -> Vec<Place> {
     let mut places: Vec<Place> = shuffled(cities, seed, 0).into_iter().take(count).collect();
     let missing = count - places.len();

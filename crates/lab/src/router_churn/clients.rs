@@ -16,33 +16,33 @@ use super::ends::{self, End};
 use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT};
 use super::testbed::Testbed;
 
-/// Connections that wait to be accepted, at the most.
+/// Length of the accept queue.
 const BACKLOG: i32 = 4096;
-/// How often listeners look whether they are to end.
+/// Interval of the listeners' check whether to end.
 const LOOK: Duration = Duration::from_millis(200);
-/// What a thread needs, and generously more.
+/// Stack of a thread, with a generous margin.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What became of a connection. Times since the start of the run.
+/// The course of a connection. Times are since the start of the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Life {
-    /// When its client began, and when it ended and how.
+    /// When its client began, and when and how it ended.
     pub(super) begun: Duration,
     /// The client's own port, once it is connected.
     pub(super) port: Option<u16>,
     pub(super) client: Option<(Duration, End)>,
-    /// When the server had its number, and when it ended and how.
+    /// When the server got its number, and when and how it ended.
     pub(super) arrived: Option<Duration>,
     pub(super) server: Option<(Duration, End)>,
 }
 
-/// What all threads of a network share.
+/// State shared by all threads of a network.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
     seed: u64,
     lives: Vec<Mutex<Life>>,
-    /// Ends that are being played.
+    /// Active ends.
     clients: AtomicUsize,
     servers: AtomicUsize,
     done: AtomicBool,
@@ -57,7 +57,7 @@ impl Shared {
     }
 }
 
-/// Counts an end while it is played.
+/// Counts an end while it is active.
 struct Playing(Arc<Shared>, fn(&Shared) -> &AtomicUsize);
 
 impl Playing {
@@ -119,15 +119,15 @@ impl Clients {
         })
     }
 
-    /// Has a connection begin.
+    /// Starts a connection.
     pub(super) fn dial(&self, number: u64) {
         if let Some(orders) = &self.orders {
-            // Whoever gets it lives until the crowd is dropped.
+            // The receiver lives until the clients are dropped.
             let _ = orders.send(number);
         }
     }
 
-    /// Clients and servers that have not ended.
+    /// Number of active clients and servers.
     pub(super) fn playing(&self) -> usize {
         let [clients, servers] = [&self.shared.clients, &self.shared.servers];
         clients
@@ -135,7 +135,7 @@ impl Clients {
             .max(servers.load(Ordering::Relaxed))
     }
 
-    /// What became of all connections.
+    /// The courses of all connections.
     pub(super) fn lives(&self) -> Vec<Life> {
         let lives = self.shared.lives.iter();
         lives
@@ -149,7 +149,7 @@ impl Drop for Clients {
         self.orders = None;
         self.shared.done.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic has printed its own message.
             let _ = thread.join();
         }
     }
@@ -193,7 +193,7 @@ fn listen(port: u16) -> Result<TcpListener> {
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port).into())?;
         socket.listen(BACKLOG)?;
-        // `accept` ends by it, too.
+        // `accept` uses the timeout, too.
         socket.set_read_timeout(Some(LOOK))?;
         Ok(TcpListener::from(socket))
     };
@@ -207,7 +207,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
         match listener.accept() {
             Ok((stream, _)) => {
                 let playing = Playing::new(shared, |shared| &shared.servers);
-                // Where there is no thread the client sees that nobody answers.
+                // If there is no thread, the client times out.
                 let _ = spawn(move || serve(stream, &playing.0));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -217,7 +217,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn serve(mut stream: TcpStream, shared: &Shared) {
-    // One that says nothing is known by its client.
+    // The client identifies a connection that sends nothing.
     let Ok(number) = ends::read_number(&mut stream) else {
         return;
     };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two ends of a connection. Each compares every byte, and says how the connection ended for it.
+//! The two ends of a connection. Each compares every byte, and reports how the connection ended for
+//! it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,20 +13,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::plan::{Kind, Plan};
 use crate::load::content;
 
-/// How long a connection may take to open: the first SYN and two repetitions (RFC 6298).
+/// Bound on opening a connection: the first SYN and two retransmissions (RFC 6298).
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long an end waits for the other before it takes the connection to hang. It is longer than any fault
-/// and the pause of a retransmission after it.
+/// How long an end waits for the other before the connection counts as hung. Longer than any fault
+/// and the retransmission timeout after it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-/// What is read and written at once.
+/// Bytes per read and write.
 const PIECE_BYTES: usize = 16 * 1024;
-/// In how many pieces a slow client speaks.
+/// Number of pieces that a slow client sends.
 const PAUSES: u64 = 4;
 
 /// How a connection ended for one of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum End {
-    /// As it should have, with every byte.
+    /// As planned, with every byte.
     Planned,
     /// The attempt was refused by a reset.
     Refused,
@@ -35,13 +36,13 @@ pub(super) enum End {
     Silent,
     /// By a reset that the other end did not send.
     Reset,
-    /// Nothing came for [`PATIENCE`].
+    /// Nothing arrived for [`PATIENCE`].
     Hung,
-    /// In order, before all bytes were there.
+    /// By a FIN before all bytes.
     Cut,
-    /// A byte was another one, or one too many.
+    /// With a wrong byte, or one too many.
     Changed,
-    /// This end could not be played.
+    /// This end failed to run.
     Failed,
 }
 
@@ -72,7 +73,7 @@ impl End {
         }
     }
 
-    /// The end of one whose connection was open.
+    /// The end of an open connection.
     fn of(error: &io::Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
@@ -86,12 +87,12 @@ impl End {
         }
     }
 
-    /// The end of one that could not connect.
+    /// The end of a failed attempt.
     fn of_attempt(error: &io::Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionRefused => Self::Refused,
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Silent,
-            // The socket was hung up, and had no error to tell: as by an ICMP error at its last SYN.
+            // The socket was hung up without an error: as by an ICMP error at its last SYN.
             ErrorKind::Other => Self::Unreachable,
             _ => Self::of(error),
         }
@@ -119,13 +120,13 @@ pub(super) fn connect(plan: &Plan) -> Result<TcpStream, End> {
     dial().map_err(|error: io::Error| End::of_attempt(&error))
 }
 
-/// Plays the client of an open connection.
+/// Runs the client of an open connection.
 pub(super) fn play_client(plan: &Plan, mut stream: TcpStream) -> End {
     let played = patient(&stream).and_then(|()| client(plan, &mut stream));
     finish(stream, played, plan.kind == Kind::ClientReset)
 }
 
-/// Plays the server of a connection whose number was read.
+/// Runs the server of a connection whose number was read.
 pub(super) fn play_server(plan: &Plan, mut stream: TcpStream) -> End {
     let played = server(plan, &mut stream);
     finish(stream, played, plan.kind == Kind::ServerReset)
@@ -145,10 +146,10 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// Closes; by a reset where something went wrong, so that the other end cannot take it for an orderly end.
+/// Closes; by a reset after a failure, so that the other end cannot take it for a clean end.
 fn finish(stream: TcpStream, played: io::Result<()>, resets: bool) -> End {
     if resets || played.is_err() {
-        // A socket that is gone already needs no reset.
+        // A socket that is gone needs no reset.
         let _ = Socket::from(stream).set_linger(Some(Duration::ZERO));
     }
     played.map_or_else(|error| End::of(&error), |()| End::Planned)
@@ -235,7 +236,7 @@ fn receive(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Resul
     Ok(())
 }
 
-/// Nothing more comes but the other end's FIN.
+/// Expects nothing but the other end's FIN.
 fn expect_end(stream: &mut TcpStream) -> io::Result<()> {
     match stream.read(&mut [0])? {
         0 => Ok(()),
@@ -243,7 +244,7 @@ fn expect_end(stream: &mut TcpStream) -> io::Result<()> {
     }
 }
 
-/// Nothing more comes but the other end's reset.
+/// Expects nothing but the other end's reset.
 fn expect_reset(stream: &mut TcpStream) -> io::Result<()> {
     match stream.read(&mut [0]) {
         Err(error) if End::of(&error) == End::Reset => Ok(()),

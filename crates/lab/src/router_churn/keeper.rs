@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who runs the router's node, and kills, upgrades, drains and reloads it.
+//! Runs the router's node, and kills, upgrades, drains and reloads it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,24 +16,24 @@ use crate::node::Node;
 
 /// How long a drain waits for open relays: longer than connections last.
 const DRAIN: &str = "[node]\ndrain_timeout = \"20s\"\n";
-/// How long a process may take to end that was told to, and generously more.
+/// How long a process may take to end after a signal, with a generous margin.
 const ENDING: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The modes that reloads go through.
+/// The accept modes of successive reloads.
 const MODES: [&str; 3] = ["early", "strict", "late"];
 
-/// The node of a router, and those that were there before and have relays yet.
+/// The node of a router, and its predecessors that still have relays.
 #[derive(Debug)]
 pub(super) struct Keeper {
     binary: PathBuf,
     node: Node,
     former: Vec<Node>,
-    /// Processes that took another's place. They are nobody's children, so they are killed by number.
+    /// Processes that replaced another. They are not children of the lab, so they are killed by id.
     successors: Vec<Pid>,
     opened: u64,
     reloads: usize,
-    /// What nodes wrote that have ended.
+    /// The output of nodes that have ended.
     log: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Keeper {
         })
     }
 
-    /// Has a fault of the node begin.
+    /// Begins a fault of the node.
     pub(super) fn begin(&mut self, router: &Namespace, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill => {
@@ -69,7 +69,7 @@ impl Keeper {
         }
     }
 
-    /// Has it end: there is a node again.
+    /// Ends it: there is a node again.
     pub(super) fn end(&mut self, router: &Namespace, fault: Fault) -> Result<()> {
         if !matches!(fault, Fault::Kill | Fault::Drain) {
             return Ok(());
@@ -77,7 +77,7 @@ impl Keeper {
         let node = start(router, &self.binary, self.reloads)?;
         let former = std::mem::replace(&mut self.node, node);
         self.former.push(former);
-        // Those that were replaced by an upgrade before they were killed may have relays yet.
+        // Nodes that were replaced by an upgrade before a kill may still have relays.
         for mut node in std::mem::take(&mut self.former) {
             if node.process_mut().ended()?.is_none() {
                 self.former.push(node);
@@ -88,19 +88,19 @@ impl Keeper {
         Ok(())
     }
 
-    /// What all nodes have written.
+    /// The output of all nodes.
     pub(super) fn log(&self) -> Vec<String> {
         let nodes = self.former.iter().chain([&self.node]);
         let log = self.log.iter().cloned();
         log.chain(nodes.flat_map(Node::log)).collect()
     }
 
-    /// How many relays all nodes have opened so far.
+    /// The number of relays that all nodes have opened so far.
     pub(super) fn opened(&mut self) -> Result<u64> {
         Ok(self.opened + self.node.counter("relays_opened")?)
     }
 
-    /// Adds what a process has opened whose place another takes.
+    /// Adds the relays of a process that is about to be replaced.
     fn count(&mut self) -> Result<()> {
         self.opened = self.opened()?;
         Ok(())
@@ -137,7 +137,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         for pid in self.successors.iter().filter(|pid| !has_ended(**pid)) {
-            // It may end just now.
+            // It may be ending.
             let _ = kill(*pid, Signal::SIGKILL);
         }
     }
@@ -166,7 +166,7 @@ fn wait_for_end(pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is no such process, or nothing but its number is left.
+/// Whether the process does not exist, or is a zombie.
 fn has_ended(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map_or("Z", |(_, state)| state);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each connection does, and when what happens to the router. Pure: all follows from the seed.
+//! The plan of each connection, and of the faults of the router. Pure: everything follows from the
+//! seed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -9,28 +10,28 @@ use crate::rng::{Rng, scramble, shuffled};
 
 /// Clients, each with an address of either family.
 pub(super) const CLIENTS: u8 = 16;
-/// Servers that the router lets clients reach, and the one after them, which it does not.
+/// Servers that clients may reach, and the next one, which the firewall forbids.
 pub(super) const SERVERS: u8 = 8;
 pub(super) const FORBIDDEN_SERVER: u8 = SERVERS + 1;
 /// Ports that servers listen on.
 pub(super) const PORTS: [u16; 3] = [80, 443, 8080];
-/// A port on which nobody listens, and two that the router forbids: one in silence, one by a reset.
+/// A port without a listener, and two that the router forbids: one silently, one by a reset.
 /// Servers listen on these.
 const REFUSED_PORT: u16 = 82;
 pub(super) const DROPPED_PORT: u16 = 25;
 pub(super) const REJECTED_PORT: u16 = 23;
 
-/// How far apart faults begin, unless that leaves no time for one of each kind.
+/// Interval of faults, unless that leaves no time for one of each kind.
 const SPACING: Duration = Duration::from_secs(4);
 
-/// What a connection is like.
+/// The kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// The client closes when it has everything, then the server.
     ClientFirst,
     /// The server closes when it has sent everything, then the client.
     ServerFirst,
-    /// The client says that it has sent everything before the server answers.
+    /// The client sends its FIN before the server answers.
     HalfClose,
     /// The client resets when it has everything.
     ClientReset,
@@ -40,18 +41,18 @@ pub(super) enum Kind {
     Large,
     /// As the second, with pauses of seconds.
     Slow,
-    /// To a port on which nobody listens.
+    /// To a port without a listener.
     Refused,
-    /// To a port that the router forbids in silence.
+    /// To a port that the router forbids silently.
     Dropped,
     /// To a port that the router forbids by a reset.
     Rejected,
-    /// To a server that the router forbids in silence.
+    /// To a server that the router forbids silently.
     Forbidden,
 }
 
 impl Kind {
-    /// How many of a hundred connections are of each kind.
+    /// The share of each kind, in percent.
     pub(super) const SHARES: [(Self, u64); 11] = [
         (Self::ClientFirst, 26),
         (Self::ServerFirst, 24),
@@ -82,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// Whether the router must never let one pass.
+    /// Whether the router must block all of them.
     pub(super) fn is_forbidden(self) -> bool {
         matches!(self, Self::Dropped | Self::Rejected | Self::Forbidden)
     }
@@ -99,7 +100,7 @@ impl Kind {
     }
 }
 
-/// What one connection does. Client and server derive it from its number.
+/// The course of one connection. Client and server derive it from its number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) number: u64,
@@ -111,7 +112,7 @@ pub(super) struct Plan {
     /// Bytes from client to server, and back.
     pub(super) up: u64,
     pub(super) down: u64,
-    /// How long the client waits between its pieces.
+    /// The pause between the client's pieces.
     pub(super) pause: Duration,
 }
 
@@ -146,7 +147,7 @@ impl Plan {
         Self {
             number,
             kind,
-            // Each has both.
+            // All hosts have both families.
             family: Family::ALL[usize::from((client + server) % 2)],
             client,
             server,
@@ -165,7 +166,7 @@ impl Plan {
         SocketAddr::new(server_address(self.family, self.server), self.port)
     }
 
-    /// Where in the pattern both directions begin.
+    /// Offsets in the pattern at which both directions begin.
     pub(super) fn offsets(self) -> (u64, u64) {
         (
             scramble(2 * self.number) >> 8,
@@ -199,28 +200,28 @@ pub(super) enum Side {
     Wan,
 }
 
-/// What happens to the router, or to its node.
+/// A fault of the router, or of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Fault {
-    /// SIGKILL, and another node after a while.
+    /// SIGKILL, and another node after a pause.
     Kill,
     /// Another process takes the node's place.
     Upgrade,
     /// SIGTERM, and another node when that one has ended.
     Drain,
-    /// The node reads another configuration.
+    /// The node loads another configuration.
     Reload,
-    /// A rule that concerns nobody comes and goes.
+    /// A rule without effect is added and removed.
     Rule,
-    /// A port is closed for new connections, and opened.
+    /// A port is closed for new connections, and reopened.
     ClosePort(u16),
-    /// A client may open no connections, and may again.
+    /// New connections of a client are forbidden, and allowed again.
     ForbidClient(u8),
     /// A link loses all packets.
     Loss(Side),
     /// An interface is down.
     Down(Side),
-    /// The router's address on the server's side, which connections are translated to, is removed.
+    /// The router's address on the server's side, the source of translated connections, is removed.
     Address,
 }
 
@@ -240,12 +241,12 @@ impl Fault {
         }
     }
 
-    /// Whether it hits packets of a router without a node, too.
+    /// Whether it also affects packets of a router without a node.
     pub(super) fn cuts(self) -> bool {
         matches!(self, Self::Loss(_) | Self::Down(_) | Self::Address)
     }
 
-    /// Whether it ends open connections of a router without a node, too.
+    /// Whether it also ends open connections of a router without a node.
     pub(super) fn breaks(self) -> bool {
         matches!(self, Self::Down(_) | Self::Address)
     }
@@ -273,7 +274,7 @@ impl Fault {
             Self::Reload,
             Self::Rule,
             Self::ClosePort(port),
-            // One of those with many connections.
+            // One of the clients with many connections.
             Self::ForbidClient(1 + small(random.below(4))),
             loss,
             down,
@@ -282,7 +283,7 @@ impl Fault {
     }
 }
 
-/// A fault, the connection before which it begins, and how long it lasts.
+/// A fault, the connection before which it begins, and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) before: u64,
@@ -297,7 +298,7 @@ pub(super) fn events(seed: u64, connections: u64, rate: u32) -> Vec<Event> {
     let kinds = Fault::all(&mut random).len() as u64;
     let spaced = connections / (rate * SPACING.as_secs());
     let count = spaced.max(kinds);
-    // Those without any faults come first.
+    // The first connections have no faults.
     let step = (connections / (count + 1)).max(1);
     let mut events = Vec::new();
     for round in 0..count.div_ceil(kinds) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `router-churn` says: tables by kind of connection and by what happened, and what was worse.
+//! The report of `router-churn`: tables by kind of connection and by fault, and the failures.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use crate::record::Record;
 use crate::stats::percentile;
 use crate::table::Table;
 
-/// How many connections are described one by one.
+/// Bound on connections described individually.
 const DESCRIBED: usize = 20;
 const PERCENTILES: [f64; 4] = [5.0, 50.0, 95.0, 99.0];
 
-/// Puts tables, percentiles and remarks into the record.
+/// Adds tables, percentiles and remarks to the record.
 pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
     record.parameter("connections", args.connections);
     record.parameter("rate", args.rate);
@@ -41,7 +41,7 @@ fn with(pair: &Pair) -> &Life {
     &pair.node
 }
 
-/// How long connections of a kind took that nothing disturbed, in ms.
+/// Durations of undisturbed connections of a kind, in ms.
 fn times(pairs: &[Pair], kind: Kind, life: fn(&Pair) -> &Life) -> Vec<f64> {
     let of = pairs.iter().filter(|pair| {
         let ends = [direct(pair), with(pair)].map(Life::end);

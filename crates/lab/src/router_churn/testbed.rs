@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One of the two networks: clients, a masquerading router with a firewall, servers; and what happens to it.
+//! One of the two networks: clients, a masquerading router with a firewall, servers; and its
+//! faults.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::network::{Family, Network, TO_CLIENT, TO_SERVER};
 /// One-way delays of the two links.
 const DELAYS: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(5)];
 
-/// Which interface of the router is on a side, its addresses there and the routes by it.
+/// The router's interface on a side, its addresses there and the routes by it.
 const LAN: [&str; 6] = [
     "address replace 10.0.0.2/24 dev c0 noprefixroute",
     "address replace fd00::2/64 dev c0 noprefixroute nodad",
@@ -34,7 +35,7 @@ const WAN: [&str; 6] = [
     "route replace fd00:200::/32 via fd00:0:0:1::2",
 ];
 
-/// Two networks of the same kind differ in nothing but the node that one of them may have.
+/// A network; the two differ only in the node that one of them has.
 #[derive(Debug)]
 pub(super) struct Testbed {
     pub(super) network: Network,
@@ -67,7 +68,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Has a fault begin. Those of the node are not the site's.
+    /// Begins a fault, except those of the node.
     pub(super) fn begin(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill | Fault::Upgrade | Fault::Drain | Fault::Reload => Ok(()),
@@ -83,7 +84,7 @@ impl Testbed {
         }
     }
 
-    /// Has a fault end.
+    /// Ends a fault.
     pub(super) fn end(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill | Fault::Upgrade | Fault::Drain | Fault::Reload => Ok(()),
@@ -118,7 +119,7 @@ impl Testbed {
             .change(index, Link::delay(DELAYS[index]).loss(loss))
     }
 
-    /// Gives an interface back what the kernel took from it when it went down, or lost its addresses.
+    /// Restores what the kernel removed from an interface when it went down, or lost its addresses.
     fn restore(&self, side: Side) -> Result<()> {
         let lines = if side == Side::Lan { LAN } else { WAN };
         self.router().ip_batch(&lines.map(str::to_owned))
@@ -147,7 +148,7 @@ fn add_addresses(
     host.ip_batch(&lines.collect::<Vec<_>>())
 }
 
-/// The firewall of an office: new connections from within only, and not to everywhere.
+/// The firewall of an office: new connections only from inside, and not to all destinations.
 fn rules() -> String {
     let [v4, v6] = Family::ALL.map(|family| server_address(family, FORBIDDEN_SERVER));
     format!(

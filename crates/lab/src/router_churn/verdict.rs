@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares what became of each connection with a node and without one. Pure.
+//! Compares the course of each connection with a node and without one. Pure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,47 +8,48 @@ use super::clients::Life;
 use super::ends::End;
 use super::plan::{Fault, Kind, Plan};
 
-/// How long after a fault connections still count as hit by it: what it lost is sent again.
+/// How long after a fault connections still count as hit by it: lost packets are retransmitted.
 const TAIL: Duration = Duration::from_secs(1);
-/// How soon a node goes by new rules, 0.2 s as documented, and generously more for a busy machine.
+/// How soon a node applies new rules: 0.2 s as documented, with a generous margin for a busy
+/// machine.
 const NOTICE: Duration = Duration::from_secs(1);
-/// How long a node may go by what it learned before an address or a route changed
-/// (docs/configuration.md, `observe.ttl`), and generously more.
+/// How long a node may use profiles from before an address or a route changed
+/// (docs/configuration.md, `observe.ttl`), with a generous margin.
 const STALE: Duration = Duration::from_secs(12);
-/// What counts as much longer.
+/// Factor from which a time counts as much longer.
 const LONGER: u32 = 3;
 const LONGER_BY: Duration = Duration::from_millis(500);
 
-/// A fault that took place. Times since the start of the run.
+/// A fault of the run. Times are since the start of the run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) fault: Fault,
-    /// When it was begun, and had begun in both networks.
+    /// When it was started, and when it was active in both networks.
     pub(super) from: Duration,
     pub(super) applied: Duration,
-    /// When it was ended, and had ended in both.
+    /// When its end was started, and when it was over in both.
     pub(super) lifting: Duration,
     pub(super) to: Duration,
 }
 
-/// How a connection went with the node, beside how it went without.
+/// The result with the node, compared with the one without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// The same.
     Same,
-    /// As it should, and not so without the node.
+    /// As planned, but not without the node.
     Better,
-    /// Otherwise, while a link was cut, which hits both.
+    /// Different, while a link was cut, which affects both.
     Cut,
-    /// Closed or forbidden while it began, and not so without the node.
+    /// Closed or forbidden while it began, but not without the node.
     Closed,
-    /// The node was killed, and reset it.
+    /// The node was killed, and the connection reset.
     Killed,
-    /// Reset by a node that went by an address or a route that had changed.
+    /// Reset by a node that used an outdated address or route.
     Stale,
-    /// It passed, and was forbidden.
+    /// It passed although it was forbidden.
     Passed,
-    /// Worse, and there is no excuse.
+    /// Worse without an explanation.
     Worse,
 }
 
@@ -66,9 +67,9 @@ pub(super) struct Pair {
     pub(super) direct: Life,
     pub(super) node: Life,
     pub(super) verdict: Verdict,
-    /// What happened meanwhile that mattered most.
+    /// The most relevant fault meanwhile.
     pub(super) phase: Option<Fault>,
-    /// Whether nothing happened that costs any connection time.
+    /// Whether no fault affected its duration.
     pub(super) timed: bool,
 }
 
@@ -82,16 +83,16 @@ pub(super) fn expected(kind: Kind) -> End {
 }
 
 impl Life {
-    /// How it ended, for both ends: what would be worst counts.
+    /// Its end, combined from both ends: the worst one counts.
     pub(super) fn end(&self) -> End {
         let Some((_, client)) = self.client else {
             return End::Failed;
         };
         let server = match (self.server, self.arrived) {
             (Some((_, end)), _) => end,
-            // One that is played still.
+            // Still active.
             (None, Some(_)) => End::Hung,
-            // A reset that the client waited for, and the server did not send.
+            // The client waited for a reset that the server did not send.
             (None, None) if client == End::Planned => End::Reset,
             (None, None) => client,
         };
@@ -104,13 +105,13 @@ impl Life {
         })
     }
 
-    /// When the last of its ends was over.
+    /// When both ends were over.
     fn over(&self) -> Duration {
         let ends = [self.client, self.server].into_iter().flatten();
         ends.map(|(time, _)| time).max().unwrap_or(Duration::MAX)
     }
 
-    /// How long its client took.
+    /// Duration for its client.
     pub(super) fn time(&self) -> Option<Duration> {
         self.client.map(|(over, _)| over.saturating_sub(self.begun))
     }
@@ -133,7 +134,7 @@ impl Life {
     }
 }
 
-/// Compares one.
+/// Compares one connection.
 pub(super) fn pair(plan: Plan, direct: Life, node: Life, spans: &[Span]) -> Pair {
     let met = |span: &&Span| direct.meets(span) || node.meets(span);
     let met: Vec<Span> = spans.iter().filter(met).copied().collect();
@@ -160,7 +161,7 @@ fn is_stale(node: &Life, spans: &[Span]) -> bool {
     spans.iter().filter(changed).any(recent)
 }
 
-/// Which of two faults at the same time matters more.
+/// The relevance of a fault among simultaneous ones.
 fn weight(fault: Fault) -> u8 {
     match fault {
         Fault::Rule => 0,
@@ -182,10 +183,10 @@ fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
     match with {
         _ if with == without => Verdict::Same,
         _ if with == expected(plan.kind) => Verdict::Better,
-        // Nothing excuses these.
+        // No fault explains these.
         End::Changed | End::Cut | End::Failed => Verdict::Worse,
         End::Reset if has(&|fault| fault == Fault::Kill) => Verdict::Killed,
-        // Whoever loses packets for a second does not reset.
+        // A second of packet loss causes no reset.
         End::Reset if !has(&Fault::breaks) => Verdict::Worse,
         _ if has(&Fault::cuts) => Verdict::Cut,
         End::Silent if has(&|fault| fault.forbids(plan)) => Verdict::Closed,
@@ -194,7 +195,7 @@ fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
 }
 
 impl Pair {
-    /// Whether the first took much longer than the second, and both went as planned.
+    /// Whether the first took much longer than the second, and both ended as planned.
     fn longer(&self, one: &Life, other: &Life) -> bool {
         let planned = [one, other].map(Life::end) == [End::Planned; 2];
         let times = one.time().zip(other.time());
@@ -210,7 +211,7 @@ impl Pair {
         self.longer(&self.direct, &self.node)
     }
 
-    /// The lines about it in the node's log.
+    /// Its lines in the node's log.
     fn logged<'a>(&self, log: &'a [String]) -> Vec<&'a str> {
         let Some(port) = self.node.port else {
             return Vec::new();
@@ -221,7 +222,7 @@ impl Pair {
         log.iter().filter(has).map(String::as_str).collect()
     }
 
-    /// One line about it, and what the node says of it.
+    /// A line about it, with the node's log lines.
     pub(super) fn line(&self, log: &[String]) -> String {
         let side = |life: &Life| {
             let end = |end: Option<(Duration, End)>| {

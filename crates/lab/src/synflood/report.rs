@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `synflood` says about its trials: tables of times and promises, and a chart.
+//! The report of `synflood`: tables of times and promises, and a chart.
 
 use super::trial::{NodeCounts, Outcome};
 use super::{Args, Case, Trials};
@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::stats::{deviation_percent, max, median};
 use crate::table::Table;
 
-/// Puts the samples and the tables made of them into the record.
+/// Adds the samples and the tables made of them to the record.
 pub(super) fn fill(record: &mut Record, args: &Args, trials: &Trials) {
     record.parameter("rate", args.rate);
     record.parameter("seconds", args.seconds);

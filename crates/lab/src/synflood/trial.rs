@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One trial of the flood: a network, legitimate flows before and during, and
-//! what server and node noticed.
+//! One trial of the flood: a network, legitimate flows before and during, and the counters of
+//! server and node.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,17 +21,17 @@ use crate::transfer::{self, Request, Server, Timing};
 const PORT: u16 = 80;
 /// Bytes of a legitimate flow: within one initial window.
 const BYTES: u64 = 10_000;
-/// Start of one legitimate flow to the start of the next.
+/// From the start of one legitimate flow to the start of the next.
 const SPACING: Duration = Duration::from_millis(200);
-/// Between two looks at server and node.
+/// Interval of the readings of server and node.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a legitimate flow may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long after the flood a node may keep half-open connections: their
-/// expiry, and generously more.
+/// How long after the flood a node may keep half-open connections: their expiry, with a generous
+/// margin.
 const RELEASE: Duration = Duration::from_secs(20);
 
-/// What is set in a trial.
+/// The parameters of a trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) subject: Encapsulation,
@@ -41,7 +41,7 @@ pub(super) struct Case {
     pub(super) delays: Delays,
 }
 
-/// How strong the flood is, and how many flows are watched.
+/// The strength of the flood, and the number of measured flows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Strength {
     pub(super) rate: u32,
@@ -51,14 +51,14 @@ pub(super) struct Strength {
     pub(super) seed: u64,
 }
 
-/// What a trial showed.
+/// The results of a trial.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) before: Flows,
     pub(super) during: Flows,
     /// Spoofed SYNs sent.
     pub(super) sent: u64,
-    /// Spoofed connections that the server's application was handed.
+    /// Spoofed connections that the server's application accepted.
     pub(super) accepted: u64,
     /// Most spoofed sockets past their handshake seen at once at the server.
     pub(super) completed: u64,
@@ -68,7 +68,7 @@ pub(super) struct Outcome {
     pub(super) extra_opens: u64,
     /// SYN cookies the server accepted.
     pub(super) cookies_received: u64,
-    /// What the node counted, if there is one.
+    /// The node's counters, if there is one.
     pub(super) node: Option<NodeCounts>,
 }
 
@@ -77,20 +77,20 @@ pub(super) struct Outcome {
 pub(super) struct Flows {
     pub(super) connect: Vec<f64>,
     pub(super) first_byte: Vec<f64>,
-    /// Why the others failed.
+    /// The errors of the others.
     pub(super) failures: Vec<String>,
 }
 
-/// What the node counted.
+/// The node's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeCounts {
     /// Most half-open upstream connections seen at once.
     pub(super) half_open: u64,
-    /// Flows opened late for want of budget.
+    /// Flows opened late because the budget was used up.
     pub(super) over_budget: u64,
     /// SYN-ACKs of the server that were held.
     pub(super) held: u64,
-    /// Whether all half-open connections were given up in time.
+    /// Whether all half-open connections were closed in time.
     pub(super) released: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn run(case: Case, strength: Strength, binary: &Binary) -> Result<Out
     let target = SocketAddr::new(network.server_address(case.family), PORT);
     let sources: Prefix = CLIENT_SIDE[usize::from(case.family == Family::V6)].parse()?;
     let mut outcome = Outcome::default();
-    // The first flow fills neighbour tables and makes the client known; it is not counted.
+    // The first flow fills neighbour tables and validates the client's prefix; it is not counted.
     fetch_all(&course, target, 1);
     outcome.before = fetch_all(&course, target, strength.flows);
     let plan = Plan {
@@ -146,7 +146,7 @@ fn start(case: Case, strength: Strength, binary: &Binary) -> Result<Course> {
     case.subject.start(links, binary, strength.seed, &budget)
 }
 
-/// Floods while legitimate flows run, then waits for the node to let go.
+/// Floods while legitimate flows run, then waits for the node to close its half-open connections.
 fn flood(
     course: &Course,
     plan: Plan,
@@ -155,7 +155,7 @@ fn flood(
     outcome: &mut Outcome,
 ) -> Result<()> {
     let flood = course.network.client().run_in(|| Flood::start(plan))?;
-    // Until the flood is felt everywhere, flows are as before.
+    // The flood needs some time to have an effect.
     thread::sleep(strength.duration / 10);
     outcome.during = fetch_all(course, target, strength.flows);
     outcome.sent = flood.finish()?;
@@ -209,14 +209,14 @@ fn fetch_all(course: &Course, target: SocketAddr, count: u32) -> Flows {
     flows
 }
 
-/// The extremes of what was seen while a flood ran.
+/// The extremes measured while a flood ran.
 #[derive(Debug, Default)]
 struct Watched {
     server: Counts,
     node: NodeCounts,
 }
 
-/// Looks at server and node again and again until `done`.
+/// Reads server and node repeatedly until `done`.
 fn watch(course: &Course, sources: Prefix, done: &AtomicBool) -> Result<Watched> {
     let mut most = Watched::default();
     while !done.load(Ordering::Relaxed) {
@@ -273,7 +273,7 @@ impl Outcome {
                 node.half_open
             ),
         );
-        // The server's own view: a node that forgot connections without a word would leave more.
+        // The server's own counter: it would be higher if a node dropped connections silently.
         let seen = self.server_half_open;
         check(
             seen <= budget,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! System calls of other processes that ask for the time of day: having them handed over
-//! (`seccomp_unotify(2)`), and answering them.
+//! Intercepts the system calls of other processes for the time of day (`seccomp_unotify(2)`), and
+//! answers them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -16,37 +16,37 @@ use nix::unistd::Pid;
 
 use super::check;
 
-/// How this machine's calls are numbered (linux/audit.h).
+/// The architecture's identifier (linux/audit.h).
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: libc::c_long = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: libc::c_long = 0xc000_00b7;
 
-/// Where a filter finds the number of a call, the architecture, and the low halves of arguments
-/// (`struct seccomp_data`), on a machine with the low half first.
+/// Offsets, in a filter's input, of the call's number, the architecture, and the low halves of
+/// arguments (`struct seccomp_data`), on a little-endian machine.
 const NUMBER: u32 = 0;
 const MACHINE: u32 = 4;
 const ARGUMENTS: [u32; 3] = [16, 24, 32];
 
-/// Bytes of a descriptor, and words of room for one with its head beside a message.
+/// Bytes of a descriptor, and size in words of a control message with one.
 const DESCRIPTOR_BYTES: u32 = 4;
 const CONTROL_WORDS: usize = 4;
 
-/// A process waits to be told the time.
+/// A process that waits for the time.
 #[derive(Debug)]
 pub(crate) struct TimeCall {
     id: u64,
     /// The thread.
     pub(crate) caller: u32,
-    /// Where in its memory seconds are wanted, and behind them the rest.
+    /// Address in its memory for the seconds; the fraction follows.
     pub(crate) address: u64,
-    /// Whether the rest is microseconds, and not nanoseconds.
+    /// Whether the fraction is in microseconds rather than nanoseconds.
     pub(crate) wants_micros: bool,
 }
 
-/// Has the process that `command` starts, and all that it starts, wait for somebody to tell it the time
-/// whenever it asks for that of the day; the descriptor for that is sent to `to`. Stamps of packets,
-/// which would be of the right time, are refused as by a kernel without. The process stops at its `exec`.
+/// Makes the process that `command` starts, and its children, wait for an answer whenever it reads
+/// the time of day; the descriptor for answers is sent to `to`. Packet timestamps, whose times
+/// would be right, fail as on a kernel without them. The process stops at its `exec`.
 pub(crate) fn hand_time_calls_to(command: &mut Command, to: UnixStream) {
     let filter = filter();
     let prepare = move || {
@@ -72,11 +72,12 @@ pub(crate) fn hand_time_calls_to(command: &mut Command, to: UnixStream) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Hands over `clock_gettime` of the two clocks of the time of day and `gettimeofday`; refuses stamps.
+/// Intercepts `clock_gettime` of the two clocks of the time of day and `gettimeofday`; rejects
+/// packet timestamps.
 fn filter() -> Vec<libc::sock_filter> {
     let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at);
     let end = |verdict| step(libc::BPF_RET | libc::BPF_K, verdict);
-    // Jumps are counted from the next step: where it is that, and where it is not.
+    // Jumps are relative to the next instruction: the target if equal, and if not.
     let is = |value: libc::c_long, jt, jf| libc::sock_filter {
         jt,
         jf,
@@ -137,7 +138,7 @@ fn send_descriptor(to: &UnixStream, descriptor: libc::c_int) -> io::Result<()> {
     })
 }
 
-/// Takes the descriptor that came.
+/// Receives a descriptor.
 pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut descriptor = None;
     with_control(|message| {
@@ -155,7 +156,7 @@ pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
     descriptor.ok_or_else(|| io::Error::other("no descriptor came"))
 }
 
-/// Has a message of one byte sent or received that has room for a descriptor.
+/// Sends or receives a message of one byte with room for a descriptor.
 fn with_control(pass: impl FnOnce(*mut libc::msghdr) -> isize) -> io::Result<()> {
     let mut byte = 0_u8;
     let mut part = libc::iovec {
@@ -175,8 +176,8 @@ fn with_control(pass: impl FnOnce(*mut libc::msghdr) -> isize) -> io::Result<()>
     Ok(())
 }
 
-/// Waits until a process that asked for it has stopped at its `exec`. To be called by its parent's
-/// thread, as is [`release`].
+/// Waits until a traced process has stopped at its `exec`. Call it from the parent thread, as
+/// [`release`].
 pub(crate) fn await_exec(pid: u32) -> io::Result<()> {
     match waitpid(process(pid)?, None)? {
         WaitStatus::Stopped(_, Signal::SIGTRAP) => Ok(()),
@@ -184,7 +185,7 @@ pub(crate) fn await_exec(pid: u32) -> io::Result<()> {
     }
 }
 
-/// Has it go on.
+/// Continues the process.
 pub(crate) fn release(pid: u32) -> io::Result<()> {
     Ok(ptrace::detach(process(pid)?, None)?)
 }
@@ -194,10 +195,10 @@ fn process(pid: u32) -> io::Result<Pid> {
     Ok(Pid::from_raw(pid))
 }
 
-/// Waits for the next call; nothing if who made it has gone meanwhile.
+/// Waits for the next call; `None` if the caller has gone meanwhile.
 ///
 /// # Errors
-/// Nobody is left who could make one.
+/// No process with the filter is left.
 pub(crate) fn next_time_call(calls: &OwnedFd) -> io::Result<Option<TimeCall>> {
     let mut ready = [PollFd::new(calls.as_fd(), PollFlags::POLLIN)];
     poll(&mut ready, PollTimeout::NONE)?;
@@ -227,7 +228,7 @@ pub(crate) fn next_time_call(calls: &OwnedFd) -> io::Result<Option<TimeCall>> {
     }))
 }
 
-/// Whether the caller still waits.
+/// Checks that the caller still waits.
 ///
 /// # Errors
 /// It does not.
@@ -243,7 +244,7 @@ pub(crate) fn check_time_call(calls: &OwnedFd, call: &TimeCall) -> io::Result<()
     check("ioctl SECCOMP_IOCTL_NOTIF_ID_VALID", result).map(drop)
 }
 
-/// Has the caller go on, with the time where it wants it or with an error.
+/// Continues the caller, with the time in its memory or with an error.
 pub(crate) fn answer_time_call(
     calls: &OwnedFd,
     call: &TimeCall,

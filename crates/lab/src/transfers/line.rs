@@ -2,20 +2,20 @@
 //! `transfer-times`: transfers with no node, with one to three on the path or in chains, and with
 //! one beside the path.
 //!
-//! Repeats figures 4 and 5 of the Miniproxy paper: a path with 100 ms of round-trip time and
-//! 100 Mbit/s, transfers of 10 to 500 KB (of 1000 bytes), and nodes on it or beside it.
-//! `--carriage` says what the nodes know of each other. `transparent` is the paper's: nothing. In a
-//! chain the first node is on the path and hands flows to the next, over cold or warm hops; one
-//! node needs no chain and is the same in all. Chains are measured in early mode. A node beside
-//! the path lengthens the way and shortens the loops: three links meet at a router, so that the
-//! direct path stays as it is, and a node beside the client sends its flows there.
+//! Repeats figures 4 and 5 of the Miniproxy paper: a path with 100 ms of round-trip time and 100
+//! Mbit/s, transfers of 10 to 500 KB (of 1000 bytes), and nodes on it or beside it. `--carriage`
+//! selects the configuration of nodes. `transparent` is the paper's: nodes without configuration of
+//! each other. In a chain the first node is on the path and sends flows to the next, over cold or
+//! warm hops; one node needs no chain and is the same in all. Chains are measured in early mode. A
+//! node beside the path makes the path longer and the hops shorter: three links meet at a router,
+//! so that the direct path is unchanged, and a node beside the client sends its flows there.
 //!
-//! Every layout has a network of its own, all alive at once, and every node relays in all three
-//! accept modes, one per port. One transfer leaves nothing to the next but warm hops and what the
-//! nodes of a chain remember: how much the last flows between them could send. So cold hops may
-//! beat the model, and are judged only for being slower. So that all sizes find the same warm
-//! hops, a longer transfer can go before each one that is timed (`--primer`), and all pools are
-//! full again before that begins.
+//! Every layout has its own network, all at the same time, and every node relays in all three
+//! accept modes, one per port. A transfer leaves nothing for the next but warm hops and the nodes'
+//! estimates: the bandwidth of the last flows between them. So cold hops may beat the model, and
+//! only being slower counts as a failure. So that all sizes find the same warm hops, a longer
+//! transfer can precede each one that is timed (`--primer`), and all pools are full again before
+//! that begins.
 
 mod testbed;
 mod way;
@@ -37,8 +37,8 @@ use crate::transfer::Timing;
 use testbed::Testbed;
 use way::{Carriage, Layout, Way};
 
-/// How much less time transfers over warm hops near the ends are to take than without nodes, by
-/// size, at 100 ms with nodes 2 ms from the ends: bytes, and per cent.
+/// How much less time transfers over warm hops near the ends must take than without nodes, by size,
+/// at 100 ms with nodes 2 ms from the ends: bytes, and percent.
 const GAINS: &[(u64, f64)] = &[(25 * KB, 60.0), (100 * KB, 68.0), (500 * KB, 75.0)];
 
 /// Arguments of `posthaste-lab transfer-times`.
@@ -160,7 +160,7 @@ impl Args {
 
     /// The modes that a carriage is measured in.
     fn modes_of(&self, carriage: Carriage) -> &[Mode] {
-        // Without any node all modes would show the same.
+        // Without any node all modes are the same.
         let no_node = self.nodes.iter().all(|&nodes| nodes == 0);
         match carriage {
             Carriage::Transparent if !no_node => &self.modes,
@@ -168,7 +168,7 @@ impl Args {
         }
     }
 
-    /// What is compared with what: all ways, group by group.
+    /// All ways by groups of comparison.
     fn groups(&self) -> Vec<(Group, Vec<Way>)> {
         let of = |&family: &Family| {
             let mut groups = Vec::new();
@@ -204,8 +204,8 @@ impl Args {
         }
     }
 
-    /// The model is for the early mode and one transfer at a time; the gains are for the usual
-    /// delays.
+    /// The model applies to the early mode and one transfer at a time; the gains apply to the
+    /// default delays.
     fn targets(&self, way: Way) -> Vec<Target> {
         let mut targets = Vec::new();
         if way.mode == Mode::Early && self.clients == 1 {
@@ -352,7 +352,7 @@ impl Topology for Line<'_> {
 }
 
 impl Line<'_> {
-    /// The first transfer of each kind also fills caches on its way and is not counted.
+    /// The first transfer of each kind also fills caches on the path and is not counted.
     fn fill_caches(&self) -> Result<()> {
         let bytes = self.args.sizes.iter().min().copied().unwrap_or(1) * KB;
         for (subject, way) in self.ways.iter().enumerate() {
@@ -362,8 +362,8 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// How exact the emulation was, and nodes that relayed fewer connections than passed them, or
-    /// not over the hops that are meant: then the record shows something else than it says.
+    /// The exactness of the emulation, and nodes that relayed fewer connections than expected, or
+    /// not over the intended hops: then the record would be wrong.
     fn remarks(&self, results: &Results) -> Result<Vec<String>> {
         let mut remarks = Vec::new();
         for (layout, testbed) in &self.testbeds {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `overlay`: transfers over a controller's chains of a dozen nodes, as far from each other as the
+//! `overlay`: transfers over a controller's chains of a dozen nodes, at the distances of the
 //! regions of a cloud.
 //!
 //! Repeats figure 4 of the MOSTO paper, with more pairs of client and server. Nodes measure their
@@ -9,9 +9,9 @@
 //! connections to the server open. Links between places have the round-trip times of a published
 //! matrix, and packets take the link between two places, never another one.
 //!
-//! There are two overlays: one whose nodes keep no hops open, with a plan for cold hops, and one with
-//! both warm. After the transfers a link of a chain gets worse, and another is cut, while clients
-//! open new connections all the time and one long transfer goes on.
+//! There are two overlays: one whose nodes keep no hops open, with a plan for cold hops, and one
+//! with both warm. After the transfers a link of a chain gets slower, and another is cut, while
+//! clients continuously open new connections and one long transfer runs.
 
 mod events;
 mod map;
@@ -38,12 +38,12 @@ use crate::transfer::Timing;
 use testbed::{Testbed, Way};
 use topology::{Pair, Topology};
 
-/// How long one transfer may take.
+/// Timeout of one transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Fetches of every kind before those that count: hops are warm then, and the
-/// reverse proxy's connections have grown.
+/// Fetches of every kind before the measured ones: they open warm hops, and grow the windows of the
+/// reverse proxy's connections.
 const PRIMERS: u32 = 2;
-/// After each of these, so that hops are opened for the next.
+/// Pause after each of these, in which hops are opened for the next.
 const PRIMER_PAUSE: Duration = Duration::from_millis(500);
 
 /// Arguments of `posthaste-lab overlay`.
@@ -95,7 +95,7 @@ pub struct Args {
     output: PathBuf,
 }
 
-/// What carries a transfer.
+/// The carrier of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Direct,
@@ -104,7 +104,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Those of a pair, the reference first.
+    /// The kinds of a pair, the reference first.
     const ALL: [Self; 4] = [
         Self::Direct,
         Self::Chain(Hops::Cold),
@@ -129,7 +129,7 @@ impl Kind {
         }
     }
 
-    /// In which overlay it is.
+    /// The overlay it belongs to.
     fn hops(self) -> Hops {
         match self {
             Self::Chain(hops) => hops,
@@ -138,7 +138,7 @@ impl Kind {
     }
 }
 
-/// The kind of a subject, and the number of its pair.
+/// The kind of a subject, and the index of its pair.
 fn kind_of(subject: usize) -> (Kind, usize) {
     (
         Kind::ALL[subject % Kind::ALL.len()],
@@ -210,7 +210,7 @@ impl Args {
             subjects,
             groups,
             sizes: self.sizes.clone(),
-            // nginx sends what comes before an object in a packet of its own.
+            // nginx sends the header before an object in a packet of its own.
             head_bytes: u64::from(u32::from(crate::link::MTU) - self.family.header_bytes()),
             clients: 1,
             repeats: self.repeats,
@@ -260,12 +260,12 @@ pub fn run(args: &Args) -> Result<()> {
     results.publish(record, findings)
 }
 
-/// Overlays by their hops, and the chains that carry transfers.
+/// Overlays by their hops, and the chains of transfers.
 struct Overlay<'a> {
     args: &'a Args,
     topology: Topology,
     sites: BTreeMap<Hops, Testbed>,
-    /// The places of chains.
+    /// The places on each chain.
     chains: BTreeMap<Case, Vec<usize>>,
 }
 
@@ -312,14 +312,14 @@ impl Overlay<'_> {
         self.topology.pairs[kind_of(case.subject).1]
     }
 
-    /// Opens hops and grows windows, and asks the controller for the chains.
+    /// Opens hops and grows windows, and queries the controller for the chains.
     fn warm_up(&mut self, experiment: &Experiment) -> Result<()> {
         use super::Topology as _;
         eprintln!("overlay: everything is up; hops and connections grow");
         for _ in 0..PRIMERS {
             for case in experiment.cases() {
                 let (kind, _) = kind_of(case.subject);
-                // Without nodes and reverse proxies nothing grows.
+                // Without nodes and reverse proxies there is nothing to warm up.
                 if kind == Kind::Direct {
                     continue;
                 }
@@ -339,7 +339,7 @@ impl Overlay<'_> {
         Ok(())
     }
 
-    /// By overlay, the flows that took a hop that waited open, and those that opened one.
+    /// By overlay, the number of flows over a warm hop, and over a cold one.
     fn hops_taken(&self) -> Result<BTreeMap<Hops, (u64, u64)>> {
         let sites = self.sites.iter();
         sites

@@ -11,18 +11,18 @@ use crate::record::Record;
 use crate::stats::percentile;
 use crate::table::{Table, cell, percent_cell};
 
-/// What a topology found out besides.
+/// Additional results of a topology.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub remarks: Vec<String>,
-    /// Targets of its own that were missed.
+    /// Missed targets of its own.
     pub misses: Vec<String>,
     pub failures: Vec<String>,
-    /// SVG texts, by the ends of their file names.
+    /// SVG texts, by the suffixes of their file names.
     pub charts: Vec<(String, String)>,
 }
 
-/// How exact the emulation was.
+/// The exactness of the emulation.
 pub(crate) fn emulation_remark(name: &str, stats: Stats) -> String {
     format!(
         "Emulated links of {name}: {} packets, {} dropped, {} more than 1 ms late, at worst \

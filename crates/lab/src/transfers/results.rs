@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Medians of transfers beside the model, and whether they reach their targets. Pure.
+//! Medians of transfers compared with the model, and with their targets. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::{Case, Experiment, Moment, Target, Timings};
 use crate::model::Path;
 use crate::stats::{deviation_percent, median};
 
-/// What was measured. Times are in milliseconds.
+/// The measurements. Times are in milliseconds.
 #[derive(Debug)]
 pub(crate) struct Results {
     pub(super) experiment: Experiment,
@@ -18,12 +18,12 @@ pub(crate) struct Results {
     pub(super) failures: Vec<String>,
 }
 
-/// What came of one target.
+/// The result of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
     pub text: String,
     pub is_met: bool,
-    /// Whether the tables do not show it already.
+    /// Whether the tables do not have it already.
     pub is_remark: bool,
 }
 
@@ -38,7 +38,7 @@ impl Results {
         median(&self.values(case, moment))
     }
 
-    /// How many transfers of these subjects were timed.
+    /// The number of timed transfers of these subjects.
     pub(crate) fn timed(&self, is_one: impl Fn(usize) -> bool) -> u64 {
         let timed = self.timings.iter().filter(|(case, _)| is_one(case.subject));
         timed.map(|(_, timings)| timings.len() as u64).sum()
@@ -54,7 +54,7 @@ impl Results {
         }))
     }
 
-    /// How far the median of a moment lies from the model, in per cent.
+    /// How far the median of a moment is from the model, in percent.
     pub(super) fn off(&self, case: Case, moment: Moment) -> Option<f64> {
         let model = self.model(case, moment)?;
         Some(deviation_percent(self.median(case, moment)?, model))
@@ -75,7 +75,7 @@ impl Results {
         self.behind(case, reference)
     }
 
-    /// What came of all targets.
+    /// The results of all targets.
     pub(super) fn checks(&self) -> Vec<Check> {
         let of = |case: &Case| {
             let targets = &self.experiment.subjects[case.subject].targets;
@@ -166,7 +166,7 @@ impl Results {
         })
     }
 
-    /// The least time that the median of all clients can take.
+    /// The lower bound of the median of all clients.
     fn floor(&self, case: Case) -> Option<f64> {
         let clients = self.experiment.clients;
         let shared = self.paths.get(&case)?.clone();
@@ -193,8 +193,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A direct path of 100 ms and one with warm nodes 2 ms from its ends, completing after so
-    /// many milliseconds.
+    /// A direct path of 100 ms and one with warm nodes 2 ms from its ends, completing after so many
+    /// milliseconds.
     fn results(targets: Vec<Target>, direct_ms: u32, warm_ms: u32) -> Results {
         let subject = |name: &str, reference, targets| Subject {
             name: name.to_owned(),

@@ -15,13 +15,13 @@ use crate::network::Network;
 use crate::node::Node;
 use crate::transfer::{Request, Server, Timing, fetch_at_once};
 
-/// How long one transfer may take; the slowest takes less than a second when it is alone.
+/// Timeout of one transfer; the slowest takes less than a second when it is alone.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Warm hops that a worker has ready when nobody else wants one.
+/// Idle warm hops of a worker while no other flow needs one.
 const POOL: u32 = 2;
 
-/// Everything that transfers of one layout need. Dropped in the order of its fields.
+/// The parts that transfers of one layout need. Dropped in the order of its fields.
 #[derive(Debug)]
 pub(super) struct Testbed {
     pub(super) nodes: Vec<Node>,
@@ -30,7 +30,7 @@ pub(super) struct Testbed {
     pub(super) network: Network,
 }
 
-/// The access node and the router of a network with a node beside the path, among those of the
+/// Index of the access node and of the router of a network with a node beside the path, in the
 /// line.
 const ACCESS: usize = 0;
 const ROUTER: usize = 1;
@@ -64,7 +64,7 @@ impl Testbed {
         })
     }
 
-    /// Runs as many transfers at once as there are to be clients.
+    /// Runs as many transfers at once as there are clients.
     pub(super) fn fetch(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
             if args.primer > 0 {
@@ -73,8 +73,8 @@ impl Testbed {
             }
             chain.wait_until_full(&self.nodes)?;
             if way.carriage == Carriage::EmptyEnds {
-                // Takes all warm hops: a transfer of a byte is over in a bit more than a round
-                // trip, and a hop takes two to replace.
+                // Takes all warm hops: a transfer of a byte takes slightly more than a round trip,
+                // and replacing a hop takes two.
                 self.fetch_now(args, way, 1)?;
             }
         }
@@ -101,7 +101,7 @@ fn network(args: &Args, layout: Layout) -> Result<Network> {
     };
     let builder = match layout.carriage {
         Carriage::OffPath => {
-            // The direct path stays as it is: the node is behind a link of its own.
+            // The direct path is unchanged: the node is behind its own link.
             let quarter = args.rtt() / 4;
             let line = Network::line([Link::Veth, link(quarter), link(quarter)]);
             line.beside(ROUTER, link(layout.aside - quarter))
@@ -138,7 +138,7 @@ fn members(network: &Network, layout: Layout) -> (Vec<&Namespace>, Vec<Member>) 
 fn pool(args: &Args, carriage: Carriage) -> u16 {
     match carriage {
         Carriage::EmptyEnds => 1,
-        // All clients may come to the same worker.
+        // All clients may reach the same worker.
         carriage if carriage.has_pool() => {
             u16::try_from(args.clients.max(POOL)).unwrap_or(u16::MAX)
         }
@@ -146,7 +146,7 @@ fn pool(args: &Args, carriage: Carriage) -> u16 {
     }
 }
 
-/// What a layout wants of its nodes: one worker has all hops, if they are to be taken.
+/// The settings of a layout's nodes: one worker has all hops, if they are to be taken.
 fn of_node(layout: Layout) -> &'static str {
     match layout.carriage {
         Carriage::EmptyEnds => "workers = 1\n",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How transfers get from client to server: nodes, where they are, and what joins them.
+//! The ways of transfers from client to server: nodes, their places, and the hops between them.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) enum Carriage {
 }
 
 impl Carriage {
-    /// The word for it on the command line, in records and in names of files.
+    /// Its name on the command line, in records and in names of files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Transparent => "transparent",
@@ -50,13 +50,13 @@ impl Carriage {
         self.is_warm() || self == Self::EmptyEnds
     }
 
-    /// Whether transfers go over warm hops.
+    /// Whether transfers use warm hops.
     pub(super) fn is_warm(self) -> bool {
         matches!(self, Self::Warm | Self::WarmEnds)
     }
 }
 
-/// How a transfer goes.
+/// The way of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
     pub(super) family: Family,
@@ -64,22 +64,23 @@ pub(super) struct Way {
     pub(super) nodes: u32,
     /// One-way delay from a node beside the path to either end; zero for other carriages.
     pub(super) aside: Duration,
-    /// Of no effect without nodes.
+    /// Irrelevant without nodes.
     pub(super) mode: Mode,
 }
 
-/// The network that a way needs; ways that differ in the mode only share it.
+/// The network of a way; ways that differ only in the mode share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Layout {
     pub(super) carriage: Carriage,
     pub(super) nodes: u32,
     pub(super) aside: Duration,
-    /// Of the hops between nodes; what the nodes carry may be of the other one.
+    /// Family of the hops between nodes, which may differ from that of the transfers.
     pub(super) hops: Family,
 }
 
 impl Way {
-    /// The plainest way that does the same: no node needs no mode, and one node no chain.
+    /// The canonical way with the same effect: without a node there is no mode, and one node needs
+    /// no chain.
     pub(super) fn new(family: Family, carriage: Carriage, nodes: u32, mode: Mode) -> Self {
         let nodes = if nodes > 0 && carriage.is_ends() {
             2
@@ -106,7 +107,7 @@ impl Way {
         Self::new(family, Carriage::Transparent, 0, Mode::Early)
     }
 
-    /// By a node beside the path, at this one-way delay from either end.
+    /// With a node beside the path, at this one-way delay from either end.
     pub(super) fn off_path(family: Family, aside: Duration) -> Self {
         Self {
             aside,
@@ -115,7 +116,7 @@ impl Way {
     }
 
     pub(super) fn layout(self) -> Layout {
-        // Only chains have hops of a family of their own.
+        // Only chains have a separate family for hops.
         let is_chain = self.carriage != Carriage::Transparent;
         Layout {
             carriage: self.carriage,
@@ -153,7 +154,7 @@ impl Way {
         labels
     }
 
-    /// The path as the model sees it, for each of all transfers: they share the rate.
+    /// The path in terms of the model, for each of all transfers: they share the rate.
     pub(super) fn path(self, args: &Args) -> Path {
         let rate = args.bits_per_second() / u64::from(args.clients);
         let between = match self.carriage {
@@ -173,7 +174,7 @@ impl Layout {
     pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
         let whole = args.rtt() / 2;
         if self.carriage == Carriage::OffPath {
-            // The first node is where the client is.
+            // The first node is at the client.
             return vec![Duration::ZERO, self.aside, self.aside];
         }
         if self.carriage.is_ends() {

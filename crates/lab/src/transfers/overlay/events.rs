@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record, table and chart of links that change under an overlay.
+//! Record, table and chart of link changes under an overlay.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,11 @@ use crate::record::Record;
 use crate::stats::max;
 use crate::table::{Table, cell};
 
-/// Until the first new connection takes another way after a link got worse, in seconds.
+/// Bound on the time until the first new connection takes another route after a link got slower, in
+/// seconds.
 const MOVED_MAX_S: f64 = 3.0;
 
-/// Changes links as often as the arguments say, and reports what came of it.
+/// Changes links as often as configured, and reports the results.
 pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut Findings) {
     let mut seen = Vec::new();
     let count = overlay.args.moves;
@@ -89,7 +90,7 @@ fn table(overlay: &Overlay<'_>, seen: &[Move]) -> Table {
     table
 }
 
-/// How long new connections took while a link changed.
+/// Durations of new connections while a link changed.
 fn chart(overlay: &Overlay<'_>, seen: &[Move]) -> Chart {
     let longest = seen
         .iter()

@@ -5,7 +5,7 @@ use super::topology::Topology;
 use crate::chart::svg::{Anchor, Svg};
 use crate::chart::{GRID, LABEL, NOTE, PALETTE, SUBTITLE, TICK, TITLE};
 
-/// The page, and where the map lies on it.
+/// The page size, and the position of the map.
 const WIDTH: f64 = 800.0;
 const TOP: f64 = 110.0;
 /// Pixels per degree, of longitude and of latitude.

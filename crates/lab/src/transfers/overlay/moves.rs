@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A link gets worse, or is cut: when do new connections take another way, and what becomes of one that
-//! is open?
+//! Changes a link, or cuts it, and measures when new connections take another route, and the effect
+//! on an open one.
 //!
-//! Which nodes carried a connection is what their logs say of it. The connection that is open carries
-//! bytes all the time, no faster than its client reads.
+//! The nodes' logs show which of them carried a connection. The open connection carries bytes
+//! continuously, limited by its client's reading rate.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -20,25 +20,26 @@ use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
 use crate::transfer::{self, Timing};
 
-/// What a link that gets worse is multiplied with.
+/// Factor of a link that gets slower.
 const WORSE: f64 = 3.0;
-/// Between two new connections.
+/// Interval of new connections.
 const EVERY: Duration = Duration::from_millis(100);
-/// How long there are new connections before and after.
+/// How long new connections are opened before and after.
 pub(super) const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(12);
-/// What the open connection carries, and how much of it in a second: longer than all this takes.
+/// Bytes of the open connection, and its rate per second: it lasts longer than the whole
+/// measurement.
 const LONG_BYTES: u64 = 64_000_000;
 const LONG_RATE: f64 = 4_000_000.0;
-/// How long it may take, with the link cut for a while.
+/// Its timeout, with the link cut for a while.
 const LONG_PATIENCE: Duration = Duration::from_secs(180);
 const CHUNK: usize = 64 * 1024;
-/// How long it may take until connections go as before when the link is as before.
+/// Bound on the time until connections use the former route after the link is restored.
 const RETURN: Duration = Duration::from_secs(45);
-/// Nodes have logged what ended so long ago.
+/// Nodes have logged connections that ended this long ago.
 const LOGGED: Duration = Duration::from_millis(500);
 
-/// What happens to a link.
+/// The change of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Worse,
@@ -54,19 +55,19 @@ impl Change {
     }
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug)]
 pub(super) struct Move {
     pub(super) change: Change,
     pub(super) before: BTreeSet<usize>,
     pub(super) after: BTreeSet<usize>,
-    /// From the change to the first new connection that took another way, in seconds.
+    /// From the change to the first new connection on another route, in seconds.
     pub(super) moved_s: Option<f64>,
-    /// The same to the first after which none took the old one.
+    /// The same to the first one after which none used the old route.
     pub(super) settled_s: Option<f64>,
-    /// New connections: how long after the first each began, and how long it took, in seconds.
+    /// New connections: start after the first one, and duration, in seconds.
     pub(super) connections: Vec<(f64, Option<f64>)>,
-    /// How long the open connection took for all its bytes, in seconds.
+    /// Duration of the open connection, in seconds.
     pub(super) long_s: f64,
 }
 
@@ -78,7 +79,7 @@ impl Move {
     }
 }
 
-/// Has a link of the first pair's chain get worse, and then one cut.
+/// Makes a link of the first pair's chain slower, and then cuts one.
 pub(super) fn observe(
     args: &Args,
     topology: &Topology,
@@ -107,7 +108,7 @@ pub(super) fn observe(
     Ok(())
 }
 
-/// A connection: when it began, since the first, and what came of it.
+/// A connection: its start since the first one, and its result.
 type Opened = (Duration, Result<Timing>);
 
 fn watch(
@@ -201,7 +202,7 @@ fn check(
     })
 }
 
-/// Waits until connections go as they went.
+/// Waits until connections use the former route.
 fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usize>) -> Result<()> {
     let deadline = Instant::now() + RETURN;
     let server = target(args, pair, args.sizes[0], Way::Through);
@@ -212,11 +213,12 @@ fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usiz
             return Ok(());
         }
     }
-    // The next is observed on the way that is in use then.
+    // The next change is measured on the route in use then.
     Ok(())
 }
 
-/// Fetches from the calling thread's namespace, slowly, and checks every byte. Returns how long it took.
+/// Fetches from the calling thread's namespace, slowly, and checks every byte. Returns the
+/// duration.
 fn read_slowly(server: SocketAddr) -> Result<f64> {
     let start = Instant::now();
     let mut stream = TcpStream::connect(server).context("connect")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An overlay: places with nodes, a controller, clients, servers and fronts.
+//! An overlay: places with nodes, a controller, clients, servers and reverse proxies.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -30,25 +30,25 @@ pub(super) const CLIENT: u8 = 1;
 pub(super) const SERVER: u8 = 2;
 const REVERSE_PROXY: u8 = 3;
 
-/// The first port of the server for transfers over nodes, and of that for transfers around them; a port
-/// for each size.
+/// The first port of the server for transfers over nodes, and of the one for transfers around them;
+/// one port per size.
 const THROUGH: u16 = 8000;
 const AROUND: u16 = 9000;
-/// The server's port for a transfer that goes on for long.
+/// The server's port for the long transfer.
 pub(super) const LONG: u16 = 8900;
-/// The first port of a front; one for each place with a server.
+/// The first port of a reverse proxy; one for each place with a server.
 const FRONTS: u16 = 8000;
 
-/// How long nodes may take to measure all links and to have a plan of them.
+/// How long nodes may take to measure all links and to get a plan of them.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Dropped in the order of its fields.
+/// An overlay. Dropped in the order of its fields.
 #[derive(Debug)]
 pub(super) struct Testbed {
     nodes: Vec<Node>,
     controller: Controller,
-    /// The place where the controller is.
+    /// The controller's place.
     center: usize,
     _web: Vec<Nginx>,
     _long: Vec<transfer::Server>,
@@ -59,7 +59,7 @@ pub(super) struct Testbed {
 }
 
 impl Testbed {
-    /// Builds one, and waits until all nodes go by a plan of all links.
+    /// Builds one, and waits until all nodes follow a plan of all links.
     pub(super) fn new(args: &Args, topology: &Topology, hops: Hops, nginx: &Path) -> Result<Self> {
         let mesh = make_mesh(args, topology)?;
         let places = topology.places();
@@ -117,7 +117,7 @@ impl Testbed {
         );
         toml.push_str(&rules(&self.sizes));
         if hops == Hops::Cold {
-            // What the configuration says of a node goes before what the controller says.
+            // A node's own configuration of a peer takes precedence over the controller's.
             for other in (0..self.topology.places()).filter(|other| *other != place) {
                 toml.push_str(&peer(args, place, other));
             }
@@ -125,7 +125,7 @@ impl Testbed {
         Ok(toml)
     }
 
-    /// Waits until all nodes go by a plan of all links.
+    /// Waits until all nodes follow a plan of all links.
     fn wait_until_whole(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let places = self.topology.places() as u64;
@@ -146,7 +146,7 @@ impl Testbed {
         host.run_in(|| controller::query(target))
     }
 
-    /// The places of the chain that a transfer of so many bytes takes.
+    /// The places of the chain for a transfer of so many bytes.
     pub(super) fn chain(&self, pair: Pair, bytes: u64) -> Result<Vec<usize>> {
         let (from, to) = (name(pair.client), name(pair.server));
         let answer = self.query(&format!("/v1/explain?from={from}&to={to}&bytes={bytes}"))?;
@@ -165,7 +165,7 @@ impl Testbed {
         self.mesh.host(pair.client, CLIENT)
     }
 
-    /// Flows of all nodes that left over a hop that was open, and over one that was not.
+    /// The number of all nodes' flows over warm hops, and over cold ones.
     pub(super) fn hops_taken(&self) -> Result<(u64, u64)> {
         let mut sum = (0, 0);
         for node in &self.nodes {
@@ -179,7 +179,8 @@ impl Testbed {
         Ok(sum)
     }
 
-    /// By the client's address of each connection, the places whose nodes relayed it: what their logs say.
+    /// By the client's address of each connection, the places whose nodes relayed it, by their
+    /// logs.
     pub(super) fn passed(&self) -> HashMap<SocketAddr, BTreeSet<usize>> {
         let mut passed: HashMap<SocketAddr, BTreeSet<usize>> = HashMap::new();
         for (place, node) in self.nodes.iter().enumerate() {
@@ -195,18 +196,18 @@ impl Testbed {
     }
 }
 
-/// Whom a client asks for an object.
+/// The target of a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// The server, around all nodes.
+    /// The server, bypassing all nodes.
     Around,
-    /// The server; its node sees to the rest.
+    /// The server; its node selects the chain.
     Through,
-    /// The front beside its place.
+    /// The reverse proxy beside its place.
     ReverseProxy,
 }
 
-/// Where that listens, for objects of a size.
+/// The address of the target, for objects of a size.
 pub(super) fn target(args: &Args, pair: Pair, size: u64, way: Way) -> SocketAddr {
     let place = args.sizes.iter().position(|one| *one == size);
     let index = u16::try_from(place.unwrap_or(0)).unwrap_or(0);
@@ -258,7 +259,7 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
         &args.congestion,
         args.seed,
     )?;
-    // Servers and fronts are as well prepared as nodes are.
+    // Servers and reverse proxies get the same settings as nodes.
     for place in topology.clients() {
         chain::prepare(mesh.host(place, REVERSE_PROXY)?)?;
     }
@@ -312,7 +313,7 @@ fn controller_config(args: &Args, places: usize, hops: Hops) -> String {
     toml
 }
 
-/// A rule for each size, so that nobody has to guess it, and one that lets flows go around.
+/// A rule per size, so that sizes need not be estimated, and one that forwards bypassing flows.
 fn rules(sizes: &[u64]) -> String {
     let mut toml = format!(
         "[[rule]]\nname = \"around\"\nports = [\"{AROUND}-{}\"]\naction = \"forward\"\n",
@@ -328,8 +329,8 @@ fn rules(sizes: &[u64]) -> String {
     toml
 }
 
-/// A node as another one knows it, without warm hops. Each two have a key of their own: by it a node knows
-/// who asks.
+/// A node's entry for another one, without warm hops. Each pair has its own key, by which a node
+/// identifies the sender of a request.
 fn peer(args: &Args, me: usize, place: usize) -> String {
     let key = format!(
         "{:064x}",
@@ -344,7 +345,7 @@ fn peer(args: &Args, me: usize, place: usize) -> String {
     )
 }
 
-/// A link as it is when it loses everything.
+/// A link with complete loss.
 pub(super) fn cut(link: Emulation) -> Emulation {
     Emulation { loss: 1.0, ..link }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The places, the round-trip times between them, and the pairs of client and server. Pure, but for
-//! reading the matrix.
+//! The places, the round-trip times between them, and the pairs of client and server. Pure, except
+//! for reading the matrix.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::link::{Emulation, Link};
 use crate::model::{Hops, Path};
 use crate::planning::data::read_cloud;
 
-/// The regions of the matrix, in the order of its rows: the file names none, but they are as far from
-/// each other as these, in the order of their codes. Name, longitude and latitude in degrees.
+/// The regions of the matrix, in the order of its rows: the file has no names, but the distances
+/// match these regions, in the order of their codes. Name, longitude and latitude in degrees.
 const REGIONS: [(&str, f64, f64); 21] = [
     ("Cape Town", 18.4, -33.9),
     ("Hong Kong", 114.2, 22.3),
@@ -110,7 +110,7 @@ impl Topology {
         &self.names[place]
     }
 
-    /// The places by name, from one to the next.
+    /// The names of the places, in order.
     pub(super) fn chain_name(&self, chain: &[usize]) -> String {
         let names: Vec<&str> = chain.iter().map(|place| self.name(*place)).collect();
         names.join(" > ")
@@ -128,7 +128,7 @@ impl Topology {
         self.pairs.iter().map(|pair| pair.server).collect()
     }
 
-    /// The place from which the farthest other is nearest.
+    /// The place with the smallest distance to its farthest other.
     pub(super) fn center(&self) -> usize {
         let farthest = |place: &usize| self.rtts_ms[*place].iter().copied().fold(0.0, f64::max);
         let places = 0..self.places();
@@ -136,7 +136,7 @@ impl Topology {
         center.unwrap_or(0)
     }
 
-    /// The link between two places, so many times as long as the matrix says.
+    /// The link between two places, `times` times as long as in the matrix.
     pub(super) fn link(&self, args: &Args, one: usize, other: usize, times: f64) -> Emulation {
         let delay = Duration::from_secs_f64(self.rtt_ms(one, other) * times / 2e3);
         // A queue that never drops: slow start must not end before the transfer does.
@@ -149,8 +149,8 @@ impl Topology {
         }
     }
 
-    /// The path of a transfer as the model sees it, over the nodes of a chain; without nodes it goes
-    /// from client to server.
+    /// The path of a transfer in terms of the model, over the nodes of a chain; without nodes
+    /// directly from client to server.
     pub(super) fn path(
         &self,
         args: &Args,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Web servers of two kinds, both nginx, and a client.
 //!
-//! The *origin* has the objects. The *reverse proxy* stands for those of content networks near
+//! The *origin* has the objects. The *reverse proxy* represents those of content networks near
 //! clients: it answers for the origin, over connections to it that it keeps open (HTTP/1.1). Like
 //! the hosts of nodes, those of both keep grown windows over idle times and have large buffers. The
-//! reverse proxy forwards what it has received at once, and writes to no disk.
+//! reverse proxy forwards received bytes at once, and writes to no disk.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -134,7 +134,7 @@ fn fetch_here(
     }
 }
 
-/// What has come of an object; nothing before the head is whole.
+/// The received part of an object; `None` until the header is complete.
 fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
     let end = answer
         .windows(4)
