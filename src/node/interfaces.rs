@@ -63,14 +63,14 @@ impl Node {
     pub(crate) fn update_interfaces(&self, links: &[Link]) {
         let attached: Vec<u32> = self.redirect().attached().map(|(index, _)| index).collect();
         for index in &attached {
-            // A port of a bridge or a bond is none of ours any more.
+            // A port of a bridge or a bond is no longer intercepted.
             let still = |link: &Link| link.index == *index && !link.is_port();
             if !links.iter().any(still) {
                 self.redirect().detach(*index);
                 self.log.info("interface removed", &[("ifindex", index)]);
             }
         }
-        // What comes from now on is a successor's, whose program comes after this one everywhere.
+        // New interfaces are left to the successor.
         let links = if self.is_replaced() { &[] } else { links };
         let strict = self.strict_sources();
         for link in links {

@@ -190,7 +190,7 @@ fn late_open_was_slower() {
     };
     assert_eq!(delayed.saved().first_byte_us, -300 * MS);
     assert_eq!(delayed.saved().end_us, 0);
-    // Caused by the client, by the path, or too small to tell.
+    // Caused by the client, by the path, or below the detection limit.
     for other in [
         Seen {
             prompt: false,

@@ -170,7 +170,7 @@ impl Channel {
         Ok(())
     }
 
-    /// What the other says next, within `most`, and the descriptors that come with it.
+    /// The next message of the peer, within `most`, and its descriptors.
     pub(super) fn receive(&self, most: Duration) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
         self.0
             .set_read_timeout(Some(most))

@@ -5,7 +5,7 @@
  *
  * redirect_connect4, redirect_connect6   connect: replaces the destination by the
  * listener
- * announce                 sockops: tells the listener the destination
+ * announce                 sockops: stores the destination for the listener
  * restore_peername4, 6          getpeername: returns the destination to the process
  *
  * A connection that cannot be redirected, for whatever reason, goes to its destination.

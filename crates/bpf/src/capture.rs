@@ -75,8 +75,8 @@ impl Capture {
     /// # Errors
     /// [`Error::AttachCgroup`].
     pub fn attach(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), Error> {
-        // `enum bpf_attach_type`. The program that informs the listeners goes first: they must know
-        // the destination of every redirected connection.
+        // `enum bpf_attach_type`. The program that stores destinations for the listeners
+        // goes first: it must run for every redirected connection.
         let places = [
             (program::RECORD_ORIGINAL_DST, 3),
             (program::RESTORE_PEERNAME4, 29),

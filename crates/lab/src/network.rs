@@ -13,7 +13,7 @@
 //! those of the line first) has the prefixes `10.0.i.0/24` and `fd00:0:0:i::/64`; its end
 //! nearer the client is `.1`, the other `.2`. Nodes forward both families and are plain routers
 //! until something is started in them. Beyond the links, [`CLIENT_SIDE`] prefixes are routed to
-//! the client and [`SERVER_SIDE`] prefixes to the server; nobody has addresses in them unless an
+//! the client and [`SERVER_SIDE`] prefixes to the server; no host has addresses in them unless an
 //! experiment adds some, so packets to them vanish at the end host. Nodes have no default route:
 //! they answer anything else with "unreachable". Hosts beside the line send everything to their
 //! node.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The time that nodes agree on: the one place that knows the offset of this host's clock.
+//! The time that nodes agree on: the only module with the offset of this host's clock.
 //!
 //! Authentication tags of requests and probes carry the time they were made and are valid for 30 s.
 //! A node with a controller uses the controller's time, advanced by a clock that cannot be set, so

@@ -210,6 +210,7 @@ impl Frame {
         bytes.extend_from_slice(self.bytes.get(12..14)?);
         if from.len() == 4 {
             let total = u16::try_from(20 + payload).ok()?.to_be_bytes();
+            // Don't fragment, so the identification may be zero (RFC 6864 section 4.1).
             bytes.extend_from_slice(&[0x45, 0, total[0], total[1], 0, 0, 0x40, 0]);
             bytes.extend_from_slice(&[HOP_LIMIT, protocol, 0, 0]);
         } else {

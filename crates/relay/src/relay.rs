@@ -315,6 +315,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         match &mut self.failure {
             None => {
                 self.failure = Some(Box::new(Failure::new(side, error)));
+                // Received bytes may remain, and no further event reports them.
                 self.ready[side].readable = true;
             }
             // Neither side can take the rest.
@@ -495,6 +496,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         I: Io<Pipe = P, Buffer = B>,
     {
         let filled = io.fill(from, &mut pipe);
+        // Zero is the end of the stream or urgent data; only a read can distinguish them.
         if matches!(filled, Ok(0)) {
             io.give_back(pipe);
             return self.copy(from, io);

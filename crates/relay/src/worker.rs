@@ -285,6 +285,7 @@ impl<I: Intercept> Worker<I> {
         let rules = Rules::new(&settings.policy, generation, &counters.rules);
         for (number, listener) in listeners.sockets() {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
+            // Accepted sockets inherit the options, which saves system calls per flow.
             sys::apply(listener, rules.inherited())?;
         }
         intercept.set_accepting(true)?;
@@ -454,6 +455,7 @@ impl<I: Intercept> Worker<I> {
             return EpollTimeout::NONE;
         };
         let left = next.saturating_sub(self.now);
+        // Rounded up: epoll_wait(2) counts milliseconds, and waking early would loop without work.
         EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::ZERO)
     }
 
@@ -577,11 +579,13 @@ impl<I: Intercept> Worker<I> {
     fn starve(&mut self) {
         self.set_draining(true);
         self.out_of_files = true;
+        // Listeners are level-triggered: a queue that is not emptied would wake the worker at once.
         self.listen_for(EpollFlags::empty());
     }
 
     /// Resumes accepting, once there are descriptors to spare.
     fn recover(&mut self) {
+        // The kernel does not report how many are free, so some are opened and closed again.
         let probe = || self.waker.as_fd().try_clone_to_owned();
         let spare: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS_SPARE).map(|_| probe()).collect();
         if spare.is_ok() {

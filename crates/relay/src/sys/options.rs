@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of sockets.
+//! Socket options.
 
 use std::io;
 use std::mem::size_of;
@@ -10,20 +10,20 @@ use socket2::SockRef;
 
 use crate::policy::SideOptions;
 
-/// A send buffer's size at the start, in bytes; the kernel doubles it.
+/// Initial size of a send buffer, in bytes; the kernel doubles it.
 const SEND_BUFFER_BYTES: u32 = 512 << 10;
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
 const SO_BUF_LOCK: i32 = 72;
 
-/// Applies a rule's settings to one side of a relay, or to the listener that
-/// such sides inherit them from.
+/// Applies a rule's settings to one side of a relay, or to the listener from which such sides
+/// inherit them.
 pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     apply_at_birth(fd, options)?;
     apply_when_full(fd, options)?;
     apply_when_old(fd, options)
 }
 
-/// Applies those of a rule's settings that a socket needs before it connects.
+/// Applies the settings that a socket needs before it connects.
 pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     let socket = SockRef::from(fd);
     if let Some(name) = &options.congestion {
@@ -38,8 +38,8 @@ pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Resul
     Ok(())
 }
 
-/// Applies those that matter once a socket has more to send than it takes at
-/// once, which most never have.
+/// Applies the settings that matter once a socket has more to send than the kernel takes at once,
+/// which is rare.
 pub(crate) fn apply_when_full(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     if options.send_buffer_bytes.is_none() {
         widen_send_buffer(fd)?;
@@ -47,7 +47,7 @@ pub(crate) fn apply_when_full(fd: &impl AsFd, options: &SideOptions) -> io::Resu
     SockRef::from(fd).set_tcp_notsent_lowat(options.notsent_lowat_bytes)
 }
 
-/// Applies those that matter after seconds, which most connections do not last.
+/// Applies the settings that matter after seconds; most connections are shorter.
 pub(crate) fn apply_when_old(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     if options.keepalive_idle.is_zero() {
         return Ok(());
@@ -59,16 +59,16 @@ pub(crate) fn apply_when_old(fd: &impl AsFd, options: &SideOptions) -> io::Resul
     SockRef::from(fd).set_tcp_keepalive(&keepalive)
 }
 
-/// Bounds how long sent bytes may stay unacknowledged and windows closed, or leaves it to
-/// the kernel's limits.
+/// Bounds how long sent bytes may stay unacknowledged and windows closed; `None` leaves the
+/// kernel's limits.
 pub(crate) fn set_user_timeout(fd: &impl AsFd, most: Option<Duration>) -> io::Result<()> {
     SockRef::from(fd).set_tcp_user_timeout(most)
 }
 
-/// Raises the size that a send buffer starts with and leaves its tuning to the
-/// kernel. It starts with room for 20 segments written one at a time, and grows
-/// only when an acknowledgement finds it full: a relay in slow start, which
-/// writes segments as they come, would lose a round trip of the hop.
+/// Raises the initial size of a send buffer and leaves its tuning to the kernel. Initially it has
+/// room for 20 segments written one at a time, and grows only when an acknowledgement finds it
+/// full: a relay in slow start, which writes segments as they arrive, would lose a round trip of
+/// the hop.
 fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
     // It may have grown beyond on its own.
     if SockRef::from(socket).send_buffer_size()? >= 2 * SEND_BUFFER_BYTES as usize {
@@ -80,12 +80,12 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
         libc::SO_SNDBUFFORCE,
         SEND_BUFFER_BYTES.cast_signed(),
     )?;
-    // Setting a size has switched the tuning off.
+    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues.
     set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
 }
 
-/// Has the ACK that completes a handshake wait for the bytes that most clients
-/// have sent by then, and saves a packet and its handling; or has it sent now.
+/// With `quick` false, delays the ACK that completes a handshake until the first bytes, which most
+/// clients have sent by then: that saves a packet. With `quick` true, sends it now.
 pub(crate) fn set_quick_ack(socket: &impl AsFd, quick: bool) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, quick.into())
 }
@@ -95,18 +95,17 @@ pub(crate) fn set_reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<
     SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO))
 }
 
-/// Bounds the rate at which a socket sends, in bytes per second, or no longer.
-/// Once bounded, the kernel paces what the socket sends for good, by the rate
-/// that its congestion control thinks right.
+/// Bounds the rate at which a socket sends, in bytes per second; `None` removes the bound. After
+/// the first bound the kernel keeps pacing the socket, at the rate of its congestion control.
 pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()> {
-    // All ones in 32 bits stand for no bound (sk_setsockopt in net/core/sock.c).
+    // All ones in 32 bits mean no bound (sk_setsockopt in net/core/sock.c).
     let rate = rate.map_or(-1, |rate| rate.min(u32::MAX - 1).cast_signed());
     set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
-/// Has a connecting socket give up when its SYN would be repeated a second time
-/// (`TCP_USER_TIMEOUT` counts from the first repetition on), or no longer.
-/// `TCP_SYNCNT` cannot say so little: `tcp_syn_linear_timeouts` are added to it.
+/// Makes a connecting socket fail when its SYN would be retransmitted a second time
+/// (`TCP_USER_TIMEOUT` counts from the first retransmission), or reverts that. `TCP_SYNCNT` cannot
+/// express it: the kernel adds `tcp_syn_linear_timeouts`.
 pub(crate) fn set_impatient(socket: &impl AsFd, impatient: bool) -> io::Result<()> {
     let timeout = impatient.then_some(Duration::from_millis(1));
     SockRef::from(socket).set_tcp_user_timeout(timeout)
@@ -122,8 +121,8 @@ pub(crate) fn set_hop_limit(socket: &impl AsFd, ipv6: bool, hops: u8) -> io::Res
     set_option(socket, level, name, hops.into())
 }
 
-/// Has a socket send by one interface only (`SO_BINDTOIFINDEX`), whatever other routes there are,
-/// and receive by it alone.
+/// Binds a socket to one interface (`SO_BINDTOIFINDEX`): it sends by that one, regardless of
+/// routes, and receives by it alone.
 pub(crate) fn bind_to_interface(socket: &impl AsFd, ifindex: u32) -> io::Result<()> {
     let index = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)

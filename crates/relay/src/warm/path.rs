@@ -2,8 +2,8 @@
 //! Estimates the bandwidth of the path to a peer, for flows that begin: TCP control block sharing
 //! (RFC 9040) by hops to one peer.
 //!
-//! A hop knows nothing of the path when its flow begins: it has carried nothing. Flows that have
-//! ended have measured it. The rate of the best recent flow is kept (temporal sharing, §6) and
+//! A hop has measured nothing of the path when its flow begins, having carried no data. Flows that
+//! have ended have measured it. The rate of the best recent flow is kept (temporal sharing, §6) and
 //! trusted less as it ages, until the estimate is the initial one again, by default
 //! [`INITIAL_BANDWIDTH`]. A flow with less to send, or with a share of the path, does not show a
 //! lower bandwidth; one that lost segments does.

@@ -24,7 +24,7 @@ use super::demand::Demand;
 
 /// A hop that is silent for this long is pinged.
 const REST_MAX: Duration = Duration::from_secs(15);
-/// While flows use the peer, the pool hears from it at this interval.
+/// While flows use the peer, the pool needs an answer at this interval.
 const BEAT: Duration = Duration::from_millis(500);
 /// A peer counts as in use for this long after the last flow.
 const BUSY_FOR: Duration = Duration::from_secs(10);
@@ -158,7 +158,7 @@ impl Pool {
         self.limits = limits;
     }
 
-    /// A flow is to use the peer, whether or not there is a hop for it.
+    /// A flow needs a hop to the peer, whether or not there is one.
     pub(super) fn on_flow(&mut self, now: Duration) {
         self.demand.on_flow(now);
         self.flow_seen = Some(now);

@@ -37,6 +37,7 @@ impl<I: Intercept> Worker<I> {
             };
             match sys::accept(listener) {
                 Ok((socket, client, server)) => {
+                    // A command sent before a flow began must apply to that flow.
                     self.carry_out();
                     match purpose {
                         Purpose::Requests(_) => self.receive_request(client, socket, None),
@@ -119,6 +120,7 @@ impl<I: Intercept> Worker<I> {
         if std::mem::take(&mut pending.trial) {
             self.on_validated_trial();
         }
+        // Before the injection: with a half-open entry the SYN-ACK would be captured again.
         self.validate(key);
         match step {
             OnMeeting::Wait(None) if !requested => self.connect_server(key),

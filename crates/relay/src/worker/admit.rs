@@ -196,6 +196,7 @@ impl<I: Intercept> Worker<I> {
     /// Forwards a held SYN, as if this node did not exist.
     pub(super) fn pass_on(&mut self, flow: &Flow, syn: &Frame, half_open: HalfOpen) {
         self.counters.syns_forwarded.add(1);
+        // Before the injection: the programs handle the injected SYN by the state of its entry.
         if self.intercept.pass(flow, half_open).is_err() {
             return;
         }
@@ -267,6 +268,7 @@ impl<I: Intercept> Worker<I> {
             Kept::Address => self.counters.port_fallbacks.add(1),
             Kept::Nothing => self.counters.address_fallbacks.add(1),
         }
+        // Before the SYN leaves: without an entry its SYN-ACK would complete the handshake.
         if let Err(error) = self.reserve_other_tuple(key, hop.flow) {
             return self.put_off(key, error);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A connection to an explicit listener that has no flow yet: a sender that has sent nothing, an
-//! idle warm hop of a peer, or a refused client that is to read the reason.
+//! idle warm hop of a peer, or a refused client that must read the reason.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
