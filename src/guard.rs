@@ -262,7 +262,7 @@ pub(crate) fn open_pidfd(process: Pid) -> Option<OwnedFd> {
     // SAFETY: pidfd_open(2) takes no pointers and returns a new descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

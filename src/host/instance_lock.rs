@@ -85,6 +85,7 @@ impl Claim {
             return Ok(false);
         }
         let _change = Change(self);
+        // The last owner may have removed the file after it was opened here.
         Ok(self.is_current() && self.lock(NODE)?)
     }
 
@@ -109,6 +110,7 @@ impl Claim {
         let path = path_in(directory, "lock")?;
         let opened = File::options()
             .create(true)
+            // The file contains the number of successions.
             .truncate(false)
             .read(true)
             .write(true)

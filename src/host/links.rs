@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network interfaces of this host, and word of their coming and going.
+//! The network interfaces of this host, and notifications of their changes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

@@ -74,6 +74,7 @@ impl Hold {
     pub(crate) fn lasting(program: &Program, place: Place) -> io::Result<Self> {
         match link(program, place) {
             Ok(link) => Ok(Self::Link(link)),
+            // Kernels before 6.6 have no TCX links.
             Err(_) => Self::quick(program, place),
         }
     }

@@ -28,9 +28,9 @@ pub struct Endpoint {
 /// Ports of the listeners on 127.0.0.1 and ::1; `None` where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// Of 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub ipv4: Option<u16>,
-    /// Of ::1.
+    /// Port on ::1.
     pub ipv6: Option<u16>,
 }
 

@@ -73,7 +73,7 @@ fn mount() -> io::Result<OwnedFd> {
 /// `result` is what a system call returned that makes a descriptor.
 unsafe fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(result) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the descriptor is new, as the caller promises.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

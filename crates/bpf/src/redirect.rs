@@ -63,7 +63,7 @@ pub enum LinkLayer {
 /// The properties of an interface that the programs need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What its packets start with.
+    /// The header of its packets.
     pub layer: LinkLayer,
     /// Whether its reverse path filter for IPv4 is strict: it accepts packets only from sources
     /// that are routed through it.
@@ -482,6 +482,7 @@ impl Redirect {
         let rings = shared.rings.iter().map(|place| shared.ring(place));
         let rings: Vec<_> = rings.collect::<Result<_, _>>()?;
         let deferred = Deferred::load(&shared.settings, &shared.maps, &rings)?;
+        // Before the tail calls: workers need these maps for the first event.
         shared
             .tail_call_maps
             .get_or_init(|| deferred.tail_call_maps());

@@ -321,7 +321,7 @@ pub(crate) fn run(
 /// The attributes are those of the command, which returns a new descriptor;
 /// what they point to lives long enough and may be written where it is.
 unsafe fn descriptor<T>(number: libc::c_long, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller vouches for it; nobody else owns the descriptor.
+    // SAFETY: as the caller promises; the descriptor has no other owner.
     unsafe { command(number, attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
@@ -330,7 +330,7 @@ unsafe fn descriptor<T>(number: libc::c_long, attributes: &mut T) -> io::Result<
 /// enough and may be written where it is.
 unsafe fn command<T>(number: libc::c_long, attributes: &mut T) -> io::Result<i32> {
     let attributes = std::ptr::from_mut(attributes);
-    // SAFETY: the caller vouches for the attributes.
+    // SAFETY: the attributes are valid, as the caller promises.
     let result = unsafe { libc::syscall(libc::SYS_bpf, number, attributes, size_of::<T>()) };
     match i32::try_from(result) {
         Ok(result) if result >= 0 => Ok(result),

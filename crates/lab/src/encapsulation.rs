@@ -10,7 +10,7 @@ use crate::link::Link;
 use crate::network::Network;
 use crate::node::{Binary, Node};
 
-/// What carries the connections.
+/// The carrier of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Encapsulation {
     /// Plain IP forwarding.

@@ -72,7 +72,7 @@ impl std::fmt::Display for Family {
 /// The properties of a network.
 #[derive(Clone, Debug)]
 pub struct Builder {
-    /// Those of the line, then those to hosts beside it.
+    /// The links of the line, then those to hosts beside it.
     links: Vec<Link>,
     plan: Plan,
     seed: u64,
@@ -265,7 +265,7 @@ impl Network {
         ferry.change(index, emulation)
     }
 
-    /// What the emulated links carried so far; all zero when there are none.
+    /// The counters of the emulated links; all zero when there are none.
     pub fn stats(&self) -> Stats {
         self.ferry.as_ref().map(Ferry::stats).unwrap_or_default()
     }

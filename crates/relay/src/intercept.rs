@@ -12,7 +12,7 @@ use crate::frame::Frame;
 /// An event from the redirection.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
     /// The flow. For [`EventKind::SynAck`] as the upstream socket has it, which differs from the
     /// client's flow when the source address does.

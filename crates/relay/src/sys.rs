@@ -92,7 +92,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        // SAFETY: the rest of `bytes` is as long as is said.
+        // SAFETY: the length passed is that of the rest of `bytes`.
         let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
         // Fails only before the kernel has gathered entropy, or on a signal.
         filled += usize::try_from(got).unwrap_or(0);
@@ -138,7 +138,7 @@ pub(crate) fn since_start() -> Duration {
 /// Reads a clock that every kernel has.
 fn read_clock(clock: libc::clockid_t) -> Duration {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the kernel fills `now`; only clocks are asked for that always exist.
+    // SAFETY: the kernel fills `now`; callers pass only clocks that always exist.
     let now = unsafe {
         libc::clock_gettime(clock, now.as_mut_ptr());
         now.assume_init()

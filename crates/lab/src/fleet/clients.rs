@@ -245,7 +245,7 @@ impl Player {
         }
     }
 
-    /// What it follows.
+    /// Its follower.
     pub(super) fn follower(&self) -> &Follower {
         &self.follower
     }

@@ -112,7 +112,7 @@ impl Ferry {
         Ok(())
     }
 
-    /// What was carried so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

@@ -142,7 +142,7 @@ fn send_descriptor(to: &UnixStream, descriptor: libc::c_int) -> io::Result<()> {
 pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut descriptor = None;
     with_control(|message| {
-        // SAFETY: as above; what the kernel puts there is a descriptor that is nobody else's.
+        // SAFETY: as above; the kernel stores a new descriptor there, with no other owner.
         unsafe {
             let count = libc::recvmsg(from.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC);
             let head = libc::CMSG_FIRSTHDR(message);
