@@ -2,7 +2,7 @@
 //! Attaches the programs to an interface.
 //!
 //! A TCX link (Linux 6.6) ends with the process that holds it, but creating one waits for every
-//! packet in flight on the host, about ten milliseconds each time. A filter on the clsact queueing
+//! packet in flight on the host, some ten milliseconds each time. A filter on the clsact queueing
 //! discipline takes effect at once but outlives the process. So a node starts with filters and
 //! replaces them by links once it relays; on older kernels the filters stay.
 

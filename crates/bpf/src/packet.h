@@ -297,6 +297,8 @@ GLOBAL int owner_of(struct __sk_buff *skb, struct packet *pkt)
 	return owner;
 }
 
+/* The program chooses, not SO_REUSEPORT: the worker that gets the SYN event must also accept
+ * the client. */
 static __always_inline __u32 this_worker(void)
 {
 	return bpf_get_smp_processor_id() % workers;

@@ -406,6 +406,7 @@ impl Redirect {
             hook: Hook::Ingress,
             successions,
         };
+        // Creating a link waits for packets in flight, too long for a node that does not relay yet.
         let ingress = if self.deferred.is_some() {
             Hold::lasting(program, place)
         } else {

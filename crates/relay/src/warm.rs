@@ -50,7 +50,7 @@ use socket::Look;
 
 pub(crate) use neighbour::State;
 
-/// Actions of one pool per turn: a dial takes about 10 µs, and flows wait meanwhile.
+/// Actions of one pool per turn: a dial takes some tens of microseconds, and flows wait meanwhile.
 const ORDERS_MAX: usize = 32;
 /// Interval of the check for dials that take too long.
 const SWEEP: Duration = Duration::from_millis(250);

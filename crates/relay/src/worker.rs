@@ -636,6 +636,7 @@ fn is_listener(token: u64) -> bool {
 }
 
 fn interest_of(key: u64, side: Side) -> EpollEvent {
+    // All events at once, edge-triggered: no epoll_ctl(2) when the relay's interest changes.
     let flags = EpollFlags::EPOLLIN
         | EpollFlags::EPOLLOUT
         | EpollFlags::EPOLLRDHUP

@@ -30,6 +30,7 @@ pub struct SocketSettings {
 /// `EAFNOSUPPORT` or `EADDRNOTAVAIL` where IPv6 is off.
 pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<Socket> {
     let socket = tcp_socket(ipv6, settings.mark)?;
+    // No other host can connect to it, and `bpf_sk_assign` ignores the address.
     let loopback = if ipv6 {
         IpAddr::V6(Ipv6Addr::LOCALHOST)
     } else {

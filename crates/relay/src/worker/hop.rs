@@ -51,6 +51,7 @@ impl Wanted<'_> {
     fn socket(&self) -> io::Result<Socket> {
         let ipv6 = !self.flow.is_ipv4();
         let socket = sys::upstream_socket(ipv6, self.mark)?;
+        // The observation is evidence for this interface only.
         if let Some(path) = self.path {
             sys::bind_to_interface(&socket, path.ifindex)?;
         }
@@ -58,6 +59,7 @@ impl Wanted<'_> {
             // Best effort: the kernel may reject the value.
             let _ = socket.set_tcp_mss(mss.into());
         }
+        // The server gets the value that it would get without a node.
         if let Some(hops) = self.hop_limit {
             sys::set_hop_limit(&socket, ipv6, hops)?;
         }
