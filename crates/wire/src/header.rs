@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chain header: what a node must tell the next one.
+//! The chain header: the destination of a flow, its source, and the rest of its route, which
+//! each node of a chain sends to the next one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::num::NonZeroU64;
+use std::num::NonZeroU16;
+
+use crate::segments::{RESOLVE, SegmentList};
 
 /// How many nodes may pass a flow on, counted from the first.
 pub const HOP_LIMIT_INITIAL: u8 = 16;
@@ -13,34 +16,27 @@ pub const HOP_LIMIT_INITIAL: u8 = 16;
 const TTL_LEAST: u8 = 32;
 const TTL_PER_NODE: u8 = 2;
 
-/// Chains are numbered below this.
-const CHAINS: u32 = 1 << 24;
-
-/// The number that no chain has: whoever gets it in a label is to look up the way.
-pub const RESOLVE: u32 = CHAINS - 1;
-
-/// What a node tells the next: where to, from whom, and by which way.
+/// What a node sends to the next one about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChainHeader {
-    /// The original destination: whom the client addressed.
+    /// The original destination: the address and port that the client connected to.
     pub destination: Endpoint,
     /// The client's own address and port, if the server may see it.
     pub source: Option<Endpoint>,
-    /// The rest of the way. Without it the node that reads the header
-    /// connects to the destination itself.
-    pub label: Option<Label>,
-    /// What ends a loop. The SYN option has no room for it, and clients of
-    /// others do not send it.
+    /// The nodes behind the one that reads the header. If it is empty, that node connects to
+    /// the destination itself.
+    pub segments: SegmentList,
+    /// Ends a loop. The SYN option has no room for it, and other clients do not send it.
     pub guard: Option<LoopGuard>,
 }
 
 impl ChainHeader {
-    /// A header that says no more than where to.
+    /// A header with a destination only.
     pub fn to(destination: Endpoint) -> Self {
         Self {
             destination,
             source: None,
-            label: None,
+            segments: SegmentList::EMPTY,
             guard: None,
         }
     }
@@ -136,75 +132,33 @@ pub enum EndpointError {
     NoPort,
 }
 
-/// Which chain a flow takes and how far along it is, as one number: the chain
-/// in the upper 24 bits, the position in the lower 8.
+/// The number of a node, which the operator or the controller's list chooses: 1 to 65534.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Label(u32);
-
-impl Label {
-    /// Position `position` of chain `chain`, which is 1 to 2^24 - 1. Position
-    /// 0 is the node that the client's connection reaches first.
-    pub fn new(chain: u32, position: u8) -> Option<Self> {
-        (1..CHAINS)
-            .contains(&chain)
-            .then(|| Self(chain << 8 | u32::from(position)))
-    }
-
-    /// From its number. `None` when it names no chain.
-    pub fn from_bits(bits: u32) -> Option<Self> {
-        (bits >> 8 != 0).then_some(Self(bits))
-    }
-
-    /// The number, as it is sent.
-    pub fn to_bits(self) -> u32 {
-        self.0
-    }
-
-    /// The chain.
-    pub fn chain(self) -> u32 {
-        self.0 >> 8
-    }
-
-    /// Whether the node that gets it is to look up the way, as if the flow began there.
-    pub fn is_resolve(self) -> bool {
-        self.chain() == RESOLVE
-    }
-
-    /// Where in the chain the node is that this label is sent to.
-    pub fn position(self) -> u8 {
-        self.0.to_be_bytes()[3]
-    }
-
-    /// The label for the next node of the chain. `None` after position 255:
-    /// no chain is longer, so none is a loop.
-    pub fn next(self) -> Option<Self> {
-        (self.position() < u8::MAX).then(|| Self(self.0 + 1))
-    }
-}
-
-/// Who a node is among its like. Not zero; the operator's choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(NonZeroU64);
+pub struct NodeId(NonZeroU16);
 
 impl NodeId {
-    /// `None` for zero.
+    /// The largest number of a node.
+    pub const MAX: Self = Self(NonZeroU16::new(RESOLVE - 1).expect("not zero"));
+
+    /// `None` for a number that no node can have.
     pub fn new(id: u64) -> Option<Self> {
-        NonZeroU64::new(id).map(Self)
+        let id = u16::try_from(id).ok().filter(|id| *id != RESOLVE)?;
+        NonZeroU16::new(id).map(Self)
     }
 
     /// As a number.
-    pub fn to_bits(self) -> u64 {
+    pub fn to_bits(self) -> u16 {
         self.0.get()
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; 8] {
+    pub(crate) fn to_bytes(self) -> [u8; 2] {
         self.to_bits().to_be_bytes()
     }
 }
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        write!(f, "{}", self.0)
     }
 }
 
@@ -293,18 +247,14 @@ mod tests {
 
     // promise: B9
     #[test]
-    fn label_round_trip() {
-        let label = Label::new(0x12_3456, 7).unwrap();
-        assert_eq!(label.to_bits(), 0x1234_5607);
-        assert_eq!(Label::from_bits(0x1234_5607), Some(label));
-        assert_eq!((label.chain(), label.position()), (0x12_3456, 7));
-        assert_eq!(label.next(), Label::new(0x12_3456, 8));
-        assert_eq!(Label::new(1, u8::MAX).unwrap().next(), None);
-        assert_eq!(Label::new(0, 1), None);
-        assert_eq!(Label::new(CHAINS, 0), None);
-        assert_eq!(Label::from_bits(0xff), None);
-        assert!(!label.is_resolve());
-        assert!(Label::new(RESOLVE, 1).unwrap().is_resolve());
+    fn node_numbers_bounded() {
+        for id in [1, 2, 65_534] {
+            assert_eq!(NodeId::new(id).unwrap().to_string(), id.to_string());
+        }
+        assert_eq!(NodeId::new(65_534), Some(NodeId::MAX));
+        for id in [0, 65_535, 65_536, u64::MAX] {
+            assert_eq!(NodeId::new(id), None);
+        }
     }
 
     // promise: B9

@@ -31,6 +31,7 @@ pub mod proxy_v2;
 pub mod replay;
 #[cfg(test)]
 mod rng;
+pub mod segments;
 pub mod stamp;
 pub mod syn_option;
 pub mod tcp_option;

@@ -3,7 +3,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use crate::header::{ChainHeader, Endpoint, LoopGuard, NodeId};
+use crate::segments::{SEGMENTS_MAX, SegmentList};
 
 /// SplitMix64: small, quick without optimisation, and any seed will do.
 #[derive(Debug)]
@@ -76,19 +77,25 @@ impl Rng {
         })
     }
 
-    pub(crate) fn label(&mut self) -> Label {
-        self.until(|rng| Label::from_bits(u32::from_be_bytes(rng.array())))
+    /// Up to `max` segments, or a look-up.
+    pub(crate) fn segments(&mut self, max: usize) -> SegmentList {
+        let count = self.below(max + 2);
+        if count > max {
+            return SegmentList::RESOLVE;
+        }
+        let nodes: Vec<NodeId> = (0..count).map(|_| self.node()).collect();
+        SegmentList::of(nodes).unwrap()
     }
 
     pub(crate) fn node(&mut self) -> NodeId {
-        self.until(|rng| NodeId::new(rng.next()))
+        self.until(|rng| NodeId::new(rng.next() & 0xffff))
     }
 
     pub(crate) fn header(&mut self) -> ChainHeader {
         ChainHeader {
             destination: self.endpoint(),
             source: self.perhaps(Self::endpoint),
-            label: self.perhaps(Self::label),
+            segments: self.segments(SEGMENTS_MAX),
             guard: self.perhaps(|rng| LoopGuard {
                 origin: rng.node(),
                 hop_limit: rng.byte(),

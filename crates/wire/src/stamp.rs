@@ -42,11 +42,9 @@ pub fn key(shared: &Key) -> Key {
     shared.derive(&[PURPOSE])
 }
 
-/// The number of the sessions that a node begins. Two nodes may have the same,
-/// rarely; it is never 0.
+/// The number of the sessions that a node begins: its own, so it is never 0.
 pub fn session(sender: NodeId) -> u16 {
-    let folded = sender.to_bits() % u64::from(u16::MAX);
-    u16::try_from(folded).unwrap_or(0) + 1
+    sender.to_bits()
 }
 
 /// What a sender sends.

@@ -2,16 +2,17 @@
 //! The chain header as an option of the SYN: a shared experimental kind with
 //! an identifier (RFC 6994 §3), for IPv4.
 //!
-//! 16 bytes without a label, 20 with one, beside the usual options in the 40
-//! that a TCP header has. It has no room for a [`LoopGuard`] and none for a
-//! authentication tag: who may send it is known by its address.
+//! 16 bytes at the last node of a chain, 20 with one or two [segments](SegmentList), beside
+//! the usual options in the 40 that a TCP header has. It has no room for a [`LoopGuard`] or
+//! an authentication tag: a node accepts it by the sender's address.
 //!
 //! [`LoopGuard`]: crate::header::LoopGuard
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::bytes::Bytes;
-use crate::header::{ChainHeader, Endpoint, EndpointError, Label};
+use crate::header::{ChainHeader, Endpoint, EndpointError};
+use crate::segments::{SegmentError, SegmentList};
 use crate::tcp_option::{BrokenOption, TcpOption, TcpOptions};
 
 /// The experimental kind that is sent (RFC 4727). The other is read as well.
@@ -21,10 +22,12 @@ pub const KIND: u8 = 253;
 pub const KIND_OTHER: u8 = 254;
 /// The experiment identifier: `PH`.
 pub const EXPERIMENT: u16 = 0x5048;
-/// Bytes of the option without a label.
+/// Bytes of the option without segments.
 pub const BYTES: usize = 16;
-/// Bytes of the option with a label.
-pub const BYTES_LABELLED: usize = 20;
+/// Bytes of the option with segments.
+pub const BYTES_SEGMENTS: usize = 20;
+/// The most segments that the option has room for.
+pub const SEGMENTS_MAX: usize = 2;
 /// Bytes of options that a TCP header can have (RFC 9293 §3.1).
 pub const BLOCK_BYTES_MAX: usize = 40;
 
@@ -35,22 +38,30 @@ const HEAD_BYTES: usize = 4;
 /// [guard](ChainHeader::guard) is left out.
 ///
 /// # Errors
-/// An address that is not IPv4 does not fit; `options` is as it was.
-pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotIpv4> {
+/// An address that is not IPv4 or more than [`SEGMENTS_MAX`] segments do not fit; `options`
+/// is as it was.
+pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEncodable> {
+    if header.segments.len() > SEGMENTS_MAX {
+        return Err(NotEncodable::Segments);
+    }
     let destination = ipv4(header.destination)?;
     let source = match header.source {
         Some(source) => ipv4(source)?,
         None => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
     };
-    let length = if header.label.is_some() { 20 } else { 16 };
+    let is_last = header.segments.is_empty();
+    let length = if is_last { BYTES } else { BYTES_SEGMENTS };
+    let length = u8::try_from(length).expect("at most 20");
     options.extend_from_slice(&[KIND, length]);
     options.extend_from_slice(&EXPERIMENT.to_be_bytes());
     for endpoint in [destination, source] {
         options.extend_from_slice(&endpoint.ip().octets());
         options.extend_from_slice(&endpoint.port().to_be_bytes());
     }
-    if let Some(label) = header.label {
-        options.extend_from_slice(&label.to_bits().to_be_bytes());
+    if !is_last {
+        let segments = header.segments.numbers();
+        let sent = segments[..SEGMENTS_MAX].iter();
+        options.extend(sent.flat_map(|number| number.to_be_bytes()));
     }
     Ok(())
 }
@@ -84,7 +95,7 @@ fn ours(option: &TcpOption<'_>) -> Result<Option<ChainHeader>, SynOptionError> {
         return Ok(None);
     }
     let length = option.value.len() + 2;
-    if length != BYTES && length != BYTES_LABELLED {
+    if length != BYTES && length != BYTES_SEGMENTS {
         return Err(SynOptionError::Length {
             at: option.at,
             length,
@@ -99,10 +110,12 @@ fn read(bytes: &mut Bytes<'_>, at: usize) -> Result<ChainHeader, SynOptionError>
     let missing = SynOptionError::Length { at, length };
     let mut endpoint = || Some((bytes.array::<4>()?, bytes.u16()?));
     let (destination, source) = (endpoint().ok_or(missing)?, endpoint().ok_or(missing)?);
-    let label = match bytes.u32() {
-        None => None,
-        Some(bits) => Some(Label::from_bits(bits).ok_or(SynOptionError::Label { at })?),
+    let segments = match (bytes.u16(), bytes.u16()) {
+        (Some(0), _) => Err(SegmentError::Gap),
+        (Some(first), Some(second)) => SegmentList::from_numbers(&[first, second]),
+        _ => Ok(SegmentList::EMPTY),
     };
+    let segments = segments.map_err(|error| SynOptionError::Segments { at, error })?;
     let endpoint = |(ip, port): ([u8; 4], u16)| {
         let address = SocketAddrV4::new(ip.into(), port);
         Endpoint::new(address.into()).map_err(|error| SynOptionError::Endpoint { at, error })
@@ -115,22 +128,28 @@ fn read(bytes: &mut Bytes<'_>, at: usize) -> Result<ChainHeader, SynOptionError>
         } else {
             Some(endpoint(source)?)
         },
-        label,
+        segments,
         guard: None,
     })
 }
 
-fn ipv4(endpoint: Endpoint) -> Result<SocketAddrV4, NotIpv4> {
+fn ipv4(endpoint: Endpoint) -> Result<SocketAddrV4, NotEncodable> {
     match endpoint.address() {
         SocketAddr::V4(address) => Ok(address),
-        SocketAddr::V6(_) => Err(NotIpv4),
+        SocketAddr::V6(_) => Err(NotEncodable::Ipv6),
     }
 }
 
-/// The option carries IPv4 addresses only.
+/// Why a header does not fit into the option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an IPv6 address does not fit into the option of a SYN")]
-pub struct NotIpv4;
+pub enum NotEncodable {
+    /// The option carries IPv4 addresses only.
+    #[error("an IPv6 address does not fit into the option of a SYN")]
+    Ipv6,
+    /// The chain has more nodes.
+    #[error("more than {SEGMENTS_MAX} segments do not fit into the option of a SYN")]
+    Segments,
+}
 
 /// What is wrong with the options of a SYN, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,18 +161,20 @@ pub enum SynOptionError {
     #[error(transparent)]
     Broken(#[from] BrokenOption),
     /// Ours has neither of the two lengths.
-    #[error("the chain header at byte {at} has {length} bytes, not {BYTES} or {BYTES_LABELLED}")]
+    #[error("the chain header at byte {at} has {length} bytes, not {BYTES} or {BYTES_SEGMENTS}")]
     Length {
         /// Where the option begins.
         at: usize,
         /// Its bytes, with kind and length.
         length: usize,
     },
-    /// Ours has a label that names no chain.
-    #[error("the chain header at byte {at} has a label without a chain")]
-    Label {
+    /// Ours has an invalid segment list.
+    #[error("the chain header at byte {at} has {error}")]
+    Segments {
         /// Where the option begins.
         at: usize,
+        /// What is wrong with it.
+        error: SegmentError,
     },
     /// Ours has an address that no connection can have.
     #[error("the chain header at byte {at} names {error}")]
@@ -180,7 +201,7 @@ mod tests {
         ChainHeader {
             destination: rng.endpoint_v4(),
             source: rng.perhaps(Rng::endpoint_v4),
-            label: rng.perhaps(Rng::label),
+            segments: rng.segments(SEGMENTS_MAX),
             guard: None,
         }
     }
@@ -212,8 +233,18 @@ mod tests {
     fn the_lengths_are_those_promised() {
         let mut header = ChainHeader::to(Endpoint::new("192.0.2.1:80".parse().unwrap()).unwrap());
         assert_eq!(encoded(&header).len(), BYTES);
-        header.label = Label::new(9, 1);
-        assert_eq!(encoded(&header).len(), BYTES_LABELLED);
+        header.segments = SegmentList::RESOLVE;
+        assert_eq!(encoded(&header).len(), BYTES_SEGMENTS);
+    }
+
+    #[test]
+    fn long_list_does_not_fit() {
+        let node = crate::header::NodeId::MAX;
+        let mut header = ChainHeader::to(Endpoint::new("192.0.2.1:80".parse().unwrap()).unwrap());
+        header.segments = SegmentList::of([node; SEGMENTS_MAX + 1]).unwrap();
+        let mut options = Vec::new();
+        assert_eq!(encode(&header, &mut options), Err(NotEncodable::Segments));
+        assert!(options.is_empty());
     }
 
     #[test]
@@ -222,10 +253,10 @@ mod tests {
         let v4 = Endpoint::new("192.0.2.1:80".parse().unwrap()).unwrap();
         let mut options = Vec::new();
         let mut header = ChainHeader::to(v6);
-        assert_eq!(encode(&header, &mut options), Err(NotIpv4));
+        assert_eq!(encode(&header, &mut options), Err(NotEncodable::Ipv6));
         header.destination = v4;
         header.source = Some(v6);
-        assert_eq!(encode(&header, &mut options), Err(NotIpv4));
+        assert_eq!(encode(&header, &mut options), Err(NotEncodable::Ipv6));
         assert!(options.is_empty());
     }
 
@@ -246,7 +277,7 @@ mod tests {
     #[test]
     fn invalid_option_has_place() {
         let good = encoded(&ChainHeader {
-            label: Label::new(1, 1),
+            segments: SegmentList::RESOLVE,
             ..ChainHeader::to(Endpoint::new("192.0.2.1:80".parse().unwrap()).unwrap())
         });
         let with = |at: usize, bytes: &[u8]| {
@@ -257,7 +288,10 @@ mod tests {
         };
         let (at, length) = (1, 18);
         assert_eq!(with(1, &[18]), SynOptionError::Length { at, length });
-        assert_eq!(with(16, &[0, 0, 0]), SynOptionError::Label { at });
+        let error = SegmentError::Gap;
+        assert_eq!(with(16, &[0, 0]), SynOptionError::Segments { at, error });
+        let error = SegmentError::BehindResolve;
+        assert_eq!(with(18, &[0, 1]), SynOptionError::Segments { at, error });
         let error = EndpointError::Loopback;
         assert_eq!(with(4, &[127]), SynOptionError::Endpoint { at, error });
         let error = EndpointError::Unspecified;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use crate::Progress;
 use crate::auth::{AuthTag, Key, Nonce};
 use crate::convert::{Answer, Connect, ConvertError, Head, Request, TcpRequest};
-use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use crate::header::{ChainHeader, Endpoint, LoopGuard, NodeId};
 use crate::hop::{self, Acceptor, Dialer, FromAcceptor, FromDialer, Icmp, Reply, Session};
+use crate::segments::SegmentList;
 use crate::stamp::{self, ErrorEstimate, Probe, Reflection, Timestamp};
 use crate::{proxy_v2, syn_option};
 
@@ -67,7 +68,7 @@ fn header(destination: &str, source: &str, hop_limit: u8) -> ChainHeader {
     ChainHeader {
         destination: endpoint(destination),
         source: Some(endpoint(source)),
-        label: Label::new(258, 1),
+        segments: SegmentList::of([node(3), node(258)]).unwrap(),
         guard: Some(LoopGuard {
             origin: node(1),
             hop_limit,
@@ -86,9 +87,9 @@ fn done<T, E>(progress: Result<Progress<T>, E>, bytes: &[u8]) -> Option<T> {
     }
 }
 
-fn option(example: &[u8], label: Option<Label>) -> Example {
+fn option(example: &[u8], segments: SegmentList) -> Example {
     let header = ChainHeader {
-        label,
+        segments,
         guard: None,
         ..ipv4()
     };
@@ -341,8 +342,8 @@ fn measuring(name: &str, example: &[u8]) -> Option<Example> {
 
 fn example(name: &str, bytes: &[u8]) -> Option<Example> {
     match name {
-        "syn-option" => Some(option(bytes, None)),
-        "syn-option-label" => Some(option(bytes, ipv4().label)),
+        "syn-option" => Some(option(bytes, SegmentList::EMPTY)),
+        "syn-option-segments" => Some(option(bytes, ipv4().segments)),
         name => convert(name, bytes)
             .or_else(|| hop(name, bytes))
             .or_else(|| proxy(name))

@@ -7,14 +7,15 @@
 use super::{Connect, WORD};
 use crate::auth::{Claim, MAC_BYTES, Nonce};
 use crate::bytes::Bytes;
-use crate::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use crate::header::{ChainHeader, Endpoint, LoopGuard, NodeId};
+use crate::segments::{SEGMENTS_MAX, SegmentError, SegmentList};
 
 /// Its type, of the range for private use (RFC 8803 §10.2.2).
 pub(super) const KIND: u8 = 0xc8;
 /// The version of the layout.
 const VERSION: u8 = 1;
-const BYTES: usize = 9 * WORD;
-const BYTES_AUTHENTICATED: usize = 20 * WORD;
+const BYTES: usize = 10 * WORD;
+const BYTES_AUTHENTICATED: usize = 21 * WORD;
 const FLAG_SOURCE: u8 = 1;
 const FLAG_GUARD: u8 = 2;
 const FLAG_UNVALIDATED: u8 = 4;
@@ -25,7 +26,7 @@ pub(super) const MAC_AT: usize = BYTES_AUTHENTICATED - MAC_BYTES;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     pub(super) source: Option<Endpoint>,
-    pub(super) label: Option<Label>,
+    pub(super) segments: SegmentList,
     pub(super) guard: Option<LoopGuard>,
     pub(super) validated: bool,
     pub(super) claim: Option<Claim>,
@@ -36,15 +37,15 @@ impl Chain {
     pub(super) fn of(connect: &Connect, claim: Option<Claim>) -> Option<Self> {
         let &ChainHeader {
             source,
-            label,
+            segments,
             guard,
             ..
         } = &connect.header;
-        let message = source.is_some() || label.is_some() || guard.is_some();
+        let message = source.is_some() || !segments.is_empty() || guard.is_some();
         let needed = message || claim.is_some() || !connect.validated;
         needed.then_some(Self {
             source,
-            label,
+            segments,
             guard,
             validated: connect.validated,
             claim,
@@ -62,8 +63,9 @@ impl Chain {
         flags |= if self.guard.is_some() { FLAG_GUARD } else { 0 };
         flags |= if self.validated { 0 } else { FLAG_UNVALIDATED };
         let mut value = vec![VERSION, flags];
-        value.extend(self.label.map_or(0, Label::to_bits).to_be_bytes());
-        value.extend(self.guard.map_or([0; 8], |guard| guard.origin.to_bytes()));
+        let segments = self.segments.numbers();
+        value.extend(segments.into_iter().flat_map(u16::to_be_bytes));
+        value.extend(self.guard.map_or([0; 2], |guard| guard.origin.to_bytes()));
         value.extend([self.guard.map_or(0, |guard| guard.hop_limit), 0]);
         value.extend(self.source.map_or(0, Endpoint::port).to_be_bytes());
         value.extend(self.source.map_or([0; 16], Endpoint::mapped_ip));
@@ -92,15 +94,15 @@ impl Chain {
         if flags & !(FLAG_SOURCE | FLAG_GUARD | FLAG_UNVALIDATED) != 0 {
             return Err("a chain TLV with unknown flags");
         }
-        let label = label(bytes.u32().ok_or(SHORT)?)?;
-        let guard = (bytes.u64().ok_or(SHORT)?, bytes.u8().ok_or(SHORT)?);
+        let segments = read_segments(&mut bytes).ok_or(SHORT)??;
+        let guard = (bytes.u16().ok_or(SHORT)?, bytes.u8().ok_or(SHORT)?);
         if bytes.u8() != Some(0) {
             return Err("a chain TLV with something where zero should be");
         }
         let source = (bytes.u16().ok_or(SHORT)?, bytes.array().ok_or(SHORT)?);
         Ok(Self {
             source: read_source(flags & FLAG_SOURCE != 0, source)?,
-            label,
+            segments,
             guard: read_guard(flags & FLAG_GUARD != 0, guard)?,
             validated: flags & FLAG_UNVALIDATED == 0,
             claim: if authenticated {
@@ -112,21 +114,21 @@ impl Chain {
     }
 }
 
-fn label(bits: u32) -> Result<Option<Label>, &'static str> {
-    match bits {
-        0 => Ok(None),
-        bits => Label::from_bits(bits)
-            .map(Some)
-            .ok_or("a label without a chain"),
+/// `None` if there are too few bytes.
+fn read_segments(bytes: &mut Bytes<'_>) -> Option<Result<SegmentList, &'static str>> {
+    let mut numbers = [0; SEGMENTS_MAX];
+    for number in &mut numbers {
+        *number = bytes.u16()?;
     }
+    Some(SegmentList::from_numbers(&numbers).map_err(SegmentError::what))
 }
 
-fn read_guard(is_set: bool, guard: (u64, u8)) -> Result<Option<LoopGuard>, &'static str> {
+fn read_guard(is_set: bool, guard: (u16, u8)) -> Result<Option<LoopGuard>, &'static str> {
     match (is_set, guard) {
         (false, (0, 0)) => Ok(None),
         (false, _) => Err("a loop guard that is not announced"),
         (true, (origin, hop_limit)) => {
-            let origin = NodeId::new(origin).ok_or("a loop guard without a node")?;
+            let origin = NodeId::new(origin.into()).ok_or("a loop guard without a node")?;
             Ok(Some(LoopGuard { origin, hop_limit }))
         }
     }

@@ -88,7 +88,7 @@ impl Head {
         };
         if let Some(chain) = chain {
             let header = &mut connect.header;
-            (header.source, header.label) = (chain.source, chain.label);
+            (header.source, header.segments) = (chain.source, chain.segments);
             header.guard = chain.guard;
             connect.validated = chain.validated;
             self.claim = chain.claim;

@@ -9,12 +9,12 @@ use crate::gather::Gather;
 use crate::header::NodeId;
 
 /// Bytes of the dialer's first message.
-pub const HELLO_BYTES: usize = 36;
+pub const HELLO_BYTES: usize = 28;
 /// Bytes of the acceptor's message.
-pub const CHALLENGE_BYTES: usize = 48;
+pub const CHALLENGE_BYTES: usize = 40;
 
-/// What both messages begin with: the protocol, its version, and zeros.
-const MAGIC: [u8; 8] = *b"PHOP\x01\0\0\0";
+/// What both messages begin with: the protocol, its version, and a zero.
+const MAGIC: [u8; 6] = *b"PHOP\x01\0";
 /// What a message of the handshake begins with: the name and version of the protocol.
 const NAME_BYTES: usize = 4;
 /// The challenge without its code.
@@ -39,10 +39,10 @@ impl Dialing {
     /// Begins a handshake of `me` with `peer`. `nonce` is fresh.
     pub fn new(key: Key, key_id: u32, me: NodeId, peer: NodeId, nonce: Nonce) -> Self {
         let mut hello = [0; HELLO_BYTES];
-        hello[..8].copy_from_slice(&MAGIC);
-        hello[8..16].copy_from_slice(&me.to_bytes());
-        hello[16..32].copy_from_slice(&nonce.0);
-        hello[32..].copy_from_slice(&key_id.to_be_bytes());
+        hello[..6].copy_from_slice(&MAGIC);
+        hello[6..8].copy_from_slice(&me.to_bytes());
+        hello[8..24].copy_from_slice(&nonce.0);
+        hello[24..].copy_from_slice(&key_id.to_be_bytes());
         Self {
             key,
             key_id,
@@ -152,9 +152,9 @@ impl Accepting {
         }
         let key = find_key(peer, key_id).ok_or(HandshakeError::NoKey { peer, key_id })?;
         let mut challenge = [0; CHALLENGE_BYTES];
-        challenge[..8].copy_from_slice(&MAGIC);
-        challenge[8..16].copy_from_slice(&self.me.to_bytes());
-        challenge[16..UNCODED_BYTES].copy_from_slice(&self.nonce.0);
+        challenge[..6].copy_from_slice(&MAGIC);
+        challenge[6..8].copy_from_slice(&self.me.to_bytes());
+        challenge[8..UNCODED_BYTES].copy_from_slice(&self.nonce.0);
         let code = key.mac(&[BY_ACCEPTOR, hello, &challenge[..UNCODED_BYTES]]);
         challenge[UNCODED_BYTES..].copy_from_slice(&code);
         Ok(Challenged {
@@ -216,7 +216,9 @@ pub(super) fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>,
     }
     match bytes.get(NAME_BYTES) {
         Some(&version) if version != MAGIC[NAME_BYTES] => Err(HandshakeError::Version(version)),
-        _ if bytes.len() >= 8 && bytes[..8] != MAGIC => Err(HandshakeError::NotAHop),
+        _ if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) => {
+            Err(HandshakeError::NotAHop)
+        }
         _ => exactly(bytes),
     }
 }
@@ -232,10 +234,8 @@ fn exactly<const N: usize, E>(bytes: &[u8]) -> Result<Progress<[u8; N]>, E> {
 }
 
 fn node(bytes: &mut Bytes<'_>) -> Result<NodeId, HandshakeError> {
-    bytes
-        .u64()
-        .and_then(NodeId::new)
-        .ok_or(HandshakeError::NoNode)
+    let id = bytes.u16().and_then(|id| NodeId::new(id.into()));
+    id.ok_or(HandshakeError::NoNode)
 }
 
 /// Why there is no hop. The connection is closed without a word.

@@ -25,8 +25,8 @@ pub enum Reply {
     TimedOut,
     /// 4: the node may not connect there.
     Denied,
-    /// 5: the node does not know the chain, or not this place in it.
-    UnknownLabel,
+    /// 5: the next node of the route is no peer of the node.
+    UnknownSegment,
     /// 6: the flow has been here before, or has come too far.
     TooManyHops,
     /// 7: the node has no room for it.
@@ -57,7 +57,7 @@ impl Reply {
             Self::Unreachable(_) => 2,
             Self::TimedOut => 3,
             Self::Denied => 4,
-            Self::UnknownLabel => 5,
+            Self::UnknownSegment => 5,
             Self::TooManyHops => 6,
             Self::Overloaded => 7,
             Self::Failed => 8,
@@ -74,7 +74,7 @@ impl Reply {
             Self::Unreachable(icmp) => ConvertError::DestinationUnreachable(icmp.code),
             Self::Denied | Self::Clock => ConvertError::NotAuthorized,
             Self::Overloaded => ConvertError::ResourceExceeded(0),
-            Self::TimedOut | Self::UnknownLabel | Self::TooManyHops | Self::Failed => {
+            Self::TimedOut | Self::UnknownSegment | Self::TooManyHops | Self::Failed => {
                 ConvertError::NetworkFailure(0)
             }
         })
@@ -128,7 +128,7 @@ impl Reply {
             }),
             3 => Self::TimedOut,
             4 => Self::Denied,
-            5 => Self::UnknownLabel,
+            5 => Self::UnknownSegment,
             6 => Self::TooManyHops,
             7 => Self::Overloaded,
             8 => Self::Failed,

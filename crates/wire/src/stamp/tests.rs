@@ -105,11 +105,9 @@ fn reserved_fields_ignored() {
 }
 
 #[test]
-fn sessions_are_numbered_from_one() {
+fn session_is_node_number() {
     let of = |id| session(NodeId::new(id).unwrap());
-    assert_eq!((of(1), of(2), of(65_534)), (2, 3, 65_535));
-    assert_eq!((of(65_535), of(65_536)), (1, 2));
-    assert_ne!(of(u64::MAX), 0);
+    assert_eq!((of(1), of(2), of(65_534)), (1, 2, 65_534));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use super::*;
 use crate::auth::{AuthTag, Nonce};
 use crate::convert::{BYTES_MAX, TooLong};
-use crate::header::Label;
 use crate::rng::{Rng, simulate};
+use crate::segments::SegmentList;
 
 /// What a client of another make puts into its SYN for 10.33.3.3:80.
 const CONNECT: [u8; 24] = [
@@ -86,8 +86,8 @@ fn foreign_request_read() {
     let header = head.request.connect.as_ref().unwrap().header;
     assert_eq!(header.destination.to_string(), "10.33.3.3:80");
     assert_eq!(
-        (header.source, header.label, header.guard),
-        (None, None, None)
+        (header.source, header.segments, header.guard),
+        (None, SegmentList::EMPTY, None)
     );
     assert_eq!(head.request.encode(None).unwrap(), CONNECT);
     assert_eq!(
@@ -260,11 +260,11 @@ fn duplicate_or_missing_tlv() {
     assert!(read(&message(&[&info])).request.wants_extensions);
 }
 
-/// The chain TLV of a request with a source, a guard and a label.
+/// The chain TLV of a request with a source, a guard and a segment.
 fn chain_tlv() -> Vec<u8> {
     let mut header = read(&CONNECT).request.connect.unwrap().header;
     header.source = Some(header.destination);
-    header.label = Label::new(1, 2);
+    header.segments = SegmentList::of([me()]).unwrap();
     header.guard = Some(crate::header::LoopGuard::new(me()));
     Request::connect(header).encode(None).unwrap()[24..].to_vec()
 }
@@ -275,11 +275,12 @@ fn chain_tlv_fields_checked() {
     for (at, bytes, what) in [
         (2, &[2][..], "a chain TLV of an unknown version"),
         (3, &[11], "a chain TLV with unknown flags"),
-        (4, &[0; 3], "a label without a chain"),
-        (8, &[0; 8], "a loop guard without a node"),
+        (6, &[0, 0, 0, 3], "a segment list with a gap"),
+        (4, &[0xff, 0xff, 0, 3], "a segment after a look-up"),
+        (18, &[0; 2], "a loop guard without a node"),
         (3, &[1], "a loop guard that is not announced"),
-        (17, &[1], "a chain TLV with something where zero should be"),
-        (18, &[0, 0], "a source that no connection can have"),
+        (21, &[1], "a chain TLV with something where zero should be"),
+        (22, &[0, 0], "a source that no connection can have"),
         (3, &[2], "a source that is not announced"),
     ] {
         let mut tlv = whole.clone();

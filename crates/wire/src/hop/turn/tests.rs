@@ -166,7 +166,7 @@ fn replies() -> Vec<Reply> {
         Reply::Refused,
         Reply::TimedOut,
         Reply::Denied,
-        Reply::UnknownLabel,
+        Reply::UnknownSegment,
         Reply::TooManyHops,
         Reply::Overloaded,
         Reply::Failed,
