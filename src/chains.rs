@@ -8,7 +8,7 @@ use posthaste_relay::chain::{self, Chains, Encapsulation};
 use posthaste_relay::control::Known;
 use posthaste_relay::flow::Flow;
 
-use posthaste_wire::header::NodeId;
+use posthaste_wire::syn_option;
 
 use crate::admin::api::chains as api;
 use crate::config::{Config, Matches};
@@ -32,15 +32,14 @@ pub(crate) struct Workers {
 pub(crate) fn list(config: &Config, workers: &Workers) -> api::Chains {
     let chains = &config.policy.chains;
     api::Chains {
-        id: chains.me.map(NodeId::to_bits),
+        id: chains.me.map(u64::from),
         listeners: config.explicit.iter().map(ToString::to_string).collect(),
         peers: chains.peers.iter().map(|peer| workers.peer(peer)).collect(),
-        chains: (chains.chains.iter().zip(&config.spelling.nodes))
-            .map(|(chain, nodes)| api::Chain {
+        chains: (chains.chains.iter())
+            .map(|chain| api::Chain {
                 name: chain.name.to_string(),
-                number: chain.number,
-                nodes: nodes.clone(),
-                health: workers.chain_health(chain),
+                nodes: chains.node_names(chain.path).collect(),
+                health: workers.path_health(chain.path),
             })
             .collect(),
         routes: (1..)
@@ -64,7 +63,8 @@ fn list_route(
     } = Matches::of(&route.matches);
     let hops = route.chains.iter().filter_map(|index| {
         let chain = &chains.chains[*index];
-        Some(workers.hop(chain, &chains.peers[(*chain.nodes.first()?)?], None))
+        let peer = chains.peer(chain.path.peer)?;
+        Some(workers.hop(chains, chain.path, &chains.peers[peer], None))
     });
     api::Route {
         number,
@@ -88,9 +88,16 @@ fn next_hops(candidates: impl Iterator<Item = api::Candidate>) -> api::NextHops 
 }
 
 /// Why the SYN of a cold hop has no option although its peer accepts it.
-fn no_option(peer: &chain::Peer, known: &api::Peer, flow: Option<&Flow>) -> Option<String> {
+fn no_option(
+    (peer, path): (&chain::Peer, chain::Path),
+    known: &api::Peer,
+    flow: Option<&Flow>,
+) -> Option<String> {
     if peer.encapsulation != Encapsulation::SynOption {
         return None;
+    }
+    if path.rest.len() > syn_option::SEGMENTS_MAX {
+        return Some("the chain has too many nodes for an option".into());
     }
     if peer.address.is_ipv6() {
         return Some("the address of the peer is IPv6".into());
@@ -124,18 +131,24 @@ fn direct() -> api::Candidate {
 
 impl Workers {
     /// The candidate of a chain whose first hop is to `peer`, for a flow if one is given.
-    fn hop(&self, chain: &chain::Chain, peer: &chain::Peer, flow: Option<&Flow>) -> api::Candidate {
+    fn hop(
+        &self,
+        chains: &Chains,
+        path: chain::Path,
+        peer: &chain::Peer,
+        flow: Option<&Flow>,
+    ) -> api::Candidate {
         let known = self.peer(peer);
-        let no_option = no_option(peer, &known, flow);
+        let no_option = no_option((peer, path), &known, flow);
         let encapsulation = if no_option.is_some() {
             Encapsulation::Stream
         } else {
             peer.encapsulation
         };
         api::Candidate {
-            chain: Some(chain.name.to_string()),
+            chain: Some(chains.path_name(path)),
             nodes: Vec::new(),
-            usable: known.health.usable && self.chain_health(chain).usable,
+            usable: known.health.usable && self.path_health(path).usable,
             peer: Some(known.name),
             waiting: known.waiting,
             header_in: Some(encapsulation.name().into()),
@@ -149,7 +162,7 @@ impl Workers {
         let each = || states.iter();
         api::Peer {
             name: peer.name.to_string(),
-            id: peer.id.to_bits(),
+            id: peer.id.into(),
             address: peer.address.to_string(),
             pool_min: peer.pool.min,
             pool_max: peer.pool.max,
@@ -172,9 +185,9 @@ impl Workers {
         }
     }
 
-    fn chain_health(&self, chain: &chain::Chain) -> api::Health {
+    fn path_health(&self, path: chain::Path) -> api::Health {
         let all = self.known.iter().flat_map(|known| &known.chains);
-        let states = all.filter(|state| state.chain == chain.number);
+        let states = all.filter(|state| state.path == path);
         self.health(states.map(|state| state.down_for))
     }
 

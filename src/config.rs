@@ -104,8 +104,6 @@ pub(crate) struct Spelling {
     /// By peer: the file that its key is in; `None` when the key is in the
     /// configuration itself.
     pub(crate) key_files: Vec<Option<PathBuf>>,
-    /// By chain: the names of its nodes after the first, known or not.
-    pub(crate) nodes: Vec<Vec<String>>,
 }
 
 /// The `[transparent]` section.

@@ -129,7 +129,7 @@ impl ControlClient {
             },
             _ => LinkState::Unmeasured,
         };
-        let to = report.peer.to_bits();
+        let to = report.peer.into();
         lock(&self.0.links).insert(to, Link { to, state });
         self.wake();
     }

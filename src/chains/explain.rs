@@ -123,28 +123,18 @@ fn candidate(config: &Config, way: NextHop, flow: &Flow, workers: &Workers) -> a
     let chains = &config.policy.chains;
     match way {
         NextHop::Direct => direct(),
-        NextHop::Hop { peer, chain, .. } => {
-            let peer = chains.peer(peer).map(|peer| &chains.peers[peer]);
-            match (chains.chain(chain), peer) {
-                (Some(chain), Some(peer)) => api::Candidate {
-                    nodes: nodes_of(config, chain.number),
-                    ..workers.hop(chain, peer, Some(flow))
-                },
-                // The candidates come from the same chains.
-                _ => direct(),
-            }
-        }
+        NextHop::Hop(path) => match chains.peer(path.peer) {
+            Some(peer) => api::Candidate {
+                nodes: chains.node_names(path).collect(),
+                ..workers.hop(chains, path, &chains.peers[peer], Some(flow))
+            },
+            // Next hops are peers.
+            None => direct(),
+        },
     }
 }
 
-/// The names of a chain's nodes after the first.
-fn nodes_of(config: &Config, number: u32) -> Vec<String> {
-    let place = config.policy.chains.chains.place(number.into());
-    let names = place.and_then(|place| config.spelling.nodes.get(place));
-    names.cloned().unwrap_or_default()
-}
-
-/// The routes for a flow, the most specific first.
+/// The routes for a flow, the narrowest first.
 fn applied(chains: &Chains, flow: &Flow) -> Vec<api::AppliedRoute> {
     let taken = chains.route(flow);
     let is_taken = |route: &Route| taken.is_some_and(|taken| std::ptr::eq(taken, route));

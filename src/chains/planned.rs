@@ -153,7 +153,7 @@ impl Case<'_> {
         let chains = &self.config.policy.chains;
         if chains
             .me
-            .is_some_and(|me| me.to_bits() == whose.egress.node)
+            .is_some_and(|me| u64::from(me) == whose.egress.node)
         {
             return ": flows go directly".into();
         }
@@ -176,11 +176,11 @@ impl Case<'_> {
 
     fn name(&self, egress: &Egress) -> String {
         let chains = &self.config.policy.chains;
-        if chains.me.is_some_and(|me| me.to_bits() == egress.node) {
+        if chains.me.is_some_and(|me| u64::from(me) == egress.node) {
             return "this node".into();
         }
         let mut peers = chains.peers.iter();
-        let peer = peers.find(|peer| peer.id.to_bits() == egress.node);
+        let peer = peers.find(|peer| u64::from(peer.id) == egress.node);
         peer.map_or_else(
             || format!("node {}", egress.node),
             |peer| peer.name.to_string(),

@@ -32,11 +32,9 @@ address = "192.0.2.9:4480"
 key_file = "/etc/posthaste/rome.key"
 [[chain]]
 name = "south"
-number = 1
-nodes = ["paris", "tunis"]
+nodes = ["paris", "rome"]
 [[chain]]
 name = "east"
-number = 2
 nodes = ["rome"]
 [[route]]
 chains = ["east"]
@@ -79,7 +77,7 @@ fn worker(paris_down: bool, south_down: bool) -> Known {
             down_for: down(paris_down),
         }],
         chains: vec![ChainState {
-            chain: 1,
+            path: chain::Path::over([id(8), id(9)]).unwrap(),
             down_for: down(south_down),
         }],
     }
@@ -123,7 +121,7 @@ fn peers_chains_and_workers() {
     assert_eq!(paris.health, half_down);
     let rome = &list.peers[1];
     assert_eq!((rome.health.known_to, rome.health.usable), (0, true));
-    assert_eq!(list.chains[0].nodes, ["paris", "tunis"]);
+    assert_eq!(list.chains[0].nodes, ["paris", "rome"]);
     assert_eq!(list.routes[1].destinations.len(), 4);
     assert_eq!(chains_of(&list.routes[0].next_hops), ["east", "-"]);
     assert_eq!(chains_of(&list.routes[1].next_hops), ["south", "east"]);
@@ -277,10 +275,10 @@ fn followed_config(route: &str) -> Config {
     );
     let mut config = Config::parse(Path::new("node.toml"), &text, &HOST).unwrap();
     let mut chains = Chains::clone(&config.policy.chains);
-    let between = chain::Chain::between_two(&chains.peers[0], 0);
-    let by_rome = chains.hop(&between, 0).unwrap();
-    chains.chains = vec![between].into();
-    config.spelling.nodes = vec![vec!["rome".into()]];
+    let path = chain::Path::to(id(9));
+    let by_rome = chain::NextHop::Hop(path);
+    let name = "to rome".into();
+    chains.chains = vec![chain::Chain { name, path }];
     let prefix = |bits| posthaste_relay::policy::Prefix::new([203, 0, 113, 0].into(), bits);
     chains.planned = Some(chain::Planned {
         egresses: chain::Prefixes::new([(prefix(24).unwrap(), 0)]),
@@ -410,7 +408,7 @@ fn plan_reasons() {
 #[test]
 fn named_chains_ignore_size() {
     let config = followed_config(
-        "[[chain]]\nname = \"own\"\nnumber = 5\nnodes = [\"rome\"]\n[[route]]\nchains = [\"own\"]\n",
+        "[[chain]]\nname = \"own\"\nnodes = [\"rome\"]\n[[route]]\nchains = [\"own\"]\n",
     );
     let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
     let known = followed(None, Experience::default());

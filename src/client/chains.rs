@@ -163,12 +163,11 @@ fn round_trip(rtt_us: Option<u64>) -> String {
     rtt_us.map_or_else(|| "-".to_owned(), in_ms)
 }
 
-fn all_chains(chains: &Chains) -> Vec<[String; 4]> {
-    let head = ["CHAIN", "NUMBER", "STATE", "NODES"];
+fn all_chains(chains: &Chains) -> Vec<[String; 3]> {
+    let head = ["CHAIN", "STATE", "NODES"];
     let rows = chains.chains.iter().map(|chain| {
         [
             chain.name.clone(),
-            chain.number.to_string(),
             state(&chain.health),
             chain.nodes.join(" > "),
         ]

@@ -227,7 +227,6 @@ impl fmt::Debug for Peer {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Chain {
     pub(super) name: Scalar,
-    pub(super) number: Scalar,
     pub(super) nodes: List,
 }
 

@@ -7,7 +7,6 @@ use std::ops::RangeInclusive;
 use posthaste_relay::policy::{
     Action, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
-use posthaste_wire::header::NodeId;
 use serde::Serialize;
 
 use super::value::{show_duration, show_size};
@@ -177,7 +176,7 @@ impl Effective {
         Self {
             version: 1,
             node: Node {
-                id: config.policy.chains.me.map(NodeId::to_bits),
+                id: config.policy.chains.me.map(u64::from),
                 workers: config.node.workers,
                 relays_max: config.node.relays_max,
                 drain_timeout: show_duration(config.node.drain_timeout),

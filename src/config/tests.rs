@@ -428,7 +428,7 @@ fn unreachable_rules_warned() {
         "{warning}"
     );
     let routes = format!(
-        "{NODE}{PEER}[[chain]]\nname = \"c\"\nnumber = 1\nnodes = [\"a\"]\n\
+        "{NODE}{PEER}[[chain]]\nname = \"c\"\nnodes = [\"a\"]\n\
          [[route]]\nchains = [\"c\"]\n[[route]]\nchains = [\"c\"]\n"
     );
     let all = warnings(&routes);

@@ -2,16 +2,16 @@
 //! What a controller adds to the configuration: peers, chains, and whose destinations are whose.
 //! Pure. What the configuration says goes first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use posthaste_control::follower::Follower;
 use posthaste_control::identity::Identity;
-use posthaste_control::message::{self, ChainNumber, DIRECT, Egress, Member, NodeNumber};
+use posthaste_control::message::{self, Egress, Member, NodeNumber};
 use posthaste_control::route_table::RouteTable;
 use posthaste_relay::chain::{
-    Chain, Chains, Encapsulation, NextHop, Peer, Planned, PoolLimits, Prefixes, Toward,
+    Chain, Chains, Encapsulation, NextHop, Path, Peer, Planned, PoolLimits, Prefixes, Toward,
 };
 use posthaste_relay::policy::Prefix;
 use posthaste_wire::auth::Key;
@@ -31,11 +31,9 @@ pub(crate) struct PlanOverlay {
     peers: Vec<(Peer, Option<SocketAddr>)>,
     /// Those that are gone: flows of others are still carried from and to them.
     removed: HashSet<NodeNumber>,
+    /// Those that chains of flows from here may pass.
+    settled: HashSet<NodeNumber>,
     plan: Option<RouteTable>,
-    /// All that labels may name.
-    chains: Vec<(ChainNumber, Vec<NodeNumber>)>,
-    /// Those of them that flows from here take.
-    taken: HashSet<ChainNumber>,
     egresses: Vec<Egress>,
     observations: Observations,
     transfer_bytes: u32,
@@ -85,10 +83,7 @@ impl PlanOverlay {
             let (peer, _) = known(member, exchange)?;
             Some((peer, None))
         }));
-        let chains = follower.chains();
-        let chains: Vec<_> = chains
-            .map(|(number, nodes)| (number, nodes.to_vec()))
-            .collect();
+        let members = follower.members().map(|(member, _)| member.number);
         Self {
             peers,
             removed: follower
@@ -96,12 +91,7 @@ impl PlanOverlay {
                 .map(|(member, _)| member.number)
                 .collect(),
             plan: follower.plan().cloned(),
-            taken: chains
-                .iter()
-                .filter(|(number, nodes)| follower.is_to_be_taken(*number, nodes))
-                .map(|(number, _)| *number)
-                .collect(),
-            chains,
+            settled: members.filter(|node| follower.is_settled(*node)).collect(),
             egresses: follower.egresses().to_vec(),
             observations,
             transfer_bytes: settings.transfer_bytes,
@@ -155,40 +145,14 @@ impl PlanOverlay {
             peers: peers.into(),
             ..Chains::clone(chains)
         };
-        let extended = self.plan(extended, &mut config.spelling.nodes);
+        let extended = self.plan(extended);
         config.policy.chains = Arc::new(extended);
         config
     }
 
-    fn plan(&self, mut chains: Chains, spelling: &mut Vec<Vec<String>>) -> Chains {
-        let numbered = self.chains.iter();
-        let mut numbered: Vec<(ChainNumber, &[NodeNumber])> = numbered
-            .map(|(number, nodes)| (*number, nodes.as_slice()))
-            .collect();
-        numbered.retain(|(number, _)| chains.chain(*number).is_none());
-        numbered.sort_unstable();
-        let mut all = chains.chains.to_vec();
-        for (number, nodes) in &numbered {
-            let (chain, names) = chain(&chains, *number, &nodes[1..]);
-            all.push(chain);
-            spelling.push(names);
-        }
+    fn plan(&self, mut chains: Chains) -> Chains {
         let Some(plan) = &self.plan else {
-            chains.chains = all.into();
             return chains;
-        };
-        let mut nodes: Vec<NodeNumber> = self.egresses.iter().map(|egress| egress.node).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        for egress in nodes.iter().filter_map(|node| place(&chains, *node)) {
-            let peer = &chains.peers[egress];
-            all.push(Chain::between_two(peer, egress));
-            spelling.push(vec![peer.name.to_string()]);
-        }
-        chains.chains = all.into();
-        let is_own = |number: &ChainNumber| {
-            let found = numbered.binary_search_by_key(number, |one| one.0);
-            found.is_ok() && self.taken.contains(number)
         };
         let gained = |egress: &&Egress| self.classes(egress) != 0;
         let key = |egress: &Egress| (egress.node, self.classes(egress));
@@ -203,9 +167,10 @@ impl PlanOverlay {
             } else {
                 *classes
             };
-            toward(&chains, plan, (*node, classes), is_own)
+            self.toward(&chains, plan, (*node, classes))
         });
-        let toward = toward.collect();
+        let toward: Vec<Toward> = toward.collect();
+        name_paths(&mut chains, &toward);
         let egresses = self.egresses.iter().filter(gained).filter_map(|egress| {
             let place = keys.binary_search(&key(egress)).ok()?;
             Some((prefix(&egress.prefix)?, u32::try_from(place).ok()?))
@@ -220,6 +185,49 @@ impl PlanOverlay {
             usual_bytes: self.transfer_bytes.into(),
         });
         chains
+    }
+
+    /// The next hops to an egress for flows of these size classes, of which each has a bit; the others go
+    /// directly. Access links count as short: nothing is known of a client before it is answered.
+    fn toward(
+        &self,
+        chains: &Chains,
+        plan: &RouteTable,
+        (egress, sizes): (NodeNumber, u64),
+    ) -> Toward {
+        let mut choices: Vec<Box<[NextHop]>> = Vec::new();
+        let classes = (0..).zip(plan.sizes()).map(|(size, bytes)| {
+            let class = plan.class(*bytes, 0).unwrap_or(0);
+            let is_for = sizes.checked_shr(size).unwrap_or(0) & 1 == 1;
+            let routes = plan.routes(egress, class).filter(|_| is_for);
+            let paths = routes.filter_map(|between| self.path(chains, between, egress));
+            let next_hops: Box<[NextHop]> = paths.map(NextHop::Hop).collect();
+            let known = choices.iter().position(|known| *known == next_hops);
+            let choice = known.unwrap_or_else(|| {
+                choices.push(next_hops);
+                choices.len() - 1
+            });
+            // There are no more than classes, and those are few.
+            u8::try_from(choice).unwrap_or(u8::MAX)
+        });
+        let classes = classes.collect();
+        Toward {
+            classes,
+            choices: choices.into(),
+        }
+    }
+
+    /// The path over the nodes between here and an egress, if flows may use it now. Only the first node has
+    /// to be a peer of this one.
+    fn path(&self, chains: &Chains, between: &[NodeNumber], egress: NodeNumber) -> Option<Path> {
+        let all = || between.iter().chain([&egress]);
+        let is_direct = between.is_empty();
+        if !is_direct && !all().all(|node| self.settled.contains(node)) {
+            return None;
+        }
+        let nodes: Option<Vec<NodeId>> = all().map(|node| NodeId::new(*node)).collect();
+        let path = Path::over(nodes?)?;
+        chains.peer(path.peer).map(|_| path)
     }
 }
 
@@ -254,69 +262,18 @@ fn peer(
     Some((peer, Some(reflector.unwrap_or(usual))))
 }
 
-fn place(chains: &Chains, node: NodeNumber) -> Option<usize> {
-    chains.peer(NodeId::new(node)?)
-}
-
-/// A chain of the plan, and the names of its nodes after the first.
-fn chain(chains: &Chains, number: ChainNumber, nodes: &[NodeNumber]) -> (Chain, Vec<String>) {
-    let places: Vec<Option<usize>> = nodes.iter().map(|node| place(chains, *node)).collect();
-    let names = nodes.iter().zip(&places).map(|(node, place)| match place {
-        Some(place) => chains.peers[*place].name.to_string(),
-        None => node.to_string(),
+/// Adds a chain for each path that flows may use, unless the configuration has one.
+fn name_paths(chains: &mut Chains, toward: &[Toward]) {
+    let next_hops = toward.iter().flat_map(|toward| &toward.choices).flatten();
+    let paths = next_hops.filter_map(|next_hop| match next_hop {
+        NextHop::Hop(path) => Some(*path),
+        NextHop::Direct => None,
     });
-    let names = names.collect();
-    let chain = Chain {
-        name: format!("#{number}").into(),
-        number,
-        nodes: places,
-    };
-    (chain, names)
-}
-
-/// The ways to an egress for flows of these size classes, of which each has a bit; the others go
-/// directly. Access links count as short: nothing is known of a client before it is answered.
-fn toward(
-    chains: &Chains,
-    plan: &RouteTable,
-    (egress, sizes): (NodeNumber, u64),
-    is_own: impl Fn(&ChainNumber) -> bool,
-) -> Toward {
-    let way = |number: &ChainNumber| {
-        let chain = match *number {
-            DIRECT => {
-                let place = place(chains, egress)?;
-                let between = Chain::between_two(&chains.peers[place], place);
-                return chains.hop(&between, 0);
-            }
-            // The configuration may have another chain of this number.
-            _ if !is_own(number) => return None,
-            number => chains.chain(number)?,
-        };
-        chains.hop(chain, 0)
-    };
-    let mut choices: Vec<Box<[NextHop]>> = Vec::new();
-    let classes = (0..).zip(plan.sizes()).map(|(size, bytes)| {
-        let class = plan.class(*bytes, 0).unwrap_or(0);
-        let is_for = sizes.checked_shr(size).unwrap_or(0) & 1 == 1;
-        let numbers = if is_for {
-            plan.routes(egress, class)
-        } else {
-            &[]
-        };
-        let routes: Box<[NextHop]> = numbers.iter().filter_map(way).collect();
-        let known = choices.iter().position(|known| *known == routes);
-        let choice = known.unwrap_or_else(|| {
-            choices.push(routes);
-            choices.len() - 1
-        });
-        // There are no more than classes, and those are few.
-        u8::try_from(choice).unwrap_or(u8::MAX)
-    });
-    let classes = classes.collect();
-    Toward {
-        classes,
-        choices: choices.into(),
+    for path in paths.collect::<BTreeSet<Path>>() {
+        if chains.chain(path).is_none() {
+            let name = chains.path_name(path).into();
+            chains.chains.push(Chain { name, path });
+        }
     }
 }
 

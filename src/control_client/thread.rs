@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use posthaste_control::follower::{Action, Event, Follower};
 use posthaste_control::identity::Identity;
 use posthaste_control::message::{Hello, PlanVersion, VERSION};
+use posthaste_control::route_table::RouteTable;
 use posthaste_control::tls;
 use posthaste_relay::{clock, sys};
 use posthaste_wire::header::NodeId;
@@ -389,8 +390,9 @@ impl Thread {
         let held = self.follower.held(now);
         let plan = self.follower.plan();
         let counts = self.follower.counts();
-        let (chains, egresses) =
-            plan.map_or((0, 0), posthaste_control::route_table::RouteTable::size);
+        let chains = plan.into_iter().flat_map(RouteTable::chains);
+        let chains = chains.filter(|(_, between)| !between.is_empty()).count();
+        let egresses = plan.map_or(0, RouteTable::len);
         api::Follow {
             address: self.settings.address.to_string(),
             connected: self.follower.is_joined(),
@@ -442,7 +444,7 @@ fn plan_version_fields(plan_version: &PlanVersion) -> [(&str, &dyn Display); 2] 
 fn hello(config: &Config, me: NodeId, identity: &Identity) -> Hello {
     Hello {
         version: VERSION,
-        number: me.to_bits(),
+        number: me.into(),
         software: concat!("posthaste ", env!("CARGO_PKG_VERSION")).to_owned(),
         exchange: identity.exchange_public(),
         listeners: config.explicit.clone(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which ways nodes are told, and why, in words.
 
-use posthaste_control::message::{ChainNumber, DIRECT, NodeNumber, RouteUpdate};
+use posthaste_control::message::{NodeNumber, RouteUpdate};
 use posthaste_control::registry::Registry;
 use posthaste_control::rib::Rib;
 use posthaste_control::route_table::RouteTable;
@@ -31,8 +31,8 @@ pub(super) fn routes(server: &Server, from: &str) -> Result<Routes, Unanswered> 
     let bytes = update.sizes.last().copied().unwrap_or(0);
     let class = held.class(bytes, 0).unwrap_or(0);
     let routes = update.routes.iter().map(|routes| {
-        let numbers = held.routes(routes.egress, class).iter();
-        let nodes = numbers.map(|chain| chain_of(&held, number, *chain, routes.egress));
+        let chains = held.routes(routes.egress, class);
+        let nodes = chains.map(|between| whole(number, between, routes.egress));
         Route {
             to: inner.name(routes.egress),
             chains: nodes.map(|nodes| names(&inner, &nodes)).collect(),
@@ -68,10 +68,9 @@ pub(super) fn pair(
     let rib = rib(&inner)?;
     let registry = &inner.state.registry;
     let time = |nodes: &[NodeNumber]| time_us(rib, registry, nodes, transfer);
-    let routes = held.routes(last, class).iter().map(|number| {
-        let nodes = chain_of(&held, first, *number, last);
+    let routes = held.routes(last, class).map(|between| {
+        let nodes = whole(first, between, last);
         Choice {
-            chain: (*number != DIRECT).then_some(*number),
             time_us: time(&nodes),
             nodes: names(&inner, &nodes),
         }
@@ -120,16 +119,9 @@ fn class_bounds(update: &RouteUpdate, class: usize) -> (u64, u32) {
     (size.unwrap_or(0), access_us.unwrap_or(0))
 }
 
-fn chain_of(
-    held: &RouteTable,
-    first: NodeNumber,
-    number: ChainNumber,
-    last: NodeNumber,
-) -> Vec<NodeNumber> {
-    match number {
-        DIRECT => vec![first, last],
-        number => held.chain(number).unwrap_or(&[]).to_vec(),
-    }
+/// All nodes of a chain.
+fn whole(first: NodeNumber, between: &[NodeNumber], last: NodeNumber) -> Vec<NodeNumber> {
+    [&[first], between, &[last]].concat()
 }
 
 fn names(inner: &Inner, nodes: &[NodeNumber]) -> Vec<String> {
@@ -169,7 +161,7 @@ fn why(
     let margin = inner.config.plan.margin_percent;
     match (routes.first(), direct_us) {
         (None, _) => "no chain of links that are up leads there".into(),
-        (Some(best), Some(_)) if best.chain.is_none() => {
+        (Some(best), Some(_)) if best.nodes.len() == 2 => {
             format!("no chain is {margin} % faster than the hop without nodes between")
         }
         (Some(_), None) => "there is no link without nodes between".into(),

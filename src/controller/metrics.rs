@@ -105,11 +105,10 @@ fn plan(page: &mut Page, plan: &super::api::documents::Plan) {
             "Links that were planned with, in one direction.",
             plan.links,
         ),
-        ("plan_chains", "Chains that have numbers.", plan.chains),
         (
-            "plan_chains_unnumbered",
-            "Chains not used for want of a number.",
-            plan.unnumbered,
+            "plan_chains",
+            "Chains that some route uses, with nodes between their ends.",
+            plan.chains,
         ),
         (
             "plan_followers",

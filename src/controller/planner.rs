@@ -22,8 +22,6 @@ pub(super) struct Made {
     /// In one direction.
     pub(super) links: usize,
     pub(super) chains: usize,
-    /// Chains that were not used for want of a number.
-    pub(super) unnumbered: usize,
     pub(super) took: Duration,
     /// By the controller's clock.
     pub(super) at: Duration,
@@ -71,15 +69,13 @@ pub(super) fn make(server: &Server, work: Work) {
 /// it, and has everybody told.
 fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     if let Some(rollout) = &mut rollout {
-        rib.roll_out(rollout, server.now(), || {
-            !server.lock().state.is_repair_due(server.now())
-        });
+        rib.roll_out(rollout, || !server.lock().state.is_repair_due(server.now()));
     }
     let (network, worse) = server.lock().state.repairing(server.now());
     let start = Instant::now();
-    let repaired = rib.repair(&network, &worse, server.now());
+    let repaired = rib.repair(&network, &worse);
     let took = start.elapsed();
-    keep(server, &mut rib);
+    keep(server, rib.plan_version());
     let plan_version = rib.plan_version();
     let whole = give_back(server, rib, rollout);
     if repaired.changed {
@@ -95,14 +91,10 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     }
 }
 
-/// Keeps what became another: no node may hear of a plan whose numbers could be given again.
-fn keep(server: &Server, rib: &mut Rib) {
-    let changes = rib.take_changes();
-    let (plan_version, next) = (rib.plan_version(), rib.next_number());
-    let try_it = || {
-        let mut store = server.store();
-        store.save_plan(plan_version, next, &changes, || rib.saved())
-    };
+/// Stores the version of the plan before any node receives it: a controller that starts again continues with
+/// newer ones.
+fn keep(server: &Server, plan_version: PlanVersion) {
+    let try_it = || server.store().save_plan(plan_version);
     while let Err(error) = try_it() {
         server.counters.store_failures.add();
         server.log.error(
@@ -116,7 +108,7 @@ fn keep(server: &Server, rib: &mut Rib) {
 /// Gives the RIB back, and has everybody told. Returns whether a plan differs, and what it is in numbers, if
 /// one is whole by this.
 fn give_back(server: &Server, rib: Box<Rib>, rollout: Option<Rollout>) -> Option<(bool, Made)> {
-    let (chains, unnumbered) = rib.chain_count();
+    let chains = rib.chain_count();
     let whole = rollout.as_ref().filter(|rollout| rollout.is_over());
     let whole = whole.map(|rollout| (rollout.has_changed(), made_of(rollout.network())));
     let now = server.now();
@@ -126,7 +118,6 @@ fn give_back(server: &Server, rib: Box<Rib>, rollout: Option<Rollout>) -> Option
     let (has_changed, made) = whole?;
     let made = Made {
         chains,
-        unnumbered,
         took: took.unwrap_or_default(),
         at: now,
         ..made
@@ -172,8 +163,4 @@ fn send(server: &Server, plan_version: PlanVersion, made: &Made) {
             ("took_ms", &millis(made.took)),
         ],
     );
-    if made.unnumbered > 0 {
-        let what = "chains were not used for want of a number";
-        server.log.warn(what, &[("chains", &made.unnumbered)]);
-    }
 }

@@ -55,7 +55,7 @@ impl Server {
             keepalive: config.server.keepalive,
         };
         let intervals = (config.interval, config.interval_in_use);
-        let rib = Rib::new(meaning::settings(&config), &contents.saved, Duration::ZERO);
+        let rib = Rib::new(meaning::settings(&config), contents.plan_version);
         let mut state = ControllerState::new(limits, rib, intervals, Duration::ZERO);
         state.set_prefixes(contents.prefixes, Duration::ZERO);
         let clock_server = ClockServer::new(clock::own(), contents.time, Duration::ZERO);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use posthaste_control::egresses::Egresses;
 use posthaste_control::message::{
     Egress, Hello, Interval, NodeNumber, PlanVersion, Prefix, ToController, ToNode, VERSION,
-    VERSION_TIME, Welcome,
+    Welcome,
 };
 use posthaste_control::planning::Timing;
 use posthaste_control::registry::{Denied, Listed, Registry};
@@ -205,10 +205,6 @@ impl ControllerState {
         }
         match message {
             ToController::Hello(_) => return Err(End::OutOfTurn),
-            ToController::Time { .. } if self.spoken(number) < VERSION_TIME => {
-                return Err(End::OutOfTurn);
-            }
-            ToController::Alive => {}
             ToController::Time { mark, ahead_us } => {
                 if let Some(due) = self.connected.get_mut(&number) {
                     due.requests_(mark, ahead_us);

@@ -187,12 +187,13 @@ mod tests {
     #[test]
     fn broken_message_ends_stream() {
         let mut bytes = Vec::new();
-        frame::write(&ToController::Alive, &mut bytes).unwrap();
-        assert_eq!(read_from(&bytes, 1).unwrap(), (ToController::Alive, 1));
+        let message = ToController::Links(Vec::new());
+        frame::write(&message, &mut bytes).unwrap();
+        assert_eq!(read_from(&bytes, 2).unwrap(), (message, 2));
         let label = |bytes: &[u8], longest| read_from(bytes, longest).unwrap_err().label();
-        assert_eq!(label(&bytes[..3], 1), "closed");
-        assert_eq!(label(&bytes[..4], 1), "closed");
-        assert_eq!(label(&bytes, 0), "unreadable");
+        assert_eq!(label(&bytes[..3], 2), "closed");
+        assert_eq!(label(&bytes[..4], 2), "closed");
+        assert_eq!(label(&bytes, 1), "unreadable");
         assert_eq!(label(&[0xff; 9], MESSAGE_MAX), "unreadable");
         assert_eq!(label(&[0, 0, 0, 1, 0xff], 1), "unreadable");
     }

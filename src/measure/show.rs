@@ -32,11 +32,8 @@ fn link(config: &Config, status: &Status) -> api::Link {
     let mut peers = config.policy.chains.peers.iter();
     let name = peers.find(|peer| peer.id == report.peer);
     api::Link {
-        peer: name.map_or_else(
-            || report.peer.to_bits().to_string(),
-            |peer| peer.name.to_string(),
-        ),
-        id: report.peer.to_bits(),
+        peer: name.map_or_else(|| report.peer.to_string(), |peer| peer.name.to_string()),
+        id: report.peer.into(),
         state: state_word(report.state).into(),
         rtt_us: report.rtt_us,
         source: report.source.map(|source| source_word(source).into()),

@@ -215,7 +215,7 @@ impl Thread {
 
     /// Logs links that become up or dead.
     fn log_change(&self, report: &Report) {
-        let peer = report.peer.to_bits();
+        let peer = u64::from(report.peer);
         match (report.state, report.rtt_us) {
             (State::Dead, _) => self.log.warn("link is down", &[("peer", &peer)]),
             (_, Some(rtt_us)) => self

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::chain::{Chain, Chains, Route};
+use posthaste_relay::chain::{Chain, Chains, Path, Route};
 use posthaste_relay::policy::{
     Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
@@ -41,8 +41,7 @@ pub(super) fn toward(via: &Via) -> Policy {
     };
     let chain = Chain {
         name: NAME.into(),
-        number: 1,
-        nodes: vec![Some(0)],
+        path: Path::to(via.peer().id),
     };
     let route = Route {
         matches: Match::default(),
@@ -59,7 +58,7 @@ pub(super) fn toward(via: &Via) -> Policy {
             me: via.me(),
             is_client: true,
             peers: vec![via.peer().clone()].into(),
-            chains: vec![chain].into(),
+            chains: vec![chain],
             routes: vec![route],
             planned: None,
             resolve: None,

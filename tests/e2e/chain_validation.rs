@@ -39,7 +39,7 @@ fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -
         peer("first", 1, asking)
     );
     let first = format!(
-        "[node]\nid = 1\n{common}{}[[chain]]\nname = \"pair\"\nnumber = 1\nnodes = [\"second\"]\n\
+        "[node]\nid = 1\n{common}{}[[chain]]\nname = \"pair\"\nnodes = [\"second\"]\n\
          [[route]]\nchains = [\"pair\"]\ndirect = false\n",
         peer("second", 2, requested)
     );

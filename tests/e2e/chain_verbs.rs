@@ -51,8 +51,8 @@ impl Files {
              [access]\nclients = [\"192.0.2.0/24\"]\ndestinations = [\"198.51.100.0/24\"]\n\
              [[peer]]\nname = \"paris\"\nid = 8\naddress = \"192.0.2.8:4480\"\nkey_file = \"{key}\"\npool_max = 0\n\
              [[peer]]\nname = \"rome\"\nid = 9\naddress = \"[2001:db8::9]:4480\"\nkey_file = \"{key}\"\npool_max = 0\n\
-             [[chain]]\nname = \"south\"\nnumber = 1\nnodes = [\"paris\", \"tunis\"]\n\
-             [[chain]]\nname = \"east\"\nnumber = 2\nnodes = [\"rome\"]\n\
+             [[chain]]\nname = \"south\"\nnodes = [\"paris\", 12]\n\
+             [[chain]]\nname = \"east\"\nnodes = [\"rome\"]\n\
              [[route]]\nchains = [\"east\"]\n\
              [[route]]\ndestinations = [\"198.51.100.0/24\", \"10.0.0.0/8\", \"2001:db8:5::/48\"]\n\
              chains = [\"south\", \"east\"]\ndirect = false\n"
@@ -73,7 +73,7 @@ fn chains_list() {
         [&peer["name"], &peer["address"]],
         ["rome", "[2001:db8::9]:4480"]
     );
-    assert_eq!(list["chains"][0]["nodes"], json!(["paris", "tunis"]));
+    assert_eq!(list["chains"][0]["nodes"], json!(["paris", "12"]));
     assert_eq!(
         list["routes"][1]["next_hops"]["candidates"][0]["peer"],
         "paris"
@@ -84,7 +84,7 @@ fn chains_list() {
         &text,
         &[
             "node 7",
-            "paris > tunis",
+            "paris > 12",
             "192.0.2.8:4480",
             "to 198.51.100.0/24",
         ],

@@ -90,18 +90,16 @@ impl Plan<'_> {
                 text += &format!("pool_max = {most}\n");
             }
         }
+        if node > 0 {
+            return text + &explicit(network, node);
+        }
         for (number, nodes) in (1..).zip(self.chains) {
             let names: Vec<String> = nodes
                 .iter()
                 .map(|node| format!("\"node-{node}\""))
                 .collect();
             let names = names.join(", ");
-            text += &format!(
-                "[[chain]]\nname = \"chain-{number}\"\nnumber = {number}\nnodes = [{names}]\n"
-            );
-        }
-        if node > 0 {
-            return text + &explicit(network, node);
+            text += &format!("[[chain]]\nname = \"chain-{number}\"\nnodes = [{names}]\n");
         }
         let names = (1..=self.chains.len()).map(|number| format!("\"chain-{number}\""));
         let names = names.collect::<Vec<_>>().join(", ");

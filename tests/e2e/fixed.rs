@@ -140,7 +140,7 @@ fn fixed_over_chain() {
     for theirs in Family::ALL {
         let first = format!(
             "[node]\nid = 1\n[transparent]\nenabled = false\n{}{}\
-             [[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"node-1\"]\n\
+             [[chain]]\nname = \"two\"\nnodes = [\"node-1\"]\n\
              [[route]]\nchains = [\"two\"]\ndirect = false\n",
             entrances(&network, theirs),
             peer(&network, 1, Family::V4),

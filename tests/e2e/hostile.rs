@@ -15,7 +15,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::rng::Rng;
 use posthaste_wire::auth::{AuthTag, Key, Nonce};
 use posthaste_wire::convert::{Connect, Request};
-use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard, NodeId};
+use posthaste_wire::segments::SegmentList;
 
 use crate::requests::{
     ALLOWED, ExplicitNode, KEY, Received, explicit, listener, receive_all, send_to,
@@ -26,15 +27,11 @@ use crate::support::{PORT, until};
 const ME: u64 = 1;
 const PEER: u64 = 2;
 const KEY_ID: u32 = 7;
-/// A chain that leads from this node to the peer: this node is at its position 1.
-const CHAIN: u32 = 9;
-
 fn config(network: &Network) -> String {
     format!(
         "[node]\nid = {ME}\nworkers = 2\n{ALLOWED}\
          [[peer]]\nname = \"two\"\nid = {PEER}\naddress = \"192.0.2.2:4480\"\n\
-         key = \"{KEY}\"\nkey_id = {KEY_ID}\npool_max = 0\n\
-         [[chain]]\nname = \"onward\"\nnumber = {CHAIN}\nnodes = [\"one\", \"two\"]\n{}",
+         key = \"{KEY}\"\nkey_id = {KEY_ID}\npool_max = 0\n{}",
         explicit(network, 0)
     )
 }
@@ -91,9 +88,10 @@ impl Draft {
         Self::to(SocketAddr::new(network.server_address(family), PORT))
     }
 
-    /// The way goes on by a chain.
-    fn by(mut self, chain: u32, position: u8) -> Self {
-        self.connect.header.label = Label::new(chain, position);
+    /// The route goes on over these nodes.
+    fn over(mut self, nodes: &[u64]) -> Self {
+        let segments = SegmentList::of(nodes.iter().map(|node| id(*node)));
+        self.connect.header.segments = segments.expect("few nodes");
         self
     }
 

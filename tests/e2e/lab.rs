@@ -8,7 +8,8 @@ use std::path::Path;
 use clap::Parser;
 use posthaste_lab::record::Record;
 use posthaste_lab::scratch::Scratch;
-use posthaste_lab::{fleet, overlay, router_churn};
+use posthaste_lab::transfers::overlay;
+use posthaste_lab::{fleet, router_churn};
 
 #[derive(Debug, Parser)]
 struct Fleet {
@@ -89,10 +90,14 @@ fn small_overlay() {
     let overlay = Overlay::parse_from(words(output.path(), &few));
     overlay::run(&overlay.args).unwrap();
     let record = record(output.path());
-    for subject in ["direct", "chain, cold", "chain, warm", "front"] {
+    for subject in ["direct", "chain, cold", "chain, warm", "reverse proxy"] {
         let samples = record.samples.iter();
         let of = samples.filter(|samples| samples.labels["subject"] == subject);
-        assert_eq!(of.count(), 4, "{subject}: two sizes, and two times of each");
+        assert_eq!(
+            of.count(),
+            6,
+            "{subject}: two sizes, and three times of each"
+        );
     }
     let is_remarked = |part: &str| record.remarks.iter().any(|remark| remark.contains(part));
     assert!(

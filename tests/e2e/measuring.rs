@@ -213,7 +213,7 @@ fn loss_is_measured() {
 fn flow_hops_preferred() {
     for pool in ["pool_min = 2", "pool_max = 0"] {
         let network = pair(Link::delay(Duration::from_millis(20)));
-        let route = "[[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"other\"]\n\
+        let route = "[[chain]]\nname = \"two\"\nnodes = [\"other\"]\n\
                      [[route]]\nchains = [\"two\"]\ndirect = false\n";
         let slow = "[measure]\ninterval = \"1h\"\ninterval_in_use = \"2s\"\n";
         let first = member(&network, 0, Family::V4, slow).replace("pool_max = 0", pool);

@@ -25,7 +25,7 @@ fn member(network: &Network, node: usize, accept: &str, family: Family, pool: &s
     );
     if node == 0 {
         text += pool;
-        text += "[[chain]]\nname = \"two\"\nnumber = 7\nnodes = [\"other\"]\n\
+        text += "[[chain]]\nname = \"two\"\nnodes = [\"other\"]\n\
                  [[route]]\nchains = [\"two\"]\ndirect = false\n";
     } else {
         text += "pool_max = 0\n";

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use posthaste_control::frame;
-use posthaste_control::message::{NodeNumber, ToNode};
-use posthaste_control::rib::{Network, Repaired, Rib, Rollout, Saved, Settings};
+use posthaste_control::message::{NodeNumber, PlanVersion, RouteUpdate, ToNode};
+use posthaste_control::rib::{Network, Repaired, Rib, Rollout, Settings};
 use posthaste_control::route_table::RouteTable;
 use posthaste_plan::table::Table;
 use posthaste_plan::{Link, Matrix};
@@ -93,17 +93,17 @@ fn rib(criterion: &mut Criterion) {
             planned(&settings, nodes, 0.0),
             planned(&settings, nodes, 0.02),
         );
-        let empty = || Rib::new(settings.clone(), &Saved::default(), Duration::ZERO);
+        let empty = || Rib::new(settings.clone(), PlanVersion::default());
         group.bench_function(BenchmarkId::new("first plan", nodes), |bencher| {
             let plan = |(mut rib, mut rollout): (Rib, Rollout)| {
-                rib.roll_out(&mut rollout, Duration::ZERO, || true);
+                rib.roll_out(&mut rollout, || true);
                 rib
             };
             let begin = || (empty(), first.rollout());
             bencher.iter_batched(begin, plan, BatchSize::PerIteration);
         });
         let (mut rib, mut rollout) = (empty(), first.rollout());
-        let first_plan = worked(|| rib.roll_out(&mut rollout, Duration::ZERO, || true));
+        let first_plan = worked(|| rib.roll_out(&mut rollout, || true));
         let held = rib.plan_version();
         let numbers = first.network.nodes.clone();
         let all = |rib: &Rib, holds| {
@@ -125,13 +125,13 @@ fn rib(criterion: &mut Criterion) {
             let near = numbers.iter().map(|node| rib.neighbours(*node).len());
             black_box(near.sum::<usize>());
         });
-        let (before, _) = rib.chain_count();
+        let before = rib.chain_count();
         let mut rollout = next.rollout();
-        let another = worked(|| rib.roll_out(&mut rollout, Duration::from_secs(10), || true));
+        let another = worked(|| rib.roll_out(&mut rollout, || true));
         let changes = worked(|| {
             black_box(all(&rib, Some(held)));
         });
-        let (after, _) = rib.chain_count();
+        let after = rib.chain_count();
         println!(
             "{nodes} nodes, of the processor: first plan took {first_plan:?}, all rows {whole:?}, with \
              encoding {encode:?}, all neighbours {near:?}, another plan {another:?}, all changes {changes:?}; \
@@ -150,24 +150,25 @@ fn rib(criterion: &mut Criterion) {
 
 /// The link that most chains lead over dies, and then the node that most chains pass.
 fn repair(rib: &mut Rib, network: &Network) {
-    let chains = |rib: &Rib, node| {
-        rib.update(node, None)
-            .map_or(Vec::new(), |update| update.chains)
-    };
-    let numbers = network.nodes.iter();
-    let busiest = numbers.max_by_key(|node| chains(rib, **node).len());
-    let busiest = *busiest.expect("there are nodes");
-    let mut used = BTreeMap::new();
-    let of_node = chains(rib, busiest);
-    for ends in of_node.iter().flat_map(|chain| chain.nodes.windows(2)) {
-        let other = [(ends[0], ends[1]), (ends[1], ends[0])];
-        let other = other.into_iter().find(|(one, _)| *one == busiest);
-        *used
-            .entry(other.map_or(busiest, |(_, other)| other))
-            .or_insert(0) += 1;
+    let (mut passed, mut used) = (BTreeMap::new(), BTreeMap::new());
+    for from in &network.nodes {
+        let update = rib.update(*from, None).expect("there is a plan");
+        for (egress, inner) in chains_of(&update) {
+            let nodes = [&[*from], inner, &[egress]].concat();
+            inner
+                .iter()
+                .for_each(|node| *passed.entry(*node).or_insert(0) += 1);
+            for ends in nodes.windows(2) {
+                *used.entry((ends[0], ends[1])).or_insert(0) += 1;
+            }
+        }
     }
-    used.remove(&busiest);
-    let most = used.into_iter().max_by_key(|(_, count)| *count);
+    let busiest = passed.into_iter().max_by_key(|(_, count)| *count);
+    let (busiest, _) = busiest.expect("there are chains");
+    let beside = used.into_iter().filter(|((one, _), _)| *one == busiest);
+    let most = beside
+        .max_by_key(|(_, count)| *count)
+        .map(|((_, other), _)| (other, ()));
     let place = |number| network.nodes.iter().position(|node| *node == number);
     let (one, other) = (
         place(busiest),
@@ -184,7 +185,7 @@ fn repair(rib: &mut Rib, network: &Network) {
                 .expect("two nodes");
         }
         let (mut repaired, held) = (Repaired::default(), rib.plan_version());
-        let took = worked(|| repaired = rib.repair(&network, &[], Duration::from_secs(20)));
+        let took = worked(|| repaired = rib.repair(&network, &[]));
         let update = worked(|| {
             let all = network
                 .nodes
@@ -201,6 +202,15 @@ fn repair(rib: &mut Rib, network: &Network) {
     };
     died("link", &[other]);
     died("node", &all);
+}
+
+/// The chains of a node with nodes between its ends: of each the egress and those nodes.
+fn chains_of(update: &RouteUpdate) -> impl Iterator<Item = (NodeNumber, &[NodeNumber])> {
+    let all = update.routes.iter().flat_map(|routes| {
+        let chains = routes.chains.iter();
+        chains.map(|nodes| (routes.egress, nodes.as_slice()))
+    });
+    all.filter(|(_, nodes)| !nodes.is_empty())
 }
 
 /// How long this thread's processor works on something.
@@ -263,8 +273,8 @@ fn look_up(group: &mut Group<'_>, rib: &Rib, nodes: usize) {
         bencher.iter(|| {
             let &(egress, bytes, access_us) = next.next().expect("it goes on for ever");
             let class = held.class(bytes, access_us).expect("there is a plan");
-            let chain = held.routes(egress, class).first().copied();
-            black_box(chain.and_then(|number| held.chain(number)?.get(1).copied()))
+            let chain = held.routes(egress, class).next();
+            black_box(chain.map(|nodes| nodes.first().copied()))
         });
     });
 }

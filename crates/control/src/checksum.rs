@@ -2,43 +2,38 @@
 //! What both ends add up to see that they mean the same rows. It finds mistakes and gaps, not forgers:
 //! those are kept out by the stream.
 //!
-//! Every chain and every list of ways has a sum of its own, and they are added modulo 2^64. So their
-//! order does not matter, and whoever changes one need not look at the others.
+//! The routes to each egress have a sum of their own, and the sums are added modulo 2^64. So their order
+//! does not matter, and a change of one needs no look at the others.
 
-use crate::message::{NodeNumber, NumberedChain, PlanVersion, Routes};
+use crate::message::{NodeNumber, PlanVersion, Routes};
 
-/// What the sums of a chain and of ways begin with, so that one is never taken for the other.
-const CHAIN: u64 = 1;
-const WAYS: u64 = 2;
-const WHOLE: u64 = 3;
+/// What the sums of routes and of rows begin with, so that one is never taken for the other.
+const ROUTES: u64 = 1;
+const WHOLE: u64 = 2;
 
-/// The sum of a chain.
-pub(crate) fn chain(number: u32, nodes: impl IntoIterator<Item = NodeNumber>) -> u64 {
-    over(over(CHAIN, [number.into()]), nodes)
-}
-
-/// The same, of one as it is sent.
-pub(crate) fn numbered(numbered: &NumberedChain) -> u64 {
-    chain(numbered.number, numbered.nodes.iter().copied())
-}
-
-/// The sum of the ways to an egress.
+/// The sum of the routes to an egress.
 pub(crate) fn routes(routes: &Routes) -> u64 {
+    let chains = routes.chains.iter();
+    let chains = chains.map(|nodes| (nodes.len(), nodes.iter().copied()));
     let choices = routes.choices.iter().map(Vec::as_slice);
-    routes_by(routes.egress, &routes.classes, choices)
+    routes_by(routes.egress, &routes.classes, chains, choices)
 }
 
-/// The same, of their parts.
+/// The same, of their parts: each chain is a count and its nodes.
 pub(crate) fn routes_by<'a>(
     egress: NodeNumber,
     classes: &[u8],
-    choices: impl Iterator<Item = &'a [u32]>,
+    chains: impl Iterator<Item = (usize, impl Iterator<Item = NodeNumber>)>,
+    choices: impl Iterator<Item = &'a [u8]>,
 ) -> u64 {
-    let mut sum = over(WAYS, [egress, length(classes.len())]);
+    let mut sum = over(ROUTES, [egress, length(classes.len())]);
     sum = over(sum, classes.iter().map(|&class| class.into()));
+    for (count, nodes) in chains {
+        sum = over(over(sum, [length(count)]), nodes);
+    }
     for choice in choices {
         sum = over(sum, [length(choice.len())]);
-        sum = over(sum, choice.iter().map(|&number| number.into()));
+        sum = over(sum, choice.iter().map(|&place| place.into()));
     }
     sum
 }
@@ -83,47 +78,42 @@ fn length(of: usize) -> u64 {
 mod tests {
     use super::*;
 
+    fn example() -> Routes {
+        Routes {
+            egress: 3,
+            chains: vec![vec![], vec![2]],
+            choices: vec![vec![0], vec![1, 0]],
+            classes: vec![0, 1],
+        }
+    }
+
     /// The example of `docs/protocol.md`.
     #[test]
     fn checksums_as_documented() {
-        let chain = chain(70_000, [1, 2, 3]);
-        assert_eq!(chain, 0x88ef_2bcf_a1cf_23c1);
-        let routes = routes(&Routes {
-            egress: 3,
-            classes: vec![0, 1],
-            choices: vec![vec![0], vec![70_000, 0]],
-        });
-        assert_eq!(routes, 0xb431_fbc8_4072_43cb);
+        let routes = routes(&example());
+        assert_eq!(routes, 0xae98_761a_3ec9_942d);
         let plan_version = PlanVersion {
             epoch: 1,
             version: 5,
         };
-        let update = whole(
-            plan_version,
-            &[15_000, 450_000],
-            &[0],
-            chain.wrapping_add(routes),
-        );
-        assert_eq!(update, 0x797b_bee3_20d3_4792);
+        let update = whole(plan_version, &[15_000, 450_000], &[0], routes);
+        assert_eq!(update, 0xb672_9c80_6db6_3135);
     }
 
     #[test]
-    fn what_differs_has_another_sum() {
-        let nodes = [1, 2, 3];
-        assert_ne!(chain(1, nodes), chain(2, nodes));
-        assert_ne!(chain(1, nodes), chain(1, [1, 3, 2]));
-        assert_ne!(chain(1, [1, 2]), chain(1, [1, 2, 0]));
-        let one = Routes {
-            egress: 2,
-            classes: vec![0, 1],
-            choices: vec![vec![7], vec![8, 9]],
-        };
-        let mut other = one.clone();
-        other.choices = vec![vec![7, 8], vec![9]];
-        assert_ne!(routes(&one), routes(&other));
-        other = one.clone();
-        other.classes = vec![1, 0];
-        assert_ne!(routes(&one), routes(&other));
+    fn every_part_counts() {
+        let changes: [fn(&mut Routes); 5] = [
+            |routes| routes.egress = 4,
+            |routes| routes.chains[1] = vec![4],
+            |routes| routes.chains = vec![vec![2], vec![]],
+            |routes| routes.choices = vec![vec![0, 1], vec![0]],
+            |routes| routes.classes = vec![1, 0],
+        ];
+        for change in changes {
+            let mut changed = example();
+            change(&mut changed);
+            assert_ne!(routes(&changed), routes(&example()), "{changed:?}");
+        }
         let plan_version = PlanVersion::default();
         assert_ne!(
             whole(plan_version, &[1], &[], 0),

@@ -10,18 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::{
-    ChainNumber, Destination, Egress, Hello, Interval, Link, LinkState, NodeNumber, PlanVersion,
-    ToController, ToNode, VERSION, VERSION_TIME, Welcome,
+    Destination, Egress, Hello, Interval, Link, LinkState, NodeNumber, PlanVersion, ToController,
+    ToNode, VERSION, Welcome,
 };
 use crate::route_table::{Refusal, RouteTable};
 
-mod labels;
 mod members;
 mod saved;
 mod stage;
 mod time;
 
-use labels::{Labels, Prospect};
 use members::Members;
 pub use members::{MEMBERS_MAX, Unwanted};
 pub use saved::{Saved, Unfit};
@@ -110,7 +108,6 @@ pub struct Follower {
     stood: Option<Duration>,
     /// Whether flows go by the plan, as far as they were told.
     in_force: bool,
-    labels: Labels,
     stage: Stage,
     time: Time,
     links: BTreeMap<NodeNumber, LinkState>,
@@ -148,7 +145,6 @@ impl Follower {
             ttl: LIFE,
             stood: None,
             in_force: false,
-            labels: Labels::default(),
             stage: Stage::new(seed, now),
             time: Time::default(),
             links: BTreeMap::new(),
@@ -172,7 +168,7 @@ impl Follower {
     /// Something to do now; call again until there is nothing.
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.check_ttl(now);
-        self.renew |= self.labels.expire(now) | self.members.expire(now);
+        self.renew |= self.members.expire(now);
         if std::mem::take(&mut self.renew) {
             return Some(Action::Renew);
         }
@@ -195,7 +191,7 @@ impl Follower {
             return Some(Action::Close(why));
         }
         let message = self.next_message(now)?;
-        self.stage.on_sent(now);
+        self.stage.on_sent();
         Some(Action::Send(Box::new(message)))
     }
 
@@ -203,15 +199,14 @@ impl Follower {
     pub fn deadline(&self) -> Option<Duration> {
         let over = self.stood.map(|stood| stood + self.ttl);
         let over = over.filter(|_| self.in_force);
-        let known = [self.labels.deadline(), self.members.deadline()];
-        let others = [
+        let all = [
             over,
+            self.members.deadline(),
             self.save_at,
             self.stage.deadline(),
             self.time.deadline(),
         ];
-        let all = known.into_iter().chain(others);
-        all.flatten().min()
+        all.into_iter().flatten().min()
     }
 
     /// The next thing that has happened; call again until there is nothing.
@@ -313,13 +308,6 @@ impl Follower {
         self.in_force.then_some(&self.held)
     }
 
-    /// The chains that a label may name: those of the plan that is held, in force or not, and of the one
-    /// before for a while. Other nodes may have heard before or after this one that it stands; and new
-    /// chains have this node in them only when it has told the controller that it is there.
-    pub fn chains(&self) -> impl Iterator<Item = (ChainNumber, &[NodeNumber])> {
-        self.held.chains().chain(self.labels.former())
-    }
-
     /// The plan that is held, in force or not, and for how long it is known to have stood.
     pub fn held(&self, now: Duration) -> Option<(PlanVersion, Option<Duration>)> {
         let age = self.stood.map(|stood| now.saturating_sub(stood));
@@ -380,9 +368,7 @@ impl Follower {
         self.ttl = Duration::from_secs(ttl_s.into());
         let keepalive = Duration::from_secs(keepalive_s.into());
         self.stage.on_joined(keepalive, now);
-        if version >= VERSION_TIME {
-            self.time.on_joined(keepalive, now);
-        }
+        self.time.on_joined(keepalive, now);
         self.news = self.links.keys().copied().collect();
         self.counts.joins += 1;
         self.events.push(Event::Joined);
@@ -398,10 +384,8 @@ impl Follower {
     }
 
     fn on_route_update(&mut self, update: &crate::message::RouteUpdate, now: Duration) {
-        let prospect = Prospect::of(&self.held, update);
         let refusal = match self.held.apply(update) {
             Ok(()) => {
-                self.labels.take(prospect, now);
                 self.counts.plans += 1;
                 self.events.push(Event::Follows(update.plan_version));
                 self.answer = Some(ToController::Holds(update.plan_version));
@@ -496,7 +480,7 @@ impl Follower {
             });
             return Some(ToController::Links(links.collect()));
         }
-        self.stage.is_quiet(now).then_some(ToController::Alive)
+        None
     }
 }
 

@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn message_round_trip() {
         let messages = [
-            ToController::Alive,
+            ToController::Time {
+                mark: 1,
+                ahead_us: Some(-1),
+            },
             ToController::Holds(PlanVersion {
                 epoch: 1,
                 version: 300,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by numbers of nodes or of chains. Its order means nothing.
+/// A map by numbers of nodes. Its order means nothing.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 /// One multiplication, and what it carried up brought down again.

@@ -9,16 +9,10 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 1;
 
-/// The version that has [`ToController::Time`] and [`ToNode::Time`].
-pub const VERSION_TIME: u16 = 2;
-
-/// The number of a node, never 0.
+/// The number of a node, as in [`posthaste_wire::header::NodeId`].
 pub type NodeNumber = u64;
-
-/// The number of a chain: 24 bits, never 0, as labels carry it.
-pub type ChainNumber = u32;
 
 /// Which plan: a later one has a greater epoch, or the same and a greater version.
 #[derive(
@@ -49,9 +43,7 @@ pub enum ToController {
         /// What does not fit, in words.
         why: String,
     },
-    /// Nothing is new.
-    Alive,
-    /// What time is it? Answered by [`ToNode::Time`], with the same mark.
+    /// A request for the time, which is also the keepalive. Answered by [`ToNode::Time`], with the same mark.
     Time {
         /// Chosen by the node.
         mark: u64,
@@ -207,43 +199,29 @@ pub struct RouteUpdate {
     /// The longest access link of each of its classes, as a round trip in
     /// microseconds, ascending.
     pub access_us: Vec<u32>,
-    /// Chains that this node is part of: new. One that is held already is the same.
-    pub chains: Vec<NumberedChain>,
-    /// Chains that are no more. They need not be held.
-    pub chains_removed: Vec<ChainNumber>,
-    /// Ways from this node to others: new, or not what they were.
+    /// Routes from this node to others: new or changed ones.
     pub routes: Vec<Routes>,
-    /// Nodes to which there is no way any more: flows go to their destinations from here. There need not
-    /// have been one.
+    /// Nodes without a route: flows to them go to their destinations from here. The node need not hold
+    /// a route to them.
     pub routes_removed: Vec<NodeNumber>,
-    /// Over what the node has when all is done: see `docs/protocol.md`.
+    /// Over what the node holds after it has applied the update: see `docs/protocol.md`.
     pub checksum: u64,
 }
 
-/// A chain and its number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NumberedChain {
-    /// What labels call it.
-    pub number: ChainNumber,
-    /// Its nodes in order, the first and the last too: 3 to 255, none twice.
-    pub nodes: Vec<NodeNumber>,
-}
-
-/// The ways from a node to another.
+/// The routes from a node to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
     /// The other.
     pub egress: NodeNumber,
-    /// For each class (that of access links counts faster than that of sizes),
-    /// which of `choices`.
+    /// The chains that `choices` name, each as the nodes between the two in order, at most
+    /// [`SEGMENTS_MAX`](posthaste_wire::segments::SEGMENTS_MAX). One without nodes is the direct hop.
+    pub chains: Vec<Vec<NodeNumber>>,
+    /// Places in `chains` in order of preference, three at most. Without any, flows go to their
+    /// destinations from here.
+    pub choices: Vec<Vec<u8>>,
+    /// For each class (that of access links counts faster than that of sizes), the place of its choice.
     pub classes: Vec<u8>,
-    /// Chains in order of preference, three at most. [`DIRECT`] is the hop from one to the other. Without
-    /// any, flows go to their destinations from here.
-    pub choices: Vec<Vec<ChainNumber>>,
 }
-
-/// Stands for the chain that has no node between its ends.
-pub const DIRECT: ChainNumber = 0;
 
 /// Whose a destination is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

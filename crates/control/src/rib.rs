@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plan as the controller keeps it: which chain has which number, which ways each pair of nodes is to
-//! use, and since when. Pure.
+//! The plan as the controller keeps it: the routes of each pair of nodes, and the version that changed them
+//! last. Pure.
 //!
-//! Nothing is kept of what nodes have. A node's rows as changes to the plan it holds are what is younger
-//! than that plan, and what has gone since.
-//!
-//! ```text
-//!   in use --> leaving, for one life: in rows, so that labels lead where they did
-//!     ^           |
-//!     |           v
-//!     +--- gone from rows, for another life: no node that could still hold it follows it
-//!                 |
-//!                 v
-//!          its number is free
-//! ```
-//!
-//! A chain that is wanted again before its number is free comes back with its number.
+//! A route names its nodes, so no node needs another node's routes, and the RIB keeps nothing of what nodes
+//! hold: the changes to the plan that a node holds are the routes that are younger than that plan.
 
 mod apply;
-mod chains;
 mod choose;
 mod detours;
 mod indexes;
-mod numbers;
 mod pairs;
 mod repair;
 mod rollout;
@@ -30,23 +16,17 @@ mod route_update;
 mod rules;
 mod times;
 
-use std::collections::VecDeque;
-use std::ops::Range;
-use std::time::Duration;
-
 use posthaste_plan::fronts::{Limits, Precision};
 use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Matrix, Model, Planner};
+use posthaste_wire::segments::SEGMENTS_MAX;
 
-pub use numbers::NUMBERS;
 pub use repair::Repaired;
 pub use rollout::Rollout;
 pub use rules::Rules;
 
-use crate::message::{ChainNumber, NodeNumber, NumberedChain, PlanVersion};
-use chains::Chains;
+use crate::message::{NodeNumber, PlanVersion};
 use indexes::Indexes;
-use numbers::Numbers;
 use pairs::Pair;
 
 /// How much a node may make the epoch grow by what it says it holds. Nobody can use the epochs up.
@@ -66,16 +46,17 @@ pub struct Settings {
     pub classes: Classes,
     /// How long they take.
     pub model: Model,
-    /// The most hops of a chain. Without a bound, a thousand nodes have more chains than there are
-    /// numbers; by four hops transfers take a few per cent longer at most.
+    /// The most hops of a chain, at most [`HOPS_MAX`]. With four hops, transfers take a few per cent
+    /// longer at most.
     pub hops_max: u8,
     /// When chains give way.
     pub rules: Rules,
-    /// How long a plan stands after it was last said to.
-    pub ttl: Duration,
-    /// Which numbers chains get, at most [`NUMBERS`].
-    pub numbers: Range<ChainNumber>,
 }
+
+/// The most hops of a chain: a header names the nodes behind the first hop.
+pub const HOPS_MAX: u8 = 8;
+
+const _: () = assert!(HOPS_MAX as usize == SEGMENTS_MAX + 1);
 
 impl Default for Settings {
     fn default() -> Self {
@@ -85,8 +66,6 @@ impl Default for Settings {
             model,
             hops_max: 4,
             rules: Rules::default(),
-            ttl: Duration::from_secs(15 * 60),
-            numbers: NUMBERS,
         }
     }
 }
@@ -95,7 +74,7 @@ impl Settings {
     /// Which chains are the best, by node, or so nearly that no class is worth a chain of its own.
     pub fn tables(&self, network: &Network) -> Vec<Table> {
         let limits = Limits {
-            hops_max: Some(self.hops_max.max(1)),
+            hops_max: Some(self.hops_max.clamp(1, HOPS_MAX)),
             precision: Precision::Near,
         };
         let planner = Planner::new(&network.matrix, self.model, limits);
@@ -115,91 +94,49 @@ pub struct Network {
     pub matrix: Matrix,
 }
 
-/// What of the RIB must survive the controller.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
-    /// The last plan.
-    pub plan_version: PlanVersion,
-    /// All chains whose numbers are not free.
-    pub chains: Vec<NumberedChain>,
-    /// Which number is given next, as [`Rib::next_number`] said.
-    pub next_number: ChainNumber,
-}
-
-/// What of [`Saved`] a plan changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Chains that got numbers.
-    pub given: Vec<NumberedChain>,
-    /// Numbers that are free.
-    pub freed: Vec<ChainNumber>,
-}
-
-/// The plan, and all chains that any node may still follow.
+/// The plan.
 #[derive(Debug)]
 pub struct Rib {
     settings: Settings,
     plan_version: PlanVersion,
     /// There was a plan since the controller started.
     is_planned: bool,
-    /// Changes to plans before this version cannot be told any more.
+    /// Changes to plans before this version are not known any more.
     horizon: u64,
-    chains: Chains,
     indexes: Indexes,
     /// By the slot of the first node, then by that of the last.
     pairs: Vec<Vec<Pair>>,
-    /// By slot, what concerns the node.
+    /// By slot.
     parts: Vec<Part>,
-    numbers: Numbers,
-    /// Chains that left use, and those that left rows, with the second in which they did.
-    leaving: VecDeque<(u32, u32)>,
-    removed: VecDeque<(u32, u32)>,
-    changes: Changes,
-    /// Chains that were not used for want of a number, in the last plan.
-    unnumbered: usize,
+    /// Chains of all pairs, direct hops aside.
+    chain_count: usize,
 }
 
 /// What concerns one node.
 #[derive(Debug, Default)]
 struct Part {
-    /// Some may have been struck out since, so many that it is worth to look.
-    chains: Vec<u32>,
-    struck: usize,
-    /// Chains that came into rows or went, with the version, ascending.
-    recent: Vec<(u64, u32)>,
-    /// The sums of what is in its rows.
+    /// The sums of its routes.
     sum: u64,
-    /// By slot, in how many chains in use that node is beside this one.
+    /// By slot, in how many chains that node is beside this one.
     near: Vec<u32>,
 }
 
 impl Rib {
-    /// An empty RIB, or what a store kept. Every chain of the latter is in rows for a life still: nodes
-    /// may follow the last plan. Panics if `settings` have no numbers for chains, or beyond 24 bits.
-    pub fn new(settings: Settings, saved: &Saved, now: Duration) -> Self {
-        // What is left of a plan with longer chains has room, too.
-        let saved_max = saved.chains.iter().map(|chain| chain.nodes.len()).max();
-        let room = (usize::from(settings.hops_max) + 1).max(saved_max.unwrap_or(0));
-        let mut rib = Self {
-            numbers: Numbers::new(settings.numbers.clone(), saved.next_number),
+    /// An empty RIB, after the last plan that a store kept.
+    pub fn new(settings: Settings, last: PlanVersion) -> Self {
+        Self {
             settings,
-            plan_version: saved.plan_version,
+            plan_version: PlanVersion {
+                epoch: last.epoch.max(1),
+                ..last
+            },
             is_planned: false,
-            horizon: saved.plan_version.version + 1,
-            chains: Chains::new(room),
+            horizon: last.version + 1,
             indexes: Indexes::default(),
             pairs: Vec::new(),
             parts: Vec::new(),
-            leaving: VecDeque::new(),
-            removed: VecDeque::new(),
-            changes: Changes::default(),
-            unnumbered: 0,
-        };
-        rib.plan_version.epoch = rib.plan_version.epoch.max(1);
-        for chain in &saved.chains {
-            rib.restore(chain, now);
+            chain_count: 0,
         }
-        rib
     }
 
     /// The newest plan.
@@ -218,30 +155,9 @@ impl Rib {
         &self.settings
     }
 
-    /// Which number is given next, to be saved.
-    pub fn next_number(&self) -> ChainNumber {
-        self.numbers.next()
-    }
-
-    /// How many chains have numbers, and how many were not used for want of one.
-    pub fn chain_count(&self) -> (usize, usize) {
-        (self.chains.count(), self.unnumbered)
-    }
-
-    /// What changed since this was last asked, to be saved before any node hears of it.
-    pub fn take_changes(&mut self) -> Changes {
-        std::mem::take(&mut self.changes)
-    }
-
-    /// All that must survive.
-    pub fn saved(&self) -> Saved {
-        let chains = self.chains.iter();
-        let chains = chains.map(|(id, _)| self.numbered(id));
-        Saved {
-            plan_version: self.plan_version,
-            chains: chains.collect(),
-            next_number: self.next_number(),
-        }
+    /// How many chains the plan has, direct hops aside.
+    pub fn chain_count(&self) -> usize {
+        self.chain_count
     }
 
     /// A node holds a newer plan than the newest: the store was lost, or is an older one. Begins an epoch
@@ -261,18 +177,18 @@ impl Rib {
 
     /// Plans anew. Returns whether anything is another than before, in which case there is a new version.
     /// Panics if the nodes do not ascend, or are not those of the matrix.
-    pub fn plan(&mut self, network: &Network, now: Duration) -> bool {
+    pub fn plan(&mut self, network: &Network) -> bool {
         let tables = self.settings.tables(network);
         let mut rollout = Rollout::new(network.clone(), tables);
-        self.roll_out(&mut rollout, now, || true);
+        self.roll_out(&mut rollout, || true);
         rollout.has_changed()
     }
 
     /// Begins to write something down that was made for a network.
-    fn turn(&mut self, network: &Network, now: Duration) -> apply::PlanUpdate {
+    fn turn(&mut self, network: &Network) -> apply::PlanUpdate {
         let indexes = network.nodes.iter().map(|node| self.index(*node));
         let indexes = indexes.collect();
-        apply::PlanUpdate::new(self.plan_version.version + 1, whole_seconds(now), indexes)
+        apply::PlanUpdate::new(self.plan_version.version + 1, indexes)
     }
 
     /// Ends it. Returns whether anything is another than before.
@@ -299,26 +215,6 @@ impl Rib {
         }
         index
     }
-
-    /// The nodes of a chain.
-    fn nodes(&self, id: u32) -> impl Iterator<Item = NodeNumber> {
-        let indexes = self.chains.nodes(id).iter();
-        indexes.map(|index| self.indexes.node(*index))
-    }
-
-    /// A chain as nodes are sent it.
-    fn numbered(&self, id: u32) -> NumberedChain {
-        NumberedChain {
-            number: self.chains.get(id).map_or(0, |chain| chain.number),
-            nodes: self.nodes(id).collect(),
-        }
-    }
-}
-
-/// Seconds, rounded up: nothing expires too early.
-fn whole_seconds(time: Duration) -> u32 {
-    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -9,9 +9,7 @@ mod check;
 
 use crate::checksum;
 use crate::id_map::IdMap;
-use crate::message::{
-    ChainNumber, DIRECT, NodeNumber, NumberedChain, PlanVersion, RouteUpdate, Routes,
-};
+use crate::message::{NodeNumber, PlanVersion, RouteUpdate, Routes};
 
 /// The most chains in order that there are for a class.
 pub const CHOICES_MAX: usize = posthaste_plan::table::CHOICES;
@@ -34,8 +32,7 @@ pub enum Refusal {
 
 /// The checksum of rows that are the whole, as it belongs in them.
 pub fn checksum_of(whole: &RouteUpdate) -> u64 {
-    let chains = whole.chains.iter().map(checksum::numbered);
-    let parts = chains.chain(whole.routes.iter().map(checksum::routes));
+    let parts = whole.routes.iter().map(checksum::routes);
     let parts = parts.fold(0, u64::wrapping_add);
     checksum::whole(whole.plan_version, &whole.sizes, &whole.access_us, parts)
 }
@@ -47,9 +44,8 @@ pub struct RouteTable {
     plan_version: Option<PlanVersion>,
     sizes: Vec<u64>,
     access_us: Vec<u32>,
-    chains: IdMap<ChainNumber, Vec<NodeNumber>>,
     routes: IdMap<NodeNumber, Routes>,
-    /// The sums of all chains and ways.
+    /// The sums of all routes.
     parts: u64,
 }
 
@@ -61,7 +57,6 @@ impl RouteTable {
             plan_version: None,
             sizes: Vec::new(),
             access_us: Vec::new(),
-            chains: IdMap::default(),
             routes: IdMap::default(),
             parts: 0,
         }
@@ -122,42 +117,43 @@ impl RouteTable {
         &self.sizes
     }
 
-    /// The chains that this node is part of, in no order, each with its nodes.
-    pub fn chains(&self) -> impl Iterator<Item = (ChainNumber, &[NodeNumber])> {
-        let chains = self.chains.iter();
-        chains.map(|(number, nodes)| (*number, nodes.as_slice()))
-    }
-
-    /// The chains to an egress for transfers of a class, the best first, at most [`CHOICES_MAX`];
-    /// [`DIRECT`] stands for the hop from here to there. Without any the flow goes to its destination
-    /// from here. Allocates nothing.
-    pub fn routes(&self, egress: NodeNumber, class: usize) -> &[ChainNumber] {
-        let choice = self.routes.get(&egress).and_then(|routes| {
+    /// The chains to an egress for transfers of a class, the best first, at most [`CHOICES_MAX`]: of each
+    /// the nodes between here and there, none for the direct hop. Without any chain the flow goes to its
+    /// destination from here. Allocates nothing.
+    pub fn routes(&self, egress: NodeNumber, class: usize) -> impl Iterator<Item = &[NodeNumber]> {
+        let routes = self.routes.get(&egress);
+        let choice = routes.and_then(|routes| {
             let choice = *routes.classes.get(class)?;
             routes.choices.get(usize::from(choice))
         });
-        choice.map_or(&[], Vec::as_slice)
+        let places = choice.map_or(&[][..], Vec::as_slice).iter();
+        places.filter_map(move |place| {
+            let chain = routes?.chains.get(usize::from(*place))?;
+            Some(chain.as_slice())
+        })
     }
 
-    /// The nodes of a chain that this node is part of.
-    pub fn chain(&self, number: ChainNumber) -> Option<&[NodeNumber]> {
-        self.chains.get(&number).map(Vec::as_slice)
+    /// Every chain of the plan, in no order: its egress and the nodes between here and there.
+    pub fn chains(&self) -> impl Iterator<Item = (NodeNumber, &[NodeNumber])> {
+        self.routes.values().flat_map(|routes| {
+            let chains = routes.chains.iter();
+            chains.map(|nodes| (routes.egress, nodes.as_slice()))
+        })
     }
 
-    /// How many chains and egresses are held.
-    pub fn size(&self) -> (usize, usize) {
-        (self.chains.len(), self.routes.len())
+    /// How many egresses have routes.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Whether no egress has a route.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
     }
 
     /// All that is held, to be kept or compared; nothing without a plan.
     pub fn whole(&self) -> Option<RouteUpdate> {
         let plan_version = self.plan_version?;
-        let chain = |(&number, nodes): (&u32, &Vec<u64>)| NumberedChain {
-            number,
-            nodes: nodes.clone(),
-        };
-        let mut chains: Vec<NumberedChain> = self.chains.iter().map(chain).collect();
-        chains.sort_unstable_by_key(|chain| chain.number);
         let mut routes: Vec<Routes> = self.routes.values().cloned().collect();
         routes.sort_unstable_by_key(|routes| routes.egress);
         Some(RouteUpdate {
@@ -165,8 +161,6 @@ impl RouteTable {
             base: None,
             sizes: self.sizes.clone(),
             access_us: self.access_us.clone(),
-            chains,
-            chains_removed: Vec::new(),
             routes,
             routes_removed: Vec::new(),
             checksum: checksum::whole(plan_version, &self.sizes, &self.access_us, self.parts),
@@ -175,21 +169,14 @@ impl RouteTable {
 
     /// Makes the changes, if the outcome is what was meant.
     fn change(&mut self, update: &RouteUpdate) -> Result<(), String> {
-        self.check_chains(update)?;
         let parts = self.parts_after(update);
         let sum = checksum::whole(update.plan_version, &update.sizes, &update.access_us, parts);
         if sum != update.checksum {
             return Err("the checksum is another".to_owned());
         }
-        for number in &update.chains_removed {
-            self.chains.remove(number);
-        }
         for egress in &update.routes_removed {
             self.routes.remove(egress);
         }
-        let chains = update.chains.iter();
-        self.chains
-            .extend(chains.map(|chain| (chain.number, chain.nodes.clone())));
         let routes = update.routes.iter();
         self.routes
             .extend(routes.map(|routes| (routes.egress, routes.clone())));
@@ -200,66 +187,16 @@ impl RouteTable {
         Ok(())
     }
 
-    /// A number that is held stands for the same chain; what is chosen is held, begins here and leads
-    /// to the egress.
-    fn check_chains(&self, update: &RouteUpdate) -> Result<(), String> {
-        for chain in &update.chains {
-            let known = self.chains.get(&chain.number);
-            if known.is_some_and(|nodes| *nodes != chain.nodes) {
-                return Err(format!("chain {} is another one here", chain.number));
-            }
-        }
-        for routes in &update.routes {
-            let numbers = routes.choices.iter().flatten();
-            for &number in numbers.filter(|number| **number != DIRECT) {
-                let nodes = self.chain_after(number, update);
-                let nodes = nodes.ok_or_else(|| format!("chain {number} is not known"))?;
-                if nodes.first() != Some(&self.me) || nodes.last() != Some(&routes.egress) {
-                    let egress = routes.egress;
-                    return Err(format!(
-                        "chain {number} does not lead from here to {egress}"
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A chain as it is when the changes are made.
-    fn chain_after<'a>(
-        &'a self,
-        number: ChainNumber,
-        update: &'a RouteUpdate,
-    ) -> Option<&'a [NodeNumber]> {
-        let found = update
-            .chains
-            .binary_search_by_key(&number, |chain| chain.number);
-        if let Ok(place) = found {
-            return Some(&update.chains[place].nodes);
-        }
-        let is_removed = update.chains_removed.binary_search(&number).is_ok();
-        self.chain(number).filter(|_| !is_removed)
-    }
-
-    /// The sums of all chains and ways when the changes are made.
+    /// The sums of all routes after the changes.
     fn parts_after(&self, update: &RouteUpdate) -> u64 {
-        let removed = update.chains_removed.iter();
-        let removed = removed.filter_map(|number| {
-            Some(checksum::chain(
-                *number,
-                self.chain(*number)?.iter().copied(),
-            ))
-        });
-        let come = update.chains.iter();
-        let come = come.filter(|chain| !self.chains.contains_key(&chain.number));
-        let routes_removed = update.routes_removed.iter();
-        let before = update.routes.iter().map(|routes| &routes.egress);
-        let before = routes_removed.chain(before);
+        let changed = update.routes.iter().map(|routes| &routes.egress);
+        let before = update.routes_removed.iter().chain(changed);
         let before = before.filter_map(|egress| self.routes.get(egress).map(checksum::routes));
         let after = update.routes.iter().map(checksum::routes);
-        let add = u64::wrapping_add;
-        let less = removed.chain(before).fold(0, add);
-        let more = come.map(checksum::numbered).chain(after).fold(0, add);
+        let (less, more) = (
+            before.fold(0, u64::wrapping_add),
+            after.fold(0, u64::wrapping_add),
+        );
         self.parts.wrapping_sub(less).wrapping_add(more)
     }
 }

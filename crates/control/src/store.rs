@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller remembers when it starts again: the last plan's stamp, the numbers of chains, the keys
-//! that nodes told, and what the API has set. One file, which is whole at every moment.
+//! What a controller stores across restarts: the version of the last plan, the keys that nodes sent, the
+//! time, and what the API has set. One file, which is whole at every moment.
 //!
 //! A file that cannot be read is moved aside and a new one begun. The epoch then grows by what nodes
-//! hold ([`crate::rib::Rib::advance_epoch`]), and no number means anything to anybody any more: numbers begin
-//! at another place.
-//!
-//! The numbers are a journal: each plan adds what it gave and freed. It is written anew when it has become
-//! twice as long as what it comes to.
+//! hold ([`crate::rib::Rib::advance_epoch`]).
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,26 +14,19 @@ use redb::{
     Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     WriteTransaction,
 };
-use serde::{Deserialize, Serialize};
 
-use crate::message::{ChainNumber, NodeNumber, NumberedChain, PlanVersion, Prefix};
-use crate::rib::{Changes, Saved};
+use crate::message::{NodeNumber, PlanVersion, Prefix};
 use crate::time::StoredClock;
 
 /// How what is in the tables is written. Another number is another program's.
 const FORMAT: u64 = 1;
 
-/// [`FORMAT`], the stamp, which number is next and what was told of the time, by name.
+/// [`FORMAT`], the version of the last plan and the time that was sent, by name.
 const PLAN: TableDefinition<'_, &str, u64> = TableDefinition::new("plan");
-/// What plans gave and freed, one after the other.
-const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
 /// X25519 keys of nodes.
 const KEYS: TableDefinition<'_, NodeNumber, [u8; 32]> = TableDefinition::new("keys");
 /// Address and bits of prefixes, and whose they are.
 const PREFIXES: TableDefinition<'_, ([u8; 16], u8), NodeNumber> = TableDefinition::new("prefixes");
-
-/// Chains in one entry of a journal that is written anew.
-const ENTRY_CHAINS: usize = 10_000;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -64,17 +51,13 @@ pub enum Error {
 pub struct Store {
     database: Database,
     path: PathBuf,
-    /// Entries of the journal, chains in them, and chains that have numbers.
-    entries: u64,
-    written: u64,
-    live: u64,
 }
 
 /// What a store held when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// For [`crate::rib::Rib::new`].
-    pub saved: Saved,
+    /// The last plan.
+    pub plan_version: PlanVersion,
     /// The X25519 key that each node told first.
     pub keys: BTreeMap<NodeNumber, [u8; 32]>,
     /// What the API has set.
@@ -90,12 +73,6 @@ pub struct Broken {
     pub why: String,
     /// Where it is now.
     pub aside: PathBuf,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Entry {
-    given: Vec<NumberedChain>,
-    freed: Vec<ChainNumber>,
 }
 
 impl Store {
@@ -135,57 +112,26 @@ impl Store {
     fn of(mut database: Database, path: &Path) -> Result<(Self, Contents), Error> {
         // Pages are trusted when they are looked at later, so every one is checked now.
         database.check_integrity().map_err(failed("read", path))?;
-        let mut store = Self {
+        let store = Self {
             database,
             path: path.to_owned(),
-            entries: 0,
-            written: 0,
-            live: 0,
         };
         store.write("make", Self::make)?;
         let contents = store.read().map_err(|why| failed("read", path)(why))?;
         Ok((store, contents))
     }
 
-    /// Remembers a plan. To be done before any node hears of it.
+    /// Stores the version of a plan. To be done before any node receives it.
     ///
     /// # Errors
-    /// It could not be written; then the last plan is remembered.
-    pub fn save_plan(
-        &mut self,
-        plan_version: PlanVersion,
-        next_number: ChainNumber,
-        changes: &Changes,
-        all: impl FnOnce() -> Saved,
-    ) -> Result<(), Error> {
-        let live = self.live + changes.given.len() as u64;
-        let live = live.saturating_sub(changes.freed.len() as u64);
-        let written = self.written + (changes.given.len() + changes.freed.len()) as u64;
-        let is_long = written > 2 * live + ENTRY_CHAINS as u64;
-        let (mut entries, written) = if is_long {
-            (0, live)
-        } else {
-            (self.entries, written)
-        };
-        let written_anew = is_long.then(all);
+    /// It could not be written; then the store holds the version before.
+    pub fn save_plan(&mut self, plan_version: PlanVersion) -> Result<(), Error> {
         self.write("write", |transaction| {
-            set_plan(transaction, plan_version, next_number)?;
-            let mut journal = transaction.open_table(JOURNAL)?;
-            if let Some(all) = &written_anew {
-                journal.retain(|_, _| false)?;
-                for chains in all.chains.chunks(ENTRY_CHAINS) {
-                    journal.insert(entries, entry(chains, &[]).as_slice())?;
-                    entries += 1;
-                }
-            } else if !changes.given.is_empty() || !changes.freed.is_empty() {
-                let entry = entry(&changes.given, &changes.freed);
-                journal.insert(entries, entry.as_slice())?;
-                entries += 1;
-            }
+            let mut plan = transaction.open_table(PLAN)?;
+            plan.insert("epoch", plan_version.epoch)?;
+            plan.insert("version", plan_version.version)?;
             Ok(())
-        })?;
-        (self.entries, self.written, self.live) = (entries, written, live);
-        Ok(())
+        })
     }
 
     /// Remembers the key of a node, or forgets it.
@@ -247,7 +193,6 @@ impl Store {
 
     /// Makes the tables of a new file.
     fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
-        transaction.open_table(JOURNAL)?;
         transaction.open_table(KEYS)?;
         transaction.open_table(PREFIXES)?;
         let mut plan = transaction.open_table(PLAN)?;
@@ -257,23 +202,14 @@ impl Store {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Contents, String> {
-        let text = |error: redb::Error| error.to_string();
+    fn read(&self) -> Result<Contents, String> {
         let mut contents = Contents::default();
-        let mut chains = BTreeMap::new();
-        self.read_tables(&mut contents, &mut chains)
-            .map_err(text)??;
-        self.live = chains.len() as u64;
-        let numbered = |(number, nodes)| NumberedChain { number, nodes };
-        contents.saved.chains = chains.into_iter().map(numbered).collect();
+        self.read_tables(&mut contents)
+            .map_err(|error| error.to_string())??;
         Ok(contents)
     }
 
-    fn read_tables(
-        &mut self,
-        contents: &mut Contents,
-        chains: &mut BTreeMap<ChainNumber, Vec<NodeNumber>>,
-    ) -> Result<Result<(), String>, redb::Error> {
+    fn read_tables(&self, contents: &mut Contents) -> Result<Result<(), String>, redb::Error> {
         let transaction = self.database.begin_read()?;
         let plan = transaction.open_table(PLAN)?;
         let value = |name| -> Result<u64, redb::Error> {
@@ -283,7 +219,7 @@ impl Store {
         if format != FORMAT {
             return Ok(Err(format!("it is of format {format}, not {FORMAT}")));
         }
-        contents.saved.plan_version = PlanVersion {
+        contents.plan_version = PlanVersion {
             epoch: value("epoch")?,
             version: value("version")?,
         };
@@ -294,24 +230,6 @@ impl Store {
                 clock: Duration::from_micros(value("clock_us")?),
             }),
         };
-        let next = plan.get("next")?.map(|next| next.value());
-        contents.saved.next_number = match next {
-            Some(next) => u32::try_from(next).unwrap_or(0),
-            None => by_chance(),
-        };
-        for item in transaction.open_table(JOURNAL)?.iter()? {
-            let (number, bytes) = item?;
-            let Ok(entry) = postcard::from_bytes::<Entry>(bytes.value()) else {
-                return Ok(Err(format!("entry {} makes no sense", number.value())));
-            };
-            self.entries = number.value() + 1;
-            self.written += (entry.given.len() + entry.freed.len()) as u64;
-            let given = entry.given.into_iter();
-            chains.extend(given.map(|chain| (chain.number, chain.nodes)));
-            for number in entry.freed {
-                chains.remove(&number);
-            }
-        }
         for item in transaction.open_table(KEYS)?.iter()? {
             let (node, key) = item?;
             contents.keys.insert(node.value(), key.value());
@@ -325,29 +243,6 @@ impl Store {
         }
         Ok(Ok(()))
     }
-}
-
-/// Where numbers begin in a new store: hardly where those of a lost one are.
-fn by_chance() -> ChainNumber {
-    let chance = RandomState::new().build_hasher().finish();
-    u32::try_from(chance & 0xff_ffff).expect("24 bits")
-}
-
-fn set_plan(
-    transaction: &WriteTransaction,
-    plan_version: PlanVersion,
-    next_number: ChainNumber,
-) -> Result<(), redb::Error> {
-    let mut plan = transaction.open_table(PLAN)?;
-    plan.insert("epoch", plan_version.epoch)?;
-    plan.insert("version", plan_version.version)?;
-    plan.insert("next", u64::from(next_number))?;
-    Ok(())
-}
-
-fn entry(given: &[NumberedChain], freed: &[ChainNumber]) -> Vec<u8> {
-    // As `Entry` is written, without a copy of it.
-    postcard::to_allocvec(&(given, freed)).expect("a vector takes every entry")
 }
 
 fn failed<E: ToString>(what: &'static str, path: &Path) -> impl FnOnce(E) -> Error {

@@ -46,7 +46,7 @@ pub(crate) struct Member {
     pub source_addresses: IpAddr,
 }
 
-/// A chain, as all its nodes have it configured.
+/// A chain.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     /// In order.
@@ -76,9 +76,9 @@ impl Chain {
             let next = place + 1;
             toml.push_str(&self.peer(next, self.nodes[next].asked_at, self.pool));
         }
-        toml.push_str(&self.listing());
         if place == 0 {
-            // A flow that cannot use the chain must fail, not be measured without it.
+            toml.push_str(&self.listing());
+            // A flow that cannot take the chain is to fail, not to be measured without it.
             toml.push_str("[[route]]\nchains = [\"lab\"]\ndirect = false\n");
         } else {
             toml.push_str(&format!(
@@ -90,11 +90,11 @@ impl Chain {
         toml
     }
 
-    /// The chain itself, with the same text at all its nodes.
+    /// The chain itself: a peer, and the nodes behind it.
     fn listing(&self) -> String {
-        let names = (1..self.nodes.len()).map(|place| format!("\"{}\"", name(place)));
-        let names = names.collect::<Vec<_>>().join(", ");
-        format!("[[chain]]\nname = \"lab\"\nnumber = 1\nnodes = [{names}]\n")
+        let others = (2..self.nodes.len()).map(|place| format!(", {}", place + 1));
+        let (next, others) = (name(1), others.collect::<String>());
+        format!("[[chain]]\nname = \"lab\"\nnodes = [\"{next}\"{others}]\n")
     }
 
     /// The entry of member number `place` in another one's configuration.
@@ -181,15 +181,15 @@ mod tests {
             "id = 2\n",
             "name = \"node-0\"\nid = 1\naddress = \"10.0.1.1:4480\"",
             "name = \"node-2\"\nid = 3\naddress = \"10.0.2.2:4480\"",
-            "nodes = [\"node-1\", \"node-2\"]",
             "address = \"10.0.1.2:4480\"\n",
         ] {
             assert!(middle.contains(part), "{part} in {middle}");
         }
         assert_eq!(middle.matches("pool_min = 4").count(), 1);
         assert_eq!(middle.matches("pool_max = 0").count(), 1);
-        assert!(!middle.contains("[[route]]"));
+        assert!(!middle.contains("[[route]]") && !middle.contains("[[chain]]"));
         let first = chain(4).config(0);
+        assert!(first.contains("nodes = [\"node-1\", 3]"), "{first}");
         assert!(first.contains("[[route]]") && !first.contains("[[listener]]"));
     }
 

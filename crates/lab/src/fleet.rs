@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use posthaste_control::message::{ChainNumber, DIRECT, LinkState, NodeNumber, PlanVersion};
+use posthaste_control::message::{LinkState, NodeNumber, PlanVersion};
 use posthaste_control::route_table::RouteTable;
 use serde_json::Value;
 
@@ -364,19 +364,25 @@ impl Experiment<'_> {
             let Some(held) = player.follower().plan() else {
                 continue;
             };
-            for chain in routes(player, held) {
-                held.chain(chain).into_iter().for_each(&mut look);
-            }
+            let chains = routes(player, held);
+            chains
+                .filter(|nodes| nodes.len() > 2)
+                .for_each(|nodes| look(&nodes));
         }
     }
 }
 
-/// The chains of a node's routes for the largest transfers, without the hops to egresses.
-fn routes<'a>(player: &'a Player, held: &'a RouteTable) -> impl Iterator<Item = ChainNumber> + 'a {
+/// The chains of a node's routes for the largest transfers: all nodes of each.
+fn routes<'a>(
+    player: &'a Player,
+    held: &'a RouteTable,
+) -> impl Iterator<Item = Vec<NodeNumber>> + 'a {
     let class = held.class(u64::MAX, 0).unwrap_or(0);
     let members = player.follower().members();
-    let chains = members.flat_map(move |(member, _)| held.routes(member.number, class));
-    chains.copied().filter(|chain| *chain != DIRECT)
+    members.flat_map(move |(member, _)| {
+        let chains = held.routes(member.number, class);
+        chains.map(|between| [&[held.node()], between, &[member.number]].concat())
+    })
 }
 
 /// Whether a flow from a node may use a hop of this kind.
@@ -384,13 +390,8 @@ fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool)
     let Some(held) = player.follower().plan() else {
         return false;
     };
-    let me = held.node();
-    let class = held.class(u64::MAX, 0).unwrap_or(0);
-    let is_direct = |egress| held.routes(egress, class).contains(&DIRECT) && is_such((me, egress));
-    let mut members = player.follower().members();
-    let over = |chain| held.chain(chain).unwrap_or(&[]).windows(2);
-    members.any(|(member, _)| is_direct(member.number))
-        || routes(player, held).any(|chain| over(chain).any(|pair| is_such((pair[0], pair[1]))))
+    let mut chains = routes(player, held);
+    chains.any(|nodes| nodes.windows(2).any(|pair| is_such((pair[0], pair[1]))))
 }
 
 /// The version of a plan in the API.

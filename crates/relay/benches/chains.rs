@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What it takes to find the ways of a flow, and the next node of a label, at one node of a thousand.
+//! What it takes to find the ways of a flow, and the next node of a route, at one node of a thousand.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use posthaste_relay::chain::{
-    Chain, Chains, Encapsulation, NextHop, Peer, Planned, PoolLimits, Prefixes, Toward,
+    Chains, Encapsulation, NextHop, Path, Peer, Planned, PoolLimits, Prefixes, Toward,
 };
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{Prefix, SideOptions};
 use posthaste_relay::rng::Rng;
 use posthaste_wire::auth::Key;
-use posthaste_wire::header::{Label, NodeId};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::segments::SegmentList;
 
 const NODES: usize = 1000;
 /// Prefixes of which it is known whose they are, a /16 and /24 in it each.
@@ -39,32 +40,28 @@ fn prefix(address: u32, bits: u8) -> Prefix {
     Prefix::new(Ipv4Addr::from(first).into(), bits).expect("nothing behind the prefix")
 }
 
-/// Node 1 of a thousand: four chains to each other node, by two nodes between.
-fn chains(rng: &mut Rng) -> Chains {
-    let mut one = || {
-        (1..)
-            .nth(rng.below(NODES))
-            .map(|node: usize| node % (NODES - 1))
-    };
+/// Node 1 of a thousand.
+fn chains() -> Chains {
     let peers: Vec<Peer> = (2..=NODES as u64).map(peer).collect();
-    let numbers = 1..=u32::try_from((NODES - 1) * CHAINS_OF_EGRESS).expect("few");
-    let all = numbers.map(|number| Chain {
-        name: format!("#{number}").into(),
-        number,
-        nodes: vec![one(), one(), Some(number as usize % (NODES - 1))],
-    });
     Chains {
         me: NodeId::new(1),
         peers: peers.into(),
-        chains: all.collect(),
         ..Chains::default()
     }
 }
 
-fn toward(chains: &Chains, egress: usize) -> Toward {
-    let next_hops =
-        (0..CHAINS_OF_EGRESS).map(|place| &chains.chains[egress * CHAINS_OF_EGRESS + place]);
-    let next_hops: Vec<NextHop> = next_hops.filter_map(|chain| chains.hop(chain, 0)).collect();
+fn other_node(rng: &mut Rng) -> NodeId {
+    let number = 2 + rng.below(NODES - 1);
+    NodeId::new(number as u64).expect("below 65535")
+}
+
+/// Four chains to a node, each with two nodes between.
+fn toward(egress: usize, rng: &mut Rng) -> Toward {
+    let egress = NodeId::new(egress as u64 + 2).expect("below 65535");
+    let mut path = || Path::over([other_node(rng), other_node(rng), egress]).expect("short");
+    let next_hops: Vec<NextHop> = (0..CHAINS_OF_EGRESS)
+        .map(|_| NextHop::Hop(path()))
+        .collect();
     let choices =
         (0..CHAINS_OF_EGRESS - 1).map(|first| next_hops[first..].iter().copied().take(3).collect());
     Toward {
@@ -75,7 +72,7 @@ fn toward(chains: &Chains, egress: usize) -> Toward {
     }
 }
 
-fn planned(chains: &Chains, rng: &mut Rng) -> Planned {
+fn planned(rng: &mut Rng) -> Planned {
     let mut address = || u32::try_from(rng.next() >> 32).expect("32 bits");
     let addresses: Vec<u32> = (0..PREFIXES / 2).map(|_| address()).collect();
     let nested = addresses
@@ -84,9 +81,7 @@ fn planned(chains: &Chains, rng: &mut Rng) -> Planned {
     let index_by_id = nested.zip((0..u32::try_from(NODES - 1).expect("few")).cycle());
     Planned {
         egresses: Prefixes::new(index_by_id),
-        toward: (0..NODES - 1)
-            .map(|egress| toward(chains, egress))
-            .collect(),
+        toward: (0..NODES - 1).map(|egress| toward(egress, rng)).collect(),
         sizes: (1..=SIZES as u64).map(|rounds| rounds * 15_000).collect(),
         learned: Prefixes::new(addresses.iter().map(|at| (prefix(*at, 24), 90_000))),
         usual_bytes: 45_000,
@@ -95,8 +90,8 @@ fn planned(chains: &Chains, rng: &mut Rng) -> Planned {
 
 fn bench(criterion: &mut Criterion) {
     let mut rng = Rng::new(1);
-    let mut chains = chains(&mut rng);
-    let planned = planned(&chains, &mut rng);
+    let mut chains = chains();
+    let planned = planned(&mut rng);
     let flows: Vec<Flow> = (0..4096)
         .map(|_| {
             let to = Ipv4Addr::from(u32::try_from(rng.next() >> 32).expect("32 bits"));
@@ -111,12 +106,12 @@ fn bench(criterion: &mut Criterion) {
     criterion.bench_function("ways of a flow, as a list", |bencher| {
         bencher.iter(|| black_box(chains.next_hops(next.next().expect("endless"), None)));
     });
-    let labels: Vec<Label> = (0..4096)
-        .filter_map(|_| Label::new(1 + u32::try_from(rng.below(3996)).expect("few"), 1))
+    let routes: Vec<SegmentList> = (0..4096)
+        .filter_map(|_| SegmentList::of([other_node(&mut rng), other_node(&mut rng)]))
         .collect();
-    let mut label = labels.iter().cycle();
-    criterion.bench_function("the next node of a label", |bencher| {
-        bencher.iter(|| black_box(chains.onward(label.next().copied())));
+    let mut route = routes.iter().cycle();
+    criterion.bench_function("the next node of a route", |bencher| {
+        bencher.iter(|| black_box(chains.onward(*route.next().expect("endless"))));
     });
 }
 

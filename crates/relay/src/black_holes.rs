@@ -15,6 +15,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::chain::Path;
+
 /// How long a flow waits for a first byte, twice, before it counts as silent: the first period
 /// starts when it may have sent something, the second when it has.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(3);
@@ -29,7 +31,7 @@ const STRIKES_MAX: u32 = 5;
 /// A chain without silent flows for this long starts with a clean record.
 const FORGET_AFTER: Duration = Duration::from_secs(1800);
 /// Bound on recorded chains: a node has three for each other node and class.
-const CHAINS_MAX: usize = 4096;
+const PATHS_MAX: usize = 4096;
 /// Bound on the silent servers recorded per chain.
 const SERVERS_MAX: usize = 8;
 /// How long a server that was silent without a chain counts against no chain, and the bound on such
@@ -40,7 +42,7 @@ const MUTES_MAX: usize = 1024;
 /// The records of the chains whose flows begin at this node.
 #[derive(Debug, Default)]
 pub(crate) struct BlackHoles {
-    chains: HashMap<u32, Record>,
+    paths: HashMap<Path, Record>,
     mute: HashMap<IpAddr, Duration>,
 }
 
@@ -57,30 +59,30 @@ struct Record {
 }
 
 impl BlackHoles {
-    /// Whether the chain is paused, so that flows take another route if there is one.
-    pub(crate) fn is_silent(&self, chain: u32, now: Duration) -> bool {
-        self.left(chain, now).is_some()
+    /// Whether the path is paused, so that flows take another route if there is one.
+    pub(crate) fn is_silent(&self, path: Path, now: Duration) -> bool {
+        self.left(path, now).is_some()
     }
 
-    /// The rest of the pause, if the chain is paused.
-    pub(crate) fn left(&self, chain: u32, now: Duration) -> Option<Duration> {
-        let left = self.chains.get(&chain)?.until.checked_sub(now)?;
+    /// The rest of the pause, if the path is paused.
+    pub(crate) fn left(&self, path: Path, now: Duration) -> Option<Duration> {
+        let left = self.paths.get(&path)?.until.checked_sub(now)?;
         (!left.is_zero()).then_some(left)
     }
 
     /// Whether to report a server that is silent without a chain.
     pub(crate) fn is_checked(&self, server: IpAddr) -> bool {
-        let mut records = self.chains.values();
+        let mut records = self.paths.values();
         records.any(|record| record.servers.contains(&server))
     }
 
     /// A flow of a chain got no bytes back. Returns whether this begins a pause.
-    pub(crate) fn on_silence(&mut self, chain: u32, server: IpAddr, now: Duration) -> bool {
+    pub(crate) fn on_silence(&mut self, path: Path, server: IpAddr, now: Duration) -> bool {
         let is_mute = self.mute.get(&server).is_some_and(|until| *until > now);
-        if is_mute || !self.has_room_for(chain, now) {
+        if is_mute || !self.has_room_for(path, now) {
             return false;
         }
-        let record = self.chains.entry(chain).or_default();
+        let record = self.paths.entry(path).or_default();
         record.last = now;
         if !record.servers.contains(&server) && record.servers.len() < SERVERS_MAX {
             record.servers.push(server);
@@ -101,13 +103,13 @@ impl BlackHoles {
     }
 
     /// A flow of a chain got its first byte; `late` if it had counted as silent.
-    pub(crate) fn on_answer(&mut self, chain: u32, late: bool) {
-        let Some(record) = self.chains.get_mut(&chain) else {
+    pub(crate) fn on_answer(&mut self, path: Path, late: bool) {
+        let Some(record) = self.paths.get_mut(&path) else {
             return;
         };
         if late {
             // The server was slow, not the chain.
-            self.chains.remove(&chain);
+            self.paths.remove(&path);
             return;
         }
         if record.score == 0 {
@@ -115,7 +117,7 @@ impl BlackHoles {
         }
         record.score = record.score.saturating_sub(1);
         if record.score == 0 && record.strikes == 0 && record.until.is_zero() {
-            self.chains.remove(&chain);
+            self.paths.remove(&path);
         }
     }
 
@@ -127,33 +129,39 @@ impl BlackHoles {
         if self.mute.len() < MUTES_MAX {
             self.mute.insert(server, now + MUTE_FOR);
         }
-        self.chains.retain(|_, record| {
+        self.paths.retain(|_, record| {
             let was_silent = record.servers.contains(&server);
             record.servers.retain(|silent| *silent != server);
             !was_silent || !record.servers.is_empty()
         });
     }
 
-    fn has_room_for(&mut self, chain: u32, now: Duration) -> bool {
-        if self.chains.len() >= CHAINS_MAX {
-            self.chains
+    fn has_room_for(&mut self, path: Path, now: Duration) -> bool {
+        if self.paths.len() >= PATHS_MAX {
+            self.paths
                 .retain(|_, record| now < record.last + FORGET_AFTER);
         }
         let stale = |record: &Record| now >= record.last + FORGET_AFTER;
-        if self.chains.get(&chain).is_some_and(stale) {
-            self.chains.remove(&chain);
+        if self.paths.get(&path).is_some_and(stale) {
+            self.paths.remove(&path);
         }
-        self.chains.len() < CHAINS_MAX || self.chains.contains_key(&chain)
+        self.paths.len() < PATHS_MAX || self.paths.contains_key(&path)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use posthaste_wire::header::NodeId;
+
     use super::*;
     use crate::rng::Rng;
 
     fn server(number: u8) -> IpAddr {
         [192, 0, 2, number].into()
+    }
+
+    fn path(number: u64) -> Path {
+        Path::to(NodeId::new(number).unwrap())
     }
 
     fn at(second: u64) -> Duration {
@@ -162,7 +170,8 @@ mod tests {
 
     /// Adds silent flows of chain 7, each to a server of its own, until the chain pauses.
     fn silence(black_holes: &mut BlackHoles, now: Duration) -> u8 {
-        let flows = (0..100).take_while(|flow| !black_holes.on_silence(7, server(*flow), now));
+        let flows =
+            (0..100).take_while(|flow| !black_holes.on_silence(path(7), server(*flow), now));
         1 + u8::try_from(flows.count()).unwrap()
     }
 
@@ -170,12 +179,12 @@ mod tests {
     fn black_hole_avoided_longer() {
         let mut black_holes = BlackHoles::default();
         assert_eq!(silence(&mut black_holes, at(0)), 3);
-        assert!(black_holes.is_silent(7, at(9)) && !black_holes.is_silent(8, at(9)));
-        assert_eq!(black_holes.left(7, at(10)), None);
+        assert!(black_holes.is_silent(path(7), at(9)) && !black_holes.is_silent(path(8), at(9)));
+        assert_eq!(black_holes.left(path(7), at(10)), None);
         let mut now = at(10);
         for pause in [20, 40, 80, 160, 320, 320] {
             assert_eq!(silence(&mut black_holes, now), 1);
-            assert_eq!(black_holes.left(7, now), Some(at(pause)));
+            assert_eq!(black_holes.left(path(7), now), Some(at(pause)));
             now += at(pause);
         }
         assert_eq!(silence(&mut black_holes, now + FORGET_AFTER), 3);
@@ -186,20 +195,20 @@ mod tests {
         let mut black_holes = BlackHoles::default();
         // If every third flow is silent, the chain may stay in use,
         for _ in 0..1000 {
-            assert!(!black_holes.on_silence(7, server(1), at(0)));
-            black_holes.on_answer(7, false);
-            black_holes.on_answer(7, false);
+            assert!(!black_holes.on_silence(path(7), server(1), at(0)));
+            black_holes.on_answer(path(7), false);
+            black_holes.on_answer(path(7), false);
         }
-        assert!(black_holes.chains.is_empty());
+        assert!(black_holes.paths.is_empty());
         // if every second is, it must pause.
         let flows = (0..100).take_while(|_| {
-            let is_over = black_holes.on_silence(7, server(1), at(0));
-            black_holes.on_answer(7, false);
+            let is_over = black_holes.on_silence(path(7), server(1), at(0));
+            black_holes.on_answer(path(7), false);
             !is_over
         });
         assert_eq!(flows.count(), 4);
         // Answers end the record.
-        (0..9).for_each(|_| black_holes.on_answer(7, false));
+        (0..9).for_each(|_| black_holes.on_answer(path(7), false));
         assert_eq!(silence(&mut black_holes, at(10)), 3);
     }
 
@@ -208,35 +217,35 @@ mod tests {
     fn silent_servers_blame_nothing() {
         let mut black_holes = BlackHoles::default();
         for _ in 0..3 {
-            assert!(!black_holes.is_silent(7, at(0)));
-            black_holes.on_silence(7, server(1), at(0));
+            assert!(!black_holes.is_silent(path(7), at(0)));
+            black_holes.on_silence(path(7), server(1), at(0));
         }
-        assert!(black_holes.is_silent(7, at(0)) && black_holes.is_checked(server(1)));
+        assert!(black_holes.is_silent(path(7), at(0)) && black_holes.is_checked(server(1)));
         black_holes.on_mute(server(1), at(1));
-        assert!(!black_holes.is_silent(7, at(1)) && !black_holes.is_checked(server(1)));
+        assert!(!black_holes.is_silent(path(7), at(1)) && !black_holes.is_checked(server(1)));
         for _ in 0..100 {
-            assert!(!black_holes.on_silence(7, server(1), at(500)));
+            assert!(!black_holes.on_silence(path(7), server(1), at(500)));
         }
         assert_eq!(silence(&mut black_holes, at(700)), 3);
-        black_holes.on_answer(7, true);
-        assert!(!black_holes.is_silent(7, at(701)));
+        black_holes.on_answer(path(7), true);
+        assert!(!black_holes.is_silent(path(7), at(701)));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut black_holes = BlackHoles::default();
-        for chain in 0..5000_u32 {
-            black_holes.on_silence(chain, IpAddr::from(chain.to_be_bytes()), at(0));
-            black_holes.on_silence(1, IpAddr::from(chain.to_be_bytes()), at(0));
+        for chain in 1..=5000_u32 {
+            black_holes.on_silence(path(chain.into()), IpAddr::from(chain.to_be_bytes()), at(0));
+            black_holes.on_silence(path(1), IpAddr::from(chain.to_be_bytes()), at(0));
         }
         for number in 9000..11_000_u32 {
             black_holes.on_mute(IpAddr::from(number.to_be_bytes()), at(0));
         }
-        assert_eq!(black_holes.chains[&1].servers.len(), SERVERS_MAX);
-        assert_eq!(black_holes.chains.len(), CHAINS_MAX);
+        assert_eq!(black_holes.paths[&path(1)].servers.len(), SERVERS_MAX);
+        assert_eq!(black_holes.paths.len(), PATHS_MAX);
         assert_eq!(black_holes.mute.len(), MUTES_MAX);
-        black_holes.on_silence(9000, server(1), FORGET_AFTER);
-        assert_eq!(black_holes.chains.len(), 1, "the others were long ago");
+        black_holes.on_silence(path(9000), server(1), FORGET_AFTER);
+        assert_eq!(black_holes.paths.len(), 1, "the others were long ago");
     }
 
     /// One flow per second takes the best of three chains or goes direct; the best chain is a black
@@ -249,17 +258,19 @@ mod tests {
             let mut carried = [0_u32; 4];
             for second in 0..3600 {
                 let now = at(second);
-                let up = (0..3).find(|chain| !black_holes.is_silent(*chain, now));
+                let up = (0..3).find(|chain| !black_holes.is_silent(path(chain + 1), now));
                 let next_hop = up.unwrap_or(3);
-                carried[next_hop as usize] += 1;
+                carried[usize::try_from(next_hop).unwrap()] += 1;
                 let server = server(u8::try_from(rng.below(50)).unwrap());
                 // A tenth of the servers never send anything.
                 let is_mute = server < self::server(5);
                 match (next_hop, is_mute) {
                     (3, true) => black_holes.on_mute(server, now),
                     (3, false) => {}
-                    (0, _) | (_, true) => drop(black_holes.on_silence(next_hop, server, now)),
-                    (_, false) => black_holes.on_answer(next_hop, false),
+                    (0, _) | (_, true) => {
+                        black_holes.on_silence(path(next_hop + 1), server, now);
+                    }
+                    (_, false) => black_holes.on_answer(path(next_hop + 1), false),
                 }
             }
             assert!(carried[0] < 30, "{carried:?}");

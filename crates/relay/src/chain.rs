@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which nodes carry a flow: peers, chains of them, and for which destinations
-//! they are. Read-only for the workers. A configuration fills it, and a plan goes
-//! on where the configuration says nothing.
+//! Which nodes carry a flow: peers, chains of them, and the destinations that use them.
+//! Read-only for the workers. The configuration fills it, and a plan adds the destinations
+//! that the configuration does not name.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_wire::auth::Key;
-use posthaste_wire::header::{Label, NodeId, RESOLVE};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::segments::{Segment, SegmentList};
 
 use crate::flow::Flow;
 use crate::intercept::PathSettings;
@@ -24,9 +25,6 @@ pub use planned::{Planned, Toward};
 pub use prefixes::Prefixes;
 
 pub use crate::warm::path::INITIAL_BANDWIDTH;
-
-/// Numbers of chains from here on are in no label.
-const UNLABELLED: u32 = 1 << 31;
 
 /// What carries the chain header over a cold hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -121,50 +119,69 @@ pub struct PoolLimits {
     pub max: u16,
 }
 
-/// An ordered list of nodes, by which every node on it passes a flow on.
+/// The nodes that carry a flow from here, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Path {
+    /// The next node.
+    pub peer: NodeId,
+    /// The nodes behind it, which it receives in the chain header.
+    pub rest: SegmentList,
+}
+
+impl Path {
+    /// The path to a peer that is the only node behind this one.
+    pub fn to(peer: NodeId) -> Self {
+        let rest = SegmentList::EMPTY;
+        Self { peer, rest }
+    }
+
+    /// The path to a peer that looks up the rest.
+    pub fn by_resolve(peer: NodeId) -> Self {
+        let rest = SegmentList::RESOLVE;
+        Self { peer, rest }
+    }
+
+    /// The path over these nodes. `None` without a node, or if there are more than a header
+    /// has room for.
+    pub fn over(nodes: impl IntoIterator<Item = NodeId>) -> Option<Self> {
+        let mut nodes = nodes.into_iter();
+        let peer = nodes.next()?;
+        let rest = SegmentList::of(nodes)?;
+        Some(Self { peer, rest })
+    }
+
+    /// Its nodes in order, without one that the path leaves to a look-up.
+    pub fn nodes(self) -> impl Iterator<Item = NodeId> {
+        let rest = self.rest.iter().filter_map(|segment| match segment {
+            Segment::Node(node) => Some(node),
+            Segment::Resolve => None,
+        });
+        std::iter::once(self.peer).chain(rest)
+    }
+}
+
+/// A path that flows which begin at this node use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// Its name in the configuration, in logs and in metrics.
     pub name: Arc<str>,
-    /// Its number in labels, of 24 bits and not 0: the same at all its nodes. One of
-    /// [`Chain::between_two`] needs none and has a number of this node's own.
-    pub number: u32,
-    /// The nodes after the first, in order: indices into [`Chains::peers`],
-    /// `None` for one that this node does not know, and so never follows.
-    pub nodes: Vec<Option<usize>>,
+    /// Its nodes.
+    pub path: Path,
 }
 
 impl Chain {
-    /// The chain from this node to a peer, which is its last.
-    pub fn between_two(peer: &Peer, index: usize) -> Self {
-        let id = peer.id.to_bits();
-        let low = u32::try_from((id ^ id >> 32) & u64::from(UNLABELLED - 1)).unwrap_or(0);
-        Self {
-            name: format!("to {}", peer.name).into(),
-            number: UNLABELLED | low,
-            nodes: vec![Some(index)],
-        }
-    }
-
-    /// The chain by a peer that looks up the rest of the way.
-    pub fn by_resolve(peer: &Peer, index: usize) -> Self {
+    /// The chain to a peer that looks up the rest of the path.
+    pub fn by_resolve(peer: &Peer) -> Self {
         Self {
             name: format!("looked up by {}", peer.name).into(),
-            number: RESOLVE,
-            nodes: vec![Some(index), None],
+            path: Path::by_resolve(peer.id),
         }
-    }
-}
-
-impl Numbering for Chain {
-    fn number(&self) -> u64 {
-        self.number.into()
     }
 }
 
 impl Numbering for Peer {
     fn number(&self) -> u64 {
-        self.id.to_bits()
+        self.id.into()
     }
 }
 
@@ -192,8 +209,8 @@ pub struct Chains {
     pub is_client: bool,
     /// Every peer.
     pub peers: IndexById<Peer>,
-    /// Every chain.
-    pub chains: IndexById<Chain>,
+    /// Every chain of flows that begin here.
+    pub chains: Vec<Chain>,
     /// In the order of the configuration.
     pub routes: Vec<Route>,
     /// For flows that no route is for.
@@ -207,33 +224,20 @@ pub struct Chains {
 pub enum NextHop {
     /// To its destination.
     Direct,
-    /// To a node.
-    Hop {
-        /// Which: by number, so that it is the same one when there are other peers.
-        peer: NodeId,
-        /// Number of the chain.
-        chain: u32,
-        /// What the node is told of the rest of the way; `None` when it is the
-        /// last.
-        label: Option<Label>,
-    },
+    /// To the first node of a path. It is named by number, so that it stays the same one when
+    /// there are other peers.
+    Hop(Path),
 }
 
-/// Why a label leads nowhere.
+/// Why a flow cannot continue on its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoNextHop {
-    /// There is no chain of this number here.
-    #[error("no chain has the number {0}")]
-    UnknownChain(u32),
-    /// The chain is shorter.
-    #[error("chain {0} has no position {1}")]
-    UnknownPosition(u32, u8),
-    /// The chain has another node there, so it is another chain than the one meant.
-    #[error("position {1} of chain {0} is that of another node")]
-    NotHere(u32, u8),
-    /// The next node of the chain is no peer of this one.
-    #[error("the node after position {1} of chain {0} is no peer")]
-    UnknownPeer(u32, u8),
+    /// The next segment is no peer of this node, or requests a look-up.
+    #[error("node {0}, the next of the route, is no peer")]
+    Unknown(Segment),
+    /// The route returns to this node.
+    #[error("the route returns to this node")]
+    Loop,
 }
 
 impl Chains {
@@ -250,13 +254,12 @@ impl Chains {
             let planned = self.planned.as_ref();
             let next_hops =
                 planned.map_or(&[][..], |planned| planned.next_hops(flow, said.or(bytes)));
-            let looked_up = self.resolve.and_then(|chain| self.chains.get(chain));
-            let looked_up = looked_up.and_then(|chain| self.hop(chain, 0));
+            let looked_up = self.resolve.and_then(|chain| self.hop(chain));
             let next_hops = next_hops.iter().copied().chain(looked_up);
             return next_hops.chain([NextHop::Direct]).collect();
         };
         let chains = route.chains.iter();
-        let hops = chains.filter_map(|chain| self.hop(self.chains.get(*chain)?, 0));
+        let hops = chains.filter_map(|chain| self.hop(*chain));
         hops.chain(route.direct.then_some(NextHop::Direct))
             .collect()
     }
@@ -267,33 +270,28 @@ impl Chains {
         self.routes.get(best)
     }
 
-    /// Where a flow goes that came here with `label`.
+    /// The next hop of a flow that arrived with `segments`.
     ///
     /// # Errors
-    /// The label leads nowhere.
-    pub fn onward(&self, label: Option<Label>) -> Result<NextHop, NoNextHop> {
-        let Some(label) = label else {
-            return Ok(NextHop::Direct);
-        };
-        let (number, position) = (label.chain(), label.position());
-        let chain = self.chain(number).ok_or(NoNextHop::UnknownChain(number))?;
-        let here = usize::from(position).checked_sub(1);
-        if here.is_some_and(|here| matches!(chain.nodes.get(here), Some(Some(_)))) {
-            return Err(NoNextHop::NotHere(number, position));
+    /// The first segment is no peer, or the route returns here. Every node checks that, so a route passes none
+    /// twice.
+    pub fn onward(&self, segments: SegmentList) -> Result<NextHop, NoNextHop> {
+        let me = self.me.map(Segment::Node);
+        if segments.iter().any(|segment| Some(segment) == me) {
+            return Err(NoNextHop::Loop);
         }
-        if usize::from(position) == chain.nodes.len() {
-            return Ok(NextHop::Direct);
+        match segments.split_first() {
+            None => Ok(NextHop::Direct),
+            Some((Segment::Node(peer), rest)) if self.peer(peer).is_some() => {
+                Ok(NextHop::Hop(Path { peer, rest }))
+            }
+            Some((segment, _)) => Err(NoNextHop::Unknown(segment)),
         }
-        if chain.nodes.get(usize::from(position)).is_none() {
-            return Err(NoNextHop::UnknownPosition(number, position));
-        }
-        self.hop(chain, position)
-            .ok_or(NoNextHop::UnknownPeer(number, position))
     }
 
     /// The place of the peer of this number.
     pub fn peer(&self, id: NodeId) -> Option<usize> {
-        self.peers.place(id.to_bits())
+        self.peers.place(id.into())
     }
 
     /// Whether connections of a peer come from an address.
@@ -311,25 +309,37 @@ impl Chains {
         syn_option_peers.find(|peer| peer.source_addresses.contains(&ip))
     }
 
-    /// The chain of this number.
-    pub fn chain(&self, number: u32) -> Option<&Chain> {
-        self.chains.get(self.chains.place(number.into())?)
+    /// The name of a path: that of the chain that has it, otherwise its nodes.
+    pub fn path_name(&self, path: Path) -> String {
+        if let Some(chain) = self.chain(path) {
+            return chain.name.to_string();
+        }
+        let names: Vec<String> = self.node_names(path).collect();
+        names.join(" > ")
     }
 
-    /// The hop of a chain that leaves from `position`; nothing where there is none to a peer.
-    pub fn hop(&self, chain: &Chain, position: u8) -> Option<NextHop> {
-        let peer = (*chain.nodes.get(usize::from(position))?)?;
-        let last = usize::from(position) + 1 == chain.nodes.len();
-        let label = if last {
-            None
-        } else {
-            Some(Label::new(chain.number, position)?.next()?)
-        };
-        Some(NextHop::Hop {
-            peer: self.peers.get(peer)?.id,
-            chain: chain.number,
-            label,
-        })
+    /// The names of a path's nodes.
+    pub fn node_names(&self, path: Path) -> impl Iterator<Item = String> {
+        path.nodes().map(|node| self.node_name(node))
+    }
+
+    /// The name of a peer, or the number of a node that is none.
+    pub fn node_name(&self, node: NodeId) -> String {
+        match self.peer(node) {
+            Some(place) => self.peers[place].name.to_string(),
+            None => node.to_string(),
+        }
+    }
+
+    /// The chain of flows from here that has a path.
+    pub fn chain(&self, path: Path) -> Option<&Chain> {
+        self.chains.iter().find(|chain| chain.path == path)
+    }
+
+    /// The hop to the first node of a chain; `None` if that node is no peer.
+    fn hop(&self, chain: usize) -> Option<NextHop> {
+        let path = self.chains.get(chain)?.path;
+        self.peer(path.peer).map(|_| NextHop::Hop(path))
     }
 }
 

@@ -14,8 +14,7 @@ use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::Reply;
 
 use crate::accept_mode::AcceptMode;
-use crate::chain::Chains;
-use crate::chain::Encapsulation;
+use crate::chain::{Chains, Encapsulation, Path};
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
@@ -215,8 +214,8 @@ pub struct PeerState {
 /// A chain as one worker knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainState {
-    /// Which, by its number in labels.
-    pub chain: u32,
+    /// Its nodes.
+    pub path: Path,
     /// For how much longer no flow takes it, since a node beyond the first hop
     /// failed; `None` while flows do.
     pub down_for: Option<Duration>,
@@ -322,8 +321,8 @@ pub enum Denial {
     Destination,
     /// A rule rejects the flow, or none is for it.
     Rule,
-    /// The label leads nowhere.
-    Label,
+    /// The next segment of the route is no peer.
+    Segment,
     /// The flow has been here before, or has come too far.
     Loop,
     /// What was said is none of our protocols.
@@ -344,7 +343,7 @@ impl Denial {
         Self::Cookie,
         Self::Destination,
         Self::Rule,
-        Self::Label,
+        Self::Segment,
         Self::Loop,
         Self::Malformed,
         Self::Slow,
@@ -361,7 +360,7 @@ impl Denial {
             Self::Cookie => "cookie",
             Self::Destination => "destination",
             Self::Rule => "rule",
-            Self::Label => "label",
+            Self::Segment => "segment",
             Self::Loop => "loop",
             Self::Malformed => "malformed",
             Self::Slow => "slow",
@@ -373,7 +372,7 @@ impl Denial {
     pub(crate) fn reply(self) -> Reply {
         match self {
             Self::Clock => Reply::Clock,
-            Self::Label => Reply::UnknownLabel,
+            Self::Segment => Reply::UnknownSegment,
             Self::Loop => Reply::TooManyHops,
             Self::Overload => Reply::Overloaded,
             _ => Reply::Denied,

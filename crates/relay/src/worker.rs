@@ -51,6 +51,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::Socket;
 
 use crate::black_holes::BlackHoles;
+use crate::chain::Path;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
@@ -156,7 +157,7 @@ pub(crate) struct Worker<I> {
     down: HashMap<Failure, Duration>,
     /// Resets without a reply by chain: the number since the last reply, and the time of the last
     /// reset.
-    resets: HashMap<u32, (u32, Duration)>,
+    resets: HashMap<Path, (u32, Duration)>,
     /// Flows that wait for the replies of other nodes, or owe one to them, and when to check them.
     looks: BinaryHeap<Reverse<(Duration, u64)>>,
     /// Bytes kept of flows that may have to take another route.

@@ -156,6 +156,12 @@ impl NodeId {
     }
 }
 
+impl From<NodeId> for u64 {
+    fn from(id: NodeId) -> Self {
+        id.to_bits().into()
+    }
+}
+
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)

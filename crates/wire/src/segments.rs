@@ -22,7 +22,7 @@ pub enum Segment {
 }
 
 /// The steps of a route behind the node that reads the header, in order; empty at the last
-/// node of a chain. No step follows a [`Segment::Resolve`].
+/// node of a chain. A [`Segment::Resolve`] is always alone.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentList([u16; SEGMENTS_MAX]);
 
@@ -53,11 +53,13 @@ impl SegmentList {
         let room = whole.get_mut(..numbers.len()).ok_or(SegmentError::Gap)?;
         room.copy_from_slice(numbers);
         for pair in whole.windows(2) {
-            match *pair {
-                [0, next] if next != 0 => return Err(SegmentError::Gap),
-                [RESOLVE, next] if next != 0 => return Err(SegmentError::BehindResolve),
-                _ => {}
+            if pair[0] == 0 && pair[1] != 0 {
+                return Err(SegmentError::Gap);
             }
+        }
+        // A node that passes a look-up on would make it in its own name.
+        if whole.contains(&RESOLVE) && whole[1] != 0 {
+            return Err(SegmentError::ResolveNotAlone);
         }
         Ok(Self(whole))
     }
@@ -121,8 +123,8 @@ impl fmt::Debug for SegmentList {
 pub enum SegmentError {
     /// A segment follows a zero.
     Gap,
-    /// A segment follows a look-up.
-    BehindResolve,
+    /// There are a look-up and other segments.
+    ResolveNotAlone,
 }
 
 impl SegmentError {
@@ -130,7 +132,7 @@ impl SegmentError {
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Gap => "a segment list with a gap",
-            Self::BehindResolve => "a segment after a look-up",
+            Self::ResolveNotAlone => "a look-up beside other segments",
         }
     }
 }
@@ -175,11 +177,10 @@ mod tests {
         let read = SegmentList::from_numbers;
         assert_eq!(read(&[4, 9, 0, 0]), Ok(nodes(&[4, 9]).unwrap()));
         assert_eq!(read(&[RESOLVE, 0]), Ok(SegmentList::RESOLVE));
-        let looked_up_later = read(&[4, RESOLVE]).unwrap();
-        assert_eq!(looked_up_later.iter().last(), Some(Segment::Resolve));
         assert_eq!(read(&[0, 9]), Err(SegmentError::Gap));
         assert_eq!(read(&[4, 0, 9]), Err(SegmentError::Gap));
-        assert_eq!(read(&[RESOLVE, 9]), Err(SegmentError::BehindResolve));
+        assert_eq!(read(&[RESOLVE, 9]), Err(SegmentError::ResolveNotAlone));
+        assert_eq!(read(&[4, RESOLVE]), Err(SegmentError::ResolveNotAlone));
         assert_eq!(read(&[1; 8]), Err(SegmentError::Gap));
     }
 }

@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(with(1, &[18]), SynOptionError::Length { at, length });
         let error = SegmentError::Gap;
         assert_eq!(with(16, &[0, 0]), SynOptionError::Segments { at, error });
-        let error = SegmentError::BehindResolve;
+        let error = SegmentError::ResolveNotAlone;
         assert_eq!(with(18, &[0, 1]), SynOptionError::Segments { at, error });
         let error = EndpointError::Loopback;
         assert_eq!(with(4, &[127]), SynOptionError::Endpoint { at, error });

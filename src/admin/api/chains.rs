@@ -55,7 +55,6 @@ pub(crate) struct Peer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chain {
     pub(crate) name: String,
-    pub(crate) number: u32,
     /// The nodes after the first, by name.
     pub(crate) nodes: Vec<String>,
     pub(crate) health: Health,

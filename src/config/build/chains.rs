@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[[chain]]` and `[[route]]`: which nodes carry a flow, and which flows.
 
-use posthaste_relay::chain::{Chain, Chains, Peer, Route};
-use posthaste_wire::header::{HOP_LIMIT_INITIAL, RESOLVE};
+use posthaste_relay::chain::{Chain, Chains, Path, Peer, Route};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::segments::SEGMENTS_MAX;
 use toml::Spanned;
 
 use super::super::{Spelling, file, value};
@@ -12,10 +13,8 @@ use super::Reader;
 const CHAINS_MAX: usize = 4096;
 /// Bound on `[[route]]` sections: every flow is compared with each.
 const ROUTES_MAX: usize = 1024;
-/// Nodes of a chain after the first: their positions have 8 bits.
-const NODES_MAX: usize = 254;
-/// The numbers of chains have 24 bits, and the last is no chain's.
-const NUMBER_MAX: u32 = RESOLVE - 1;
+/// Nodes of a chain after the first: the header names those behind the second.
+const NODES_MAX: usize = SEGMENTS_MAX + 1;
 
 impl Reader {
     /// All that is said of other nodes.
@@ -25,15 +24,14 @@ impl Reader {
         self.at_most(CHAINS_MAX, "chain", &file.chain);
         let all = || file.chain.iter().map(Spanned::get_ref);
         self.unique("chain", "name", all().map(|chain| &chain.name), value::name);
-        let number = |v: &toml::Value| value::number(v, 1..=NUMBER_MAX);
-        self.unique("chain", "number", all().map(|chain| &chain.number), number);
-        let chains = file.chain.iter().map(|section| self.chain(section, &peers));
-        let (mut chains, nodes): (Vec<Chain>, _) = chains.unzip();
-        let mut spelling = Spelling { key_files, nodes };
-        let routes = self.routes(&file.route, &chains, &spelling);
+        let chains = file
+            .chain
+            .iter()
+            .map(|section| self.chain(section, (me, &peers)));
+        let mut chains: Vec<Chain> = chains.collect();
+        let routes = self.routes(&file.route, &chains);
         let resolve = self.looked_up_by(file, &peers).map(|peer| {
-            chains.push(Chain::by_resolve(&peers[peer], peer));
-            spelling.nodes.push(vec![peers[peer].name.to_string()]);
+            chains.push(Chain::by_resolve(&peers[peer]));
             chains.len() - 1
         });
         let chains = Chains {
@@ -41,11 +39,11 @@ impl Reader {
             resolve,
             me,
             peers: peers.into(),
-            chains: chains.into(),
+            chains,
             routes,
             planned: None,
         };
-        (chains, spelling)
+        (chains, Spelling { key_files })
     }
 
     /// The place of the peer that looks ways up for this node, which then holds no plan.
@@ -63,62 +61,54 @@ impl Reader {
         place
     }
 
-    /// A chain, and the names of its nodes.
-    fn chain(&mut self, spanned: &Spanned<file::Chain>, peers: &[Peer]) -> (Chain, Vec<String>) {
+    fn chain(
+        &mut self,
+        spanned: &Spanned<file::Chain>,
+        (me, peers): (Option<NodeId>, &[Peer]),
+    ) -> Chain {
         let (section, place) = (spanned.get_ref(), spanned.span());
         let (name, path) = self.name("chain", place.clone(), &section.name);
-        let key = |name: &str| format!("{path}: {name}");
-        let form = "a number that the chain has at all its nodes, such as number = 1";
-        self.require(&key("number"), place.clone(), &section.number, form);
-        let number = self.get(&key("number"), &section.number, 1, |v| {
-            value::number(v, 1..=NUMBER_MAX)
-        });
-        let nodes = self.list(&key("nodes"), &section.nodes, value::name);
-        self.named_once(&key("nodes"), &section.nodes);
+        let key = format!("{path}: nodes");
         let count = section.nodes.as_ref().map_or(0, Vec::len);
         if !(1..=NODES_MAX).contains(&count) {
             let what = format!(
-                "{path}: nodes has {count} names: expected those of 1 to {NODES_MAX} nodes, from the second node of the chain to the last"
+                "{path}: nodes has {count} entries: expected 1 to {NODES_MAX}, from the second node of the chain to the last"
             );
             self.note(Some(place.start), what);
         }
-        // The last node gets a flow from one that may still pass it on.
-        let followed = usize::from(HOP_LIMIT_INITIAL) + 1;
-        if count > followed {
-            self.warnings.push(format!(
-                "{path}: of its {count} nodes a flow reaches {followed} at the most"
-            ));
+        let nodes: Vec<NodeId> = self.list(&key, &section.nodes, |v| node(v, peers));
+        let mut ids = Vec::new();
+        for item in section.nodes.iter().flatten() {
+            let Ok(id) = node(item.get_ref(), peers) else {
+                continue;
+            };
+            if me == Some(id) {
+                self.reject(&key, item, "is this node itself");
+            } else if ids.contains(&id) {
+                self.reject(&key, item, "is named twice");
+            }
+            let is_peer = peers.iter().any(|peer| peer.id == id);
+            if ids.is_empty() && !is_peer {
+                self.reject(&key, item, "is no peer: the first node has to be one");
+            }
+            ids.push(id);
         }
-        let known = |node: &String| peers.iter().position(|peer| *peer.name == **node);
-        let chain = Chain {
+        Chain {
             name: name.into(),
-            number,
-            nodes: nodes.iter().map(known).collect(),
-        };
-        (chain, nodes)
+            path: Path::over(nodes).unwrap_or_else(|| Path::to(value::any_node_id())),
+        }
     }
 
-    fn routes(
-        &mut self,
-        sections: &[Spanned<file::Route>],
-        chains: &[Chain],
-        spelling: &Spelling,
-    ) -> Vec<Route> {
+    fn routes(&mut self, sections: &[Spanned<file::Route>], chains: &[Chain]) -> Vec<Route> {
         self.at_most(ROUTES_MAX, "route", sections);
         let routes = (1..).zip(sections);
         routes
-            .map(|(number, section)| self.route(number, section, chains, spelling))
+            .map(|(number, section)| self.route(number, section, chains))
             .collect()
     }
 
     /// The route of this number, counted from 1: it has no name.
-    fn route(
-        &mut self,
-        number: usize,
-        spanned: &Spanned<file::Route>,
-        chains: &[Chain],
-        spelling: &Spelling,
-    ) -> Route {
+    fn route(&mut self, number: usize, spanned: &Spanned<file::Route>, chains: &[Chain]) -> Route {
         let section = spanned.get_ref();
         let path = format!("route {number}");
         let lists = [&section.destinations, &section.sources, &section.ports];
@@ -132,7 +122,7 @@ impl Reader {
         }
         let route = Route {
             matches: self.matches(&path, lists),
-            chains: self.route_chains(&format!("{path}: chains"), section, chains, spelling),
+            chains: self.route_chains(&format!("{path}: chains"), section, chains),
             direct: self.get(&direct, &section.direct, true, value::switch),
             transfer_bytes: self.get(&size, &section.transfer_size, None, |v| {
                 value::transfer_size(v).map(Some)
@@ -147,13 +137,7 @@ impl Reader {
         route
     }
 
-    fn route_chains(
-        &mut self,
-        key: &str,
-        section: &file::Route,
-        chains: &[Chain],
-        spelling: &Spelling,
-    ) -> Vec<usize> {
+    fn route_chains(&mut self, key: &str, section: &file::Route, chains: &[Chain]) -> Vec<usize> {
         self.named_once(key, &section.chains);
         let mut found = Vec::new();
         for item in section.chains.iter().flatten() {
@@ -173,15 +157,19 @@ impl Reader {
                 self.reject(key, item, &form);
                 continue;
             };
-            if let Some(None) = chains[index].nodes.first() {
-                let first = spelling.nodes[index].first().map_or("", String::as_str);
-                let form = format!(
-                    "begins with \"{first}\", which is no peer of this node: expected a chain whose first name is that of a [[peer]]"
-                );
-                self.reject(key, item, &form);
-            }
             found.push(index);
         }
         found
     }
+}
+
+/// The node that a chain names: a peer, or any node by its number.
+fn node(value: &toml::Value, peers: &[Peer]) -> Result<NodeId, String> {
+    if value.is_integer() {
+        return value::node_id(value);
+    }
+    let name = value::name(value)?;
+    let peer = peers.iter().find(|peer| *peer.name == *name);
+    let form = "is no peer: expected the name of a [[peer]], or the number of a node";
+    peer.map(|peer| peer.id).ok_or_else(|| form.into())
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use posthaste_control::identity::{Identity, PublicKey};
+use posthaste_control::rib::HOPS_MAX;
 use posthaste_plan::Model;
 use posthaste_plan::table::{CLASSES_MAX, Classes};
 use posthaste_relay::policy::Prefix;
@@ -178,7 +179,7 @@ impl Reader {
     fn plan(&mut self, section: &written::Plan) -> Plan {
         let percent = |v: &Value| value::number(v, 0..=90);
         let hops_max = self.get("plan.hops_max", &section.hops_max, 4, |v| {
-            value::number(v, 1..=16)
+            value::number(v, 1..=HOPS_MAX.into())
         });
         Plan {
             ttl: self.get("plan.ttl", &section.ttl, SECOND * 900, |v| {
@@ -251,7 +252,7 @@ impl Reader {
         });
         Node {
             name,
-            id: id.unwrap_or_else(value::any_node_id).to_bits(),
+            id: id.unwrap_or_else(value::any_node_id).into(),
             key: self.get(&key("key"), &section.key, PublicKey([0; 32]), public_key),
         }
     }

@@ -85,7 +85,7 @@ fn mistakes_with_lines() {
         ("[plan]\nsizes = [2, 1]", "expected ascending values"),
         (
             "[plan]\nhops_max = 0",
-            "expected a whole number from 1 to 16",
+            "expected a whole number from 1 to 8",
         ),
         ("[plan]\nhops = \"hot\"", "expected \"cold\" or \"warm\""),
         ("[[node]]\nname = \"a\"", "node \"a\": id is missing"),

@@ -3,7 +3,7 @@
 //! not shown.
 
 use posthaste_relay::chain;
-use posthaste_wire::header::RESOLVE;
+use posthaste_wire::segments::SegmentList;
 use serde::Serialize;
 
 use super::super::value::{HIDDEN, show_duration, show_size};
@@ -74,8 +74,9 @@ pub(super) enum Controller {
 
 impl Controller {
     pub(super) fn of(config: &Config) -> Option<Self> {
-        if let Some(chain) = config.policy.chains.resolve {
-            let lookup = config.spelling.nodes.get(chain)?.concat();
+        let chains = &config.policy.chains;
+        if let Some(chain) = chains.resolve {
+            let lookup = chains.node_name(chains.chains.get(chain)?.path.peer);
             return Some(Self::Asked { lookup });
         }
         let follow = config.follow.as_ref()?;
@@ -92,8 +93,15 @@ impl Controller {
 #[derive(Debug, Serialize)]
 pub(super) struct Chain {
     name: String,
-    number: u32,
-    nodes: Vec<String>,
+    nodes: Vec<Node>,
+}
+
+/// A node of a chain: a peer by its name, any other by its number.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Node {
+    Peer(String),
+    Other(u64),
 }
 
 #[derive(Debug, Serialize)]
@@ -164,7 +172,7 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
     let peers = peers.zip(&config.measure.reflectors_of_peers);
     let shown = peers.map(|((peer, key_file), reflector)| Peer {
         name: peer.name.to_string(),
-        id: peer.id.to_bits(),
+        id: peer.id.into(),
         address: peer.address.to_string(),
         key: key_file.is_none().then_some(HIDDEN),
         key_file: key_file.as_ref().map(|path| path.display().to_string()),
@@ -184,15 +192,17 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
 }
 
 pub(super) fn chains(config: &Config) -> Vec<Chain> {
-    let chains = config.policy.chains.chains.iter();
-    let shown = chains
-        .zip(&config.spelling.nodes)
-        .filter(|(chain, _)| chain.number != RESOLVE)
-        .map(|(chain, nodes)| Chain {
-            name: chain.name.to_string(),
-            number: chain.number,
-            nodes: nodes.clone(),
-        });
+    let chains = &config.policy.chains;
+    let node = |id| match chains.peer(id) {
+        Some(place) => Node::Peer(chains.peers[place].name.to_string()),
+        None => Node::Other(id.into()),
+    };
+    let configured = chains.chains.iter();
+    let configured = configured.filter(|chain| chain.path.rest != SegmentList::RESOLVE);
+    let shown = configured.map(|chain| Chain {
+        name: chain.name.to_string(),
+        nodes: chain.path.nodes().map(node).collect(),
+    });
     shown.collect()
 }
 

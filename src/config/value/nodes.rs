@@ -104,13 +104,13 @@ pub(in super::super) fn listener_mode(value: &Value) -> Reading<ListenerMode> {
 pub(in super::super) fn node_id(value: &Value) -> Reading<NodeId> {
     let number = value.as_integer().and_then(|n| u64::try_from(n).ok());
     let id = number.and_then(NodeId::new);
-    id.ok_or_else(|| format!("expected a whole number from 1 to {}", i64::MAX))
+    id.ok_or_else(|| format!("expected a whole number from 1 to {}", NodeId::MAX))
 }
 
 /// What stands for a number that is missing or wrong until the problems are
 /// told.
 pub(in super::super) fn any_node_id() -> NodeId {
-    NodeId::new(u64::MAX).expect("it is not zero")
+    NodeId::MAX
 }
 
 /// What is shown in place of a key.

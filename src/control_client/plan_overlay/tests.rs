@@ -7,8 +7,7 @@ use std::time::Duration;
 use posthaste_control::follower::Action;
 use posthaste_control::identity::PublicKey;
 use posthaste_control::message::{
-    Hello, NumberedChain, PlanVersion, Prefix as SentPrefix, RouteUpdate, Routes, ToNode, VERSION,
-    Welcome,
+    Hello, PlanVersion, Prefix as SentPrefix, RouteUpdate, Routes, ToNode, VERSION, Welcome,
 };
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::SideOptions;
@@ -18,7 +17,7 @@ use crate::config::invariants::HOST;
 
 const FILE: &str = "version = 1\n[node]\nid = 1\n[[peer]]\nname = \"filed\"\nid = 3\n\
     address = \"192.0.2.3:4480\"\nkey = \"0303030303030303030303030303030303030303030303030303030303030303\"\n\
-    [[chain]]\nname = \"own\"\nnumber = 7\nnodes = [\"filed\"]\n\
+    [[chain]]\nname = \"own\"\nnodes = [\"filed\"]\n\
     [[route]]\ndestinations = [\"203.0.113.128/25\"]\nchains = [\"own\"]\n";
 
 fn file() -> Config {
@@ -51,12 +50,8 @@ fn member(number: u8) -> Member {
     }
 }
 
-/// Chain 7 and 8 to node 4, by 2 and 3; big transfers take them, small ones the hop to 4.
+/// Chains to node 4 by 2 and by 3: large transfers use them, small ones the hop to 4.
 fn update() -> RouteUpdate {
-    let chain = |number, by| NumberedChain {
-        number,
-        nodes: vec![1, by, 4],
-    };
     let mut update = RouteUpdate {
         plan_version: PlanVersion {
             epoch: 1,
@@ -65,12 +60,11 @@ fn update() -> RouteUpdate {
         base: None,
         sizes: vec![15_000, 450_000],
         access_us: vec![0, 20_000],
-        chains: vec![chain(7, 2), chain(8, 3)],
-        chains_removed: Vec::new(),
         routes: vec![Routes {
             egress: 4,
+            chains: vec![vec![], vec![2], vec![3]],
+            choices: vec![vec![0], vec![1, 2, 0]],
             classes: vec![0, 0, 1, 0],
-            choices: vec![vec![DIRECT], vec![7, 8, DIRECT]],
         }],
         routes_removed: Vec::new(),
         checksum: 0,
@@ -156,14 +150,7 @@ fn routes(chains: &Chains, server: [u8; 4], bytes: Option<u32>) -> Vec<String> {
         .into_iter()
         .map(|way| match way {
             NextHop::Direct => "direct".to_owned(),
-            NextHop::Hop { peer, chain, label } => {
-                let peer = &chains.peers[chains.peer(peer).unwrap()].name;
-                let chain = &chains.chain(chain).unwrap().name;
-                format!(
-                    "{peer} by {chain}{}",
-                    if label.is_some() { " and on" } else { "" }
-                )
-            }
+            NextHop::Hop(path) => chains.path_name(path),
         });
     named.collect()
 }
@@ -173,17 +160,13 @@ fn plan_without_configured_route() {
     let config = extended(&follower());
     let chains = &config.policy.chains;
     let at = [203, 0, 113, 1];
-    assert_eq!(routes(chains, at, None), ["node-4 by to node-4", "direct"]);
-    // Chain 7 is another one in the configuration, so that of the plan is no way here.
-    let big = ["filed by #8 and on", "node-4 by to node-4", "direct"];
+    assert_eq!(routes(chains, at, None), ["node-4", "direct"]);
+    let big = ["node-2 > node-4", "filed > node-4", "node-4", "direct"];
     assert_eq!(routes(chains, at, Some(20_000)), big);
     assert_eq!(routes(chains, at, Some(u32::MAX)), big);
     // This node is the egress; a route; nobody knows.
     assert_eq!(routes(chains, [203, 0, 113, 65], None), ["direct"]);
-    assert_eq!(
-        routes(chains, [203, 0, 113, 129], None),
-        ["filed by own", "direct"]
-    );
+    assert_eq!(routes(chains, [203, 0, 113, 129], None), ["own", "direct"]);
     assert_eq!(routes(chains, [198, 51, 100, 1], None), ["direct"]);
 }
 
@@ -211,11 +194,12 @@ fn members_become_peers() {
     );
     assert_eq!(reflectors.len(), peers.len());
     assert_eq!(config.spelling.key_files.len(), peers.len());
+    let chains = &config.policy.chains;
+    let named: Vec<&str> = chains.chains.iter().map(|chain| &*chain.name).collect();
     assert_eq!(
-        config.spelling.nodes.len(),
-        config.policy.chains.chains.len()
+        named,
+        ["own", "node-2 > node-4", "filed > node-4", "node-4"]
     );
-    assert_eq!(config.spelling.nodes[1], ["filed", "node-4"]);
 }
 
 // promise: S8
@@ -232,8 +216,8 @@ fn removed_node_stays_peer() {
     follower.on_message(removed(vec![3]), later);
     let config = extended(&follower);
     let chains = &config.policy.chains;
-    // The file has it for a peer, and its chain; the others do not know it any more.
-    let hop = ["node-4 by to node-4", "direct"];
+    // The configuration has it for a peer; the others may not have it any more.
+    let hop = ["node-2 > node-4", "node-4", "direct"];
     assert_eq!(routes(chains, at, Some(20_000)), hop);
     follower.on_message(removed(vec![4]), later);
     let config = extended(&follower);
@@ -241,8 +225,7 @@ fn removed_node_stays_peer() {
     assert_eq!(routes(chains, at, Some(20_000)), ["direct"]);
     // Flows of others that are to go on over it do.
     let place = chains.peer(NodeId::new(4).unwrap());
-    let chain = chains.chain(8).unwrap();
-    assert!(place.is_some() && chain.nodes.contains(&place));
+    assert!(place.is_some());
     assert_eq!(config.measure.reflectors_of_peers[place.unwrap()], None);
     while follower.poll_action(Duration::from_secs(64)).is_some() {}
     let config = extended(&follower);
@@ -263,23 +246,18 @@ fn expired_plan_goes_direct() {
         routes(&config.policy.chains, [203, 0, 113, 1], None),
         ["direct"]
     );
-    // Nodes that heard later that it stands may still send some of its labels.
-    let chains = config.policy.chains.chains.iter();
-    let numbers: Vec<_> = chains.map(|chain| chain.number).collect();
-    assert_eq!(numbers, [7, 8]);
+    let chains = &config.policy.chains.chains;
+    assert_eq!(chains.len(), 1, "that of the configuration");
 }
 
 // promise: V11
 #[test]
-fn new_chain_after_acknowledgement() {
+fn new_nodes_in_no_chain() {
     let config = extended(&sent_just_now());
     let chains = &config.policy.chains;
-    assert!(chains.chain(8).is_some(), "those of others may");
+    assert_eq!(chains.peers.len(), 3, "flows of others may");
     let at = [203, 0, 113, 1];
-    assert_eq!(
-        routes(chains, at, Some(20_000)),
-        ["node-4 by to node-4", "direct"]
-    );
+    assert_eq!(routes(chains, at, Some(20_000)), ["node-4", "direct"]);
 }
 
 // promise: E1

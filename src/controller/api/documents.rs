@@ -34,9 +34,8 @@ pub(crate) struct Plan {
     /// What was planned with: nodes, and links in one direction.
     pub(crate) nodes: usize,
     pub(crate) links: usize,
-    /// Chains that have numbers, and chains that were not used for want of one.
+    /// Chains that some route uses, with nodes between their ends.
     pub(crate) chains: usize,
-    pub(crate) unnumbered: usize,
     /// Nodes with a stream that follow this plan.
     pub(crate) followed_by: usize,
 }
@@ -127,8 +126,7 @@ pub(crate) struct Explanation {
 /// A chain that may be taken.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Choice {
-    /// What labels call it; nothing for the hop without nodes between.
-    pub(crate) chain: Option<u32>,
+    /// All its nodes; two for the hop without nodes between.
     pub(crate) nodes: Vec<String>,
     /// How long such a transfer takes, as links are now; nothing if one of them is not there.
     pub(crate) time_us: Option<u64>,

@@ -41,7 +41,6 @@ fn plan_of(inner: &Inner, now: Duration) -> Plan {
         nodes: numbers.nodes,
         links: numbers.links,
         chains: numbers.chains,
-        unnumbered: numbers.unnumbered,
         followed_by: connected.filter(follows).count(),
     }
 }

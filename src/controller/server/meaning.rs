@@ -15,7 +15,6 @@ pub(super) fn settings(config: &Controller) -> Settings {
     let mut settings = Settings {
         classes: plan.classes.clone(),
         hops_max: plan.hops_max,
-        ttl: plan.ttl,
         ..Settings::default()
     };
     settings.rules.margin_percent = plan.margin_percent;

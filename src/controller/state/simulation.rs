@@ -6,8 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use posthaste_control::follower::{Action, Follower};
-use posthaste_control::message::{ChainNumber, Link, LinkState};
-use posthaste_control::rib::Saved;
+use posthaste_control::message::{Link, LinkState};
 
 use super::*;
 
@@ -52,7 +51,6 @@ struct Node {
 
 /// A flow on its way to the node at a position of its chain.
 struct Flow {
-    number: ChainNumber,
     nodes: Vec<NodeNumber>,
     position: usize,
     there: Duration,
@@ -76,13 +74,13 @@ struct Simulation {
     carried: [usize; 2],
 }
 
-fn state_of(saved: &Saved, now: Duration) -> ControllerState {
+fn state_of(last: PlanVersion, now: Duration) -> ControllerState {
     let limits = Limits {
         ttl: SECOND * 900,
         warm: false,
         keepalive: SECOND * 5,
     };
-    let rib = Rib::new(Settings::default(), saved, now);
+    let rib = Rib::new(Settings::default(), last);
     ControllerState::new(limits, rib, (SECOND * 10, SECOND), now)
 }
 
@@ -113,7 +111,7 @@ impl Simulation {
         let mut simulation = Self {
             rng: Rng(seed),
             now: Duration::ZERO,
-            state: state_of(&Saved::default(), Duration::ZERO),
+            state: state_of(PlanVersion::default(), Duration::ZERO),
             up: Duration::ZERO,
             listed: (1..=NODES).map(|number| (number, Duration::ZERO)).collect(),
             unlisted: BTreeMap::new(),
@@ -197,8 +195,8 @@ impl Simulation {
                 // It is away for a while, and the list is another when it is back.
                 (1..=NODES).for_each(|number| self.hang_up(number));
                 self.up = self.now + self.rng.millis(60_000);
-                let saved = self.state.rib.as_ref().unwrap().saved();
-                self.state = state_of(&saved, self.now);
+                let saved = self.state.rib.as_ref().unwrap().plan_version();
+                self.state = state_of(saved, self.now);
                 self.list_another(number);
                 self.configure();
                 self.calm = self.up + SECOND * 50;
@@ -251,10 +249,10 @@ impl Simulation {
                 }
                 Work::Rib(mut rib, mut rollout) => {
                     if let Some(rollout) = &mut rollout {
-                        rib.roll_out(rollout, self.now, || true);
+                        rib.roll_out(rollout, || true);
                     }
                     let (network, worse) = self.state.repairing(self.now);
-                    rib.repair(&network, &worse, self.now);
+                    rib.repair(&network, &worse);
                     self.state.written(rib, rollout, self.now);
                     wakes_all = true;
                 }
@@ -330,21 +328,21 @@ impl Simulation {
         let Some(plan) = plan else {
             return;
         };
-        let begins = |(_, nodes): &(ChainNumber, &[NodeNumber])| nodes[0] == number;
-        let taken = plan.chains().filter(begins);
-        let taken = taken.filter(|(number, nodes)| follower.is_to_be_taken(*number, nodes));
-        let mut taken: Vec<_> = taken
-            .map(|(number, nodes)| (number, nodes.to_vec()))
-            .collect();
+        let chains = plan.chains().filter(|(egress, between)| {
+            let mut nodes = between.iter().chain([egress]);
+            !between.is_empty() && nodes.all(|node| follower.is_settled(*node))
+        });
+        let whole =
+            |(egress, between): (_, &[NodeNumber])| [&[number], between, &[egress]].concat();
+        let mut taken: Vec<Vec<NodeNumber>> = chains.map(whole).collect();
         if taken.is_empty() {
             return;
         }
+        taken.sort_unstable();
         let place = self.rng.below(u32::try_from(taken.len()).unwrap()) as usize;
-        let (number, nodes) = taken.swap_remove(place);
         let there = self.now + self.rng.millis(HOP_MS);
         self.flows.push(Flow {
-            number,
-            nodes,
+            nodes: taken.swap_remove(place),
             position: 1,
             there,
         });
@@ -360,11 +358,6 @@ impl Simulation {
             }
             let here = flow.nodes[flow.position];
             let follower = &self.nodes[&here].follower;
-            let mut chains = follower.chains();
-            if !chains.any(|(number, nodes)| number == flow.number && nodes == flow.nodes) {
-                // That chains are known, and until when, is the RIB's.
-                continue;
-            }
             let beside = [
                 flow.nodes.get(flow.position + 1),
                 flow.nodes.get(flow.position - 1),

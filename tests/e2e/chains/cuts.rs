@@ -98,7 +98,7 @@ impl Setup {
         format!(
             "[node]\nid = {}\nworkers = 1\n{ALLOWED}{}\
              [[peer]]\nname = \"first\"\nid = 1\naddress = \"192.0.2.1:4480\"\nkey = \"{KEY}\"\n\
-             pool_max = 0\n{}{CHAINS}[transparent]\nenabled = false\n\
+             pool_max = 0\n{}[transparent]\nenabled = false\n\
              [[listener]]\naddress = \"{listener}\"\n",
             node + 2,
             others
@@ -146,9 +146,9 @@ fn across(network: &Network, node: usize) -> IpAddr {
     IpAddr::from([a, b, c, 1])
 }
 
-const CHAINS: &str = "[[chain]]\nname = \"long\"\nnumber = 1\n\
+const CHAINS: &str = "[[chain]]\nname = \"long\"\n\
      nodes = [\"beside-0\", \"beside-1\", \"beside-2\"]\n\
-     [[chain]]\nname = \"short\"\nnumber = 2\nnodes = [\"beside-3\"]\n";
+     [[chain]]\nname = \"short\"\nnodes = [\"beside-3\"]\n";
 
 fn waiting(node: &Node, peer: &str) -> u64 {
     let chains = node.admin_json("chains").expect("the node answers");

@@ -56,7 +56,8 @@ impl Manner {
         let first = self.node(0, "") + &self.peer(network, 1);
         let second = self.node(1, access) + &self.peer(network, 0) + &self.peer(network, 2);
         let third = self.node(2, "") + &self.peer(network, 1);
-        let way = "[[chain]]\nname = \"far\"\nnumber = 1\nnodes = [\"node-2\"]\n[[route]]\nchains = [\"far\"]\n";
+        let way =
+            "[[chain]]\nname = \"far\"\nnodes = [\"node-2\"]\n[[route]]\nchains = [\"far\"]\n";
         [
             first + "[controller]\nlookup = \"node-1\"\n",
             second + way + &explicit(network, 1),

@@ -40,7 +40,7 @@ fn nodes(network: &Network, accept: &str, encapsulation: &str) -> [Node; 2] {
             "[transparent]\nenabled = false\n[[listener]]\naddress = \"{second}:{LISTENER_PORT}\"\n"
         );
     let on_path = config(1, accept, (2, "second", &second.to_string()))
-        + "[[chain]]\nname = \"aside\"\nnumber = 1\nnodes = [\"second\"]\n\
+        + "[[chain]]\nname = \"aside\"\nnodes = [\"second\"]\n\
            [[route]]\nchains = [\"aside\"]\ndirect = false\n";
     let requested = start_in(network.aside(0), &requested);
     [start_in(network.node(0), &on_path), requested]

@@ -76,7 +76,7 @@ fn impersonation_rejected() {
 fn messages_out_of_turn() {
     let testbed = Testbed::new(&[1]);
     let mut stream = testbed.stream(&identity(1), FAMILIES[0]).unwrap();
-    stream.send(&ToController::Alive).unwrap();
+    stream.send(&ToController::Links(Vec::new())).unwrap();
     let sent = stream.receive(SOON).unwrap();
     assert!(matches!(sent, Some(ToNode::GoAway(_))), "{sent:?}");
     let mut node = testbed.node(1, FAMILIES[0]);
@@ -142,7 +142,7 @@ fn lying_node_harms_itself() {
         version: u64::MAX,
     };
     two.stream.send(&ToController::Holds(newest)).unwrap();
-    one.until("the direct hop", |node| node.best(3) == Some(vec![]));
+    one.until("the direct hop", |node| node.best(3) == Some(vec![1, 3]));
     assert_eq!(one.held.plan_version().unwrap().epoch, 1);
     let refused = "posthaste_controller_reports_refused_total{reason=\"impossible\"}";
     testbed.until_metric(refused, 1.0);
@@ -168,7 +168,7 @@ fn shortened_links_attract_nothing() {
     }
     two.report_links(&lies);
     one.until("a way", |node| node.best(3).is_some());
-    assert_eq!(one.best(3), Some(vec![]), "the hop without it");
+    assert_eq!(one.best(3), Some(vec![1, 3]), "the hop without it");
     let links = testbed.document("/v1/links?node=n2");
     for link in links["links"].as_array().unwrap() {
         assert_eq!(link["rtt_us"], 40_000, "{link:#}");

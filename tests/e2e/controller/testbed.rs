@@ -333,8 +333,8 @@ impl Node {
     /// The nodes of the best chain to an egress for large transfers; nothing without rows or ways.
     pub(crate) fn best(&self, egress: NodeNumber) -> Option<Vec<NodeNumber>> {
         let class = self.held.class(1 << 20, 0)?;
-        let first = *self.held.routes(egress, class).first()?;
-        Some(self.held.chain(first).unwrap_or(&[]).to_vec())
+        let between = self.held.routes(egress, class).next()?;
+        Some([&[self.held.node()], between, &[egress]].concat())
     }
 
     /// Waits for GoAway and the end, and returns the reason.

@@ -8,6 +8,9 @@ use std::thread;
 use std::time::Instant;
 
 use posthaste_lab::network::{Family, Network};
+use posthaste_wire::convert::Request;
+use posthaste_wire::header::{ChainHeader, Endpoint, NodeId};
+use posthaste_wire::segments::SegmentList;
 
 use crate::requests::{
     ExplicitNode, Received, explicit, fixture, listener, read, receive_all, send_to,
@@ -75,6 +78,18 @@ fn another_version_is_error_0() {
         request
     };
     expect(request, &error(&[0, 1]), "malformed");
+}
+
+// promise: Q9
+#[test]
+fn clients_choose_no_route() {
+    let request = |network: &Network, family| {
+        let destination = Endpoint::new(server(network, family)).unwrap();
+        let mut header = ChainHeader::to(destination);
+        header.segments = SegmentList::of(NodeId::new(9)).unwrap();
+        Request::connect(header).encode(None).unwrap()
+    };
+    expect(request, &error(&[65, 0]), "segment");
 }
 
 // promise: Q5

@@ -252,7 +252,8 @@ impl Fixture {
             let best = &explained["routes"][0];
             let newest = self.testbed.document("/v1/plan")["plan_version"]["version"].clone();
             let is_newest = self.following(1)["plan"]["version"] == newest;
-            code == 200 && best.is_object() && best["chain"].is_null() && is_newest
+            let is_direct = best["nodes"] == serde_json::json!(["n1", "n3"]);
+            code == 200 && is_direct && is_newest
         });
     }
 

@@ -38,8 +38,6 @@ fn replayed_plan_refused() {
         base: None,
         sizes: vec![1],
         access_us: vec![0],
-        chains: Vec::new(),
-        chains_removed: Vec::new(),
         routes: Vec::new(),
         routes_removed: Vec::new(),
         checksum: 0,

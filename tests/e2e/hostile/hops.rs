@@ -7,15 +7,12 @@ use std::net::TcpStream;
 use posthaste_lab::network::{Family, Network};
 use posthaste_wire::Progress;
 use posthaste_wire::auth::Key;
-use posthaste_wire::hop::{Dialer, Dialing, VALIDATED, ping, pong};
+use posthaste_wire::hop::{CHALLENGE_BYTES as CHALLENGE, Dialer, Dialing, VALIDATED, ping, pong};
 
 use crate::requests::{ExplicitNode, Received, fixture, listener, read, receive_all, send_to};
 use crate::support::{PORT, Pair, accept, listen, until_ended};
 
 use super::{Draft, KEY_ID, ME, PEER, config, expect, id, key, nonce, unix_ms, until_logged};
-
-/// Bytes of a challenge.
-const CHALLENGE: usize = 48;
 
 fn hello(me: u64, key_id: u32) -> Vec<u8> {
     let dialing = Dialing::new(key(), key_id, id(me), id(ME), nonce());

@@ -7,13 +7,14 @@ use std::net::{Shutdown, SocketAddr};
 use posthaste_wire::auth::Key;
 use posthaste_wire::header::LoopGuard;
 use posthaste_wire::hop::{Acceptor, Reply};
+use posthaste_wire::segments::SegmentList;
 
 use posthaste_lab::network::Family;
 
 use crate::requests::{ExplicitNode, Received, fixture, listener, read, receive_all, send_to};
 use crate::support::{PORT, Pair, accept, listen, until_counter, until_ended};
 
-use super::{CHAIN, Draft, ME, config, expect, id};
+use super::{Draft, ME, PEER, config, expect, id};
 
 /// What a peer, or who says it is one, is told.
 fn reply(reply: Reply) -> Received {
@@ -118,9 +119,19 @@ fn future_request_refused() {
 fn own_flow_returning() {
     let network = fixture();
     expect(&network, "loop", &reply(Reply::TooManyHops), |family| {
-        let mut draft = Draft::to_server(&network, family).by(CHAIN, 1);
+        let mut draft = Draft::to_server(&network, family).over(&[PEER]);
         draft.connect.header.guard = Some(LoopGuard::new(id(ME)));
         draft.encode()
+    });
+}
+
+// promise: Q9
+#[test]
+fn returning_route_refused() {
+    let network = fixture();
+    expect(&network, "loop", &reply(Reply::TooManyHops), |family| {
+        let draft = Draft::to_server(&network, family);
+        draft.over(&[PEER, 7, ME]).encode()
     });
 }
 
@@ -129,7 +140,7 @@ fn own_flow_returning() {
 fn hop_limit_of_chains() {
     let network = fixture();
     expect(&network, "loop", &reply(Reply::TooManyHops), |family| {
-        let mut draft = Draft::to_server(&network, family).by(CHAIN, 1);
+        let mut draft = Draft::to_server(&network, family).over(&[PEER]);
         let guard = draft.connect.header.guard.as_mut().unwrap();
         guard.hop_limit = 0;
         draft.encode()
@@ -138,14 +149,21 @@ fn hop_limit_of_chains() {
 
 // promise: Q9
 #[test]
-fn unknown_label_named() {
-    for (chain, position) in [(CHAIN + 1, 1), (CHAIN, 3), (CHAIN, 0), (CHAIN, 255)] {
+fn unknown_segment_named() {
+    let unknown = reply(Reply::UnknownSegment);
+    for nodes in [&[7][..], &[7, PEER], &[65_534]] {
         let network = fixture();
-        expect(&network, "label", &reply(Reply::UnknownLabel), |family| {
-            let draft = Draft::to_server(&network, family);
-            draft.by(chain, position).encode()
+        expect(&network, "segment", &unknown, |family| {
+            Draft::to_server(&network, family).over(nodes).encode()
         });
     }
+    // A look-up that the peer may not request.
+    let network = fixture();
+    expect(&network, "segment", &unknown, |family| {
+        let mut draft = Draft::to_server(&network, family);
+        draft.connect.header.segments = SegmentList::RESOLVE;
+        draft.encode()
+    });
 }
 
 // promise: Q7

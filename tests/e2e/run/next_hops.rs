@@ -35,13 +35,12 @@ fn chain_of_three() {
     let network = line_of(3);
     let mirror = Mirror::start(network.server());
     for hops in Family::ALL {
-        let chain =
-            |names: &str| format!("[[chain]]\nname = \"line\"\nnumber = 7\nnodes = [{names}]\n");
-        let names = "\"node-1\", \"node-2\"";
+        let chain = |names: &str| format!("[[chain]]\nname = \"line\"\nnodes = [{names}]\n");
+        let names = "\"node-1\", 3";
         let route = "[[route]]\nchains = [\"line\"]\ndirect = false\n";
         let first = peer(&network, 1, hops) + &chain(names) + route;
-        let second = peer(&network, 0, hops) + &peer(&network, 2, hops) + &chain(names);
-        let third = peer(&network, 1, hops) + &chain(names);
+        let second = peer(&network, 0, hops) + &peer(&network, 2, hops);
+        let third = peer(&network, 1, hops);
         let nodes = [first, second, third];
         let nodes = nodes.iter().enumerate();
         let nodes: Vec<_> = nodes

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
-use posthaste_wire::header::{ChainHeader, Endpoint, Label};
+use posthaste_wire::header::{ChainHeader, Endpoint, NodeId};
+use posthaste_wire::segments::SegmentList;
 use posthaste_wire::syn_option;
 
 use crate::requests::{ALLOWED, ExplicitNode, KEY, explicit, fixture, listener};
@@ -43,12 +44,17 @@ fn server(network: &Network, port: u16) -> SocketAddr {
 }
 
 /// The option for a destination.
-fn option(to: SocketAddr, label: Option<Label>) -> Vec<u8> {
+fn option(to: SocketAddr, segments: SegmentList) -> Vec<u8> {
     let mut header = ChainHeader::to(Endpoint::new(to).expect("an endpoint"));
-    header.label = label;
+    header.segments = segments;
     let mut option = Vec::new();
     syn_option::encode(&header, &mut option).expect("it is IPv4");
     option
+}
+
+/// A route to a node that is no peer.
+fn unknown() -> SegmentList {
+    SegmentList::of(NodeId::new(500)).expect("one node")
 }
 
 fn until_logged(listening: &ExplicitNode, from: SocketAddrV4, reason: &str) {
@@ -90,14 +96,14 @@ fn listed(network: &Network) -> IpAddr {
 fn a_unauthorized_opens_nothing() {
     let another = |_: &Network| IpAddr::from([192, 0, 2, 2]);
     expect("unauthorized", another, |network| {
-        option(server(network, PORT), None)
+        option(server(network, PORT), SegmentList::EMPTY)
     });
 }
 
 // promise: Q14
 #[test]
 fn unreadable_option_ignored() {
-    let good = |network: &Network| option(server(network, PORT), Label::new(1, 1));
+    let good = |network: &Network| option(server(network, PORT), unknown());
     let changed = |at: usize, bytes: &'static [u8]| {
         move |network: &Network| {
             let mut option = good(network);
@@ -109,31 +115,33 @@ fn unreadable_option_ignored() {
     expect("malformed", listed, changed(16, &[0, 0, 0, 1]));
     expect("malformed", listed, changed(4, &[127, 0, 0, 1]));
     expect("malformed", listed, changed(8, &[0, 0]));
-    let twice = |network: &Network| option(server(network, PORT), None).repeat(2);
+    let twice = |network: &Network| option(server(network, PORT), SegmentList::EMPTY).repeat(2);
     expect("malformed", listed, twice);
 }
 
 // promise: Q14
 #[test]
 fn denied_destination_not_contacted() {
-    let metadata = |_: &Network| option("169.254.169.254:80".parse().unwrap(), None);
+    let metadata = |_: &Network| option("169.254.169.254:80".parse().unwrap(), SegmentList::EMPTY);
     expect("destination", listed, metadata);
-    let private = |_: &Network| option("192.168.1.1:80".parse().unwrap(), None);
+    let private = |_: &Network| option("192.168.1.1:80".parse().unwrap(), SegmentList::EMPTY);
     expect("destination", listed, private);
 }
 
 // promise: Q14
 #[test]
-fn unknown_label_ignored() {
-    expect("label", listed, |network| {
-        option(server(network, PORT), Label::new(5, 1))
+fn unknown_segment_ignored() {
+    expect("segment", listed, |network| {
+        option(server(network, PORT), unknown())
     });
 }
 
 // promise: Q14
 #[test]
 fn rejected_flow_not_opened() {
-    expect("rule", listed, |network| option(server(network, 81), None));
+    expect("rule", listed, |network| {
+        option(server(network, 81), SegmentList::EMPTY)
+    });
 }
 
 /// Sends a node so many options in the name of a peer, and waits until it has them all.
@@ -141,7 +149,7 @@ fn forge(network: &Network, node: &Node, peer: IpAddr, count: u16) {
     let to = v4(listener(network, 0, Family::V4));
     for port in 0..count {
         let from = v4(SocketAddr::new(peer, 20_000 + port));
-        let option = option(server(network, PORT), None);
+        let option = option(server(network, PORT), SegmentList::EMPTY);
         send_syn(network.client(), from, to, &option);
     }
     until("forged options", || {

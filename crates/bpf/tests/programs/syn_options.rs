@@ -55,7 +55,7 @@ fn to_family(to: SocketAddr) -> Family {
     if to.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
-/// The option without its label.
+/// The option without its segments.
 fn short() -> Vec<u8> {
     let mut option = SYN_OPTION[..16].to_vec();
     option[1] = 16;

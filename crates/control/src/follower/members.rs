@@ -4,18 +4,17 @@
 //! The first key that was told for a node counts until the operator says otherwise. So a controller
 //! that was broken into cannot put itself between two nodes that know each other.
 //!
-//! Nodes do not hear at the same moment that one is gone. A node that hears takes no way over it for flows
-//! that begin there. But others may not have heard, and still send flows by chains that it is on, and in early
-//! mode a flow that is refused on its way has lost bytes. So who is gone is known for a while: its requests
-//! are taken, and flows of others are passed on to it. Nor do they hear at the same moment that one has come,
-//! or has come back: so for a moment chains with it are not taken either.
+//! Nodes receive changes of the members at different moments, and in early mode a flow that a node refuses
+//! has lost bytes. So a node that was removed remains a peer for a while: others accept its requests, and pass
+//! on flows of nodes that have not received the removal. Flows that begin here use no chain over it. Nor do
+//! they use a chain over a new node, or one that has come back, for a moment: another node of the chain may
+//! not have it as a peer yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Follower;
-use super::labels::FRESH;
-use crate::message::{ChainNumber, Member, NodeNumber};
+use crate::message::{Member, NodeNumber};
 
 /// The most nodes there are, this one aside.
 pub const MEMBERS_MAX: usize = 1024;
@@ -28,6 +27,9 @@ const NAME_MAX: usize = 255;
 /// For so long who is gone is still known. A controller that was started with another list tells each node as
 /// it comes back, and nodes are back within half a minute or little more.
 pub(super) const FORMER: Duration = Duration::from_secs(60);
+/// From receiving a member to using it. Half of the longest round trip to a controller and the time to write
+/// to a thousand nodes are less, most of the time.
+pub(super) const FRESH: Duration = Duration::from_millis(500);
 
 /// Something about a member that was not taken as it was told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -212,11 +214,10 @@ impl Follower {
         found
     }
 
-    /// Whether flows that begin here may take a chain of these nodes: not while it, or one of them, is so new
-    /// that others may not know of it yet, nor when one of them is gone.
-    pub fn is_to_be_taken(&self, number: ChainNumber, nodes: &[NodeNumber]) -> bool {
-        let are_settled = || nodes.iter().all(|node| self.members.is_settled(*node));
-        !self.labels.is_fresh(number) && are_settled()
+    /// Whether flows that begin here may use a chain over a node: not while it is so new that other nodes may
+    /// not have it as a peer yet, nor when it was removed.
+    pub fn is_settled(&self, node: NodeNumber) -> bool {
+        self.members.is_settled(node)
     }
 
     /// The other nodes, each with the key that counts for it: the first that was told.

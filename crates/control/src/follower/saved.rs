@@ -9,7 +9,7 @@ use super::{ClockOffset, EGRESSES_MAX, Follower, TTL_S};
 use crate::message::{Egress, Member, NodeNumber, RouteUpdate};
 
 /// What the bytes begin with: the last one is the version of what follows.
-const MAGIC: [u8; 8] = *b"phplan\x00\x03";
+const MAGIC: [u8; 8] = *b"phplan\x00\x04";
 
 /// What was kept cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

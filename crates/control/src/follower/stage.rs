@@ -26,7 +26,6 @@ enum State {
     Joined {
         since: Duration,
         keepalive: Duration,
-        sent: Duration,
         received: Duration,
     },
 }
@@ -69,7 +68,6 @@ impl Stage {
         self.state = State::Joined {
             since: now,
             keepalive,
-            sent: now,
             received: now,
         };
     }
@@ -84,11 +82,9 @@ impl Stage {
         self.again = (self.again * 2).min(AGAIN_MAX);
     }
 
-    pub(super) fn on_sent(&mut self, now: Duration) {
-        match &mut self.state {
-            State::Open { greeted, .. } => *greeted = true,
-            State::Joined { sent, .. } => *sent = now,
-            State::Apart(_) | State::Dialing => {}
+    pub(super) fn on_sent(&mut self) {
+        if let State::Open { greeted, .. } = &mut self.state {
+            *greeted = true;
         }
     }
 
@@ -108,11 +104,6 @@ impl Stage {
 
     pub(super) fn owes_hello(&self) -> bool {
         matches!(self.state, State::Open { greeted: false, .. })
-    }
-
-    /// Whether it is time to say something.
-    pub(super) fn is_quiet(&self, now: Duration) -> bool {
-        matches!(self.state, State::Joined { sent, keepalive, .. } if now >= sent + keepalive)
     }
 
     /// Why the controller is taken for gone, if it is.
@@ -135,10 +126,9 @@ impl Stage {
             State::Dialing => None,
             State::Joined {
                 keepalive,
-                sent,
                 received,
                 ..
-            } => Some((sent + keepalive).min(received + keepalive * SILENCE)),
+            } => Some(received + keepalive * SILENCE),
         }
     }
 

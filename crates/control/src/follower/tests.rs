@@ -16,7 +16,15 @@ fn orders(follower: &mut Follower, now: Duration) -> Vec<Action> {
     std::iter::from_fn(|| follower.poll_action(now)).collect()
 }
 
+/// Messages, requests for the time aside.
 fn sends(follower: &mut Follower, now: Duration) -> Vec<ToController> {
+    let is_time = |message: &ToController| matches!(message, ToController::Time { .. });
+    let mut messages = all_sends(follower, now);
+    messages.retain(|message| !is_time(message));
+    messages
+}
+
+fn all_sends(follower: &mut Follower, now: Duration) -> Vec<ToController> {
     let orders = orders(follower, now).into_iter();
     let sends = orders.filter_map(|order| match order {
         Action::Send(message) => Some(*message),
@@ -26,23 +34,15 @@ fn sends(follower: &mut Follower, now: Duration) -> Vec<ToController> {
 }
 
 fn welcome() -> ToNode {
-    welcome_of(1)
-}
-
-fn welcome_of(version: u16) -> ToNode {
     ToNode::Welcome(Welcome {
-        version,
+        version: VERSION,
         ttl_s: 60,
         keepalive_s: 5,
     })
 }
 
-/// Let in, at 0, by a controller that cannot be asked for the time.
+/// Let in at 0; its first request for the time is not answered.
 fn joined() -> Follower {
-    joined_by(1)
-}
-
-fn joined_by(version: u16) -> Follower {
     let mut follower = Follower::new(hello(), None, 1, Duration::ZERO);
     assert_eq!(orders(&mut follower, Duration::ZERO), [Action::Dial]);
     follower.on_open(Duration::ZERO);
@@ -50,7 +50,7 @@ fn joined_by(version: u16) -> Follower {
         sends(&mut follower, Duration::ZERO)[..],
         [ToController::Hello(Hello { holds: None, .. })]
     ));
-    follower.on_message(welcome_of(version), Duration::ZERO);
+    follower.on_message(welcome(), Duration::ZERO);
     follower
 }
 
@@ -66,6 +66,7 @@ fn closes(follower: &mut Follower, now: Duration) -> Option<String> {
 #[test]
 fn plan_applied_acknowledged_stored() {
     let mut follower = joined();
+    orders(&mut follower, Duration::ZERO);
     follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     assert_eq!(
         orders(&mut follower, S),
@@ -304,8 +305,10 @@ fn nonsense_ends_stream() {
 #[test]
 fn silence_and_keepalive() {
     let mut follower = joined();
-    assert!(sends(&mut follower, S * 4).is_empty());
-    assert_eq!(sends(&mut follower, S * 5), [ToController::Alive]);
+    let requests = |follower: &mut Follower, now| all_sends(follower, now).len();
+    assert_eq!(requests(&mut follower, Duration::ZERO), 1, "the time");
+    assert_eq!(requests(&mut follower, S * 4), 0);
+    assert_eq!(requests(&mut follower, S * 5), 1, "again, as keepalive");
     follower.on_message(ToNode::Measure(vec![]), S * 6);
     assert_eq!(closes(&mut follower, S * 20), None);
     assert!(closes(&mut follower, S * 21).is_some());
@@ -348,51 +351,23 @@ fn everybody() -> ToNode {
 
 // promise: V11
 #[test]
-fn replaced_chains_kept_briefly() {
+fn new_nodes_settle_first() {
     let mut follower = joined();
-    let numbers = |follower: &Follower| {
-        let mut numbers: Vec<_> = follower.chains().map(|(number, _)| number).collect();
-        numbers.sort_unstable();
-        numbers
-    };
     follower.on_message(everybody(), S);
-    follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     orders(&mut follower, S);
-    let before = numbers(&follower);
-    let takes = |follower: &Follower, number: &ChainNumber| {
-        let mut chains = follower.chains();
-        chains.any(|(known, nodes)| known == *number && follower.is_to_be_taken(known, nodes))
-    };
-    assert!(!before.is_empty() && !before.iter().any(|number| takes(&follower, number)));
-    let soon = S + labels::FRESH;
+    assert!(follower.is_settled(1) && !follower.is_settled(2));
+    let soon = S + members::FRESH;
     assert_eq!(follower.deadline().map(|at| at <= soon), Some(true));
     assert_eq!(orders(&mut follower, soon)[0], Action::Renew);
-    assert!(before.iter().all(|number| takes(&follower, number)));
-    // Another store, and so other numbers.
-    let mut other = whole(PlanVersion {
-        epoch: 2,
-        version: 1,
-    });
-    for chain in &mut other.chains {
-        chain.number += 5000;
-    }
-    other.routes.clear();
-    other.checksum = crate::route_table::checksum_of(&other);
-    let new: Vec<_> = other.chains.iter().map(|chain| chain.number).collect();
-    follower.on_message(ToNode::RouteUpdate(other), S * 2);
-    orders(&mut follower, S * 2);
-    assert_eq!(numbers(&follower), [before, new.clone()].concat());
-    let over = S * 2 + labels::FORMER;
-    orders(&mut follower, over);
-    assert_eq!(numbers(&follower), new);
+    assert!((2..10).all(|node| follower.is_settled(node)) && !follower.is_settled(10));
 }
 
 // promise: S14
 #[test]
 fn clock_requests_repeat() {
-    let mut follower = joined_by(VERSION);
+    let mut follower = joined();
     follower.on_own_clock(Duration::from_secs(700), Duration::ZERO);
-    let requested = sends(&mut follower, Duration::ZERO);
+    let requested = all_sends(&mut follower, Duration::ZERO);
     let [
         ToController::Time {
             mark,
@@ -417,10 +392,10 @@ fn clock_requests_repeat() {
         _ => false,
     });
     assert!(again, "{sent:?}");
-    // Every five seconds, in place of a word that nothing is new.
+    // Every five seconds, as keepalive.
     follower.on_message(ToNode::LeaseRenewed(plan_version(1)), S * 7);
     assert!(matches!(
-        sends(&mut follower, S * 7)[..],
+        all_sends(&mut follower, S * 7)[..],
         [ToController::Time { .. }]
     ));
     let saved = follower.saved([1; 16]);
@@ -428,12 +403,4 @@ fn clock_requests_repeat() {
     let later = |saved: Saved| Follower::new(hello(), Some((saved, None)), 1, S * 8).time();
     assert_eq!(later(saved.clone().since([1; 16])), Some(set));
     assert_eq!(later(saved.since([2; 16])), None);
-}
-
-// promise: O15
-#[test]
-fn first_version_without_clock() {
-    let mut follower = joined();
-    assert!(sends(&mut follower, Duration::ZERO).is_empty());
-    assert_eq!(sends(&mut follower, S * 5), [ToController::Alive]);
 }

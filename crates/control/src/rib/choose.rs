@@ -6,23 +6,13 @@ use std::ops::Range;
 
 use super::rules::{Promise, Rules};
 use super::times::{Cost, Times};
-use crate::message::ChainNumber;
 use crate::route_table::CHOICES_MAX;
-
-/// A chain of the RIB, as choosing sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) id: u32,
-    pub(crate) number: ChainNumber,
-}
 
 /// A chain that may be chosen for a pair.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     /// Where among [`Chooser::nodes`] those between the ends are.
     inner: Range<usize>,
-    /// Its place in the RIB and its number, if it has one.
-    pub(crate) known: Option<Known>,
     /// What it promised when it was chosen for its own sake.
     pub(crate) promise: Option<Promise>,
     /// It is the first of some class.
@@ -145,12 +135,12 @@ impl<'a> Chooser<'a> {
         self.nodes.clear();
         self.slowest_us.clear();
         for inner in chains {
-            self.add(inner.iter().copied(), None, None);
+            self.add(inner.iter().copied(), None);
         }
         let mut known = self.candidates.iter();
         self.direct = known.position(|chain| chain.inner.is_empty());
         if self.direct.is_none() {
-            let place = self.add([], None, None);
+            let place = self.add([], None);
             self.direct = self.cost(place).is_some().then_some(place);
         }
     }
@@ -159,14 +149,12 @@ impl<'a> Chooser<'a> {
     pub(crate) fn add(
         &mut self,
         inner: impl IntoIterator<Item = u16>,
-        known: Option<Known>,
         promise: Option<Promise>,
     ) -> usize {
         let start = self.nodes.len();
         self.nodes.extend(inner);
         self.candidates.push(Candidate {
             inner: start..self.nodes.len(),
-            known,
             promise,
             is_first: false,
             promised: None,
@@ -299,7 +287,7 @@ impl<'a> Chooser<'a> {
         (!self.rules.gives_way(now, other)).then_some(in_use)
     }
 
-    /// The best, or what classes before use if that is nearly as good: not every class is worth a number.
+    /// The best, or what classes before use if that is nearly as good: then fewer chains change.
     fn nearly(&mut self, best: Option<usize>, class: usize) -> Option<usize> {
         let own = best?;
         let is_known = self.candidates[own].is_first || self.inner(own).is_empty();
@@ -333,8 +321,8 @@ impl<'a> Chooser<'a> {
 
     /// The first, and what to fall back on: what that was until now, while it is no slower than the direct
     /// hop; then what is offered, of chains that are the first of another class; then the direct hop.
-    /// What is rarely used, and never for long, is not worth a number of its own, unless there is nothing
-    /// else.
+    /// A chain that is the first of no class is taken only if there is nothing else: each chain of a plan
+    /// takes memory, and its links are measured more often.
     fn list(&mut self, in_use: &Choice, places: &[u8], class: usize) -> Choice {
         let first = self.firsts[class];
         let mut list = Choice::default();

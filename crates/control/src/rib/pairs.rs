@@ -1,89 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is kept for a pair of nodes: its chains, and which of them it is to use. A million of them, so
-//! lists are flat. Pure.
+//! The routes of a pair of nodes. There are a million pairs, so lists are flat. Pure.
+//!
+//! Nodes are slots here: small numbers that the RIB gives them.
 
-use super::choose::{Choice, Chosen};
-use crate::checksum;
-use crate::message::{ChainNumber, DIRECT, NodeNumber, Routes};
+use posthaste_wire::segments::SEGMENTS_MAX;
+
+use super::rules::Promise;
 use crate::route_table::CHOICES_MAX;
 
-/// No chain.
-const NONE: ChainNumber = ChainNumber::MAX;
+/// A place behind a chain's last node.
+const NO_NODE: u16 = u16::MAX;
+/// A place behind a choice's last chain.
+const NO_CHAIN: u8 = u8::MAX;
 
 /// An ordered pair of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
-    /// Places of its chains.
-    pub(super) chains: Vec<u32>,
     pub(super) routes: Option<PairRoutes>,
-    /// The version with which the ways became what they are; 0 if there never were any.
+    /// The version that changed the routes last; 0 if there never were any.
     pub(super) changed: u64,
 }
 
-/// The ways of a pair.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct PairRoutes {
-    /// By class, which choice.
-    pub(super) classes: Box<[u8]>,
-    /// Numbers of chains, [`NONE`] after the last.
-    choices: Box<[[ChainNumber; CHOICES_MAX]]>,
+/// A chain that a choice of the pair names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PairChain {
+    /// The nodes between the pair, up to [`NO_NODE`].
+    inner: [u16; SEGMENTS_MAX],
+    /// What it promised when it was chosen for its own sake.
+    pub(super) promise: Option<Promise>,
 }
 
-impl PairRoutes {
-    /// Chains by choice, the best first.
-    pub(super) fn choices(&self) -> impl Iterator<Item = &[ChainNumber]> {
-        self.choices.iter().map(|choice| numbers(choice))
-    }
-
-    pub(super) fn uses_direct(&self) -> bool {
-        self.choices.as_flattened().contains(&DIRECT)
-    }
-
-    /// As nodes are sent them.
-    pub(super) fn toward(&self, egress: NodeNumber) -> Routes {
-        Routes {
-            egress,
-            classes: self.classes.to_vec(),
-            choices: self.choices().map(<[ChainNumber]>::to_vec).collect(),
+impl PairChain {
+    /// Panics if there are more than [`SEGMENTS_MAX`] nodes.
+    pub(super) fn new(nodes: impl Iterator<Item = u16>, promise: Option<Promise>) -> Self {
+        let mut inner = [NO_NODE; SEGMENTS_MAX];
+        for (place, node) in nodes.enumerate() {
+            inner[place] = node;
         }
+        Self { inner, promise }
     }
 
-    /// Their sum.
-    pub(super) fn sum(&self, egress: NodeNumber) -> u64 {
-        checksum::routes_by(egress, &self.classes, self.choices())
+    /// The nodes between the pair; none for the direct hop.
+    pub(super) fn inner(&self) -> &[u16] {
+        let count = self.inner.iter().position(|node| *node == NO_NODE);
+        &self.inner[..count.unwrap_or(SEGMENTS_MAX)]
     }
 
-    /// What was chosen, with the numbers of the candidates, unless it is nothing in all classes.
-    pub(super) fn of(chosen: &Chosen, known: &[Option<ChainNumber>]) -> Option<Self> {
-        let choices: Box<[_]> = chosen.choices.iter().map(|one| row(one, known)).collect();
-        let is_any = choices.iter().any(|choice| choice[0] != NONE);
-        is_any.then(|| Self {
-            classes: chosen.classes.as_slice().into(),
-            choices,
-        })
-    }
-
-    /// Whether [`PairRoutes::of`] comes to the same.
-    pub(super) fn is_of(&self, chosen: &Chosen, known: &[Option<ChainNumber>]) -> bool {
-        let mut pairs = self.choices.iter().zip(&chosen.choices);
-        *self.classes == *chosen.classes
-            && self.choices.len() == chosen.choices.len()
-            && pairs.all(|(kept, choice)| *kept == row(choice, known))
+    /// Its hops, as pairs of nodes.
+    pub(super) fn hops(&self, (first, last): (u16, u16)) -> impl Iterator<Item = (u16, u16)> {
+        let inner = self.inner().iter().copied();
+        let mut before = first;
+        inner
+            .chain([last])
+            .map(move |node| (std::mem::replace(&mut before, node), node))
     }
 }
 
-/// The numbers of a choice; candidates without are left out.
-fn row(choice: &Choice, known: &[Option<ChainNumber>]) -> [ChainNumber; CHOICES_MAX] {
-    let mut row = [NONE; CHOICES_MAX];
-    let places = choice.places().iter();
-    let given = places.filter_map(|&place| known[place]);
-    row.iter_mut()
-        .zip(given)
-        .for_each(|(to, number)| *to = number);
+/// Places in a pair's chains, [`NO_CHAIN`] after the last.
+pub(super) type Row = [u8; CHOICES_MAX];
+
+/// A row of these places. Panics if there are more than [`CHOICES_MAX`].
+pub(super) fn row(places: impl Iterator<Item = u8>) -> Row {
+    let mut row = [NO_CHAIN; CHOICES_MAX];
+    for (at, place) in places.enumerate() {
+        row[at] = place;
+    }
     row
 }
 
-fn numbers(row: &[ChainNumber]) -> &[ChainNumber] {
-    let count = row.iter().position(|number| *number == NONE);
-    &row[..count.unwrap_or(row.len())]
+/// The routes of a pair.
+#[derive(Debug)]
+pub(super) struct PairRoutes {
+    pub(super) chains: Box<[PairChain]>,
+    choices: Box<[Row]>,
+    /// By class, which choice.
+    pub(super) classes: Box<[u8]>,
+}
+
+impl PairRoutes {
+    /// What was chosen, unless it is nothing in all classes.
+    pub(super) fn of(chains: &[PairChain], choices: &[Row], classes: &[u8]) -> Option<Self> {
+        (!chains.is_empty()).then(|| Self {
+            chains: chains.into(),
+            choices: choices.into(),
+            classes: classes.into(),
+        })
+    }
+
+    /// Whether [`PairRoutes::of`] comes to the same, whatever the promises.
+    pub(super) fn is_of(&self, chains: &[PairChain], choices: &[Row], classes: &[u8]) -> bool {
+        let mut pairs = self.chains.iter().zip(chains);
+        *self.classes == *classes
+            && *self.choices == *choices
+            && self.chains.len() == chains.len()
+            && pairs.all(|(kept, chain)| kept.inner == chain.inner)
+    }
+
+    /// Places of chains by choice, the best first.
+    pub(super) fn choices(&self) -> impl Iterator<Item = &[u8]> {
+        self.choices.iter().map(|row| {
+            let count = row.iter().position(|place| *place == NO_CHAIN);
+            &row[..count.unwrap_or(CHOICES_MAX)]
+        })
+    }
+
+    /// Whether some class uses the hop without nodes between.
+    pub(super) fn uses_direct(&self) -> bool {
+        self.chains.iter().any(|chain| chain.inner().is_empty())
+    }
 }

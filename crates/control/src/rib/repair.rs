@@ -2,17 +2,13 @@
 //! Mending the plan at once when links die or become much worse: new tables take seconds at a thousand
 //! nodes.
 //!
-//! For the pairs with ways over such links, and for no others, it is chosen anew: among the chains that the
-//! pair has or had of late, the direct hop, and a few chains of two hops. All that is slower than what
-//! tables would have is put right by the next ones.
-
-use std::time::Duration;
+//! The RIB chooses anew for the pairs with routes over such links, and for no others: among the chains that
+//! the pair has, the direct hop, and a few chains of two hops. The next tables replace what is slower than
+//! their choice.
 
 use super::apply::PlanUpdate;
-use super::chains::State;
 use super::choose::{Chooser, Ranking};
 use super::detours::Detours;
-use super::pairs::PairRoutes;
 use super::times::Times;
 use super::{Network, Rib};
 use crate::message::NodeNumber;
@@ -30,19 +26,14 @@ impl Rib {
     /// Sees to it that no way leads over a link that the network does not have, and chooses anew where ways
     /// lead over one of those that became `worse`, whose ends come in any order. What has no ways gets none.
     /// Panics as [`Rib::plan`] does.
-    pub fn repair(
-        &mut self,
-        network: &Network,
-        worse: &[(NodeNumber, NodeNumber)],
-        now: Duration,
-    ) -> Repaired {
+    pub fn repair(&mut self, network: &Network, worse: &[(NodeNumber, NodeNumber)]) -> Repaired {
         assert!(network.is_sound(), "nodes by their places in the matrix");
         if !self.is_planned {
             return Repaired::default();
         }
         let settings = self.settings.clone();
         let times = Times::new(&network.matrix, &settings.model, &settings.classes);
-        let mut turn = self.turn(network, now);
+        let mut turn = self.turn(network);
         let links = self.failed_links(network, worse, &turn);
         let pairs = self.pairs_over(&links);
         let mut tools = RepairTools {
@@ -78,7 +69,7 @@ impl Rib {
         let found = found.iter().filter(|_| tools.takes_detours);
         chooser.start(ends, found.map(std::slice::from_ref));
         let mut pair = std::mem::take(&mut self.pairs[usize::from(first)][usize::from(last)]);
-        self.offer(&pair, &[State::InUse, State::Leaving], chooser, turn);
+        turn.offer(&pair, chooser);
         chooser.rank(ranking);
         chooser.choose(|| ranking.offers(), |class| turn.in_use(class));
         self.set_pair((first, last), &mut pair, chooser, turn);
@@ -108,62 +99,37 @@ impl Rib {
         links
     }
 
-    /// The pairs with ways over any of these links, the last node first, ascending.
+    /// The pairs with routes over any of these links, the last node first, ascending.
     fn pairs_over(&self, links: &Links) -> Vec<(u16, u16)> {
+        let order = self.indexes.order();
+        let by_chains = self.are_in_chains(links);
         let mut pairs = Vec::new();
-        for node in self.scanned(links) {
-            for &id in &self.parts[usize::from(node)].chains {
-                let chain = self.chains.get(id);
-                if chain.is_none_or(|chain| chain.state != State::InUse) {
-                    continue;
-                }
-                let nodes = self.chains.nodes(id);
-                if nodes.windows(2).any(|ends| links.has((ends[0], ends[1]))) {
-                    pairs.push((nodes[nodes.len() - 1], nodes[0]));
-                }
+        for (from, to) in order
+            .iter()
+            .flat_map(|from| order.iter().map(move |to| (*from, *to)))
+        {
+            // Most pairs have no chain over such a link: the direct hop is all that is left to look at.
+            if !by_chains && !links.has((from, to)) {
+                continue;
+            }
+            let routes = &self.pairs[usize::from(from)][usize::from(to)].routes;
+            let mut chains = routes.iter().flat_map(|routes| &routes.chains);
+            if chains.any(|chain| chain.hops((from, to)).any(|hop| links.has(hop))) {
+                pairs.push((to, from));
             }
         }
-        let order = self.indexes.order();
-        for &from in order {
-            let direct = order.iter().filter(|to| links.has((from, **to)));
-            let routes = |to: u16| &self.pairs[usize::from(from)][usize::from(to)].routes;
-            let direct =
-                direct.filter(|to| routes(**to).as_ref().is_some_and(PairRoutes::uses_direct));
-            pairs.extend(direct.map(|to| (*to, from)));
-        }
         pairs.sort_unstable();
-        pairs.dedup();
         pairs
     }
 
-    /// Nodes so that each of these links that chains lead over has one of them as an end. Of a node that died
-    /// that is the node, not all that it had links to.
-    fn scanned(&self, links: &Links) -> Vec<u16> {
-        let (order, mut used) = (self.indexes.order(), Vec::new());
-        let mut degrees = vec![0_u32; self.indexes.len()];
-        for (place, &one) in order.iter().enumerate() {
+    /// Whether some chain leads over any of these links.
+    fn are_in_chains(&self, links: &Links) -> bool {
+        let order = self.indexes.order();
+        order.iter().any(|&one| {
             let near = &self.parts[usize::from(one)].near;
-            for &other in &order[..place] {
-                let is_either = links.has((one, other)) || links.has((other, one));
-                if is_either && near[usize::from(other)] > 0 {
-                    used.push((one, other));
-                    degrees[usize::from(one)] += 1;
-                    degrees[usize::from(other)] += 1;
-                }
-            }
-        }
-        let degree = |node: u16| degrees[usize::from(node)];
-        let busier = |(one, other)| {
-            if degree(one) < degree(other) {
-                other
-            } else {
-                one
-            }
-        };
-        let mut nodes: Vec<u16> = used.into_iter().map(busier).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
+            let mut others = order.iter();
+            others.any(|&other| near[usize::from(other)] > 0 && links.has((one, other)))
+        })
     }
 }
 

@@ -3,13 +3,11 @@
 //! what is written is a plan at any time, as no pair depends on another.
 
 use std::iter::Enumerate;
-use std::time::Duration;
 use std::vec::IntoIter;
 
 use posthaste_plan::table::Table;
 
 use super::apply::PlanUpdate;
-use super::chains::State;
 use super::choose::Chooser;
 use super::times::Times;
 use super::{Network, Rib};
@@ -20,8 +18,6 @@ pub struct Rollout {
     network: Network,
     /// Those that are not written down, with their nodes' places.
     tables: Enumerate<IntoIter<Table>>,
-    /// Nothing of it is written down.
-    is_new: bool,
     is_over: bool,
     has_changed: bool,
 }
@@ -35,7 +31,6 @@ impl Rollout {
         Self {
             network,
             tables: tables.into_iter().enumerate(),
-            is_new: true,
             is_over: false,
             has_changed: false,
         }
@@ -65,22 +60,14 @@ impl Rollout {
 impl Rib {
     /// Writes tables down, for as long as `goes_on` says before every node, and with the next version if
     /// anything is another than before. To be called again until it is over.
-    pub fn roll_out(
-        &mut self,
-        rollout: &mut Rollout,
-        now: Duration,
-        mut goes_on: impl FnMut() -> bool,
-    ) {
+    pub fn roll_out(&mut self, rollout: &mut Rollout, mut goes_on: impl FnMut() -> bool) {
         if rollout.is_over || !goes_on() {
             return;
-        }
-        if std::mem::take(&mut rollout.is_new) {
-            self.unnumbered = 0;
         }
         let (settings, network) = (self.settings.clone(), &rollout.network);
         let times = Times::new(&network.matrix, &settings.model, &settings.classes);
         let mut chooser = Chooser::new(times, settings.rules);
-        let mut turn = self.turn(network, now);
+        let mut turn = self.turn(network);
         rollout.is_over = loop {
             let Some((from, table)) = rollout.tables.next() else {
                 break true;
@@ -92,7 +79,6 @@ impl Rib {
         };
         if rollout.is_over {
             self.leave_out(&mut turn);
-            self.expire(&mut turn);
             turn.changed |= !std::mem::replace(&mut self.is_planned, true);
         }
         rollout.has_changed |= self.end(&turn);
@@ -113,7 +99,7 @@ impl Rib {
             let egress = table.egress(to);
             let pair = &mut pairs[usize::from(last)];
             chooser.start((from, to), egress.chains());
-            self.offer(pair, &[State::InUse], chooser, turn);
+            turn.offer(pair, chooser);
             chooser.choose(|| egress.choices(), |class| turn.in_use(class));
             self.set_pair((first, last), pair, chooser, turn);
         }

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::chains::State;
+use super::Rib;
 use super::pairs::{Pair, PairRoutes};
-use super::{Part, Rib};
 use crate::checksum;
-use crate::message::{NodeNumber, PlanVersion, RouteUpdate};
+use crate::message::{NodeNumber, PlanVersion, RouteUpdate, Routes};
 
 impl Rib {
     /// The rows of a node: as changes to the plan that it holds, if they can be told, else all. Nothing
@@ -26,19 +25,11 @@ impl Rib {
             base,
             sizes: sizes.to_vec(),
             access_us: access_us.to_vec(),
-            chains: Vec::new(),
-            chains_removed: Vec::new(),
             routes: Vec::new(),
             routes_removed: Vec::new(),
             checksum: checksum::whole(self.plan_version, sizes, access_us, sum),
         };
         if let Some(index) = index {
-            match base {
-                None => self.add_all_chains(index, &mut update),
-                Some(base) => {
-                    self.add_changed_chains(&self.parts[index], base.version, &mut update)
-                }
-            }
             self.add_routes(index, &mut update);
         }
         Some(update)
@@ -50,41 +41,18 @@ impl Rib {
             && (self.horizon..=self.plan_version.version).contains(&plan.version)
     }
 
-    fn add_all_chains(&self, index: usize, update: &mut RouteUpdate) {
-        let known = self.parts[index].chains.iter().filter_map(|&id| {
-            let chain = self.chains.get(id)?;
-            let is_in = chain.state != State::Removed && self.passes(id, index);
-            is_in.then_some((chain.number, id))
+    /// The routes to a node, as nodes receive them.
+    fn routes_to(&self, egress: NodeNumber, routes: &PairRoutes) -> Routes {
+        let chains = routes.chains.iter().map(|chain| {
+            let inner = chain.inner().iter();
+            inner.map(|index| self.indexes.node(*index)).collect()
         });
-        let mut known: Vec<(u32, u32)> = known.collect();
-        known.sort_unstable();
-        known.dedup();
-        update
-            .chains
-            .extend(known.into_iter().map(|(_, id)| self.numbered(id)));
-    }
-
-    fn add_changed_chains(&self, part: &Part, base: u64, update: &mut RouteUpdate) {
-        let known = part.recent.partition_point(|(version, _)| *version <= base);
-        for (_, id) in &part.recent[known..] {
-            match self.chains.get(*id) {
-                Some(chain) if chain.state == State::Removed => {
-                    update.chains_removed.push(chain.number)
-                }
-                Some(chain) if chain.version > base => update.chains.push(self.numbered(*id)),
-                _ => {}
-            }
+        Routes {
+            egress,
+            chains: chains.collect(),
+            choices: routes.choices().map(<[u8]>::to_vec).collect(),
+            classes: routes.classes.to_vec(),
         }
-        update.chains.sort_unstable_by_key(|chain| chain.number);
-        update.chains.dedup_by_key(|chain| chain.number);
-        update.chains_removed.sort_unstable();
-        update.chains_removed.dedup();
-    }
-
-    /// Whether a chain passes a node.
-    pub(super) fn passes(&self, id: u32, index: usize) -> bool {
-        let mut nodes = self.chains.nodes(id).iter();
-        nodes.any(|other| usize::from(*other) == index)
     }
 
     fn add_routes(&self, index: usize, update: &mut RouteUpdate) {
@@ -98,7 +66,7 @@ impl Rib {
                 continue;
             }
             match &pair.routes {
-                Some(routes) => update.routes.push(routes.toward(egress)),
+                Some(routes) => update.routes.push(self.routes_to(egress, routes)),
                 None if after.is_some() => update.routes_removed.push(egress),
                 None => {}
             }

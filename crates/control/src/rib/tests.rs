@@ -5,19 +5,14 @@ use std::collections::BTreeMap;
 use posthaste_plan::Link;
 
 use super::*;
-use crate::message::DIRECT;
 use crate::rng::{Rng, simulate};
 use crate::route_table::RouteTable;
 
 mod repair;
 
-const FIRST: ChainNumber = NUMBERS.start;
-const LIFE: Duration = Duration::from_secs(100);
-
 fn settings() -> Settings {
     Settings {
         classes: Classes::new(&[15_000, 450_000, 5_000_000], &[0, 20_000]).unwrap(),
-        ttl: LIFE,
         ..Settings::default()
     }
 }
@@ -70,117 +65,81 @@ fn line(half_ms: u32) -> Network {
     }
 }
 
-fn at(second: u64) -> Duration {
-    Duration::from_secs(second)
-}
-
-/// The chains in the rows of a node.
-fn chains(rib: &Rib, node: NodeNumber) -> Vec<(ChainNumber, Vec<NodeNumber>)> {
-    let update = rib.update(node, None).unwrap();
-    let chains = update.chains.into_iter();
-    chains.map(|chain| (chain.number, chain.nodes)).collect()
+fn new_rib() -> Rib {
+    Rib::new(settings(), PlanVersion::default())
 }
 
 #[test]
-fn chain_at_every_node() {
-    let mut rib = Rib::new(settings(), &Saved::default(), at(0));
+fn chain_only_in_own_routes() {
+    let mut rib = new_rib();
     assert_eq!(rib.update(10, None), None);
-    assert!(rib.plan(&line(50), at(0)));
-    assert_eq!(
-        rib.plan_version(),
-        PlanVersion {
-            epoch: 1,
-            version: 1
-        }
-    );
-    let there = (FIRST, vec![10, 20, 30]);
-    let back = (FIRST + 1, vec![30, 20, 10]);
-    for node in [10, 20, 30] {
-        assert_eq!(chains(&rib, node), [there.clone(), back.clone()]);
-    }
-    let mut held = RouteTable::new(10);
-    held.apply(&rib.update(10, None).unwrap()).unwrap();
-    assert_eq!(held.routes(30, 2), [FIRST, DIRECT]);
-    assert_eq!(held.routes(20, 2), [DIRECT]);
+    assert!(rib.plan(&line(50)));
+    let first = PlanVersion {
+        epoch: 1,
+        version: 1,
+    };
+    assert_eq!(rib.plan_version(), first);
+    let table = |node| {
+        let mut table = RouteTable::new(node);
+        table.apply(&rib.update(node, None).unwrap()).unwrap();
+        table
+    };
+    let held = table(10);
+    let chains = |egress| held.routes(egress, 2).collect::<Vec<_>>();
+    let (by_one, direct): (&[u64], &[u64]) = (&[20], &[]);
+    assert_eq!(chains(30), [by_one, direct]);
+    assert_eq!(chains(20), [direct]);
+    assert_eq!(table(30).routes(10, 2).next(), Some(by_one));
+    // The node between receives nothing of it.
+    let between = table(20);
+    assert!(between.chains().all(|(_, nodes)| nodes.is_empty()));
+    assert_eq!(rib.chain_count(), 2);
     assert_eq!(rib.neighbours(10), [20, 30].into());
     assert_eq!(rib.beside_in_chains(10), [20].into());
     assert_eq!(rib.beside_in_chains(20), [10, 30].into());
-    assert!(!rib.plan(&line(50), at(10)));
+    assert!(!rib.plan(&line(50)));
     assert_eq!(rib.plan_version().version, 1);
 }
 
 // promise: V3
 #[test]
-fn number_reuse_after_two_ttls() {
-    let mut rib = Rib::new(settings(), &Saved::default(), at(0));
-    rib.plan(&line(50), at(0));
-    let numbers = chains(&rib, 20);
-    assert!(rib.plan(&line(500), at(10)));
-    assert_eq!(chains(&rib, 20), numbers);
-    assert!(!rib.plan(&line(500), at(109)));
-    assert!(rib.plan(&line(500), at(110)));
-    assert_eq!(chains(&rib, 20), []);
-    let changes = rib
-        .update(
-            20,
-            Some(PlanVersion {
-                epoch: 1,
-                version: 2,
-            }),
-        )
-        .unwrap();
-    assert_eq!(changes.chains_removed, [FIRST, FIRST + 1]);
-    // Wanted again in time, it comes back.
-    assert!(rib.plan(&line(50), at(200)));
-    assert_eq!(chains(&rib, 20), numbers);
-    rib.plan(&line(500), at(210));
-    rib.plan(&line(500), at(310));
-    rib.take_changes();
-    rib.plan(&line(500), at(409));
-    assert_eq!(rib.chain_count(), (2, 0));
-    rib.plan(&line(500), at(410));
-    assert_eq!(rib.chain_count(), (0, 0));
-    let freed = rib.take_changes().freed;
-    assert_eq!(freed, [FIRST, FIRST + 1]);
-    // The next ones are others as long as there are any.
-    rib.plan(&line(50), at(420));
-    assert_eq!(chains(&rib, 20)[0].0, FIRST + 2);
+fn restart_raises_version() {
+    let mut rib = new_rib();
+    rib.plan(&line(50));
+    let last = rib.plan_version();
+    let mut again = Rib::new(settings(), last);
+    assert_eq!(again.update(20, None), None);
+    assert!(again.plan(&line(50)));
+    let version = last.version + 1;
+    assert_eq!(again.plan_version(), PlanVersion { version, ..last });
+    // What changed since a plan of before is not known.
+    assert_eq!(again.update(20, Some(last)).unwrap().base, None);
 }
 
-// promise: V3
 #[test]
-fn restored_chains_for_one_ttl() {
-    let mut rib = Rib::new(settings(), &Saved::default(), at(0));
-    rib.plan(&line(50), at(0));
-    let before = chains(&rib, 20);
-    let mut again = Rib::new(settings(), &rib.saved(), at(0));
-    assert_eq!(again.update(20, None), None);
-    assert!(again.plan(&line(500), at(5)));
-    assert_eq!(
-        again.plan_version(),
-        PlanVersion {
-            epoch: 1,
-            version: 2
-        }
-    );
-    assert_eq!(chains(&again, 20), before);
-    again.plan(&line(500), at(100));
-    assert_eq!(chains(&again, 20), []);
-    let mut again = Rib::new(settings(), &rib.saved(), at(0));
-    again.plan(&line(50), at(5));
-    assert_eq!(chains(&again, 20), before);
-    // Nobody knows what changed since a plan of before.
-    assert_eq!(
-        again.update(20, Some(rib.plan_version())).unwrap().base,
-        None
-    );
+fn removed_routes_reported_for_long() {
+    let mut rib = new_rib();
+    rib.plan(&line(50));
+    let (held, left) = (rib.plan_version(), without(&line(50), 2));
+    rib.plan(&left);
+    assert_eq!(rib.update(10, Some(held)).unwrap().routes_removed, [30]);
+    assert_eq!(rib.chain_count(), 0);
+    // After a thousand more versions the slot is free, and changes to older plans are not known.
+    let mut apart = left.clone();
+    apart.matrix.set_both(0, 1, None).unwrap();
+    let networks = [apart, left];
+    for turn in 0..1100 {
+        rib.plan(&networks[turn % 2]);
+    }
+    assert_eq!(rib.indexes.of(30), None);
+    assert_eq!(rib.update(10, Some(held)).unwrap().base, None);
 }
 
 // promise: V2
 #[test]
 fn newer_epoch_advances() {
-    let mut rib = Rib::new(settings(), &Saved::default(), at(0));
-    rib.plan(&line(50), at(0));
+    let mut rib = new_rib();
+    rib.plan(&line(50));
     let held = |epoch, version| PlanVersion { epoch, version };
     assert!(!rib.advance_epoch(held(1, 1)) && !rib.advance_epoch(held(0, 99)));
     assert!(!rib.advance_epoch(held(u64::MAX, 0)) && !rib.advance_epoch(held(2 + EPOCH_LEAP, 0)));
@@ -198,9 +157,9 @@ fn same_reports_same_plan() {
     let mut rng = Rng::new(7);
     let networks: Vec<Network> = (0..5).map(|_| network(&mut rng, 9)).collect();
     let plan = || {
-        let mut rib = Rib::new(settings(), &Saved::default(), at(0));
-        for (second, network) in (0..).zip(&networks) {
-            rib.plan(network, at(second));
+        let mut rib = new_rib();
+        for network in &networks {
+            rib.plan(network);
         }
         (1..=9)
             .map(move |node| rib.update(node, None))
@@ -209,72 +168,61 @@ fn same_reports_same_plan() {
     assert_eq!(plan(), plan());
 }
 
-/// Networks that change at random, nodes that hear of some plans only: changes and the whole come to
-/// the same, whatever they hold, and no number means two chains to nodes whose plans stand.
-// promise: V1, V3
+/// Networks change at random, and nodes receive some plans only: changes and the whole come to the same,
+/// whatever the nodes hold.
+// promise: V1
 #[test]
 fn changes_reach_newest_plan() {
     let mut sent = 0;
     simulate(25, |mut rng| {
-        let mut rib = Rib::new(settings(), &Saved::default(), at(0));
+        let mut rib = new_rib();
         let mut network = network(&mut rng, 8);
-        let mut nodes: Vec<(RouteTable, u64)> =
-            (1..=8).map(|node| (RouteTable::new(node), 0)).collect();
-        let mut second = 0;
+        let mut nodes: Vec<RouteTable> = (1..=8).map(RouteTable::new).collect();
         for _ in 0..60 {
-            second += u64::from(1 + rng.below(40));
             let (one, other) = (rng.below(8) as usize, rng.below(8) as usize);
             if one != other {
                 change(&mut rng, &mut network, one, other);
             }
             let absent = rng.below(8) as usize;
             if rng.once_in(4) {
-                rib.plan(&without(&network, absent), at(second));
+                rib.plan(&without(&network, absent));
             } else {
-                rib.plan(&network, at(second));
+                rib.plan(&network);
             }
-            for (number, (held, renew_lease)) in (1..).zip(&mut nodes) {
-                if rng.once_in(3) {
-                    continue;
-                }
-                let update = rib.update(number, held.plan_version()).unwrap();
+            for held in nodes.iter_mut().filter(|_| !rng.once_in(3)) {
+                let update = rib.update(held.node(), held.plan_version()).unwrap();
                 if held.plan_version() != Some(update.plan_version) {
                     sent += usize::from(update.base.is_some());
                     held.apply(&update).unwrap();
-                    assert_eq!(held.whole(), rib.update(number, None));
+                    assert_eq!(held.whole(), rib.update(held.node(), None));
                 }
-                *renew_lease = second + LIFE.as_secs();
             }
-            let standing = nodes.iter().filter(|(_, until)| *until > second);
-            check_numbers(&standing.map(|(held, _)| held).collect::<Vec<_>>());
+            check_counts(&rib);
         }
     });
     assert!(sent > 500, "{sent} changes");
 }
 
-/// A number means the same to all, and a way that one node has leads on at all that hold the same plan
-/// or a newer one.
-fn check_numbers(nodes: &[&RouteTable]) {
-    let mut known = BTreeMap::new();
-    for held in nodes {
-        for chain in held.whole().unwrap().chains {
-            let nodes = known
-                .entry(chain.number)
-                .or_insert_with(|| chain.nodes.clone());
-            assert_eq!(*nodes, chain.nodes, "chain {}", chain.number);
-        }
-    }
-    for held in nodes {
-        let routes = held.whole().unwrap().routes.into_iter();
-        let numbers = routes.flat_map(|routes| routes.choices.into_iter().flatten());
-        for number in numbers.filter(|number| *number != DIRECT) {
-            let chain = held.chain(number).unwrap();
-            let newer = nodes
-                .iter()
-                .filter(|other| other.plan_version() >= held.plan_version());
-            for other in newer.filter(|other| chain.contains(&other.node())) {
-                assert_eq!(other.chain(number), Some(chain));
+/// What the RIB counts is what a count of all routes comes to.
+fn check_counts(rib: &Rib) {
+    let (mut chains, mut beside) = (0, BTreeMap::<NodeNumber, Vec<NodeNumber>>::new());
+    for &index in rib.indexes.order() {
+        let from = rib.indexes.node(index);
+        for routes in rib.update(from, None).unwrap().routes {
+            for inner in routes.chains.iter().filter(|inner| !inner.is_empty()) {
+                chains += 1;
+                let nodes = [&[from], &inner[..], &[routes.egress]].concat();
+                for ends in nodes.windows(2) {
+                    beside.entry(ends[0]).or_default().push(ends[1]);
+                    beside.entry(ends[1]).or_default().push(ends[0]);
+                }
             }
         }
+    }
+    assert_eq!(rib.chain_count(), chains);
+    for &index in rib.indexes.order() {
+        let node = rib.indexes.node(index);
+        let counted = beside.remove(&node).unwrap_or_default();
+        assert_eq!(rib.beside_in_chains(node), counted.into_iter().collect());
     }
 }

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds of rows whatever a node has: bounds, order, and that numbers make sense.
+//! What holds of rows whatever a node holds: bounds, order, and that every chain leads to its egress.
 
-use posthaste_wire::header::RESOLVE;
+use posthaste_wire::header::NodeId;
+use posthaste_wire::segments::SEGMENTS_MAX;
 
 use super::CHOICES_MAX;
-use crate::message::{ChainNumber, NodeNumber, NumberedChain, RouteUpdate, Routes};
-
-/// The largest number that a label has room for, but one, which is no chain's.
-pub(crate) const CHAIN_MAX: ChainNumber = RESOLVE - 1;
-
-/// The most nodes of a chain: a label tells the position in eight bits.
-pub(crate) const NODES_MAX: usize = 255;
+use crate::message::{NodeNumber, RouteUpdate, Routes};
 
 /// Checks rows that were sent to `me`; otherwise says what is wrong.
 pub(super) fn alone(me: NodeNumber, update: &RouteUpdate) -> Result<(), String> {
@@ -23,48 +18,18 @@ pub(super) fn alone(me: NodeNumber, update: &RouteUpdate) -> Result<(), String> 
         return Err(format!("{classes} classes"));
     }
     // In order, so that nothing is there twice, and so that it can be looked up.
-    let ordered = update.chains.is_sorted_by(|a, b| a.number < b.number)
-        && update.chains_removed.is_sorted_by(|a, b| a < b)
-        && update.routes.is_sorted_by(|a, b| a.egress < b.egress)
+    let ordered = update.routes.is_sorted_by(|a, b| a.egress < b.egress)
         && update.routes_removed.is_sorted_by(|a, b| a < b);
     if !ordered {
         return Err("rows are not in order".to_owned());
     }
-    if update.base.is_none()
-        && !(update.chains_removed.is_empty() && update.routes_removed.is_empty())
-    {
-        return Err("something is gone from nothing".to_owned());
+    if update.base.is_none() && !update.routes_removed.is_empty() {
+        return Err("routes are removed from nothing".to_owned());
     }
-    update.chains.iter().try_for_each(|chain| {
-        let is_removed = update.chains_removed.binary_search(&chain.number).is_ok();
-        check_chain(me, chain, is_removed)
-    })?;
     update.routes.iter().try_for_each(|routes| {
         let is_removed = update.routes_removed.binary_search(&routes.egress).is_ok();
         check_routes(me, routes, classes, is_removed)
     })
-}
-
-fn check_chain(me: NodeNumber, chain: &NumberedChain, is_removed: bool) -> Result<(), String> {
-    let NumberedChain { number, nodes } = chain;
-    let wrong = |what: &str| Err(format!("chain {number} {what}"));
-    if !(1..=CHAIN_MAX).contains(number) {
-        return wrong("has no number for labels");
-    }
-    if is_removed {
-        return wrong("is there and gone");
-    }
-    if !(3..=NODES_MAX).contains(&nodes.len()) {
-        return wrong("has too few or too many nodes");
-    }
-    if !nodes.contains(&me) {
-        return wrong("does not pass here");
-    }
-    let twice = |(place, node): (usize, &NodeNumber)| nodes[..place].contains(node);
-    if nodes.contains(&0) || nodes.iter().enumerate().any(twice) {
-        return wrong("passes a node twice, or one without a number");
-    }
-    Ok(())
 }
 
 fn check_routes(
@@ -74,31 +39,45 @@ fn check_routes(
     is_removed: bool,
 ) -> Result<(), String> {
     let egress = routes.egress;
-    let wrong = |what: &str| Err(format!("ways to {egress} {what}"));
-    if egress == me || egress == 0 {
+    let wrong = |what: &str| Err(format!("the routes to node {egress} {what}"));
+    if egress == me || NodeId::new(egress).is_none() {
         return wrong("lead nowhere");
     }
     if is_removed {
-        return wrong("are there and gone");
+        return wrong("are changed and removed");
     }
     if routes.classes.len() != classes {
         return wrong("are for other classes");
     }
-    if routes
-        .choices
+    if !routes
+        .chains
         .iter()
-        .any(|choice| choice.len() > CHOICES_MAX)
+        .all(|nodes| is_chain(me, nodes, egress))
     {
-        return wrong("are too many");
+        return wrong("have a chain that is too long, or passes a node twice");
     }
-    let choices = routes.choices.len();
-    if choices > classes
-        || routes
-            .classes
-            .iter()
-            .any(|&class| usize::from(class) >= choices)
-    {
+    let (chains, choices) = (routes.chains.len(), routes.choices.len());
+    if chains > choices * CHOICES_MAX {
+        return wrong("have more chains than choices name");
+    }
+    let leads = |place: &u8| usize::from(*place) < chains;
+    for choice in &routes.choices {
+        if choice.len() > CHOICES_MAX || !choice.iter().all(leads) {
+            return wrong("have a choice with too many chains, or with an unknown one");
+        }
+    }
+    let has_choice = |class: &u8| usize::from(*class) < choices;
+    if choices > classes || !routes.classes.iter().all(has_choice) {
         return wrong("have choices for no class, or none for one");
     }
     Ok(())
+}
+
+/// Whether nodes between two others are a chain that a header has room for.
+fn is_chain(me: NodeNumber, nodes: &[NodeNumber], egress: NodeNumber) -> bool {
+    let is_new = |(place, node): (usize, &NodeNumber)| {
+        let is_end = *node == me || *node == egress;
+        NodeId::new(*node).is_some() && !is_end && !nodes[..place].contains(node)
+    };
+    nodes.len() <= SEGMENTS_MAX && nodes.iter().enumerate().all(is_new)
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A controller: the parts of this crate, joined as simply as can be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use posthaste_plan::table::Classes;
 
-use super::{LIFE, NODES, Stream};
-use crate::message::{DIRECT, NodeNumber, PlanVersion, ToController};
+use super::{NODES, Stream};
+use crate::message::{NodeNumber, PlanVersion, ToController};
 use crate::planning::Timing;
 use crate::registry::{Listed, Registry};
-use crate::rib::{Rib, Rollout, Saved, Settings};
+use crate::rib::{Rib, Rollout, Settings};
 use crate::rng::Rng;
 
 /// After so long without an answer rows are sent again.
@@ -42,21 +42,17 @@ pub(super) struct Controller {
     worse: BTreeMap<(NodeNumber, NodeNumber), Duration>,
     sent: BTreeMap<NodeNumber, Sent>,
     /// As it was when the last plan was saved.
-    saved: Saved,
+    saved: PlanVersion,
     /// It makes no plan any more.
     pub(super) rests: bool,
     pub(super) plans: usize,
     pub(super) repairs: usize,
-    pub(super) unnumbered: usize,
 }
 
 impl Controller {
-    pub(super) fn new(saved: Option<Saved>, now: Duration) -> Self {
+    pub(super) fn new(saved: Option<PlanVersion>, now: Duration) -> Self {
         let settings = Settings {
             classes: Classes::new(&[15_000, 450_000], &[0]).unwrap(),
-            ttl: LIFE,
-            // So few that they are soon given again, and that now and then none is left.
-            numbers: 1000..1160,
             ..Settings::default()
         };
         let listed = Listed {
@@ -69,7 +65,7 @@ impl Controller {
         let saved = saved.unwrap_or_default();
         Self {
             registry,
-            rib: Rib::new(settings, &saved, now),
+            rib: Rib::new(settings, saved),
             timing: Timing::new(now, has_plan),
             planning: None,
             worse: BTreeMap::new(),
@@ -78,13 +74,12 @@ impl Controller {
             rests: false,
             plans: 0,
             repairs: 0,
-            unnumbered: 0,
         }
     }
 
     /// What a store would have.
-    pub(super) fn saved(&self) -> Saved {
-        self.saved.clone()
+    pub(super) fn saved(&self) -> PlanVersion {
+        self.saved
     }
 
     /// A stream has ended.
@@ -116,13 +111,13 @@ impl Controller {
             }
             ToController::Holds(holds) => self.hold(number, Some(holds)),
             ToController::Nack { .. } => self.hold(number, None),
-            ToController::Destinations(_) | ToController::Alive | ToController::Time { .. } => {}
+            ToController::Destinations(_) | ToController::Time { .. } => {}
         }
     }
 
     fn hold(&mut self, number: NodeNumber, holds: Option<PlanVersion>) {
         if holds.is_some_and(|holds| self.rib.advance_epoch(holds)) {
-            self.saved = self.rib.saved();
+            self.saved = self.rib.plan_version();
             self.sent.values_mut().for_each(|sent| sent.sent = None);
         }
         let sent = self.sent.entry(number).or_default();
@@ -182,7 +177,7 @@ impl Controller {
         let ready = self.planning.as_mut().filter(|plan| plan.ready <= now);
         let is_over = ready.is_some_and(|planning| {
             let mut left = planning.step;
-            self.rib.roll_out(&mut planning.rollout, now, || {
+            self.rib.roll_out(&mut planning.rollout, || {
                 left = left.saturating_sub(1);
                 left > 0
             });
@@ -190,17 +185,16 @@ impl Controller {
         });
         self.timing.repairing(now);
         let worse: Vec<_> = self.worse.keys().copied().collect();
-        let repaired = self.rib.repair(&self.registry.network(), &worse, now);
+        let repaired = self.rib.repair(&self.registry.network(), &worse);
         self.timing.repaired(now);
         self.repairs += usize::from(repaired.changed);
-        self.saved = self.rib.saved();
+        self.saved = self.rib.plan_version();
         if is_over {
             self.planning = None;
             self.timing.made(now);
             let begun = self.timing.planned_at();
             self.worse.retain(|_, at| *at > begun);
             self.plans += 1;
-            self.unnumbered += self.rib.chain_count().1;
         }
         (1..=NODES).for_each(|number| self.check(number));
     }
@@ -210,20 +204,9 @@ impl Controller {
         let Some(update) = self.rib.update(number, None) else {
             return;
         };
-        let chains: BTreeMap<u32, &Vec<u64>> = update
-            .chains
-            .iter()
-            .map(|chain| (chain.number, &chain.nodes))
-            .collect();
         for routes in &update.routes {
-            let numbers: BTreeSet<u32> = routes.choices.iter().flatten().copied().collect();
-            for chain in numbers {
-                let direct = vec![number, routes.egress];
-                let nodes = if chain == DIRECT {
-                    &direct
-                } else {
-                    chains[&chain]
-                };
+            for inner in &routes.chains {
+                let nodes = [&[number], &inner[..], &[routes.egress]].concat();
                 for ends in nodes.windows(2) {
                     let link = self.registry.agreed(ends[0], ends[1]).link;
                     assert!(link.is_some(), "{nodes:?} has a dead link");

@@ -71,7 +71,7 @@ impl Node {
         let news: Vec<Link> = news.map(|(&to, &state)| Link { to, state }).collect();
         self.sent.clone_from(links);
         if news.is_empty() {
-            return vec![ToController::Alive];
+            return Vec::new();
         }
         vec![ToController::Links(news)]
     }

@@ -38,48 +38,16 @@ fn plan_version(version: u64) -> PlanVersion {
     PlanVersion { epoch: 3, version }
 }
 
-fn chain(number: ChainNumber) -> NumberedChain {
-    NumberedChain {
-        number,
-        nodes: vec![1, number.into(), 300],
-    }
-}
-
-fn given(numbers: std::ops::Range<ChainNumber>) -> Changes {
-    Changes {
-        given: numbers.map(chain).collect(),
-        freed: vec![],
-    }
-}
-
-/// Nothing is known, and numbers begin anywhere.
+/// Nothing is known.
 fn check_new(contents: &Contents) {
     let Contents {
-        saved,
+        plan_version,
         keys,
         prefixes,
         time,
     } = contents;
-    assert_eq!(
-        (saved.plan_version, &*saved.chains),
-        (PlanVersion::default(), &[][..])
-    );
+    assert_eq!(*plan_version, PlanVersion::default());
     assert!(keys.is_empty() && prefixes.is_empty() && time.is_none());
-}
-
-#[test]
-fn new_store_random_numbers() {
-    let place = Place::new("chance");
-    let begins = (0..4).map(|number| {
-        let file = place.0.join(format!("{number}.redb"));
-        open(&file).1.saved.next_number
-    });
-    let begins: std::collections::BTreeSet<u32> = begins.collect();
-    assert!(begins.len() > 1);
-}
-
-fn never() -> Saved {
-    panic!("the journal is not too long");
 }
 
 #[test]
@@ -87,16 +55,8 @@ fn store_round_trip() {
     let place = Place::new("again");
     let (mut store, contents) = open(&place.file());
     check_new(&contents);
-    store
-        .save_plan(plan_version(1), 7, &given(70..80), never)
-        .unwrap();
-    let changes = Changes {
-        freed: vec![71, 72],
-        ..given(80..81)
-    };
-    store
-        .save_plan(plan_version(2), 8, &changes, never)
-        .unwrap();
+    store.save_plan(plan_version(1)).unwrap();
+    store.save_plan(plan_version(2)).unwrap();
     store.set_key(5, Some([9; 32])).unwrap();
     store.set_key(6, Some([8; 32])).unwrap();
     store.set_key(6, None).unwrap();
@@ -108,48 +68,13 @@ fn store_round_trip() {
     assert!(matches!(Store::open(&place.file()), Err(Error::InUse(_))));
     drop(store);
     let (_, contents) = open(&place.file());
-    let numbers = [70].into_iter().chain(73..81);
     let expected = Contents {
-        saved: Saved {
-            plan_version: plan_version(2),
-            chains: numbers.map(chain).collect(),
-            next_number: 8,
-        },
+        plan_version: plan_version(2),
         keys: [(5, [9; 32])].into(),
         prefixes: [(prefix, 4)].into(),
         time: None,
     };
     assert_eq!(contents, expected);
-}
-
-#[test]
-fn long_journal_rewritten() {
-    let place = Place::new("long");
-    let (mut store, _) = open(&place.file());
-    let mut anew = 0;
-    for turn in 0..30 {
-        let first = 70_000 + turn * 1000;
-        let mut changes = given(first..first + 1000);
-        if turn > 0 {
-            changes.freed = (first - 1000..first).collect();
-        }
-        let all = || {
-            anew += 1;
-            Saved {
-                chains: given(first..first + 1000).given,
-                ..Saved::default()
-            }
-        };
-        store
-            .save_plan(plan_version(turn.into()), 0, &changes, all)
-            .unwrap();
-    }
-    assert!(anew > 2, "{anew} times");
-    assert!(store.written <= 12_000);
-    drop(store);
-    let (_, contents) = open(&place.file());
-    assert_eq!(contents.saved.chains, given(99_000..100_000).given);
-    assert_eq!(contents.saved.plan_version, plan_version(29));
 }
 
 /// Copies of the file as it is after each plan, as a process that is killed would leave it, and with
@@ -165,15 +90,13 @@ fn kill_loses_nothing() {
         let _ = fs::remove_file(place.file());
         let (mut store, _) = open(&place.file());
         for version in 1..12 {
-            let first = u32::try_from(version).unwrap() * 500;
-            store
-                .save_plan(plan_version(version), 0, &given(first..first + 500), never)
-                .unwrap();
+            store.save_plan(plan_version(version)).unwrap();
+            store.set_key(version, Some([9; 32])).unwrap();
             // As it is: everything is there.
             fs::copy(place.file(), &copy).unwrap();
             let (_, contents) = open(&copy);
             check(&contents, version);
-            assert_eq!(contents.saved.plan_version.version, version);
+            assert_eq!(contents.plan_version.version, version);
             // Cut off, and changed.
             for spoil in [cut, flip] {
                 fs::copy(place.file(), &copy).unwrap();
@@ -255,32 +178,26 @@ fn kill_between_writes() {
     states();
     let mut opened = 0;
     for version in 1..6 {
-        let first = u32::try_from(version).unwrap() * 500;
-        store
-            .save_plan(plan_version(version), 0, &given(first..first + 500), never)
-            .unwrap();
+        store.save_plan(plan_version(version)).unwrap();
+        store.set_key(version, Some([9; 32])).unwrap();
         for state in states() {
             fs::write(place.file(), state).unwrap();
             let (_, contents) = open(&place.file());
             check(&contents, version);
-            assert!(contents.saved.plan_version.version + 1 >= version);
+            assert!(contents.plan_version.version + 1 >= version);
             opened += 1;
         }
     }
     assert!(opened > 20, "{opened} states");
 }
 
-/// A plan that was saved, at the latest the one of `version`.
+/// A plan that was saved, at the latest the one of `version`, and what was stored before it.
 fn check(contents: &Contents, version: u64) {
-    let saved = &contents.saved;
-    assert!(saved.plan_version.version <= version);
-    let plans = u32::try_from(saved.plan_version.version).unwrap();
-    let chains = if plans == 0 {
-        vec![]
-    } else {
-        given(500..500 * (plans + 1)).given
-    };
-    assert_eq!(saved.chains, chains);
+    let plan = contents.plan_version;
+    assert!(plan.version <= version);
+    assert!(plan == PlanVersion::default() || plan.epoch == 3);
+    let keys = contents.keys.len() as u64;
+    assert!(keys == plan.version || keys + 1 == plan.version);
 }
 
 fn cut(path: &Path, rng: &mut Rng) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which way flows go.
+//! The next hops of flows.
 
 use std::net::IpAddr;
 
@@ -24,11 +24,18 @@ fn node(id: u64) -> NodeId {
     NodeId::new(id).unwrap()
 }
 
-fn chain(number: u32, nodes: &[Option<usize>]) -> Chain {
+fn path(nodes: &[u64]) -> Path {
+    Path::over(nodes.iter().map(|id| node(*id))).unwrap()
+}
+
+fn hop(nodes: &[u64]) -> NextHop {
+    NextHop::Hop(path(nodes))
+}
+
+fn chain(nodes: &[u64]) -> Chain {
     Chain {
-        name: format!("chain-{number}").into(),
-        number,
-        nodes: nodes.to_vec(),
+        name: format!("over {}", nodes.len()).into(),
+        path: path(nodes),
     }
 }
 
@@ -54,7 +61,7 @@ fn chains(chains: Vec<Chain>, routes: Vec<Route>) -> Chains {
         me: NodeId::new(1),
         is_client: false,
         peers: vec![peer(2), peer(3)].into(),
-        chains: chains.into(),
+        chains,
         routes,
         planned: None,
         resolve: None,
@@ -63,10 +70,6 @@ fn chains(chains: Vec<Chain>, routes: Vec<Route>) -> Chains {
 
 fn flow(server: &str) -> Flow {
     Flow::new("192.0.2.9:4000".parse().unwrap(), server.parse().unwrap())
-}
-
-fn label(chain: u32, position: u8) -> Option<Label> {
-    Label::new(chain, position)
 }
 
 #[test]
@@ -81,71 +84,53 @@ fn no_route_goes_direct() {
 #[test]
 fn chains_in_order_direct_last() {
     let chains = chains(
-        vec![chain(258, &[Some(0), Some(1)]), chain(259, &[Some(1)])],
+        vec![chain(&[2, 3]), chain(&[3])],
         vec![
             to(&["198.51.100.0/24"], &[0, 1], true),
             to(&["198.51.100.128/25"], &[1], false),
         ],
     );
-    let by_two = NextHop::Hop {
-        peer: node(2),
-        chain: 258,
-        label: label(258, 1),
-    };
-    let by_one = NextHop::Hop {
-        peer: node(3),
-        chain: 259,
-        label: None,
-    };
     let near = chains.next_hops(&flow("198.51.100.7:80"), None);
-    assert_eq!(near, [by_two, by_one, NextHop::Direct]);
-    assert_eq!(chains.next_hops(&flow("198.51.100.200:80"), None), [by_one]);
+    assert_eq!(near, [hop(&[2, 3]), hop(&[3]), NextHop::Direct]);
+    let far = chains.next_hops(&flow("198.51.100.200:80"), None);
+    assert_eq!(far, [hop(&[3])]);
+}
+
+// promise: B9
+#[test]
+fn segments_lead_onward() {
+    let chains = chains(Vec::new(), Vec::new());
+    let onward =
+        |nodes: &[u64]| chains.onward(SegmentList::of(nodes.iter().map(|id| node(*id))).unwrap());
+    assert_eq!(onward(&[]), Ok(NextHop::Direct));
+    assert_eq!(onward(&[3]), Ok(hop(&[3])));
+    // Only the next node has to be a peer.
+    assert_eq!(onward(&[2, 9, 8]), Ok(hop(&[2, 9, 8])));
+    let unknown = NoNextHop::Unknown(Segment::Node(node(9)));
+    assert_eq!(onward(&[9, 2]), Err(unknown));
+    assert_eq!(onward(&[2, 3, 1]), Err(NoNextHop::Loop), "this node is 1");
+    let resolve = chains.onward(SegmentList::RESOLVE);
+    assert_eq!(resolve, Err(NoNextHop::Unknown(Segment::Resolve)));
 }
 
 #[test]
-fn label_next_hop_or_destination() {
-    // This node is the second, the third and the last.
-    let long = vec![
-        chain(258, &[None, Some(0), Some(1)]),
-        chain(259, &[Some(0), None, Some(1)]),
-        chain(260, &[Some(0), Some(1), None]),
-    ];
-    let chains = chains(long, Vec::new());
-    assert_eq!(chains.onward(None), Ok(NextHop::Direct));
-    let hop = |peer, chain, next| {
-        Ok(NextHop::Hop {
-            peer: node(peer),
-            chain,
-            label: next,
-        })
-    };
-    assert_eq!(chains.onward(label(258, 1)), hop(2, 258, label(258, 2)));
-    assert_eq!(chains.onward(label(259, 2)), hop(3, 259, None));
-    assert_eq!(chains.onward(label(260, 3)), Ok(NextHop::Direct));
+fn path_length_bounded() {
+    let nodes = |count: u64| Path::over((1..=count).map(node));
+    assert_eq!(nodes(0), None);
+    assert_eq!(nodes(8).unwrap().nodes().count(), 8);
+    assert_eq!(nodes(9), None);
 }
 
 #[test]
-fn bad_label_has_reason() {
-    let chains = chains(
-        vec![chain(258, &[None, None]), chain(259, &[Some(0), Some(1)])],
-        Vec::new(),
-    );
-    assert_eq!(chains.onward(label(9, 1)), Err(NoNextHop::UnknownChain(9)));
-    let beyond = NoNextHop::UnknownPosition(258, 3);
-    assert_eq!(chains.onward(label(258, 3)), Err(beyond));
-    let unauthorized = NoNextHop::UnknownPeer(258, 1);
-    assert_eq!(chains.onward(label(258, 1)), Err(unauthorized));
-    // This node is not the one of that position.
-    let elsewhere = NoNextHop::NotHere(259, 2);
-    assert_eq!(chains.onward(label(259, 2)), Err(elsewhere));
+fn paths_have_names() {
+    let chains = chains(vec![chain(&[2, 3])], Vec::new());
+    assert_eq!(chains.path_name(path(&[2, 3])), "over 2");
+    assert_eq!(chains.path_name(path(&[3, 2, 9])), "node-3 > node-2 > 9");
 }
 
 #[test]
 fn unauthorized_first_node_skipped() {
-    let chains = chains(
-        vec![chain(258, &[None, Some(0)])],
-        vec![to(&[], &[0], false)],
-    );
+    let chains = chains(vec![chain(&[9, 2])], vec![to(&[], &[0], false)]);
     assert_eq!(chains.next_hops(&flow("198.51.100.7:80"), None), []);
 }
 
@@ -156,14 +141,8 @@ fn debug_hides_keys() {
 }
 
 /// Two size classes, up to 15 kB and above; 203.0.113.0/24 is at node 3.
-fn planned(chains: &Chains) -> Planned {
-    let next_hop = |number, place| {
-        let chain = chains.chain(number).unwrap();
-        chains.hop(chain, place).unwrap()
-    };
-    let between = Chain::between_two(&chains.peers[1], 1);
-    let short = [chains.hop(&between, 0).unwrap()];
-    let long = [next_hop(258, 0), short[0]];
+fn planned() -> Planned {
+    let (short, long) = ([hop(&[3])], [hop(&[2, 3]), hop(&[3])]);
     let transfers = [("203.0.113.64/26", 90_000)];
     Planned {
         egresses: Prefixes::new([(prefix("203.0.113.0/24"), 0)]),
@@ -178,53 +157,28 @@ fn planned(chains: &Chains) -> Planned {
 }
 
 fn with_plan(routes: Vec<Route>) -> Chains {
-    let mut chains = chains(vec![chain(258, &[Some(0), Some(1)])], routes);
-    chains.planned = Some(planned(&chains));
+    let mut chains = chains(vec![chain(&[2, 3])], routes);
+    chains.planned = Some(planned());
     chains
-}
-
-fn first_chain(next_hops: &[NextHop]) -> Option<u32> {
-    next_hops.iter().find_map(|next_hop| match next_hop {
-        NextHop::Hop { chain, .. } => Some(*chain),
-        NextHop::Direct => None,
-    })
 }
 
 #[test]
 fn plan_by_destination_and_size() {
     let chains = with_plan(Vec::new());
-    let between = Chain::between_two(&chains.peers[1], 1).number;
     let next_hops = |server, bytes| chains.next_hops(&flow(server), bytes);
     assert_eq!(next_hops("198.51.100.7:80", None), [NextHop::Direct]);
-    // What is usual, what was learned, what is said.
-    assert_eq!(
-        first_chain(&next_hops("203.0.113.7:80", None)),
-        Some(between)
-    );
-    assert_eq!(first_chain(&next_hops("203.0.113.70:80", None)), Some(258));
-    assert_eq!(
-        first_chain(&next_hops("203.0.113.70:80", Some(15_000))),
-        Some(between)
-    );
-    assert_eq!(
-        first_chain(&next_hops("203.0.113.7:80", Some(u32::MAX))),
-        Some(258)
-    );
+    let (short, long) = (hop(&[3]), hop(&[2, 3]));
+    // The usual size, the learned one, and the configured one.
+    for (server, bytes, first) in [
+        ("203.0.113.7:80", None, short),
+        ("203.0.113.70:80", None, long),
+        ("203.0.113.70:80", Some(15_000), short),
+        ("203.0.113.7:80", Some(u32::MAX), long),
+    ] {
+        assert_eq!(next_hops(server, bytes)[0], first, "{server}, {bytes:?}");
+    }
     let all = next_hops("203.0.113.70:80", None);
-    assert_eq!((all.len(), all.last()), (3, Some(&NextHop::Direct)));
-}
-
-#[test]
-fn last_hop_without_label() {
-    let chains = with_plan(Vec::new());
-    let between = Chain::between_two(&chains.peers[0], 0);
-    assert!(Label::new(between.number, 0).is_none());
-    let next_hop = NextHop::Hop {
-        peer: node(2),
-        chain: between.number,
-        label: None,
-    };
-    assert_eq!(chains.hop(&between, 0), Some(next_hop));
+    assert_eq!(all, [long, short, NextHop::Direct]);
 }
 
 #[test]
@@ -237,29 +191,23 @@ fn route_before_plan() {
         [NextHop::Direct]
     );
     let next_hops = chains.next_hops(&flow("203.0.113.7:80"), Some(1));
-    assert_eq!(first_chain(&next_hops), Some(258));
+    assert_eq!(next_hops[0], hop(&[2, 3]));
 }
 
 // promise: K13
 #[test]
 fn unknown_destination_resolved() {
     let mut chains = with_plan(vec![to(&["192.0.2.0/24"], &[], true)]);
-    let resolve = Chain::by_resolve(&chains.peers[1], 1);
-    chains.chains = vec![chain(258, &[Some(0), Some(1)]), resolve].into();
-    chains.planned = Some(planned(&chains));
-    chains.resolve = chains.chains.place(RESOLVE.into());
-    let hop = NextHop::Hop {
-        peer: node(3),
-        chain: RESOLVE,
-        label: label(RESOLVE, 1),
-    };
+    let resolve = Chain::by_resolve(&chains.peers[1]);
+    chains.chains.push(resolve);
+    chains.resolve = Some(1);
+    let by_resolve = NextHop::Hop(Path::by_resolve(node(3)));
     let next_hops = |server| chains.next_hops(&flow(server), None);
-    assert_eq!(next_hops("198.51.100.7:80"), [hop, NextHop::Direct]);
+    assert_eq!(next_hops("198.51.100.7:80"), [by_resolve, NextHop::Direct]);
     assert_eq!(next_hops("192.0.2.7:80"), [NextHop::Direct]);
     let planned = next_hops("203.0.113.70:80");
-    assert_eq!(first_chain(&planned), Some(258));
-    assert_eq!(planned[planned.len() - 2..], [hop, NextHop::Direct]);
-    // Who asks for others is no chain that leads on here.
-    let requested = chains.onward(label(RESOLVE, 1));
-    assert_eq!(requested, Err(NoNextHop::NotHere(RESOLVE, 1)));
+    assert_eq!(
+        planned,
+        [hop(&[2, 3]), hop(&[3]), by_resolve, NextHop::Direct]
+    );
 }

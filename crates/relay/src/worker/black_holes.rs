@@ -45,7 +45,7 @@ impl<I: Intercept> Worker<I> {
         let Some(preface) = preface else { return };
         let watch = std::mem::take(&mut preface.watch);
         if let (Some(via), None) = (preface.via, preface.by) {
-            self.black_holes.on_answer(via.chain, watch.is_silent);
+            self.black_holes.on_answer(via, watch.is_silent);
         }
     }
 
@@ -86,7 +86,7 @@ impl<I: Intercept> Worker<I> {
         };
         let Some(via) = preface.via else { return };
         (preface.watch.look_at, preface.watch.is_silent) = (None, true);
-        if self.black_holes.on_silence(via.chain, server, now) {
+        if self.black_holes.on_silence(via, server, now) {
             self.counters.chains_silent.add(1);
         }
     }

@@ -11,8 +11,9 @@ use std::time::Duration;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use posthaste_wire::auth::Key;
 use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cookie, is_cookie_of};
-use posthaste_wire::header::{Endpoint, Label, LoopGuard, NodeId, RESOLVE};
+use posthaste_wire::header::{Endpoint, LoopGuard, NodeId};
 use posthaste_wire::replay::ReplayWindow;
+use posthaste_wire::segments::SegmentList;
 
 use crate::accept_mode::AcceptMode;
 use crate::chain::{Chains, Encapsulation, NextHop, NoNextHop};
@@ -455,10 +456,10 @@ impl<I: Intercept> Worker<I> {
             .access()
             .permits(flow, sys::leads_here)
             .map_err(|_| Denial::Destination)?;
-        if header.label.is_some_and(Label::is_resolve) {
+        if header.segments == SegmentList::RESOLVE {
             return self.resolve(request, flow);
         }
-        let begins_here = header.label.is_none() && header.guard.is_none();
+        let begins_here = header.segments.is_empty() && header.guard.is_none();
         if begins_here {
             let rule = self.rules.for_flow(flow);
             let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
@@ -467,9 +468,16 @@ impl<I: Intercept> Worker<I> {
                 guard: chains.me.map(LoopGuard::new),
             });
         }
+        // Clients that are known by their address alone have their routes chosen for them.
+        if !header.segments.is_empty() && request.peer.is_none() {
+            return Err(Denial::Segment);
+        }
         let next_hop = chains
-            .onward(header.label)
-            .map_err(|_: NoNextHop| Denial::Label)?;
+            .onward(header.segments)
+            .map_err(|error| match error {
+                NoNextHop::Loop => Denial::Loop,
+                NoNextHop::Unknown(_) => Denial::Segment,
+            })?;
         let passed = match (header.guard, chains.me) {
             (Some(guard), Some(me)) => guard.passed_on(me),
             (_, me) => me.map(LoopGuard::new),
@@ -489,7 +497,7 @@ impl<I: Intercept> Worker<I> {
         let chains = self.rules.chains();
         let may = &self.rules.access().resolve;
         let peer = request.peer.filter(|peer| may.contains(peer));
-        let (peer, me) = peer.zip(chains.me).ok_or(Denial::Label)?;
+        let (peer, me) = peer.zip(chains.me).ok_or(Denial::Segment)?;
         let guard = match request.connect.header.guard {
             Some(guard) => guard.passed_on(me),
             None => Some(LoopGuard::new(me)),
@@ -500,9 +508,9 @@ impl<I: Intercept> Worker<I> {
         let refused = next_hops.is_empty();
         next_hops.retain(|next_hop| match *next_hop {
             NextHop::Direct => true,
-            NextHop::Hop {
-                peer: next, chain, ..
-            } => guard.is_some() && next != peer && chain != RESOLVE,
+            NextHop::Hop(path) => {
+                guard.is_some() && path.peer != peer && path.rest != SegmentList::RESOLVE
+            }
         });
         match next_hops.is_empty() {
             true if refused => Err(Denial::Rule),

@@ -6,11 +6,11 @@ use std::time::Duration;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::Reply;
 
-use crate::chain::NextHop;
+use crate::chain::{NextHop, Path};
 use crate::intercept::Intercept;
 
 use super::Worker;
-use super::preface::{Via, is_of_all_flows};
+use super::preface::is_of_all_flows;
 
 /// How long a way that failed is tried last.
 const DOWN_FOR: Duration = Duration::from_secs(5);
@@ -33,21 +33,31 @@ pub(super) const CLOCKS_DIFFER: &str =
 pub(super) enum Failure {
     /// A node does not answer.
     Peer(NodeId),
-    /// A node beyond the next one failed, by number of the chain.
-    Chain(u32),
+    /// A node behind the next one failed.
+    Path(Path),
     /// A node refuses requests since its clock and ours differ. Hops that are open need none.
     Clock(NodeId),
+}
+
+/// Where a flow began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Here,
+    /// A peer chose the path of the flow, so its failure is recorded against no path of this node: the
+    /// peer could take one down, and paths that peers choose have no bound.
+    Peer,
 }
 
 impl<I: Intercept> Worker<I> {
     /// Whether nothing is known against a way.
     pub(super) fn is_up(&self, next_hop: &NextHop) -> bool {
-        let NextHop::Hop { peer, chain, .. } = *next_hop else {
+        let NextHop::Hop(path) = *next_hop else {
             return true;
         };
-        let is_fine = self.is_over(Failure::Peer(peer)) && self.is_over(Failure::Chain(chain));
+        let peer = path.peer;
+        let is_fine = self.is_over(Failure::Peer(peer)) && self.is_over(Failure::Path(path));
         is_fine
-            && !self.black_holes.is_silent(chain, self.now)
+            && !self.black_holes.is_silent(path, self.now)
             && !self.is_absent(peer)
             && (self.is_over(Failure::Clock(peer)) || self.has_warm(peer))
     }
@@ -58,7 +68,7 @@ impl<I: Intercept> Worker<I> {
         };
         let back = match failure {
             Failure::Peer(peer) => self.has_spoken(peer, until.saturating_sub(DOWN_FOR)),
-            Failure::Chain(_) | Failure::Clock(_) => false,
+            Failure::Path(_) | Failure::Clock(_) => false,
         };
         back || *until <= self.now
     }
@@ -74,10 +84,10 @@ impl<I: Intercept> Worker<I> {
     /// A flow takes a way that has failed before, the first since then: others wait for what becomes
     /// of it.
     pub(super) fn try_out(&mut self, next_hop: &NextHop) {
-        let (NextHop::Hop { peer, chain, .. }, false) = (*next_hop, self.down.is_empty()) else {
+        let (NextHop::Hop(path), false) = (*next_hop, self.down.is_empty()) else {
             return;
         };
-        for failure in [Failure::Peer(peer), Failure::Chain(chain)] {
+        for failure in [Failure::Peer(path.peer), Failure::Path(path)] {
             if self
                 .down
                 .get(&failure)
@@ -115,13 +125,13 @@ impl<I: Intercept> Worker<I> {
         warm.has_waiting(peer)
     }
 
-    /// Has flows that begin now go another way, if what a node said of itself holds for them, too.
-    pub(super) fn record_reply(&mut self, reply: Reply, via: Via) {
+    /// Makes flows that begin now use another route, if the reply of a node holds for them too.
+    pub(super) fn record_reply(&mut self, reply: Reply, via: Path, origin: Origin) {
         if reply == Reply::Clock {
             self.counters.hops_refused_for_clock.add(1);
             self.mark_down_for(Failure::Clock(via.peer), CLOCK_DOWN_FOR);
-        } else if is_of_all_flows(reply) {
-            self.mark_down(Failure::Chain(via.chain));
+        } else if origin == Origin::Here && is_of_all_flows(reply) {
+            self.mark_down(Failure::Path(via));
         }
     }
 
@@ -139,7 +149,7 @@ impl<I: Intercept> Worker<I> {
     /// A node has been silent about a flow that it was asked for at `since`. If it has said nothing
     /// else either, flows that begin now go another way, and its other hops are asked whether they
     /// live.
-    pub(super) fn note_silence(&mut self, via: Via, since: Duration) {
+    pub(super) fn note_silence(&mut self, via: Path, since: Duration) {
         if self.has_spoken(via.peer, since) {
             return;
         }
@@ -158,25 +168,28 @@ impl<I: Intercept> Worker<I> {
     /// answered, and the server reset the flow: an answer that is lost on its way is
     /// not repeated after a reset. One that never answers is found out by the next
     /// flows.
-    pub(super) fn record_reset(&mut self, via: Via) {
-        let now = self.now;
-        let (count, last) = self.resets.get(&via.chain).copied().unwrap_or((0, now));
-        let count = if now < last + DOWN_FOR { count + 1 } else { 1 };
-        self.resets.insert(via.chain, (count, now));
-        if count >= CONSECUTIVE_RESETS_MAX {
-            self.resets.remove(&via.chain);
-            self.mark_down(Failure::Chain(via.chain));
-        }
+    pub(super) fn record_reset(&mut self, via: Path, origin: Origin) {
         self.verify_hops(via.peer);
+        if origin == Origin::Peer {
+            return;
+        }
+        let now = self.now;
+        let (count, last) = self.resets.get(&via).copied().unwrap_or((0, now));
+        let count = if now < last + DOWN_FOR { count + 1 } else { 1 };
+        self.resets.insert(via, (count, now));
+        if count >= CONSECUTIVE_RESETS_MAX {
+            self.resets.remove(&via);
+            self.mark_down(Failure::Path(via));
+        }
     }
 
     /// The next node has answered.
-    pub(super) fn record_success(&mut self, via: Via) {
+    pub(super) fn record_success(&mut self, via: Path) {
         if !self.resets.is_empty() {
-            self.resets.remove(&via.chain);
+            self.resets.remove(&via);
         }
         if !self.down.is_empty() {
-            self.down.remove(&Failure::Chain(via.chain));
+            self.down.remove(&Failure::Path(via));
             self.down.remove(&Failure::Peer(via.peer));
         }
     }

@@ -267,9 +267,9 @@ impl<I: Intercept> Worker<I> {
                 .or_else(|| left(Failure::Clock(peer.id)).filter(|_| hops.waiting == 0)),
         });
         let of_chains = chains.chains.iter().map(|chain| ChainState {
-            chain: chain.number,
-            down_for: left(Failure::Chain(chain.number))
-                .max(self.black_holes.left(chain.number, self.now)),
+            path: chain.path,
+            down_for: left(Failure::Path(chain.path))
+                .max(self.black_holes.left(chain.path, self.now)),
         });
         Known {
             peers: peers.collect(),

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use posthaste_wire::auth::{AuthTag, Nonce};
 use posthaste_wire::convert::{Connect, Request};
-use posthaste_wire::header::{ChainHeader, Endpoint, Label, LoopGuard, NodeId};
+use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard};
 use posthaste_wire::hop::{Reply, VALIDATED};
+use posthaste_wire::segments::SegmentList;
 use socket2::Socket;
 
-use crate::chain::{NextHop, Peer};
+use crate::chain::{NextHop, Path, Peer};
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::Intercept;
@@ -25,9 +26,9 @@ use crate::sys::{self, IcmpError};
 use super::Worker;
 use super::admit::Blame;
 use super::entry::{Pending, State};
-use super::health::Failure;
+use super::health::{Failure, Origin};
 use super::hop;
-use super::preface::{Expecting, ReadError, Via, is_of_hop, outcome_of, read_message, send};
+use super::preface::{Expecting, ReadError, is_of_hop, outcome_of, read_message, send};
 use super::silence::first_look;
 use super::syn_option::note_syn_option;
 
@@ -38,7 +39,7 @@ const HOP_WITHIN: Duration = Duration::from_millis(1500);
 /// The hop to the next node, while the flow is opening.
 #[derive(Debug)]
 pub(super) struct Hopping {
-    via: Via,
+    via: Path,
     /// It was open before. If it turns out to be gone, the same way is taken by
     /// a cold one.
     warm: Option<NextHop>,
@@ -120,8 +121,8 @@ impl<I: Intercept> Worker<I> {
         loop {
             match self.pop_next_hop(key) {
                 Some(NextHop::Direct) => return self.open_direct(key, mss),
-                Some(NextHop::Hop { peer, chain, label }) => {
-                    if self.open_hop(key, peer, chain, label).is_ok() {
+                Some(NextHop::Hop(via)) => {
+                    if self.open_hop(key, via).is_ok() {
                         return;
                     }
                 }
@@ -151,18 +152,11 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Opens a hop to a node.
-    fn open_hop(
-        &mut self,
-        key: u64,
-        peer: NodeId,
-        chain: u32,
-        label: Option<Label>,
-    ) -> io::Result<()> {
+    fn open_hop(&mut self, key: u64, via: Path) -> io::Result<()> {
         let unusable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let next_hop = NextHop::Hop { peer, chain, label };
-        let via = Via { peer, chain };
+        let next_hop = NextHop::Hop(via);
         // It may have left since the ways were chosen.
-        let peer = self.rules.chains().peer(peer).ok_or_else(unusable)?;
+        let peer = self.rules.chains().peer(via.peer).ok_or_else(unusable)?;
         let (now, flow) = (self.now, self.entries.live(key).map(|entry| entry.flow));
         let flow = flow.ok_or_else(unusable)?;
         let pending = self.pending(key).ok_or_else(unusable)?;
@@ -171,7 +165,7 @@ impl<I: Intercept> Worker<I> {
         let by_cold = std::mem::take(&mut pending.by_cold);
         let without_syn_option = std::mem::take(&mut pending.without_syn_option);
         let hop_limit = pending.hop_limit;
-        let connect = connect_for(&flow, label, pending).ok_or_else(unusable)?;
+        let connect = connect_for(&flow, via.rest, pending).ok_or_else(unusable)?;
         let warm = if by_cold {
             None
         } else {
@@ -444,8 +438,10 @@ impl<I: Intercept> Worker<I> {
         };
         entry.sockets[Side::Upstream] = None;
         let flow = entry.flow;
+        let mut origin = Origin::Here;
         if let Some(preface) = &mut entry.preface {
             preface.forget_hop();
+            origin = preface.origin();
         }
         let hopping = self.pending(key).and_then(|pending| pending.hopping.take());
         if let (Some(hopping), true) = (hopping, of_hop) {
@@ -454,11 +450,11 @@ impl<I: Intercept> Worker<I> {
             }
             self.counters.hops_failed.add(1);
             if lost && hopping.connected {
-                self.record_reset(hopping.via);
+                self.record_reset(hopping.via, origin);
             } else if lost {
                 self.mark_down(Failure::Peer(hopping.via.peer));
             } else {
-                self.record_reply(reply, hopping.via);
+                self.record_reply(reply, hopping.via, origin);
             }
             if self.has_way_after(key, reply, lost) {
                 return self.try_next(key);
@@ -526,11 +522,11 @@ impl<I: Intercept> Worker<I> {
 }
 
 /// What the next node is asked for. `None` where a flow cannot be carried.
-fn connect_for(flow: &Flow, label: Option<Label>, pending: &Pending) -> Option<Connect> {
+fn connect_for(flow: &Flow, segments: SegmentList, pending: &Pending) -> Option<Connect> {
     let mut connect = Connect::new(ChainHeader {
         destination: Endpoint::new(flow.server()).ok()?,
         source: Endpoint::new(flow.client()).ok(),
-        label,
+        segments,
         guard: pending.guard,
     });
     connect.validated = pending.opening.is_validated();

@@ -337,7 +337,7 @@ mod tests {
         let mut dialing = Dialing::new(key(), 3, node(1), node(2), nonce);
         client.write_all(dialing.hello()).unwrap();
         assert!(waits(&receive(&mut pending_request)) && !pending_request.is_hop());
-        let mut challenge = [0; 48];
+        let mut challenge = [0; posthaste_wire::hop::CHALLENGE_BYTES];
         client.read_exact(&mut challenge).unwrap();
         let Ok(Progress::Done { value, .. }) = dialing.feed(&challenge) else {
             panic!("no handshake");

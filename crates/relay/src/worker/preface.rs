@@ -12,13 +12,14 @@ use posthaste_wire::convert::{Answer, AnswerReader, BadAnswer};
 use posthaste_wire::header::{ChainHeader, NodeId};
 use posthaste_wire::hop::{Acceptor, HopError, Icmp, Reply, ReplyReader};
 
-use crate::chain::Peer;
+use crate::chain::{Path, Peer};
 use crate::flow::Flow;
 use crate::outcome::Outcome;
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
 use super::black_holes::Watch;
+use super::health::Origin;
 use super::replay::Fallback;
 
 /// Bytes of the longest message that is read piece by piece.
@@ -65,14 +66,6 @@ impl Requester {
         };
         answer.encode().expect("it has no lists of any length")
     }
-}
-
-/// The way by which a flow left this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Via {
-    pub(super) peer: NodeId,
-    /// Number of the chain.
-    pub(super) chain: u32,
 }
 
 /// Reads what the next node says of a flow.
@@ -139,7 +132,7 @@ pub(super) struct Preface {
     /// The next node's reply is still to come.
     pub(super) expecting: Option<Expecting>,
     /// The next node, if there is one.
-    pub(super) via: Option<Via>,
+    pub(super) via: Option<Path>,
     /// Since when the next node has had the request, as far as its kernel accepts connections.
     pub(super) waits_since: Option<Duration>,
     /// How the flow goes on without that node.
@@ -197,6 +190,15 @@ impl Preface {
     /// Whether another node has requested or announced the flow, and so may have another next hop for it.
     pub(super) fn is_for_peer(&self) -> bool {
         self.by.is_some() || self.requested_in_syn.is_some()
+    }
+
+    /// Where the flow began.
+    pub(super) fn origin(&self) -> Origin {
+        if self.is_for_peer() {
+            Origin::Peer
+        } else {
+            Origin::Here
+        }
     }
 
     /// Forgets the hop to the next node.
@@ -520,7 +522,7 @@ mod tests {
             assert_eq!(reply_of(outcome_of(reply)), reply);
             assert_eq!(is_of_hop(reply), reply == Reply::Failed);
         }
-        assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownLabel));
+        assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownSegment));
         assert_eq!(outcome_of(Reply::Clock), Outcome::HopFailed);
     }
 
@@ -536,7 +538,7 @@ mod tests {
         };
         let router = unreachable(Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into()));
         assert!(!is_of_hop(router) && is_of_hop(unreachable(None)));
-        assert!(is_of_all_flows(Reply::Failed) && is_of_all_flows(Reply::UnknownLabel));
+        assert!(is_of_all_flows(Reply::Failed) && is_of_all_flows(Reply::UnknownSegment));
         for reply in [
             Reply::Denied,
             Reply::Clock,

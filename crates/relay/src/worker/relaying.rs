@@ -14,7 +14,8 @@ use crate::sys::{self, IcmpError};
 
 use super::Worker;
 use super::entry::{Entry, State};
-use super::preface::{is_of_hop, outcome_of, reply_of, reply_of_icmp, send};
+use super::health::Origin;
+use super::preface::{Preface, is_of_hop, outcome_of, reply_of, reply_of_icmp, send};
 use super::replay::{Fallback, Kept};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
@@ -222,6 +223,7 @@ impl<I: Intercept> Worker<I> {
         let preface = entry.and_then(|entry| entry.preface.as_deref());
         let hop = preface
             .and_then(|preface| Some((preface.via?, preface.failed, preface.expecting.is_some())));
+        let origin = preface.map_or(Origin::Here, Preface::origin);
         let undelivered = preface.is_some_and(|preface| preface.undelivered);
         let is_abandoned = entry.is_some_and(Entry::has_lost_client);
         let Some((via, failed, is_awaited)) = hop else {
@@ -230,7 +232,7 @@ impl<I: Intercept> Worker<I> {
         let Some(reply) = failed else {
             match outcome {
                 _ if !is_awaited => self.record_success(via),
-                Outcome::UpstreamReset => self.record_reset(via),
+                Outcome::UpstreamReset => self.record_reset(via, origin),
                 _ => {}
             }
             return self.end(key, outcome);
@@ -238,7 +240,7 @@ impl<I: Intercept> Worker<I> {
         if is_of_hop(reply) {
             self.counters.hops_failed.add(1);
         }
-        self.record_reply(reply, via);
+        self.record_reply(reply, via, origin);
         if is_abandoned {
             return self.end(key, outcome);
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use posthaste_wire::hop::WORKING;
 
+use crate::chain::Path;
 use crate::intercept::Intercept;
 use crate::opening::Opening;
 use crate::outcome::Outcome;
@@ -16,7 +17,7 @@ use crate::sys;
 use super::Worker;
 use super::admit::Blame;
 use super::entry::{Entry, Pending, State};
-use super::preface::{Requester, Via, send};
+use super::preface::{Requester, send};
 use super::silence::{self, Seen, Step, WORKING_AFTER};
 
 impl<I: Intercept> Worker<I> {
@@ -166,7 +167,7 @@ impl<I: Intercept> Worker<I> {
 
 /// The state of a flow that waits for the next node's reply: its route, since when, and what was
 /// acknowledged and received.
-fn seen_of(entry: &Entry) -> Option<(Via, Duration, Seen)> {
+fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
     }

@@ -23,10 +23,7 @@ fn removed_node_known_a_minute() {
     follower.on_message(everybody(), S);
     follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     orders(&mut follower, S * 2);
-    let takes_all = |follower: &Follower| {
-        let mut chains = follower.chains();
-        chains.all(|(number, nodes)| follower.is_to_be_taken(number, nodes))
-    };
+    let takes_all = |follower: &Follower| (2..10).all(|node| follower.is_settled(node));
     assert!(takes_all(&follower));
     follower.on_message(removed(&[9]), S * 2);
     assert!(orders(&mut follower, S * 2).contains(&Action::Renew));
@@ -50,7 +47,7 @@ fn removed_node_known_a_minute() {
     follower.on_message(back.clone(), over);
     orders(&mut follower, over);
     assert!(!takes_all(&follower));
-    assert!(orders(&mut follower, over + labels::FRESH).contains(&Action::Renew));
+    assert!(orders(&mut follower, over + members::FRESH).contains(&Action::Renew));
     assert!(takes_all(&follower));
     // Nor is it gone when it is said again that it is there.
     follower.on_message(back, over + S);

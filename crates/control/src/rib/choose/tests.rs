@@ -37,7 +37,7 @@ fn choose(matrix: &Matrix, in_use: Option<(&[u16], Option<u32>)>) -> (Vec<Vec<u1
     let place = in_use.map(|(inner, promise_ms)| {
         let mut all = 0..chooser.candidates.len();
         let known = all.find(|place| chooser.inner(*place) == inner);
-        let place = known.unwrap_or_else(|| chooser.add(inner.to_vec(), None, None));
+        let place = known.unwrap_or_else(|| chooser.add(inner.to_vec(), None));
         chooser.candidates[place].promise = promise_ms.map(|ms| Promise {
             class: 0,
             time_us: ms * MS,
@@ -111,7 +111,7 @@ fn useful_fallback_stays() {
         for &node in in_use {
             let mut all = 0..chooser.candidates.len();
             let known = all.find(|place| chooser.inner(*place) == [node]);
-            old.add(known.unwrap_or_else(|| chooser.add([node], None, None)));
+            old.add(known.unwrap_or_else(|| chooser.add([node], None)));
         }
         chooser.choose(|| table.egress(5).choices(), |_| old);
         let places = chooser.chosen.choices[0].places().iter();

@@ -276,7 +276,7 @@ fn chain_tlv_fields_checked() {
         (2, &[2][..], "a chain TLV of an unknown version"),
         (3, &[11], "a chain TLV with unknown flags"),
         (6, &[0, 0, 0, 3], "a segment list with a gap"),
-        (4, &[0xff, 0xff, 0, 3], "a segment after a look-up"),
+        (4, &[0xff, 0xff, 0, 3], "a look-up beside other segments"),
         (18, &[0; 2], "a loop guard without a node"),
         (3, &[1], "a loop guard that is not announced"),
         (21, &[1], "a chain TLV with something where zero should be"),
