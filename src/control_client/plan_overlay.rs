@@ -269,11 +269,12 @@ fn name_paths(chains: &mut Chains, toward: &[Toward]) {
         NextHop::Hop(path) => Some(*path),
         NextHop::Direct => None,
     });
-    for path in paths.collect::<BTreeSet<Path>>() {
-        if chains.chain(path).is_none() {
-            let name = chains.path_name(path).into();
-            chains.chains.push(Chain { name, path });
-        }
+    let known: HashSet<Path> = chains.chains.iter().map(|chain| chain.path).collect();
+    let new = paths.filter(|path| !known.contains(path));
+    for path in new.collect::<BTreeSet<Path>>() {
+        let names: Vec<String> = chains.node_names(path).collect();
+        let name = names.join(" > ").into();
+        chains.chains.push(Chain { name, path });
     }
 }
 
