@@ -97,7 +97,14 @@ impl PlanUpdate {
         self.in_use.drain(..choices);
     }
 
-    /// Which candidate a chain in use is: a new one, if there was none like it.
+    /// Adds the chains that a pair used before to the candidates, likewise.
+    pub(super) fn offer_recent(&self, pair: &Pair, chooser: &mut Chooser<'_>) {
+        for chain in &pair.recent {
+            self.candidate(chain, chooser);
+        }
+    }
+
+    /// Which candidate a chain of a pair is: a new one, if there was none like it.
     fn candidate(&self, chain: &PairChain, chooser: &mut Chooser<'_>) -> Option<usize> {
         if chain.inner().is_empty() {
             return chooser.direct();
@@ -172,7 +179,7 @@ impl Rib {
         routes: Option<PairRoutes>,
         turn: &mut PlanUpdate,
     ) {
-        let before = std::mem::replace(&mut pair.routes, routes);
+        let before = pair.replace(routes);
         self.count(ends, before.as_ref(), false);
         self.count(ends, pair.routes.as_ref(), true);
         pair.changed = turn.version;
@@ -223,6 +230,8 @@ impl Rib {
             }
             if is_over {
                 self.indexes.take_back(index);
+                let pairs = self.pairs.iter_mut().flatten();
+                pairs.for_each(|pair| pair.forget(index));
             }
         }
     }

@@ -13,12 +13,53 @@ const NO_NODE: u16 = u16::MAX;
 /// A place behind a choice's last chain.
 const NO_CHAIN: u8 = u8::MAX;
 
+/// Bound on the former chains of a pair: as many as a class may use.
+const RECENT_MAX: usize = CHOICES_MAX;
+
 /// An ordered pair of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
     pub(super) routes: Option<PairRoutes>,
+    /// Chains that the pair used before, the last one first: repairs may choose them again.
+    pub(super) recent: Box<[PairChain]>,
+    /// A bit for each node that chains of the routes pass, by [`bit`].
+    pub(super) passes: u64,
     /// The version that changed the routes last; 0 if there never were any.
     pub(super) changed: u64,
+}
+
+/// The bit of a slot. Slots share bits, so a set bit may mean another node.
+pub(super) fn bit(index: u16) -> u64 {
+    1 << (index % 64)
+}
+
+impl Pair {
+    /// Replaces the routes; returns the former ones.
+    pub(super) fn replace(&mut self, routes: Option<PairRoutes>) -> Option<PairRoutes> {
+        let before = std::mem::replace(&mut self.routes, routes);
+        let chains = || self.routes.iter().flat_map(|routes| &routes.chains);
+        let inner = chains().flat_map(PairChain::inner);
+        self.passes = inner.fold(0, |bits, index| bits | bit(*index));
+        let is_used = |chain: &&PairChain| chains().any(|used| used.inner == chain.inner);
+        let left = before.iter().flat_map(|routes| &routes.chains);
+        let left = left.filter(|chain| !chain.inner().is_empty());
+        let recent = left.chain(&self.recent).filter(|chain| !is_used(chain));
+        self.recent = recent.take(RECENT_MAX).copied().collect();
+        before
+    }
+
+    /// Forgets former chains over a node whose slot another one may get.
+    pub(super) fn forget(&mut self, index: u16) {
+        if self
+            .recent
+            .iter()
+            .any(|chain| chain.inner().contains(&index))
+        {
+            let kept = self.recent.iter();
+            let kept = kept.filter(|chain| !chain.inner().contains(&index));
+            self.recent = kept.copied().collect();
+        }
+    }
 }
 
 /// A chain that a choice of the pair names.

@@ -3,12 +3,13 @@
 //! nodes.
 //!
 //! The RIB chooses anew for the pairs with routes over such links, and for no others: among the chains that
-//! the pair has, the direct hop, and a few chains of two hops. The next tables replace what is slower than
+//! the pair has or had recently, the direct hop, and a few chains of two hops. The next tables replace what is slower than
 //! their choice.
 
 use super::apply::PlanUpdate;
 use super::choose::{Chooser, Ranking};
 use super::detours::Detours;
+use super::pairs::bit;
 use super::times::Times;
 use super::{Network, Rib};
 use crate::message::NodeNumber;
@@ -70,6 +71,7 @@ impl Rib {
         chooser.start(ends, found.map(std::slice::from_ref));
         let mut pair = std::mem::take(&mut self.pairs[usize::from(first)][usize::from(last)]);
         turn.offer(&pair, chooser);
+        turn.offer_recent(&pair, chooser);
         chooser.rank(ranking);
         chooser.choose(|| ranking.offers(), |class| turn.in_use(class));
         self.set_pair((first, last), &mut pair, chooser, turn);
@@ -101,35 +103,55 @@ impl Rib {
 
     /// The pairs with routes over any of these links, the last node first, ascending.
     fn pairs_over(&self, links: &Links) -> Vec<(u16, u16)> {
+        let ends = self.busy_ends(links);
+        let bits = ends.iter().fold(0, |bits, end| bits | bit(*end));
+        let mut is_end = vec![false; self.indexes.len()];
+        ends.iter().for_each(|end| is_end[usize::from(*end)] = true);
         let order = self.indexes.order();
-        let by_chains = self.are_in_chains(links);
         let mut pairs = Vec::new();
-        for (from, to) in order
-            .iter()
-            .flat_map(|from| order.iter().map(move |to| (*from, *to)))
-        {
-            // Most pairs have no chain over such a link: the direct hop is all that is left to look at.
-            if !by_chains && !links.has((from, to)) {
-                continue;
-            }
-            let routes = &self.pairs[usize::from(from)][usize::from(to)].routes;
-            let mut chains = routes.iter().flat_map(|routes| &routes.chains);
-            if chains.any(|chain| chain.hops((from, to)).any(|hop| links.has(hop))) {
-                pairs.push((to, from));
+        for &from in order {
+            for &to in order {
+                let pair = &self.pairs[usize::from(from)][usize::from(to)];
+                // There are a million pairs, and most are left without a look at their chains.
+                let may_pass = pair.passes & bits != 0;
+                let has_end = is_end[usize::from(from)] || is_end[usize::from(to)];
+                if !may_pass && !has_end && !links.has((from, to)) {
+                    continue;
+                }
+                let mut chains = pair.routes.iter().flat_map(|routes| &routes.chains);
+                if chains.any(|chain| chain.hops((from, to)).any(|hop| links.has(hop))) {
+                    pairs.push((to, from));
+                }
             }
         }
         pairs.sort_unstable();
         pairs
     }
 
-    /// Whether some chain leads over any of these links.
-    fn are_in_chains(&self, links: &Links) -> bool {
-        let order = self.indexes.order();
-        order.iter().any(|&one| {
+    /// Nodes so that each of these links that chains lead over has one of them as an end: of a node that
+    /// failed that node, not all that it had links to.
+    fn busy_ends(&self, links: &Links) -> Vec<u16> {
+        let (order, mut used) = (self.indexes.order(), Vec::new());
+        let mut degrees = vec![0_u32; self.indexes.len()];
+        for (place, &one) in order.iter().enumerate() {
             let near = &self.parts[usize::from(one)].near;
-            let mut others = order.iter();
-            others.any(|&other| near[usize::from(other)] > 0 && links.has((one, other)))
-        })
+            for &other in &order[..place] {
+                let is_either = links.has((one, other)) || links.has((other, one));
+                if is_either && near[usize::from(other)] > 0 {
+                    used.push((one, other));
+                    degrees[usize::from(one)] += 1;
+                    degrees[usize::from(other)] += 1;
+                }
+            }
+        }
+        let busier = |(one, other): (u16, u16)| {
+            let [of_one, of_other] = [one, other].map(|node| degrees[usize::from(node)]);
+            if of_one < of_other { other } else { one }
+        };
+        let mut nodes: Vec<u16> = used.into_iter().map(busier).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
     }
 }
 

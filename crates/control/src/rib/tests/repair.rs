@@ -239,7 +239,45 @@ fn times_us(rib: &Rib, network: &Network, classes: &[Vec<Vec<NodeNumber>>]) -> V
     times.collect()
 }
 
-/// Every route is whole, and every pair has one that a link or two lead between.
+/// The chains that a pair used before, with their ends.
+fn recent_chains(rib: &Rib, (from, to): Ends) -> Vec<Vec<NodeNumber>> {
+    let Some((first, last)) = rib.indexes.of(from).zip(rib.indexes.of(to)) else {
+        return Vec::new();
+    };
+    let pair = &rib.pairs[usize::from(first)][usize::from(last)];
+    let chains = pair.recent.iter().map(|chain| {
+        let inner = chain.inner().iter().map(|index| rib.indexes.node(*index));
+        std::iter::once(from).chain(inner).chain([to]).collect()
+    });
+    chains.collect()
+}
+
+/// From 1 to 5 by two chains of three hops, and by nothing shorter.
+// promise: V14
+#[test]
+fn recent_chain_used_again() {
+    let links = [
+        (1, 2, 10),
+        (2, 3, 10),
+        (3, 5, 10),
+        (1, 4, 15),
+        (4, 6, 15),
+        (6, 5, 15),
+    ];
+    let mut network = of_links(6, &links);
+    let mut rib = planned(&network);
+    assert_eq!(all_routes(&rib)[&(1, 5)][0][0], [1, 2, 3, 5]);
+    set(&mut network, 2, 3, Some(100));
+    assert!(rib.plan(&network));
+    assert_eq!(all_routes(&rib)[&(1, 5)][0][0], [1, 4, 6, 5]);
+    // The former one is not a chain of two hops, and not in use.
+    set(&mut network, 2, 3, Some(10));
+    set(&mut network, 4, 6, None);
+    assert!(rib.repair(&network, &[]).changed);
+    assert_eq!(all_routes(&rib)[&(1, 5)][0][0], [1, 2, 3, 5]);
+}
+
+/// Every route is whole, and every pair has one that a link or two lead between, or that it had recently.
 fn check_whole(rib: &Rib, network: &Network, had_routes: &BTreeSet<Ends>) {
     let link = |(one, other): Ends| {
         let place = |node| network.nodes.binary_search(&node).ok();
@@ -257,6 +295,13 @@ fn check_whole(rib: &Rib, network: &Network, had_routes: &BTreeSet<Ends>) {
         let by = |node| link((from, node)).is_some() && link((node, to)).is_some();
         assert!(!network.nodes.iter().any(|node| by(*node)), "{from} {to}");
         assert!(link((from, to)).is_none(), "{from} {to}");
+        for nodes in recent_chains(rib, (from, to)) {
+            let mut hops = nodes.windows(2);
+            assert!(
+                hops.any(|ends| link((ends[0], ends[1])).is_none()),
+                "{nodes:?}"
+            );
+        }
     }
 }
 
