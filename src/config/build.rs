@@ -105,12 +105,7 @@ impl Reader {
     }
 
     /// The values of the list `key`, less the wrong ones.
-    fn list<T>(
-        &mut self,
-        key: &str,
-        field: &file::List,
-        read: impl Fn(&Value) -> Reading<T>,
-    ) -> Vec<T> {
+    fn list<T>(&mut self, key: &str, field: &file::List, read: fn(&Value) -> Reading<T>) -> Vec<T> {
         let mut values = Vec::new();
         for item in field.iter().flatten() {
             match read(item.get_ref()) {

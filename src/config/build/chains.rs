@@ -76,22 +76,18 @@ impl Reader {
             );
             self.note(Some(place.start), what);
         }
-        let nodes: Vec<NodeId> = self.list(&key, &section.nodes, |v| node(v, peers));
-        let mut ids = Vec::new();
-        for item in section.nodes.iter().flatten() {
-            let Ok(id) = node(item.get_ref(), peers) else {
-                continue;
-            };
-            if me == Some(id) {
-                self.reject(&key, item, "is this node itself");
-            } else if ids.contains(&id) {
-                self.reject(&key, item, "is named twice");
+        let mut nodes: Vec<NodeId> = Vec::new();
+        for (place, item) in section.nodes.iter().flatten().enumerate() {
+            let is_peer = |id| peers.iter().any(|peer| peer.id == id);
+            match node(item.get_ref(), peers) {
+                Err(form) => self.reject(&key, item, &form),
+                Ok(id) if me == Some(id) => self.reject(&key, item, "is this node itself"),
+                Ok(id) if nodes.contains(&id) => self.reject(&key, item, "is named twice"),
+                Ok(id) if place == 0 && !is_peer(id) => {
+                    self.reject(&key, item, "is no peer: the first node has to be one");
+                }
+                Ok(id) => nodes.push(id),
             }
-            let is_peer = peers.iter().any(|peer| peer.id == id);
-            if ids.is_empty() && !is_peer {
-                self.reject(&key, item, "is no peer: the first node has to be one");
-            }
-            ids.push(id);
         }
         Chain {
             name: name.into(),
