@@ -7,6 +7,7 @@
 mod flood;
 mod hops;
 mod requests;
+mod transit;
 
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
