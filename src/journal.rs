@@ -238,6 +238,9 @@ impl Journal for Log {
         if let Some(ahead_ms) = &denied.ahead_ms {
             fields.push(("clock_ahead_ms", ahead_ms));
         }
+        if let Some(segment) = &denied.segment {
+            fields.push(("segment", segment));
+        }
         self.event_after(left_out, Level::Warn, "request denied", &fields);
     }
 }
@@ -358,6 +361,7 @@ mod tests {
             encapsulation: Some(Encapsulation::SynOption),
             denial: posthaste_relay::control::Denial::Unauthorized,
             ahead_ms: None,
+            segment: None,
         };
         for _ in 0..1000 {
             log.deny(&denied);

@@ -272,8 +272,7 @@ fn name_paths(chains: &mut Chains, toward: &[Toward]) {
     let known: HashSet<Path> = chains.chains.iter().map(|chain| chain.path).collect();
     let new = paths.filter(|path| !known.contains(path));
     for path in new.collect::<BTreeSet<Path>>() {
-        let names: Vec<String> = chains.node_names(path).collect();
-        let name = names.join(" > ").into();
+        let name = chains.unnamed(path).into();
         chains.chains.push(Chain { name, path });
     }
 }

@@ -230,13 +230,11 @@ pub enum NextHop {
 }
 
 /// Why a flow cannot continue on its route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoNextHop {
     /// The next segment is no peer of this node, or requests a look-up.
-    #[error("node {0}, the next of the route, is no peer")]
-    Unknown(Segment),
+    Unknown,
     /// The route returns to this node.
-    #[error("the route returns to this node")]
     Loop,
 }
 
@@ -285,7 +283,7 @@ impl Chains {
             Some((Segment::Node(peer), rest)) if self.peer(peer).is_some() => {
                 Ok(NextHop::Hop(Path { peer, rest }))
             }
-            Some((segment, _)) => Err(NoNextHop::Unknown(segment)),
+            Some(_) => Err(NoNextHop::Unknown),
         }
     }
 
@@ -311,11 +309,20 @@ impl Chains {
 
     /// The name of a path: that of the chain that has it, otherwise its nodes.
     pub fn path_name(&self, path: Path) -> String {
-        if let Some(chain) = self.chain(path) {
-            return chain.name.to_string();
+        match self.chain(path) {
+            Some(chain) => chain.name.to_string(),
+            None => self.unnamed(path),
         }
+    }
+
+    /// The name of a path that no configured chain has.
+    pub fn unnamed(&self, path: Path) -> String {
         let names: Vec<String> = self.node_names(path).collect();
-        names.join(" > ")
+        match &names[..] {
+            // Chains of the configuration may have the names of peers.
+            [peer] => format!("to {peer}"),
+            names => names.join(" > "),
+        }
     }
 
     /// The names of a path's nodes.

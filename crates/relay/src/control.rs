@@ -12,6 +12,7 @@ use std::time::Duration;
 use posthaste_wire::header::NodeId;
 
 use posthaste_wire::hop::Reply;
+use posthaste_wire::segments::Segment;
 
 use crate::accept_mode::AcceptMode;
 use crate::chain::{Chains, Encapsulation, Path};
@@ -394,6 +395,8 @@ pub struct Denied {
     /// How far its clock is ahead of this node's, in milliseconds, if it is for the time and what
     /// it asked by is not of long ago.
     pub ahead_ms: Option<i64>,
+    /// The segment that is no peer, if it is for that.
+    pub segment: Option<Segment>,
 }
 
 /// Where a worker reports. Must not block.

@@ -160,8 +160,8 @@ fn plan_without_configured_route() {
     let config = extended(&follower());
     let chains = &config.policy.chains;
     let at = [203, 0, 113, 1];
-    assert_eq!(routes(chains, at, None), ["node-4", "direct"]);
-    let big = ["node-2 > node-4", "filed > node-4", "node-4", "direct"];
+    assert_eq!(routes(chains, at, None), ["to node-4", "direct"]);
+    let big = ["node-2 > node-4", "filed > node-4", "to node-4", "direct"];
     assert_eq!(routes(chains, at, Some(20_000)), big);
     assert_eq!(routes(chains, at, Some(u32::MAX)), big);
     // This node is the egress; a route; nobody knows.
@@ -198,7 +198,7 @@ fn members_become_peers() {
     let named: Vec<&str> = chains.chains.iter().map(|chain| &*chain.name).collect();
     assert_eq!(
         named,
-        ["own", "node-2 > node-4", "filed > node-4", "node-4"]
+        ["own", "node-2 > node-4", "filed > node-4", "to node-4"]
     );
 }
 
@@ -217,7 +217,7 @@ fn removed_node_stays_peer() {
     let config = extended(&follower);
     let chains = &config.policy.chains;
     // The configuration has it for a peer; the others may not have it any more.
-    let hop = ["node-2 > node-4", "node-4", "direct"];
+    let hop = ["node-2 > node-4", "to node-4", "direct"];
     assert_eq!(routes(chains, at, Some(20_000)), hop);
     follower.on_message(removed(vec![4]), later);
     let config = extended(&follower);
@@ -257,7 +257,7 @@ fn new_nodes_in_no_chain() {
     let chains = &config.policy.chains;
     assert_eq!(chains.peers.len(), 3, "flows of others may");
     let at = [203, 0, 113, 1];
-    assert_eq!(routes(chains, at, Some(20_000)), ["node-4", "direct"]);
+    assert_eq!(routes(chains, at, Some(20_000)), ["to node-4", "direct"]);
 }
 
 // promise: E1

@@ -251,6 +251,7 @@ impl<I: Intercept> Worker<I> {
             encapsulation: None,
             denial,
             ahead_ms: None,
+            segment: None,
         });
     }
 

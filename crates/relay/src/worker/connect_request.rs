@@ -13,7 +13,7 @@ use posthaste_wire::auth::Key;
 use posthaste_wire::convert::{Answer, Connect, ConvertError, Head, Refusal, cookie, is_cookie_of};
 use posthaste_wire::header::{Endpoint, LoopGuard, NodeId};
 use posthaste_wire::replay::ReplayWindow;
-use posthaste_wire::segments::SegmentList;
+use posthaste_wire::segments::{Segment, SegmentList};
 
 use crate::accept_mode::AcceptMode;
 use crate::chain::{Chains, Encapsulation, NextHop, NoNextHop};
@@ -77,12 +77,16 @@ impl Default for ReplayGuard {
 pub(super) struct Reason {
     denial: Denial,
     ahead_ms: Option<i64>,
+    segment: Option<Segment>,
 }
 
 impl From<Denial> for Reason {
     fn from(denial: Denial) -> Self {
-        let ahead_ms = None;
-        Self { denial, ahead_ms }
+        Self {
+            denial,
+            ahead_ms: None,
+            segment: None,
+        }
     }
 }
 
@@ -98,6 +102,13 @@ pub(super) struct ConnectRequest {
 }
 
 impl ConnectRequest {
+    /// The segment that a denial is about, if it is about one.
+    pub(super) fn next_segment(&self, denial: Denial) -> Option<Segment> {
+        let next = self.connect.header.segments.split_first();
+        next.filter(|_| denial == Denial::Segment)
+            .map(|(segment, _)| segment)
+    }
+
     pub(super) fn requester(&self) -> Requester {
         match self.peer {
             Some(_) => Requester::Peer,
@@ -370,7 +381,13 @@ impl<I: Intercept> Worker<I> {
         let flow = request.flow();
         let (rule, onward) = match self.grant(&request, &flow) {
             Ok(granted) => granted,
-            Err(denial) => return self.refuse(key, Some(flow), request.requester(), denial),
+            Err(denial) => {
+                let why = Reason {
+                    segment: request.next_segment(denial),
+                    ..denial.into()
+                };
+                return self.refuse(key, Some(flow), request.requester(), why);
+            }
         };
         if let Some(syn_option) = self.requested_in_syn(key, &request) {
             return self.adopt(key, syn_option, &request, onward);
@@ -476,7 +493,7 @@ impl<I: Intercept> Worker<I> {
             .onward(header.segments)
             .map_err(|error| match error {
                 NoNextHop::Loop => Denial::Loop,
-                NoNextHop::Unknown(_) => Denial::Segment,
+                NoNextHop::Unknown => Denial::Segment,
             })?;
         let passed = match (header.guard, chains.me) {
             (Some(guard), Some(me)) => guard.passed_on(me),
@@ -554,13 +571,14 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
-        let Reason { denial, ahead_ms } = why.into();
+        let why = why.into();
         self.take_note(&Denied {
             from,
             flow,
             encapsulation: Some(Encapsulation::Stream),
-            denial,
-            ahead_ms,
+            denial: why.denial,
+            ahead_ms: why.ahead_ms,
+            segment: why.segment,
         });
     }
 
@@ -633,8 +651,8 @@ fn untimely(made_ms: u64, now_ms: u64) -> Reason {
     }
     let millis = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
     Reason {
-        denial: Denial::Clock,
         ahead_ms: Some(millis(made_ms).saturating_sub(millis(now_ms))),
+        ..Denial::Clock.into()
     }
 }
 

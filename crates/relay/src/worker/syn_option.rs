@@ -13,6 +13,7 @@ use std::time::Duration;
 use posthaste_wire::convert::Connect;
 use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard};
 use posthaste_wire::hop::ACCEPTED;
+use posthaste_wire::segments::Segment;
 use posthaste_wire::syn_option;
 
 use crate::accept_mode::AcceptMode;
@@ -39,7 +40,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn on_unauthorized(&mut self, event: &Event) {
         let header = header_in(&event.frame).ok();
         let flow = header.map(|header| flow_of(&header, event.flow.client()));
-        self.deny_syn_option(event.flow.client(), flow, Denial::Unauthorized);
+        self.deny_syn_option(event.flow.client(), flow, Denial::Unauthorized, None);
     }
 
     /// A peer announces a flow. Its connection goes on whatever becomes of that.
@@ -50,7 +51,7 @@ impl<I: Intercept> Worker<I> {
         let request = match self.read_syn_option(&event.frame, from) {
             Ok(request) => request,
             Err(denial) => {
-                self.deny_syn_option(from, None, denial);
+                self.deny_syn_option(from, None, denial, None);
                 return self.leave(event);
             }
         };
@@ -58,7 +59,7 @@ impl<I: Intercept> Worker<I> {
         let granted = match self.grant(&request, &flow) {
             Ok(granted) => granted,
             Err(denial) => {
-                self.deny_syn_option(from, Some(flow), denial);
+                self.deny_syn_option(from, Some(flow), denial, request.next_segment(denial));
                 return self.leave(event);
             }
         };
@@ -120,13 +121,20 @@ impl<I: Intercept> Worker<I> {
         })
     }
 
-    fn deny_syn_option(&mut self, from: SocketAddr, flow: Option<Flow>, denial: Denial) {
+    fn deny_syn_option(
+        &mut self,
+        from: SocketAddr,
+        flow: Option<Flow>,
+        denial: Denial,
+        segment: Option<Segment>,
+    ) {
         self.take_note(&Denied {
             from,
             flow,
             encapsulation: Some(Encapsulation::SynOption),
             denial,
             ahead_ms: None,
+            segment,
         });
     }
 
