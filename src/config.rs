@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's configuration: one TOML file, checked in full before use.
 //!
-//! Reading has two steps: `file` mirrors the text (serde, unknown keys are
-//! errors), `build` gives it meaning and collects every mistake with its line.
-//! What comes out, [`Config`], is complete: no later step has a default of its
-//! own. Nothing here touches sockets, maps or routes.
+//! `keys` has a row for every key. Reading has two steps: `document` sorts the
+//! text by that table (unknown keys are errors), `build` gives it meaning and
+//! collects every mistake with its line. What comes out, [`Config`], is
+//! complete: no later step has a default of its own. Nothing here touches
+//! sockets, maps or routes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,10 +20,10 @@ mod build;
 mod control_client;
 pub(crate) mod controller;
 mod document;
-mod file;
 mod host;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod invariants;
+mod keys;
 mod measure;
 mod observe;
 mod problem;
@@ -34,6 +35,7 @@ mod value;
 
 pub(crate) use control_client::Follow;
 pub(crate) use host::Capacity;
+use keys::Reload;
 pub(crate) use measure::{Measure, Schedule};
 pub(crate) use observe::Observe;
 pub(crate) use problem::Error;
@@ -133,15 +135,10 @@ impl Transparent {
     }
 }
 
+#[cfg(test)]
 impl Default for Transparent {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            interfaces: Vec::new(),
-            mark: 0x1000_0000,
-            socket_mark: 0x2000_0000,
-            table: 20117,
-        }
+        Config::default().transparent
     }
 }
 
@@ -188,67 +185,12 @@ impl Config {
 
     /// `next` as far as a running node can take it on, and the keys in which it
     /// differs but that take effect only at the next start.
-    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<&'static str>) {
-        let mut waiting = Vec::new();
-        let mut keep = |key, same: bool| {
-            if !same {
-                waiting.push(key);
-            }
-        };
-        let (now, then) = (&self.transparent, &next.transparent);
-        let (limits, wanted) = (&self.policy.half_open, &next.policy.half_open);
-        keep("node.workers", self.node.workers == next.node.workers);
-        let same_node = self.policy.chains.me == next.policy.chains.me;
-        keep("node.id", same_node);
-        keep("admin.socket", self.admin_socket == next.admin_socket);
-        keep("admin.group", self.admin_group == next.admin_group);
-        keep("metrics.listen", self.metrics == next.metrics);
-        keep(
-            "listener",
-            self.explicit == next.explicit && self.fixed == next.fixed,
-        );
-        let (measure, measured) = (&self.measure, &next.measure);
-        keep("measure.enabled", measure.enabled == measured.enabled);
-        keep("controller", self.follow == next.follow);
-        let same_reflectors = measure.reflectors == measured.reflectors;
-        keep("measure.reflector", same_reflectors);
-        keep("transparent.enabled", now.enabled == then.enabled);
-        keep("transparent.interfaces", now.interfaces == then.interfaces);
-        keep("transparent.mark", now.mark == then.mark);
-        keep(
-            "transparent.socket_mark",
-            now.socket_mark == then.socket_mark,
-        );
-        keep("transparent.table", now.table == then.table);
-        let (observe, observed) = (&self.observe, &next.observe);
-        keep(
-            "observe.profiles_max",
-            observe.profiles_max == observed.profiles_max,
-        );
-        keep("half_open.total", limits.total == wanted.total);
-        keep("half_open.reserve", limits.reserve == wanted.reserve);
-
-        next.node.workers = self.node.workers;
+    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<String>) {
+        let waiting = keys::waiting(keys::NODE, |reload| match reload {
+            Reload::NodeKeeps(keep) => keep(self, &mut next),
+            Reload::Applies | Reload::ControllerKeeps(_) => true,
+        });
         next.policy.relays_max = build::share(next.node.relays_max, self.node.workers);
-        next.admin_socket.clone_from(&self.admin_socket);
-        next.admin_group.clone_from(&self.admin_group);
-        next.metrics = self.metrics;
-        next.transparent.clone_from(&self.transparent);
-        next.explicit.clone_from(&self.explicit);
-        next.fixed.clone_from(&self.fixed);
-        next.follow.clone_from(&self.follow);
-        next.measure.enabled = self.measure.enabled;
-        next.measure.reflectors.clone_from(&self.measure.reflectors);
-        if !same_node {
-            // Peers know this node by the former number.
-            next.policy.chains.clone_from(&self.policy.chains);
-            next.spelling.clone_from(&self.spelling);
-            let former = &self.measure.reflectors_of_peers;
-            next.measure.reflectors_of_peers.clone_from(former);
-        }
-        next.observe.profiles_max = self.observe.profiles_max;
-        next.policy.half_open.total = limits.total;
-        next.policy.half_open.reserve = limits.reserve;
         (next, waiting)
     }
 

@@ -362,7 +362,7 @@ impl Node {
     /// Reads the configuration file again and puts its rules, timeouts, socket
     /// settings and limits in force for new relays. Returns the keys that
     /// changed and need a restart. On error the former stays in force.
-    pub(crate) fn reload(&self) -> anyhow::Result<Vec<&'static str>> {
+    pub(crate) fn reload(&self) -> anyhow::Result<Vec<String>> {
         let Some(path) = &self.path else {
             bail!("there is no configuration file to read: the node was started without one");
         };

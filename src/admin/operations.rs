@@ -150,7 +150,7 @@ impl Operations for Node {
         Ok(ReloadReport {
             rules: config.policy.rules.len(),
             warnings: config.warnings.clone(),
-            needs_restart: needs_restart.into_iter().map(Into::into).collect(),
+            needs_restart,
         })
     }
 

@@ -7,62 +7,68 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use posthaste_relay::policy::{HalfOpenLimits, Match, Policy};
 use toml::{Spanned, Value};
 
+use super::document::{self, Section};
 use super::host::Capacity;
+use super::keys::{NODE, RELAYS_MAX, Table, WORKERS_MAX};
 use super::problem::{self, Problem};
-use super::value::{self, Reading};
-use super::{ADMIN_SOCKET, Config, Node, Transparent, document, file};
+use super::value::{self, Meaning, Reading};
+use super::{Config, Node, Observe, Transparent};
 
 mod chains;
 mod control_client;
 mod controller;
 mod explicit;
 mod measure;
-mod observe;
 mod peers;
 mod rules;
 
 pub(super) use controller::from_text as controller_from_text;
 
-/// Only this version of the file format exists.
-const VERSION: u32 = 1;
-/// Bound on worker threads.
-const WORKERS_MAX: u32 = 256;
-/// Bound on relays of a node; one worker's table has 2^24 slots.
-const RELAYS_MAX: u32 = 1 << 24;
 /// Descriptors of the process that are not a relay's: maps, rings, pipes, logs.
 const FILES_APART: u64 = 512;
 /// A relay holds two sockets.
 const FILES_PER_RELAY: u64 = 2;
-const SECOND: Duration = Duration::from_secs(1);
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
-
+/// Of half-open connections, kept for known clients.
+const RESERVE: u32 = 1024;
 /// Problems with line and column.
 pub(super) type Located = Vec<(Option<(usize, usize)>, String)>;
 
 /// The configuration that `text` describes.
 pub(super) fn from_text(text: &str, capacity: &Capacity) -> Result<Config, Located> {
-    let build = |file: &file::File| {
-        let mut reader = Reader::new(*capacity);
-        let config = reader.config(file);
-        (Some(config), reader.problems)
-    };
-    document::read(text, build).map_err(|problems| problem::locate(text, problems))
+    read(text, NODE, capacity, |reader, file| {
+        Some(reader.config(file))
+    })
 }
 
 /// The configuration when there is no file.
 pub(super) fn without_file(capacity: &Capacity) -> Config {
-    let version = Some(Spanned::new(0..0, Value::Integer(VERSION.into())));
-    Reader::new(*capacity).config(&file::File {
-        version,
-        ..file::File::default()
-    })
+    from_text("version = 1", capacity).expect("every other key has a default")
+}
+
+/// What `build` makes of a file, or every mistake in it. `build` notes the mistakes that it finds; of
+/// a file with others its result is not used.
+fn read<T>(
+    text: &str,
+    table: Table,
+    capacity: &Capacity,
+    build: impl FnOnce(&mut Reader, &Section) -> Option<T>,
+) -> Result<T, Located> {
+    let (file, problems) =
+        document::read(text, table).map_err(|problem| problem::locate(text, vec![problem]))?;
+    let mut reader = Reader {
+        capacity: *capacity,
+        problems,
+        warnings: Vec::new(),
+    };
+    match build(&mut reader, &file) {
+        Some(built) if reader.problems.is_empty() => Ok(built),
+        _ => Err(problem::locate(text, reader.problems)),
+    }
 }
 
 /// Reads values and notes what is wrong with them.
@@ -73,72 +79,92 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(capacity: Capacity) -> Self {
-        Self {
-            capacity,
-            problems: Vec::new(),
-            warnings: Vec::new(),
-        }
-    }
-
     fn note(&mut self, at: Option<usize>, what: String) {
-        self.problems.push(Problem {
-            at,
-            what,
-            key: None,
-        });
+        self.problems.push(Problem { at, what });
     }
 
-    /// The value of `key`, or `default` when it is absent or wrong.
-    fn get<T>(
-        &mut self,
-        key: &str,
-        field: &file::Scalar,
-        default: T,
-        read: impl FnOnce(&Value) -> Reading<T>,
-    ) -> T {
-        let Some(field) = field else { return default };
-        read(field.get_ref()).unwrap_or_else(|form| {
-            self.reject(key, field, &form);
-            default
+    /// The value of a key, or its default in the table when it is absent or wrong.
+    fn get<T: Meaning>(&mut self, section: &Section, name: &str) -> T {
+        self.read(section, name, |value| T::of(value, section.key(name)))
+    }
+
+    /// The same, of a key with a form of its own.
+    fn read<T>(&mut self, section: &Section, name: &str, read: impl Fn(&Value) -> Reading<T>) -> T {
+        let given = self.optional(section, name, &read);
+        given.unwrap_or_else(|| {
+            let usual = section.key(name).usual().expect("the table has a default");
+            read(&usual).expect("defaults are read")
         })
     }
 
-    /// The values of the list `key`, less the wrong ones.
-    fn list<T>(&mut self, key: &str, field: &file::List, read: fn(&Value) -> Reading<T>) -> Vec<T> {
+    /// The value of a key; nothing when it is absent or wrong.
+    fn optional<T>(
+        &mut self,
+        section: &Section,
+        name: &str,
+        read: impl Fn(&Value) -> Reading<T>,
+    ) -> Option<T> {
+        let value = section.value(name)?;
+        let rejected = |form: String| self.reject(&section.path(name), value, &form);
+        read(value.get_ref()).map_err(rejected).ok()
+    }
+
+    /// The value of a key with a default that the table cannot have.
+    fn get_or<T: Meaning>(&mut self, section: &Section, name: &str, default: T) -> T {
+        let given = self.optional(section, name, |value| T::of(value, section.key(name)));
+        given.unwrap_or(default)
+    }
+
+    /// The value of a key, or that of the section that this one takes absent keys from.
+    fn inherit<T: Meaning>(&mut self, section: &Section, name: &str, base: Option<T>) -> T {
+        match base {
+            Some(base) => self.get_or(section, name, base),
+            None => self.get(section, name),
+        }
+    }
+
+    /// The items of a list, less the wrong ones.
+    fn list<T>(
+        &mut self,
+        section: &Section,
+        name: &str,
+        read: impl Fn(&Value) -> Reading<T>,
+    ) -> Vec<T> {
         let mut values = Vec::new();
-        for item in field.iter().flatten() {
+        for item in section.items(name) {
             match read(item.get_ref()) {
                 Ok(value) => values.push(value),
-                Err(form) => self.reject(key, item, &form),
+                Err(form) => self.reject(&section.path(name), item, &form),
             }
         }
         values
     }
 
     /// Rejects what a list has twice.
-    fn named_once(&mut self, key: &str, field: &file::List) {
-        let items = || field.iter().flatten();
-        for (index, item) in items().enumerate() {
-            let mut earlier = items().take(index);
+    fn named_once(&mut self, section: &Section, name: &str) {
+        let items = section.items(name);
+        for (index, item) in items.iter().enumerate() {
+            let mut earlier = items[..index].iter();
             if earlier.any(|other| other.get_ref() == item.get_ref()) {
-                self.reject(key, item, "is named twice");
+                self.reject(&section.path(name), item, "is named twice");
             }
         }
     }
 
     /// Rejects values of `key` that an earlier section of this kind has too.
     /// Values that cannot be read are rejected elsewhere.
-    fn unique<'a, T: Eq + Hash>(
+    fn unique<T: Eq + Hash>(
         &mut self,
         kind: &str,
         key: &str,
-        fields: impl Iterator<Item = &'a file::Scalar>,
+        sections: &[Section],
         read: impl Fn(&Value) -> Reading<T>,
     ) {
         let mut seen = HashMap::new();
-        for (index, field) in fields.enumerate() {
-            let Some(field) = field else { continue };
+        for (index, section) in sections.iter().enumerate() {
+            let Some(field) = section.value(key) else {
+                continue;
+            };
             let Ok(value) = read(field.get_ref()) else {
                 continue;
             };
@@ -155,48 +181,38 @@ impl Reader {
         }
     }
 
-    /// The name of a section of this kind, which it must have, and the words
-    /// for it in what is said of its other keys.
-    fn name(
-        &mut self,
-        kind: &str,
-        section: Range<usize>,
-        field: &file::Scalar,
-    ) -> (String, String) {
-        let key = format!("{kind}.name");
-        self.require(&key, section, field, "a name such as name = \"web\"");
-        let name = self.get(&key, field, String::new(), value::name);
-        let path = if name.is_empty() {
-            kind.to_owned()
-        } else {
-            format!("{kind} \"{name}\"")
-        };
-        (name, path)
+    /// The name of a section, which it must have.
+    fn name(&mut self, section: &Section) -> String {
+        self.require(section, "name");
+        let name = self.optional(section, "name", value::name);
+        name.unwrap_or_default()
     }
 
     /// Notes that the section lacks a key without a default.
-    fn require(&mut self, key: &str, section: Range<usize>, field: &file::Scalar, form: &str) {
-        if field.is_none() {
-            let what = format!("{key} is missing: expected {form}");
-            self.note(Some(section.start), what);
+    fn require(&mut self, section: &Section, name: &str) {
+        if !section.has(name) {
+            let key = section.key(name);
+            let (path, accepted) = (section.path(name), key.accepted);
+            let what = format!("{path} is missing ({}): expected {accepted}", key.help);
+            let what = what.replace('`', "");
+            self.note(section.at, what);
         }
     }
 
     /// Notes that there are more sections of a kind than there may be.
-    fn at_most<T>(&mut self, most: usize, kind: &str, sections: &[Spanned<T>]) {
+    fn at_most(&mut self, most: usize, kind: &str, sections: &[Section]) {
         if let Some(first_over) = sections.get(most) {
             let what = format!("{} {kind}s: expected at most {most}", sections.len());
-            self.note(Some(first_over.span().start), what);
+            self.note(first_over.at, what);
         }
     }
 
-    /// What a rule or a route is for. `path` are the words for it.
-    fn matches(&mut self, path: &str, [destinations, sources, ports]: [&file::List; 3]) -> Match {
-        let key = |name: &str| format!("{path}: {name}");
+    /// What a rule or a route is for.
+    fn matches(&mut self, section: &Section) -> Match {
         Match {
-            destinations: self.list(&key("destinations"), destinations, value::prefix),
-            sources: self.list(&key("sources"), sources, value::prefix),
-            ports: self.list(&key("ports"), ports, value::ports),
+            destinations: self.list(section, "destinations", value::prefix),
+            sources: self.list(section, "sources", value::prefix),
+            ports: self.list(section, "ports", value::ports),
         }
     }
 
@@ -207,86 +223,71 @@ impl Reader {
         );
     }
 
-    fn config(&mut self, file: &file::File) -> Config {
-        self.version(&file.version);
-        let node = self.node(&file.node);
-        let admin_socket = self.get(
-            "admin.socket",
-            &file.admin.socket,
-            ADMIN_SOCKET.into(),
-            value::socket_path,
-        );
+    fn config(&mut self, file: &Section) -> Config {
+        self.version(file);
+        let node = self.node(file.one("node"));
+        let admin = file.one("admin");
         let find = self.capacity.group;
-        let admin_group = self.get("admin.group", &file.admin.group, None, |v| {
-            value::group(v, find).map(Some)
-        });
-        let metrics = self.metrics(&file.metrics);
-        let transparent = self.transparent(&file.transparent);
-        let observe = self.observe(&file.observe);
-        let (explicit, fixed) = self.listeners(&file.listener);
+        let transparent = self.transparent(file.one("transparent"));
+        let metrics = self.metrics(file.one("metrics"));
+        let (explicit, fixed) = self.listeners(file.all("listener"));
         if !transparent.enabled && explicit.is_empty() && fixed.is_empty() {
-            let at = file.transparent.enabled.as_ref();
+            let at = file.one("transparent").value("enabled");
             let what = "transparent.enabled = false: expected a [[listener]] as well, or the node has nothing to relay";
             self.note(at.map(|value| value.span().start), what.into());
         }
         let (chains, spelling) = self.chains(file);
         let mut policy = self.policy(file, &node);
-        policy.access.resolve = self.resolve(&file.access, &chains.peers);
+        policy.access.resolve = self.resolve(file.one("access"), &chains.peers);
         policy.chains = Arc::new(chains);
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);
         }
-        if file.controller.is_none() {
+        if file.one("controller").at.is_none() {
             self.lonely_listeners(&explicit, &policy);
         }
         self.shadowed(&policy);
         self.shared_port(&explicit, &fixed, metrics);
         let measure = self.measure(file, &explicit, &policy.chains.peers);
-        let follow = self.follow(file, policy.chains.me);
         Config {
             node,
-            admin_socket,
-            admin_group,
+            admin_socket: self.read(admin, "socket", value::socket_path),
+            admin_group: self.optional(admin, "group", |v| value::group(v, find)),
             metrics,
             transparent,
-            observe,
+            observe: self.observe(file.one("observe")),
             explicit,
             fixed,
-            policy,
             measure,
-            follow,
+            follow: self.follow(file, policy.chains.me),
+            policy,
             spelling,
             warnings: std::mem::take(&mut self.warnings),
         }
     }
 
-    fn version(&mut self, field: &file::Scalar) {
-        if field.is_none() {
-            self.note(
-                None,
-                "version is missing: expected \"version = 1\" at the top of the file".into(),
-            );
+    fn version(&mut self, file: &Section) {
+        if !file.has("version") {
+            let what = "version is missing: expected \"version = 1\" at the top of the file";
+            self.note(None, what.into());
         }
-        self.get("version", field, VERSION, |v| {
-            value::number(v, VERSION..=VERSION)
-                .map_err(|_| "expected 1, the only version there is".into())
+        let key = file.key("version");
+        self.optional(file, "version", |v| {
+            let form = |_| "expected 1, the only version there is".to_owned();
+            key.accepted.number(v).map_err(form)
         });
     }
 
-    fn node(&mut self, section: &file::Node) -> Node {
+    fn node(&mut self, section: &Section) -> Node {
         let cpus = u32::try_from(self.capacity.cpus)
             .unwrap_or(WORKERS_MAX)
             .clamp(1, WORKERS_MAX);
-        let workers = self.get("node.workers", &section.workers, cpus, |v| {
-            value::number(v, 1..=WORKERS_MAX)
-        });
+        let workers = self.get_or(section, "workers", cpus);
         let room = self.capacity.files.saturating_sub(FILES_APART) / FILES_PER_RELAY;
         let room = u32::try_from(room)
             .unwrap_or(RELAYS_MAX)
             .clamp(16, RELAYS_MAX);
-        let relays_max = self.get("node.relays_max", &section.relays_max, room, |v| {
-            value::number(v, 1..=RELAYS_MAX)
-        });
+        let relays_max = self.get_or(section, "relays_max", room);
         if relays_max > room {
             let files = self.capacity.files;
             self.warnings.push(format!(
@@ -296,30 +297,14 @@ impl Reader {
         Node {
             workers: workers as usize,
             relays_max: relays_max.min(room),
-            drain_timeout: self.get(
-                "node.drain_timeout",
-                &section.drain_timeout,
-                SECOND * 30,
-                |v| value::duration(v, Duration::ZERO..=MONTH),
-            ),
-            upgrade_timeout: self.get(
-                "node.upgrade_timeout",
-                &section.upgrade_timeout,
-                SECOND * 3600,
-                |v| value::duration(v, Duration::ZERO..=MONTH),
-            ),
-            log_connections: self.get(
-                "node.log_connections",
-                &section.log_connections,
-                true,
-                value::switch,
-            ),
+            drain_timeout: self.get(section, "drain_timeout"),
+            upgrade_timeout: self.get(section, "upgrade_timeout"),
+            log_connections: self.get(section, "log_connections"),
         }
     }
 
-    fn metrics(&mut self, section: &file::Metrics) -> Option<std::net::SocketAddr> {
-        let local = Some(([127, 0, 0, 1], 9464).into());
-        let listen = self.get("metrics.listen", &section.listen, local, value::listen);
+    fn metrics(&mut self, section: &Section) -> Option<std::net::SocketAddr> {
+        let listen = self.read(section, "listen", value::listen);
         if let Some(address) = listen.filter(|address| !address.ip().is_loopback()) {
             self.warnings.push(format!(
                 "metrics.listen = \"{address}\": metrics are readable by anyone who reaches this address"
@@ -328,32 +313,17 @@ impl Reader {
         listen
     }
 
-    fn transparent(&mut self, section: &file::Transparent) -> Transparent {
-        let default = Transparent::default();
+    fn transparent(&mut self, section: &Section) -> Transparent {
         let read = Transparent {
-            enabled: self.get(
-                "transparent.enabled",
-                &section.enabled,
-                default.enabled,
-                value::switch,
-            ),
-            interfaces: self.interfaces(&section.interfaces),
-            mark: self.get("transparent.mark", &section.mark, default.mark, value::mark),
-            socket_mark: self.get(
-                "transparent.socket_mark",
-                &section.socket_mark,
-                default.socket_mark,
-                value::mark,
-            ),
-            table: self.get(
-                "transparent.table",
-                &section.table,
-                default.table,
-                value::table,
-            ),
+            enabled: self.get(section, "enabled"),
+            interfaces: self.interfaces(section),
+            mark: self.read(section, "mark", value::mark),
+            socket_mark: self.read(section, "socket_mark", value::mark),
+            table: self.read(section, "table", value::table),
         };
         if read.mark == read.socket_mark {
-            let at = section.socket_mark.as_ref().or(section.mark.as_ref());
+            let marks = ["socket_mark", "mark"];
+            let at = marks.into_iter().find_map(|key| section.value(key));
             let what = format!(
                 "transparent.mark and transparent.socket_mark are both {:#x}: expected two different bits",
                 read.mark
@@ -363,58 +333,49 @@ impl Reader {
         read
     }
 
-    fn interfaces(&mut self, field: &file::List) -> Vec<String> {
-        let key = "transparent.interfaces";
-        let names = self.list(key, field, value::interface);
-        self.named_once(key, field);
-        if field.as_ref().is_some_and(Vec::is_empty) {
-            self.note(
-                None,
-                format!("{key} = []: expected interface names; leave the key out for every interface except lo"),
-            );
+    fn interfaces(&mut self, section: &Section) -> Vec<String> {
+        let key = "interfaces";
+        let names = self.list(section, key, value::interface);
+        self.named_once(section, key);
+        if section.is_empty_list(key) {
+            let what = "transparent.interfaces = []: expected interface names; leave the key out for every interface except lo";
+            self.note(None, what.into());
         }
         names
     }
 
-    fn policy(&mut self, file: &file::File, node: &Node) -> Policy {
-        let defaults = self.defaults(&file.defaults);
+    fn policy(&mut self, file: &Section, node: &Node) -> Policy {
+        let section = file.one("defaults");
+        let defaults = self.defaults(section);
         Policy {
-            rules: self.rules(&file.rule, &defaults),
-            half_open: self.half_open(&file.half_open),
-            strict_after_failure: self.get(
-                "defaults.strict_after_failure",
-                &file.defaults.strict_after_failure,
-                SECOND * 60,
-                |v| value::duration(v, Duration::ZERO..=MONTH),
-            ),
+            rules: self.rules(file.all("rule"), &defaults),
+            half_open: self.half_open(file.one("half_open")),
+            strict_after_failure: self.get(section, "strict_after_failure"),
             relays_max: share(node.relays_max, node.workers),
             chains: Arc::default(),
-            access: self.access(&file.access),
+            access: self.access(file.one("access")),
         }
     }
 
-    fn half_open(&mut self, section: &file::HalfOpen) -> HalfOpenLimits {
-        let default = HalfOpenLimits::default();
-        let number = |v: &Value| value::number(v, 0..=RELAYS_MAX);
-        let total = self.get("half_open.total", &section.total, default.total, number);
-        let spare = default.reserve.min(total / 4);
-        let reserve = self.get("half_open.reserve", &section.reserve, spare, number);
-        if let Some(field) = section.reserve.as_ref().filter(|_| reserve > total) {
-            let form = format!("expected at most half_open.total, which is {total}");
-            self.reject("half_open.reserve", field, &form);
-        }
+    fn half_open(&mut self, section: &Section) -> HalfOpenLimits {
+        let total = self.get(section, "total");
+        let number = |v: &Value| value::at_most(v, "half_open.total", total);
+        let reserve = self.optional(section, "reserve", number);
+        let reserve = reserve.unwrap_or_else(|| RESERVE.min(total / 4));
         HalfOpenLimits {
             total,
             reserve,
-            per_prefix: self.get(
-                "half_open.per_prefix",
-                &section.per_prefix,
-                default.per_prefix,
-                number,
-            ),
-            expiry: self.get("half_open.expiry", &section.expiry, default.expiry, |v| {
-                value::duration(v, SECOND..=SECOND * 300)
-            }),
+            per_prefix: self.get(section, "per_prefix"),
+            expiry: self.get(section, "expiry"),
+        }
+    }
+
+    fn observe(&mut self, section: &Section) -> Observe {
+        Observe {
+            profiles_max: self.get(section, "profiles_max"),
+            ttl: self.get(section, "ttl"),
+            bypass_for: self.get(section, "bypass_for"),
+            gain_min: self.get(section, "gain_min"),
         }
     }
 }

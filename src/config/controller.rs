@@ -11,6 +11,7 @@ use posthaste_control::identity::{Identity, PublicKey};
 use posthaste_plan::table::Classes;
 use posthaste_relay::policy::Prefix;
 
+use super::keys::{self, Reload};
 use super::{Capacity, Error, build};
 
 mod show;
@@ -124,24 +125,11 @@ impl Controller {
 
     /// `next` as far as a running controller can take it on, and the keys in which it differs but that
     /// take effect only at the next start.
-    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<&'static str>) {
-        let mut waiting = Vec::new();
-        let mut keep = |key, same: bool| {
-            if !same {
-                waiting.push(key);
-            }
-        };
-        let (now, then) = (&self.server, &next.server);
-        keep("server.listen", now.listen == then.listen);
-        let same_key = now.identity.public() == then.identity.public();
-        keep("server.identity_file", same_key);
-        keep("server.store", now.store == then.store);
-        keep("server.keepalive", now.keepalive == then.keepalive);
-        let address = |config: &Self| config.api.as_ref().map(|api| api.listen);
-        keep("api.listen", address(self) == address(&next));
-        keep("plan", self.plan == next.plan);
-        next.server = self.server.clone();
-        next.plan = self.plan.clone();
+    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<String>) {
+        let waiting = keys::waiting(keys::CONTROLLER, |reload| match reload {
+            Reload::ControllerKeeps(keep) => keep(self, &mut next),
+            Reload::Applies | Reload::NodeKeeps(_) => true,
+        });
         (next, waiting)
     }
 

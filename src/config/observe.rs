@@ -20,17 +20,6 @@ pub(crate) struct Observe {
     pub(crate) profiles_max: u32,
 }
 
-impl Default for Observe {
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(3600),
-            bypass_for: Duration::from_secs(600),
-            gain_min: Duration::from_millis(1),
-            profiles_max: 32_768,
-        }
-    }
-}
-
 /// The section as it is shown.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {

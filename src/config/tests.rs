@@ -52,7 +52,7 @@ fn safe_defaults() {
     assert_eq!((config.node.workers, config.node.relays_max), (2, 10_000));
     assert_eq!(config.policy.relays_max, 5_000);
     assert!(config.metrics.unwrap().ip().is_loopback());
-    assert_eq!(config.admin_socket, Path::new("/run/posthaste/admin.sock"));
+    assert_eq!(config.admin_socket, Path::new(super::ADMIN_SOCKET));
     assert_eq!(config.transparent.mark & config.transparent.socket_mark, 0);
     let [all] = config.policy.rules.as_slice() else {
         panic!("one rule: {:?}", config.policy.rules)
@@ -340,16 +340,18 @@ fn reloadable_keys() {
             "admin.socket",
             "admin.group",
             "metrics.listen",
-            "listener",
-            "controller",
-            "measure.reflector",
             "transparent.enabled",
             "transparent.interfaces",
             "transparent.mark",
             "transparent.socket_mark",
             "transparent.table",
+            "observe.profiles_max",
             "half_open.total",
             "half_open.reserve",
+            "listener",
+            "measure.enabled",
+            "measure.reflector",
+            "controller",
         ]
     );
     assert_eq!(adopted.transparent, now.transparent);

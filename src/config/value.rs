@@ -13,11 +13,76 @@ use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::policy::{Action, Prefix, SourceAddress};
 use toml::Value;
 
+use super::keys::Key;
 use crate::groups::Group;
 
 mod nodes;
 
 pub(super) use nodes::*;
+
+/// What a value of one type means, within what its key accepts.
+pub(super) trait Meaning: Sized {
+    fn of(value: &Value, key: &Key) -> Reading<Self>;
+}
+
+impl Meaning for u32 {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        key.accepted.number(value)
+    }
+}
+
+impl Meaning for Option<u32> {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        key.accepted.number_or(value)
+    }
+}
+
+impl Meaning for Duration {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        key.accepted.duration(value)
+    }
+}
+
+impl Meaning for &'static str {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        key.accepted.word(value)
+    }
+}
+
+impl Meaning for bool {
+    fn of(value: &Value, _: &Key) -> Reading<Self> {
+        value
+            .as_bool()
+            .ok_or_else(|| "expected true or false".into())
+    }
+}
+
+impl Meaning for AcceptMode {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        let word = key.accepted.word(value)?;
+        Ok(Self::named(word).expect("the table has the names of modes"))
+    }
+}
+
+impl Meaning for Action {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        Ok(match key.accepted.word(value)? {
+            "forward" => Self::Forward,
+            "reject" => Self::Reject,
+            _ => Self::Relay,
+        })
+    }
+}
+
+impl Meaning for SourceAddress {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        Ok(match key.accepted.word(value)? {
+            "client" => Self::Client,
+            "node" => Self::Node,
+            _ => Self::Auto,
+        })
+    }
+}
 
 /// A meaning, or the accepted form.
 pub(super) type Reading<T> = Result<T, String>;
@@ -37,11 +102,10 @@ pub(super) fn number(value: &Value, bounds: RangeInclusive<u32>) -> Reading<u32>
     })
 }
 
-/// `true` or `false`.
-pub(super) fn switch(value: &Value) -> Reading<bool> {
-    value
-        .as_bool()
-        .ok_or_else(|| "expected true or false".into())
+/// A whole number up to the value of another key.
+pub(super) fn at_most(value: &Value, other: &str, most: u32) -> Reading<u32> {
+    let form = |_| format!("expected a whole number, at most {other}, which is {most}");
+    number(value, 0..=most).map_err(form)
 }
 
 /// A duration such as `"30s"` within bounds.
@@ -138,16 +202,6 @@ fn split_unit(text: &str) -> Option<(u64, &str)> {
     Some((count.parse().ok()?, unit.trim_start()))
 }
 
-/// A value, or `"auto"` for the kernel's own choice.
-pub(super) fn or_auto<T>(value: &Value, read: impl Fn(&Value) -> Reading<T>) -> Reading<Option<T>> {
-    if value.as_str() == Some("auto") {
-        return Ok(None);
-    }
-    read(value)
-        .map(Some)
-        .map_err(|form| format!("{form}, or \"auto\""))
-}
-
 /// A mark of exactly one bit.
 pub(super) fn mark(value: &Value) -> Reading<u32> {
     let bits = value.as_integer().and_then(|n| u32::try_from(n).ok());
@@ -241,51 +295,11 @@ pub(super) fn name(value: &Value) -> Reading<String> {
     Err("expected a name of 1 to 64 letters, digits, '-', '_' or '.'".into())
 }
 
-/// An accept mode by its name.
-pub(super) fn accept(value: &Value) -> Reading<AcceptMode> {
-    let mode = value.as_str().and_then(AcceptMode::named);
-    mode.ok_or_else(|| {
-        let names: Vec<String> = AcceptMode::all()
-            .map(|mode| format!("{:?}", mode.name()))
-            .collect();
-        format!("expected {}", one_of(&names))
-    })
-}
-
 /// `a, b or c`.
-fn one_of(names: &[String]) -> String {
+pub(super) fn one_of(names: &[String]) -> String {
     match names {
         [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
         _ => names.concat(),
-    }
-}
-
-/// `warm`, or `cold`.
-pub(super) fn is_warm(value: &Value) -> Reading<bool> {
-    match value.as_str() {
-        Some("warm") => Ok(true),
-        Some("cold") => Ok(false),
-        _ => Err("expected \"cold\" or \"warm\"".into()),
-    }
-}
-
-/// `relay`, `forward` or `reject`.
-pub(super) fn action(value: &Value) -> Reading<Action> {
-    match value.as_str() {
-        Some("relay") => Ok(Action::Relay),
-        Some("forward") => Ok(Action::Forward),
-        Some("reject") => Ok(Action::Reject),
-        _ => Err("expected \"relay\", \"forward\" or \"reject\"".into()),
-    }
-}
-
-/// `auto`, `client` or `node`.
-pub(super) fn source_address(value: &Value) -> Reading<SourceAddress> {
-    match value.as_str() {
-        Some("auto") => Ok(SourceAddress::Auto),
-        Some("client") => Ok(SourceAddress::Client),
-        Some("node") => Ok(SourceAddress::Node),
-        _ => Err("expected \"auto\", \"client\" or \"node\"".into()),
     }
 }
 

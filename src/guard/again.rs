@@ -54,10 +54,11 @@ pub(crate) fn run(args: &GuardArgs) -> anyhow::Result<()> {
     let claim = Claim::inherited(lock).context("a node starts this verb, nobody else")?;
     let left = Left {
         transparent: Transparent {
+            enabled: true,
+            interfaces: Vec::new(),
             mark: args.mark,
             socket_mark: args.socket_mark,
             table: args.table,
-            ..Transparent::default()
         },
         successions: args.successions,
     };

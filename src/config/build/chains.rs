@@ -4,9 +4,9 @@
 use posthaste_relay::chain::{Chain, Chains, Path, Peer, Route};
 use posthaste_wire::header::NodeId;
 use posthaste_wire::segments::SEGMENTS_MAX;
-use toml::Spanned;
 
-use super::super::{Spelling, file, value};
+use super::super::document::Section;
+use super::super::{Spelling, value};
 use super::Reader;
 
 /// Bound on `[[chain]]` sections.
@@ -18,18 +18,17 @@ const NODES_MAX: usize = SEGMENTS_MAX + 1;
 
 impl Reader {
     /// All that is said of other nodes.
-    pub(super) fn chains(&mut self, file: &file::File) -> (Chains, Spelling) {
+    pub(super) fn chains(&mut self, file: &Section) -> (Chains, Spelling) {
         let me = self.node_id(file);
-        let (peers, key_files) = self.peers(&file.peer, me);
-        self.at_most(CHAINS_MAX, "chain", &file.chain);
-        let all = || file.chain.iter().map(Spanned::get_ref);
-        self.unique("chain", "name", all().map(|chain| &chain.name), value::name);
-        let chains = file
-            .chain
-            .iter()
-            .map(|section| self.chain(section, (me, &peers)));
-        let mut chains: Vec<Chain> = chains.collect();
-        let routes = self.routes(&file.route, &chains);
+        let (peers, key_files) = self.peers(file.all("peer"), me);
+        let sections = file.all("chain");
+        self.at_most(CHAINS_MAX, "chain", sections);
+        self.unique("chain", "name", sections, value::name);
+        let chains = sections.iter();
+        let mut chains: Vec<Chain> = chains
+            .map(|section| self.chain(section, (me, &peers)))
+            .collect();
+        let routes = self.routes(file.all("route"), &chains);
         let resolve = self.looked_up_by(file, &peers).map(|peer| {
             chains.push(Chain::by_resolve(&peers[peer]));
             chains.len() - 1
@@ -47,44 +46,39 @@ impl Reader {
     }
 
     /// The place of the peer that looks ways up for this node, which then holds no plan.
-    fn looked_up_by(&mut self, file: &file::File, peers: &[Peer]) -> Option<usize> {
-        let section = file.controller.as_ref()?.get_ref();
-        let (key, field) = ("controller.lookup", &section.lookup);
-        let given = field.as_ref()?;
-        let name = self.get(key, field, String::new(), value::name);
+    fn looked_up_by(&mut self, file: &Section, peers: &[Peer]) -> Option<usize> {
+        let section = file.one("controller");
+        let given = section.value("lookup")?;
+        let name = self.optional(section, "lookup", value::name)?;
         let place = peers.iter().position(|peer| *peer.name == *name);
         if place.is_none_or(|place| peers[place].key.is_none()) {
             let form = "expected the name of a [[peer]] with a key";
-            self.reject(key, given, form);
+            self.reject("controller.lookup", given, form);
             return None;
         }
         place
     }
 
-    fn chain(
-        &mut self,
-        spanned: &Spanned<file::Chain>,
-        (me, peers): (Option<NodeId>, &[Peer]),
-    ) -> Chain {
-        let (section, place) = (spanned.get_ref(), spanned.span());
-        let (name, path) = self.name("chain", place.clone(), &section.name);
-        let key = format!("{path}: nodes");
-        let count = section.nodes.as_ref().map_or(0, Vec::len);
-        if !(1..=NODES_MAX).contains(&count) {
+    fn chain(&mut self, section: &Section, (me, peers): (Option<NodeId>, &[Peer])) -> Chain {
+        let name = self.name(section);
+        let (path, key) = (section.label(), &section.path("nodes"));
+        let count = section.items("nodes").len();
+        let is_list = section.is_empty_list("nodes") || !section.has("nodes");
+        if count > NODES_MAX || (count == 0 && is_list) {
             let what = format!(
                 "{path}: nodes has {count} entries: expected 1 to {NODES_MAX}, from the second node of the chain to the last"
             );
-            self.note(Some(place.start), what);
+            self.note(section.at, what);
         }
         let mut nodes: Vec<NodeId> = Vec::new();
-        for (place, item) in section.nodes.iter().flatten().enumerate() {
+        for (place, item) in section.items("nodes").iter().enumerate() {
             let is_peer = |id| peers.iter().any(|peer| peer.id == id);
             match node(item.get_ref(), peers) {
-                Err(form) => self.reject(&key, item, &form),
-                Ok(id) if me == Some(id) => self.reject(&key, item, "is this node itself"),
-                Ok(id) if nodes.contains(&id) => self.reject(&key, item, "is named twice"),
+                Err(form) => self.reject(key, item, &form),
+                Ok(id) if me == Some(id) => self.reject(key, item, "is this node itself"),
+                Ok(id) if nodes.contains(&id) => self.reject(key, item, "is named twice"),
                 Ok(id) if place == 0 && !is_peer(id) => {
-                    self.reject(&key, item, "is no peer: the first node has to be one");
+                    self.reject(key, item, "is no peer: the first node has to be one");
                 }
                 Ok(id) => nodes.push(id),
             }
@@ -95,48 +89,43 @@ impl Reader {
         }
     }
 
-    fn routes(&mut self, sections: &[Spanned<file::Route>], chains: &[Chain]) -> Vec<Route> {
+    fn routes(&mut self, sections: &[Section], chains: &[Chain]) -> Vec<Route> {
         self.at_most(ROUTES_MAX, "route", sections);
-        let routes = (1..).zip(sections);
+        let routes = sections.iter();
         routes
-            .map(|(number, section)| self.route(number, section, chains))
+            .map(|section| self.route(section, chains))
             .collect()
     }
 
-    /// The route of this number, counted from 1: it has no name.
-    fn route(&mut self, number: usize, spanned: &Spanned<file::Route>, chains: &[Chain]) -> Route {
-        let section = spanned.get_ref();
-        let path = format!("route {number}");
-        let lists = [&section.destinations, &section.sources, &section.ports];
-        let direct = format!("{path}: direct");
-        let size = format!("{path}: transfer_size");
-        if let Some(field) = section.transfer_size.as_ref()
-            && (section.chains.is_some() || section.direct.is_some())
+    /// A route: it has no name.
+    fn route(&mut self, section: &Section, chains: &[Chain]) -> Route {
+        if let Some(field) = section.value("transfer_size")
+            && (section.has("chains") || section.has("direct"))
         {
             let form = "expected neither chains nor direct beside it: the plan says which chains";
-            self.reject(&size, field, form);
+            self.reject(&section.path("transfer_size"), field, form);
         }
         let route = Route {
-            matches: self.matches(&path, lists),
-            chains: self.route_chains(&format!("{path}: chains"), section, chains),
-            direct: self.get(&direct, &section.direct, true, value::switch),
-            transfer_bytes: self.get(&size, &section.transfer_size, None, |v| {
-                value::transfer_size(v).map(Some)
-            }),
+            matches: self.matches(section),
+            chains: self.route_chains(section, chains),
+            direct: self.get(section, "direct"),
+            transfer_bytes: self.optional(section, "transfer_size", value::transfer_size),
         };
-        if section.chains.as_ref().is_none_or(Vec::is_empty) && !route.direct {
+        if section.items("chains").is_empty() && !route.direct {
             let what = format!(
-                "{path} leads nowhere: expected chains, or direct = true (a rule with action = \"reject\" refuses flows)"
+                "{} leads nowhere: expected chains, or direct = true (a rule with action = \"reject\" refuses flows)",
+                section.label()
             );
-            self.note(Some(spanned.span().start), what);
+            self.note(section.at, what);
         }
         route
     }
 
-    fn route_chains(&mut self, key: &str, section: &file::Route, chains: &[Chain]) -> Vec<usize> {
-        self.named_once(key, &section.chains);
+    fn route_chains(&mut self, section: &Section, chains: &[Chain]) -> Vec<usize> {
+        let key = &section.path("chains");
+        self.named_once(section, "chains");
         let mut found = Vec::new();
-        for item in section.chains.iter().flatten() {
+        for item in section.items("chains") {
             let name = match value::name(item.get_ref()) {
                 Ok(name) => name,
                 Err(form) => {

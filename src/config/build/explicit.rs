@@ -8,33 +8,25 @@ use posthaste_relay::access::{Access, Cookie};
 use posthaste_relay::chain::Peer;
 use posthaste_relay::policy::{Policy, Rule, SourceAddress};
 use posthaste_wire::header::NodeId;
-use toml::Spanned;
 
-use super::super::value::{HIDDEN, ListenerMode};
-use super::super::{Fixed, file, value};
+use super::super::document::Section;
+use super::super::value::HIDDEN;
+use super::super::{Fixed, value};
 use super::Reader;
 
 /// Bound on `[[listener]]` sections: each worker holds a socket for each.
 const LISTENERS_MAX: usize = 64;
-/// Where a listener listens that does not say: nobody but the host itself
-/// reaches it.
-const LISTENER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 4480));
-
 /// Where a listener that is for one destination sends what has none, until the problem
 /// is told.
 const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 impl Reader {
     /// The explicit listeners and the fixed ones.
-    pub(super) fn listeners(
-        &mut self,
-        sections: &[Spanned<file::Listener>],
-    ) -> (Vec<SocketAddr>, Vec<Fixed>) {
+    pub(super) fn listeners(&mut self, sections: &[Section]) -> (Vec<SocketAddr>, Vec<Fixed>) {
         self.at_most(LISTENERS_MAX, "listener", sections);
         let mut listeners = Vec::new();
         for section in sections {
-            let (key, field) = ("listener.address", &section.get_ref().address);
-            let address = self.get(key, field, LISTENER, value::listener);
+            let address = self.read(section, "address", value::listener);
             listeners.push((address, self.destination(section)));
         }
         for (index, (address, _)) in listeners.iter().enumerate() {
@@ -47,9 +39,8 @@ impl Reader {
                 first + 1
             );
             let section = &sections[index];
-            let field = section.get_ref().address.as_ref();
-            let at = field.map_or_else(|| section.span(), Spanned::span).start;
-            self.note(Some(at), what);
+            let field = section.value("address").map(|field| field.span().start);
+            self.note(field.or(section.at), what);
         }
         self.overlaps(&listeners);
         self.circles(&listeners, sections);
@@ -67,28 +58,23 @@ impl Reader {
     }
 
     /// Where the connections of a fixed listener go.
-    fn destination(&mut self, section: &Spanned<file::Listener>) -> Option<SocketAddr> {
-        let (file, at) = (section.get_ref(), section.span().start);
-        let mode = self.get(
-            "listener.mode",
-            &file.mode,
-            ListenerMode::Explicit,
-            value::listener_mode,
-        );
-        match (mode, &file.destination) {
-            (ListenerMode::Explicit, None) => None,
-            (ListenerMode::Explicit, Some(destination)) => {
+    fn destination(&mut self, section: &Section) -> Option<SocketAddr> {
+        let is_fixed = self.get::<&str>(section, "mode") == "fixed";
+        match (is_fixed, section.value("destination")) {
+            (false, None) => None,
+            (false, Some(destination)) => {
                 let what = "listener.destination: is for mode = \"fixed\": who asks an explicit listener names the destination";
                 self.note(Some(destination.span().start), what.into());
                 None
             }
-            (ListenerMode::Fixed, None) => {
+            (true, None) => {
                 let what = "listener.destination is missing: mode = \"fixed\" needs the address and port of a server, such as \"192.0.2.1:443\"";
-                self.note(Some(at), what.into());
+                self.note(section.at, what.into());
                 Some(NOWHERE)
             }
-            (ListenerMode::Fixed, field) => {
-                Some(self.get("listener.destination", field, NOWHERE, value::remote))
+            (true, Some(_)) => {
+                let read = self.optional(section, "destination", value::remote);
+                Some(read.unwrap_or(NOWHERE))
             }
         }
     }
@@ -134,11 +120,7 @@ impl Reader {
     }
 
     /// Complains of listeners that would connect to listeners.
-    fn circles(
-        &mut self,
-        listeners: &[(SocketAddr, Option<SocketAddr>)],
-        sections: &[Spanned<file::Listener>],
-    ) {
+    fn circles(&mut self, listeners: &[(SocketAddr, Option<SocketAddr>)], sections: &[Section]) {
         for ((_, destination), section) in listeners.iter().zip(sections) {
             let Some(destination) = destination else {
                 continue;
@@ -151,24 +133,24 @@ impl Reader {
                 let what = format!(
                     "listener.destination = \"{destination}\": this node listens there itself: expected the address of a server"
                 );
-                self.note(Some(section.span().start), what);
+                self.note(section.at, what);
             }
         }
     }
 
-    pub(super) fn access(&mut self, section: &file::Access) -> Access {
+    pub(super) fn access(&mut self, section: &Section) -> Access {
         Access {
-            clients: self.list("access.clients", &section.clients, value::prefix),
-            destinations: self.list("access.destinations", &section.destinations, value::prefix),
-            cookies: self.get("access.cookies", &section.cookies, false, value::switch),
-            cookie: self.cookie(&section.cookie),
+            clients: self.list(section, "clients", value::prefix),
+            destinations: self.list(section, "destinations", value::prefix),
+            cookies: self.get(section, "cookies"),
+            cookie: self.cookie(section),
             resolve: Vec::new(),
         }
     }
 
     /// What clients without a key have to know. No message has it in it.
-    fn cookie(&mut self, field: &file::Scalar) -> Option<Cookie> {
-        let field = field.as_ref()?;
+    fn cookie(&mut self, section: &Section) -> Option<Cookie> {
+        let field = section.value("cookie")?;
         let cookie = field.get_ref().as_str().and_then(Cookie::new);
         if cookie.is_none() {
             let what = format!(
@@ -181,11 +163,11 @@ impl Reader {
     }
 
     /// The peers that may have ways looked up here.
-    pub(super) fn resolve(&mut self, section: &file::Access, peers: &[Peer]) -> Vec<NodeId> {
+    pub(super) fn resolve(&mut self, section: &Section, peers: &[Peer]) -> Vec<NodeId> {
         let key = "access.allow_lookup";
-        self.named_once(key, &section.allow_lookup);
+        self.named_once(section, "allow_lookup");
         let mut found = Vec::new();
-        for item in section.allow_lookup.iter().flatten() {
+        for item in section.items("allow_lookup") {
             let name = match value::name(item.get_ref()) {
                 Ok(name) => name,
                 Err(form) => {

@@ -2,25 +2,23 @@
 //! `node.id` and `[[peer]]`: who this node and the other nodes are.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::ops::Range;
 use std::path::PathBuf;
 
 use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::auth::{KEY_BYTES, Key};
 use posthaste_wire::header::NodeId;
-use toml::Spanned;
+use toml::{Spanned, Value};
 
+use super::super::document::Section;
+use super::super::host;
 use super::super::value::{self, HIDDEN};
-use super::super::{file, host};
 use super::Reader;
 
 /// Bound on `[[peer]]` sections: each worker keeps warm hops to each.
 const PEERS_MAX: usize = 1024;
 /// Bound on addresses that a peer calls from: the programs hold all of 1024 peers.
 const CALLERS_MAX: usize = 4;
-/// Bound on warm hops to one peer that wait, at each worker.
-const POOL_MAX: u32 = 4096;
 /// What is better than the kernel's default over a long hop, where it is there.
 const CONGESTION: &str = "bbr";
 /// What stands for an address or a key that is missing or wrong until the
@@ -30,35 +28,36 @@ const NO_KEY: [u8; KEY_BYTES] = [0; KEY_BYTES];
 
 impl Reader {
     /// The number of this node, which some of the other sections demand.
-    pub(super) fn node_id(&mut self, file: &file::File) -> Option<NodeId> {
-        let field = &file.node.id;
-        let id = self.get("node.id", field, None, |v| value::node_id(v).map(Some));
-        let peer = file.peer.first().map(|peer| ("peers", peer.span()));
-        let fixed = |section: &&Spanned<file::Listener>| {
-            let mode = section.get_ref().mode.as_ref();
+    pub(super) fn node_id(&mut self, file: &Section) -> Option<NodeId> {
+        let section = file.one("node");
+        let peer = file.all("peer").first().map(|peer| ("peers", peer));
+        let is_fixed = |listener: &&Section| {
+            let mode = listener.value("mode");
             mode.is_some_and(|mode| mode.get_ref().as_str() == Some("fixed"))
         };
-        let listener = file.listener.iter().find(|section| !fixed(section));
-        let listener = listener.map(|listener| ("explicit listeners", listener.span()));
-        if let (None, Some((what, section))) = (field, peer.or(listener)) {
+        let mut listeners = file.all("listener").iter();
+        let listener = listeners.find(|listener| !is_fixed(listener));
+        let listener = listener.map(|listener| ("explicit listeners", listener));
+        if !section.has("id")
+            && let Some((what, section)) = peer.or(listener)
+        {
             let what = format!(
                 "node.id is missing: a node with {what} needs a number of its own, such as id = 7 in [node]"
             );
-            self.note(Some(section.start), what);
+            self.note(section.at, what);
         }
-        id
+        self.optional(section, "id", value::node_id)
     }
 
     /// The peers, and for each the file that its key is in.
     pub(super) fn peers(
         &mut self,
-        sections: &[Spanned<file::Peer>],
+        sections: &[Section],
         me: Option<NodeId>,
     ) -> (Vec<Peer>, Vec<Option<PathBuf>>) {
         self.at_most(PEERS_MAX, "peer", sections);
-        let all = || sections.iter().map(Spanned::get_ref);
-        self.unique("peer", "name", all().map(|peer| &peer.name), value::name);
-        self.unique("peer", "id", all().map(|peer| &peer.id), value::node_id);
+        self.unique("peer", "name", sections, value::name);
+        self.unique("peer", "id", sections, value::node_id);
         let socket = if sections.is_empty() {
             SideOptions::default()
         } else {
@@ -80,85 +79,64 @@ impl Reader {
 
     fn peer(
         &mut self,
-        spanned: &Spanned<file::Peer>,
+        section: &Section,
         me: Option<NodeId>,
         socket: &SideOptions,
     ) -> (Peer, Option<PathBuf>) {
-        let (section, place) = (spanned.get_ref(), spanned.span());
-        let (name, path) = self.name("peer", place.clone(), &section.name);
-        let key = |name: &str| format!("{path}: {name}");
-        let (secret, key_file) = self.secret(&path, place.clone(), section);
-        let address = self.peer_address(&key("address"), place.clone(), &section.address);
+        let name = self.name(section);
+        let (secret, key_file) = self.secret(section);
+        self.require(section, "address");
+        let address = self.optional(section, "address", value::remote);
+        let address = address.unwrap_or(NOWHERE);
         let peer = Peer {
             name: name.into(),
-            id: self.peer_id(&key("id"), place, &section.id, me),
+            id: self.peer_id(section, me),
             address,
             key: Some(secret),
-            key_id: self.get(&key("key_id"), &section.key_id, 1, |v| {
-                value::number(v, 0..=u32::MAX)
-            }),
-            encapsulation: self.encapsulation(&path, section, address),
-            source_addresses: self.callers(&path, section, address),
-            pool: self.pool(&path, section),
-            socket: self.side(&key("socket"), &section.socket, socket),
+            key_id: self.get(section, "key_id"),
+            encapsulation: self.encapsulation(section, address),
+            source_addresses: self.callers(section, address),
+            pool: self.pool(section),
+            socket: self.side(section.one("socket"), Some(socket)),
         };
         (peer, key_file)
     }
 
-    fn peer_id(
-        &mut self,
-        key: &str,
-        section: Range<usize>,
-        field: &file::Scalar,
-        me: Option<NodeId>,
-    ) -> NodeId {
-        self.require(key, section, field, "the node's number, its node.id");
-        let id = self.get(key, field, None, |v| value::node_id(v).map(Some));
-        if let Some(field) = field.as_ref().filter(|_| id.is_some() && id == me) {
-            self.reject(key, field, "is this node's own number, node.id");
+    fn peer_id(&mut self, section: &Section, me: Option<NodeId>) -> NodeId {
+        self.require(section, "id");
+        let id = self.optional(section, "id", value::node_id);
+        if let Some(field) = section.value("id").filter(|_| id.is_some() && id == me) {
+            let form = "is this node's own number, node.id";
+            self.reject(&section.path("id"), field, form);
         }
         id.unwrap_or_else(value::any_node_id)
     }
 
-    fn peer_address(
-        &mut self,
-        key: &str,
-        section: Range<usize>,
-        field: &file::Scalar,
-    ) -> SocketAddr {
-        let form = "the address and port of its explicit listener";
-        self.require(key, section, field, form);
-        self.get(key, field, NOWHERE, value::remote)
-    }
-
     /// The key, and the file that it is in. What is said of a key never has it
     /// in it.
-    fn secret(
-        &mut self,
-        path: &str,
-        place: Range<usize>,
-        section: &file::Peer,
-    ) -> (Key, Option<PathBuf>) {
+    fn secret(&mut self, section: &Section) -> (Key, Option<PathBuf>) {
         let form = "64 hexadecimal digits, as posthaste keys generate prints them";
-        let (bytes, file) = match (&section.key, &section.key_file) {
+        let path = section.path("key");
+        let (bytes, file) = match (section.value("key"), section.value("key_file")) {
             (Some(key), None) => {
                 let bytes = value::key(key.get_ref());
                 if bytes.is_none() {
-                    let what = format!("{path}: key = {HIDDEN}: expected {form}");
+                    let what = format!("{path} = {HIDDEN}: expected {form}");
                     self.note(Some(key.span().start), what);
                 }
                 (bytes, None)
             }
-            (None, Some(file)) => self.secret_in(path, file),
+            (None, Some(file)) => self.secret_in(section, file),
+            (None, None) if section.has("key") || section.has("key_file") => (None, None),
             (None, None) => {
                 let what = format!(
-                    "{path}: key is missing: expected key = \"...\", {form}, or key_file = \"/path\""
+                    "{path} is missing: expected key = \"...\", {form}, or key_file = \"/path\""
                 );
-                self.note(Some(place.start), what);
+                self.note(section.at, what);
                 (None, None)
             }
             (Some(_), Some(file)) => {
-                let what = format!("{path}: key and key_file: expected one of them");
+                let what = format!("{path} and key_file: expected one of them");
                 self.note(Some(file.span().start), what);
                 (None, None)
             }
@@ -169,23 +147,24 @@ impl Reader {
     /// The key in the file that `field` names, and that file.
     fn secret_in(
         &mut self,
-        path: &str,
-        field: &Spanned<toml::Value>,
+        section: &Section,
+        field: &Spanned<Value>,
     ) -> (Option<[u8; KEY_BYTES]>, Option<PathBuf>) {
         let place = field.span().start;
+        let path = section.path("key_file");
         if value::key(field.get_ref()).is_some() {
-            let what = format!("{path}: key_file = {HIDDEN}: is a key, not a path: expected key");
+            let what = format!("{path} = {HIDDEN}: is a key, not a path: expected key");
             self.note(Some(place), what);
             return (None, None);
         }
         let file = match value::key_path(field.get_ref()) {
             Ok(file) => file,
             Err(form) => {
-                self.reject(&format!("{path}: key_file"), field, &form);
+                self.reject(&path, field, &form);
                 return (None, None);
             }
         };
-        let named = format!("{path}: key_file = \"{}\"", file.display());
+        let named = format!("{path} = \"{}\"", file.display());
         let bytes = match (self.capacity.key_file)(&file) {
             Err(error) => {
                 self.note(Some(place), format!("{named}: cannot be read: {error}"));
@@ -212,53 +191,42 @@ impl Reader {
         (bytes, Some(file))
     }
 
-    fn encapsulation(
-        &mut self,
-        path: &str,
-        section: &file::Peer,
-        address: SocketAddr,
-    ) -> Encapsulation {
-        let key = format!("{path}: header_in");
-        let encapsulation = self.get(
-            &key,
-            &section.header_in,
-            Encapsulation::Stream,
-            value::encapsulation,
-        );
+    fn encapsulation(&mut self, section: &Section, address: SocketAddr) -> Encapsulation {
+        let known = [Encapsulation::Stream, Encapsulation::SynOption];
+        let word: &str = self.get(section, "header_in");
+        let named = known.into_iter().find(|known| known.name() == word);
+        let encapsulation = named.expect("the table has their names");
         if encapsulation == Encapsulation::SynOption && address.is_ipv6() {
             self.warnings.push(format!(
-                "{key} = \"syn-option\": its address is IPv6: hops to it are opened by Convert, since the option carries IPv4 only"
+                "{} = \"syn-option\": its address is IPv6: hops to it are opened by Convert, since the option carries IPv4 only",
+                section.path("header_in")
             ));
         }
         encapsulation
     }
 
     /// Where its connections come from: its own address unless it says otherwise.
-    fn callers(&mut self, path: &str, section: &file::Peer, address: SocketAddr) -> Vec<IpAddr> {
-        let key = format!("{path}: source_addresses");
-        self.named_once(&key, &section.source_addresses);
-        if let Some(field) = section.source_addresses.iter().flatten().nth(CALLERS_MAX) {
+    fn callers(&mut self, section: &Section, address: SocketAddr) -> Vec<IpAddr> {
+        let key = "source_addresses";
+        self.named_once(section, key);
+        if let Some(field) = section.items(key).get(CALLERS_MAX) {
             let form = format!("expected at most {CALLERS_MAX} addresses");
-            self.reject(&key, field, &form);
+            self.reject(&section.path(key), field, &form);
         }
-        if section.source_addresses.is_none() {
+        if !section.has(key) {
             return vec![address.ip().to_canonical()];
         }
-        self.list(&key, &section.source_addresses, value::caller)
+        self.list(section, key, value::caller)
     }
 
-    fn pool(&mut self, path: &str, section: &file::Peer) -> PoolLimits {
-        let mut get = |name: &str, field: &file::Scalar, default: u16| {
-            self.get(&format!("{path}: {name}"), field, default, |v| {
-                value::number(v, 0..=POOL_MAX).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
-            })
-        };
-        let max = get("pool_max", &section.pool_max, 64);
-        let min = get("pool_min", &section.pool_min, max.min(2));
-        if let Some(field) = section.pool_min.as_ref().filter(|_| min > max) {
-            let form = format!("expected at most pool_max, which is {max}");
-            self.reject(&format!("{path}: pool_min"), field, &form);
+    fn pool(&mut self, section: &Section) -> PoolLimits {
+        let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+        let most: u32 = self.get(section, "pool_max");
+        let number = |v: &Value| value::at_most(v, "pool_max", most);
+        let least = self.optional(section, "pool_min", number);
+        PoolLimits {
+            min: narrow(least.unwrap_or_else(|| most.min(2))),
+            max: narrow(most),
         }
-        PoolLimits { min, max }
     }
 }

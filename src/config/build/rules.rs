@@ -1,32 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[defaults]` and `[[rule]]`: what is done with flows, and by which sockets.
 
-use std::time::Duration;
-
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::policy::{Action, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts};
-use toml::{Spanned, Value};
 
-use super::super::file;
+use super::super::document::Section;
 use super::super::shadow::{self, Shadowed};
-use super::super::value::{self, Reading};
-use super::{MONTH, Reader, SECOND};
+use super::super::value;
+use super::Reader;
 
 /// Bound on `[[rule]]` sections; the redirect program's table has that many.
 const RULES_MAX: usize = 1024;
 /// What goes before a rule is named, up to so many.
 const SHADOWS_NAMED_MAX: usize = 3;
-const MILLISECOND: Duration = Duration::from_millis(1);
-/// The kernel's bound on TCP_KEEPIDLE and TCP_KEEPINTVL.
-const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
-/// The kernel's bound on TCP_KEEPCNT.
-const KEEPALIVE_PROBES_MAX: u32 = 127;
-/// Workers look at connections once a second whether their windows are closed.
-const USER_TIMEOUT_MIN: Duration = Duration::from_secs(5);
-/// TCP_USER_TIMEOUT is an int of milliseconds.
-const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
-const GIBIBYTE: u32 = 1 << 30;
-
 /// Defaults that rules start from.
 pub(super) struct Defaults {
     accept: AcceptMode,
@@ -38,113 +24,65 @@ pub(super) struct Defaults {
 }
 
 impl Reader {
-    pub(super) fn defaults(&mut self, section: &file::Defaults) -> Defaults {
-        let side = SideOptions::default();
+    pub(super) fn defaults(&mut self, section: &Section) -> Defaults {
         Defaults {
-            accept: self.get(
-                "defaults.accept",
-                &section.accept,
-                AcceptMode::EARLY,
-                value::accept,
-            ),
-            observe: self.get("defaults.observe", &section.observe, true, value::switch),
-            source_address: self.get(
-                "defaults.source_address",
-                &section.source_address,
-                SourceAddress::Auto,
-                value::source_address,
-            ),
-            downstream: self.side("defaults.downstream", &section.downstream, &side),
-            upstream: self.side("defaults.upstream", &section.upstream, &side),
-            timeouts: self.timeouts("defaults.timeouts", &section.timeouts, Timeouts::default()),
+            accept: self.get(section, "accept"),
+            observe: self.get(section, "observe"),
+            source_address: self.get(section, "source_address"),
+            downstream: self.side(section.one("downstream"), None),
+            upstream: self.side(section.one("upstream"), None),
+            timeouts: self.timeouts(section.one("timeouts"), None),
         }
     }
 
-    fn timeouts(&mut self, path: &str, section: &file::Timeouts, base: Timeouts) -> Timeouts {
-        let mut get = |name: &str, field: &file::Scalar, base: Duration, most: Duration| {
-            let key = format!("{path}.{name}");
-            self.get(&key, field, base, |v| {
-                value::duration(v, MILLISECOND * 10..=most)
-            })
-        };
+    /// Timeouts, by those of `[defaults]` for a rule.
+    fn timeouts(&mut self, given: &Section, base: Option<Timeouts>) -> Timeouts {
         Timeouts {
-            connect: get("connect", &section.connect, base.connect, SECOND * 600),
-            idle: get("idle", &section.idle, base.idle, MONTH),
-            client_fin: get("client-fin", &section.client_fin, base.client_fin, MONTH),
-            server_fin: get("server-fin", &section.server_fin, base.server_fin, MONTH),
+            connect: self.inherit(given, "connect", base.map(|b| b.connect)),
+            idle: self.inherit(given, "idle", base.map(|b| b.idle)),
+            client_fin: self.inherit(given, "client-fin", base.map(|b| b.client_fin)),
+            server_fin: self.inherit(given, "server-fin", base.map(|b| b.server_fin)),
         }
     }
 
-    pub(super) fn side(
-        &mut self,
-        path: &str,
-        section: &file::Side,
-        base: &SideOptions,
-    ) -> SideOptions {
-        let key = |name: &str| format!("{path}.{name}");
-        let buffer = |v: &Value| value::or_auto(v, |v| value::size(v, 4096..=GIBIBYTE));
-        let window = |v: &Value| value::or_auto(v, |v| value::number(v, 1..=1000));
+    /// Socket settings; absent ones are those of `base`, if there is one.
+    pub(super) fn side(&mut self, given: &Section, base: Option<&SideOptions>) -> SideOptions {
         SideOptions {
-            congestion: self.congestion(&key("congestion"), &section.congestion, &base.congestion),
-            initial_window: self.get(
-                &key("initial_window"),
-                &section.initial_window,
-                base.initial_window,
-                window,
+            congestion: self.congestion(given, base),
+            initial_window: self.inherit(given, "initial_window", base.map(|b| b.initial_window)),
+            send_buffer_bytes: self.inherit(
+                given,
+                "send_buffer",
+                base.map(|b| b.send_buffer_bytes),
             ),
-            send_buffer_bytes: self.get(
-                &key("send_buffer"),
-                &section.send_buffer,
-                base.send_buffer_bytes,
-                buffer,
+            receive_buffer_bytes: self.inherit(
+                given,
+                "receive_buffer",
+                base.map(|b| b.receive_buffer_bytes),
             ),
-            receive_buffer_bytes: self.get(
-                &key("receive_buffer"),
-                &section.receive_buffer,
-                base.receive_buffer_bytes,
-                buffer,
+            notsent_lowat_bytes: self.inherit(
+                given,
+                "notsent_lowat",
+                base.map(|b| b.notsent_lowat_bytes),
             ),
-            notsent_lowat_bytes: self.get(
-                &key("notsent_lowat"),
-                &section.notsent_lowat,
-                base.notsent_lowat_bytes,
-                |v| value::size(v, 1..=GIBIBYTE),
+            keepalive_idle: self.inherit(given, "keepalive_idle", base.map(|b| b.keepalive_idle)),
+            keepalive_interval: self.inherit(
+                given,
+                "keepalive_interval",
+                base.map(|b| b.keepalive_interval),
             ),
-            keepalive_idle: self.get(
-                &key("keepalive_idle"),
-                &section.keepalive_idle,
-                base.keepalive_idle,
-                |v| zero_or(v, SECOND, KEEPALIVE_MAX),
+            keepalive_probes: self.inherit(
+                given,
+                "keepalive_probes",
+                base.map(|b| b.keepalive_probes),
             ),
-            keepalive_interval: self.get(
-                &key("keepalive_interval"),
-                &section.keepalive_interval,
-                base.keepalive_interval,
-                |v| value::duration(v, SECOND..=KEEPALIVE_MAX),
-            ),
-            keepalive_probes: self.get(
-                &key("keepalive_probes"),
-                &section.keepalive_probes,
-                base.keepalive_probes,
-                |v| value::number(v, 1..=KEEPALIVE_PROBES_MAX),
-            ),
-            user_timeout: self.get(
-                &key("user_timeout"),
-                &section.user_timeout,
-                base.user_timeout,
-                |v| zero_or(v, USER_TIMEOUT_MIN, USER_TIMEOUT_MAX),
-            ),
+            user_timeout: self.inherit(given, "user_timeout", base.map(|b| b.user_timeout)),
         }
     }
 
-    fn congestion(
-        &mut self,
-        key: &str,
-        field: &file::Scalar,
-        base: &Option<String>,
-    ) -> Option<String> {
+    fn congestion(&mut self, section: &Section, base: Option<&SideOptions>) -> Option<String> {
         let list = self.capacity.congestion;
-        self.get(key, field, base.clone(), |v| {
+        let given = self.optional(section, "congestion", |v| {
             let name = v.as_str().unwrap_or_default();
             let known = if name == "auto" { Vec::new() } else { list() };
             if name == "auto" {
@@ -157,20 +95,16 @@ impl Reader {
                     known.join(", ")
                 ))
             }
-        })
+        });
+        given.unwrap_or_else(|| base.and_then(|base| base.congestion.clone()))
     }
 
-    pub(super) fn rules(
-        &mut self,
-        sections: &[Spanned<file::Rule>],
-        defaults: &Defaults,
-    ) -> Vec<Rule> {
+    pub(super) fn rules(&mut self, sections: &[Section], defaults: &Defaults) -> Vec<Rule> {
         if sections.is_empty() {
             return vec![relay_all(defaults)];
         }
         self.at_most(RULES_MAX, "rule", sections);
-        let names = sections.iter().map(|section| &section.get_ref().name);
-        self.unique("rule", "name", names, value::name);
+        self.unique("rule", "name", sections, value::name);
         let rules = sections.iter();
         rules.map(|section| self.rule(section, defaults)).collect()
     }
@@ -209,64 +143,22 @@ impl Reader {
         }
     }
 
-    fn rule(&mut self, spanned: &Spanned<file::Rule>, defaults: &Defaults) -> Rule {
-        let section = spanned.get_ref();
-        let (name, path) = self.name("rule", spanned.span(), &section.name);
-        let key = |name: &str| format!("{path}: {name}");
-        let lists = [&section.destinations, &section.sources, &section.ports];
+    fn rule(&mut self, section: &Section, defaults: &Defaults) -> Rule {
+        let (down, up) = (section.one("downstream"), section.one("upstream"));
         Rule {
-            matches: self.matches(&path, lists),
-            action: self.get(
-                &key("action"),
-                &section.action,
-                Action::Relay,
-                value::action,
-            ),
-            accept: self.get(
-                &key("accept"),
-                &section.accept,
-                defaults.accept,
-                value::accept,
-            ),
-            observe: self.get(
-                &key("observe"),
-                &section.observe,
-                defaults.observe,
-                value::switch,
-            ),
-            source_address: self.get(
-                &key("source_address"),
-                &section.source_address,
-                defaults.source_address,
-                value::source_address,
-            ),
-            proxy_protocol: self.get(
-                &key("proxy_protocol"),
-                &section.proxy_protocol,
-                false,
-                value::switch,
-            ),
-            transfer_bytes: self.get(&key("transfer_size"), &section.transfer_size, None, |v| {
-                value::transfer_size(v).map(Some)
-            }),
-            downstream: self.side(
-                &key("downstream"),
-                &section.downstream,
-                &defaults.downstream,
-            ),
-            upstream: self.side(&key("upstream"), &section.upstream, &defaults.upstream),
-            timeouts: self.timeouts(&key("timeouts"), &section.timeouts, defaults.timeouts),
-            name,
+            name: self.name(section),
+            matches: self.matches(section),
+            action: self.get(section, "action"),
+            accept: self.get_or(section, "accept", defaults.accept),
+            observe: self.get_or(section, "observe", defaults.observe),
+            source_address: self.get_or(section, "source_address", defaults.source_address),
+            proxy_protocol: self.get(section, "proxy_protocol"),
+            transfer_bytes: self.optional(section, "transfer_size", value::transfer_size),
+            downstream: self.side(down, Some(&defaults.downstream)),
+            upstream: self.side(up, Some(&defaults.upstream)),
+            timeouts: self.timeouts(section.one("timeouts"), Some(defaults.timeouts)),
         }
     }
-}
-
-/// Zero (off), or a duration within bounds.
-fn zero_or(value: &Value, least: Duration, most: Duration) -> Reading<Duration> {
-    if value.as_str() == Some("0s") {
-        return Ok(Duration::ZERO);
-    }
-    value::duration(value, least..=most).map_err(|form| format!("{form}, or \"0s\" for off"))
 }
 
 /// The rule of a file without rules.

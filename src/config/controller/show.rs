@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A controller's configuration as meant, back in the shape of the file.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::super::value::show_duration;
@@ -124,7 +126,9 @@ fn plan(config: &Controller) -> Plan {
         better_by: show_duration(plan.better_by),
         switch_loss_percent: plan.switch_loss_percent,
         sizes: plan.classes.sizes().to_vec(),
-        access: access.map(|us| format!("{}ms", us / 1000)).collect(),
+        access: access
+            .map(|us| show_duration(Duration::from_micros((*us).into())))
+            .collect(),
     }
 }
 

@@ -117,6 +117,22 @@ fn restart_keys_named() {
 }
 
 #[test]
+fn api_address_waits_and_tokens_do_not() {
+    let config = with("[api]\nlisten = \"127.0.0.1:9000\"").unwrap();
+    let api = format!("[api]\nlisten = \"127.0.0.1:9001\"\nread_token_file = \"{FILE}\"");
+    let next = with(&api).unwrap();
+    let (adopted, waiting) = config.adopt(next.clone());
+    assert_eq!(waiting, ["api.listen"]);
+    assert!(adopted.api.as_ref().unwrap().read_token.is_some());
+    // What waits is still reported at the next reload of the same file.
+    assert_eq!(adopted.adopt(next).1, ["api.listen"]);
+    let off = with("[api]\nlisten = \"off\"").unwrap();
+    let (adopted, waiting) = config.adopt(off);
+    assert_eq!(waiting, ["api.listen"]);
+    assert!(adopted.api.is_some());
+}
+
+#[test]
 fn files_are_told_apart() {
     assert!(Controller::is_meant_by(
         "version = 1\n[server]\nlisten = []"

@@ -185,9 +185,9 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         ":9:1",
         &[
             "peer.name is missing",
-            "peer: id is missing",
-            "peer: address is missing",
-            "peer: key is missing",
+            "peer.id is missing",
+            "peer.address is missing",
+            "peer.key is missing",
         ],
     ),
     (
@@ -208,17 +208,17 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
     (
         "[[peer]]\nid = 0",
         ":9:1",
-        &["peer: id = 0: expected a whole number from 1 to 65534"],
+        &["peer.id = 0: expected a whole number from 1 to 65534"],
     ),
     (
         "[[peer]]\naddress = \"0.0.0.0:4480\"",
         ":9:1",
-        &["peer: address = \"0.0.0.0:4480\"", "\"192.0.2.1:4480\""],
+        &["peer.address = \"0.0.0.0:4480\"", "\"192.0.2.1:4480\""],
     ),
     (
         "[[peer]]\naddress = \"rome:4480\"",
         ":9:1",
-        &["peer: address = \"rome:4480\""],
+        &["peer.address = \"rome:4480\""],
     ),
     (
         "[[peer]]\nkey_file = \"rome.key\"",
@@ -228,7 +228,7 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
     (
         "[[peer]]\nkey_file = \"/nowhere\"",
         ":9:1",
-        &["peer: key_file = \"/nowhere\": cannot be read"],
+        &["peer.key_file = \"/nowhere\": cannot be read"],
     ),
     (
         "[[chain]]\nname = \"c\"",

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use posthaste_relay::chain::Encapsulation;
+use posthaste_control::identity::PublicKey;
 use posthaste_wire::auth::KEY_BYTES;
 use posthaste_wire::header::NodeId;
 use toml::Value;
@@ -61,15 +61,6 @@ pub(super) fn has_name(text: &str) -> bool {
     })
 }
 
-/// What carries the chain header over cold hops.
-pub(in super::super) fn encapsulation(value: &Value) -> Reading<Encapsulation> {
-    let known = [Encapsulation::Stream, Encapsulation::SynOption];
-    let found = known
-        .into_iter()
-        .find(|encapsulation| value.as_str() == Some(encapsulation.name()));
-    found.ok_or_else(|| "expected \"stream\" or \"syn-option\"".into())
-}
-
 /// An address that connections come from.
 pub(in super::super) fn caller(value: &Value) -> Reading<IpAddr> {
     let form = "expected an address such as \"192.0.2.1\" or \"2001:db8::1\"";
@@ -78,26 +69,6 @@ pub(in super::super) fn caller(value: &Value) -> Reading<IpAddr> {
     address
         .filter(|ip| !ip.is_unspecified() && !ip.is_multicast())
         .ok_or_else(|| form.into())
-}
-
-/// What a listener is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum ListenerMode {
-    /// For those who name the destination themselves.
-    Explicit,
-    /// For one destination.
-    Fixed,
-}
-
-/// What a listener is for.
-pub(in super::super) fn listener_mode(value: &Value) -> Reading<ListenerMode> {
-    match value.as_str() {
-        Some("explicit") => Ok(ListenerMode::Explicit),
-        Some("fixed") => Ok(ListenerMode::Fixed),
-        _ => {
-            Err("expected \"explicit\" or \"fixed\"; transparent listeners need no section".into())
-        }
-    }
 }
 
 /// The number of a node.
@@ -135,6 +106,21 @@ pub(in super::super) fn key_text(text: &str) -> Option<[u8; KEY_BYTES]> {
         *byte = pair[0] << 4 | pair[1];
     }
     Some(key)
+}
+
+/// The public key of a node or a controller.
+pub(in super::super) fn public_key(value: &Value) -> Reading<PublicKey> {
+    let key = value.as_str().and_then(PublicKey::from_hex);
+    let form = "expected 64 hexadecimal digits, as posthaste keys public prints them";
+    key.ok_or_else(|| form.to_owned())
+}
+
+/// The path of a directory.
+pub(in super::super) fn directory(value: &Value) -> Reading<PathBuf> {
+    let text = value.as_str().unwrap_or_default();
+    let form = "expected an absolute path such as \"/var/lib/posthaste\"";
+    let is_path = text.starts_with('/');
+    is_path.then(|| text.into()).ok_or_else(|| form.to_owned())
 }
 
 /// The path of a file with a key.
