@@ -92,9 +92,7 @@ impl Reader {
     fn routes(&mut self, sections: &[Section], chains: &[Chain]) -> Vec<Route> {
         self.at_most(ROUTES_MAX, "route", sections);
         let routes = sections.iter();
-        routes
-            .map(|section| self.route(section, chains))
-            .collect()
+        routes.map(|section| self.route(section, chains)).collect()
     }
 
     /// A route: it has no name.

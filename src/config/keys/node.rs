@@ -236,7 +236,7 @@ pub(in super::super) static NODE: Table = &[
     ]),
     rows(&["chain"], Named, &[
         key("name", Required, NAME, "shown in logs and lists"),
-        key("nodes", Required, Form("1 to 8 names of `[[peer]]` or numbers of nodes, each once; the first is a peer"), "the nodes after the first, in order").list(),
+        key("nodes", Required, Form("1 to 8 names of peers or ids of nodes, each once"), "the nodes after the first, in order").list(),
     ]),
 ];
 

@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table and the reader say the same of every key.
+//! The table, the reader and the page of the documents say the same of every key.
 
 use std::path::Path;
 
 use super::super::invariants::HOST;
 use super::*;
 
+const PAGE: &str = "docs/configuration.md";
 /// The least that a file with a section of each kind may have.
 const NODE_MINIMUM: &str = include_str!("minimum/node.toml");
 const CONTROLLER_MINIMUM: &str = include_str!("minimum/controller.toml");
 const FULL: &str = include_str!("../../../fuzz/seeds/config/full.toml");
 const CONTROLLER_FULL: &str = include_str!("../../../fuzz/seeds/config/controller.toml");
 
+/// A key, the section of it, and whether it takes effect at the next start only.
+type Row = (&'static str, &'static Key, bool);
+
 /// Each key of a table, in each section that has it.
-fn all(table: Table) -> Vec<(&'static str, &'static Key)> {
+fn all(table: Table) -> Vec<Row> {
+    let waits = |reload: Reload| !matches!(reload, Reload::Applies);
     let mut all = Vec::new();
     for rows in table {
         for section in rows.sections {
-            all.extend(rows.keys.iter().map(|key| (*section, key)));
+            let keys = rows.keys.iter();
+            all.extend(keys.map(|key| (*section, key, waits(key.reload) || waits(rows.reload))));
         }
     }
     all
@@ -60,7 +66,7 @@ fn mistakes(table: Table, section: &str, key: &str, value: &str) -> String {
 #[test]
 fn every_key_is_read() {
     for table in [NODE, CONTROLLER] {
-        for (section, key) in all(table) {
+        for (section, key, _) in all(table) {
             let wrong = if key.is_list { "[{}]" } else { "{}" };
             let mistakes = mistakes(table, section, key.name, wrong);
             let is_read = !mistakes.is_empty() && !mistakes.contains("unknown key");
@@ -100,7 +106,7 @@ fn has_rows(table: Table, section: &str, shown: &toml::Table) {
 fn stated_defaults_are_in_force() {
     for (table, text) in [(NODE, NODE_MINIMUM), (CONTROLLER, CONTROLLER_MINIMUM)] {
         let shown: toml::Table = shown(table, text).unwrap().parse().unwrap();
-        for (section, key) in all(table) {
+        for (section, key, _) in all(table) {
             let Some(stated) = key.usual() else { continue };
             // Rules are shown with what they take from `[defaults]`.
             let section = match section.strip_prefix("defaults") {
@@ -173,7 +179,7 @@ fn samples(accepted: Accepted) -> (Vec<String>, Vec<String>) {
 #[test]
 fn stated_bounds_are_in_force() {
     for table in [NODE, CONTROLLER] {
-        for (section, key) in all(table) {
+        for (section, key, _) in all(table) {
             let (within, mut beyond) = samples(key.accepted);
             // Zero is the other text of these.
             beyond.retain(|value| value != "\"0s\"" || !matches!(key.accepted, Accepted::Or(..)));
@@ -194,6 +200,107 @@ fn stated_bounds_are_in_force() {
             }
         }
     }
+}
+
+/// Where a reader of the page is: tables of keys stand below headings that name their sections.
+#[derive(Default)]
+struct Place {
+    sections: Vec<String>,
+    is_of_keys: bool,
+    /// The heading says of all of them that they take effect at the next start.
+    is_at_start: bool,
+}
+
+impl Place {
+    fn pass(&mut self, line: &str) {
+        if line.starts_with('#') {
+            let named = line.split('`').skip(1).step_by(2);
+            let named = named.map(|name| name.trim_matches(['[', ']']).to_owned());
+            self.sections = named.collect();
+            self.is_at_start = line.contains("**R**");
+        }
+        self.is_of_keys &= line.starts_with('|');
+        self.is_of_keys |= line.starts_with("| key |");
+    }
+
+    /// A line as the table has it. The keys that it is about are taken off `left`.
+    fn row(&self, line: &str, left: &mut Vec<Row>) -> Result<String, String> {
+        let cells: Vec<&str> = line.trim_matches(['|', ' ']).splitn(4, " | ").collect();
+        let name = cells[0].split('`').nth(1).unwrap_or_default();
+        let is_meant = |(section, key, _): &Row| {
+            let own = name.strip_prefix(&format!("{section}.")).unwrap_or(name);
+            key.name == own && self.sections.iter().any(|named| named == section)
+        };
+        let first = left.iter().copied().find(is_meant);
+        let Some((_, key, waits)) = first else {
+            return Err(format!("{line}: no key without a row yet"));
+        };
+        left.retain(|row| !is_meant(row) || !std::ptr::eq(row.1, key));
+        let text = cells.get(3).copied().unwrap_or_default();
+        if !text.starts_with(key.help) {
+            return Err(format!(
+                "{line}: expected a text that begins with {}",
+                key.help
+            ));
+        }
+        let mark = if waits && !self.is_at_start {
+            " **R**"
+        } else {
+            ""
+        };
+        let (default, accepted) = (key.default, key.accepted);
+        Ok(format!(
+            "| `{name}`{mark} | {default} | {accepted} | {text} |"
+        ))
+    }
+}
+
+/// A part of the page with the rows of this table, and what is wrong with it.
+fn expected(table: Table, part: &str) -> (String, Vec<String>) {
+    let (mut page, mut wrong) = (String::new(), Vec::new());
+    let mut left = all(table);
+    // The page has the version in its text.
+    left.retain(|(section, ..)| !section.is_empty());
+    let mut place = Place::default();
+    for line in part.split_inclusive('\n') {
+        place.pass(line);
+        if place.is_of_keys && line.starts_with("| `") {
+            let row = place.row(line.trim_end(), &mut left);
+            page.push_str(&row.unwrap_or_else(|what| {
+                wrong.push(what);
+                line.trim_end().to_owned()
+            }));
+            page.push('\n');
+        } else {
+            page.push_str(line);
+        }
+    }
+    wrong.extend(
+        left.iter()
+            .map(|(section, key, _)| format!("{section}.{}: no row", key.name)),
+    );
+    (page, wrong)
+}
+
+#[test]
+fn the_page_has_the_keys() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let page = std::fs::read_to_string(&path).unwrap();
+    let controller = page.find("## The controller's file").unwrap();
+    let (node, controller) = page.split_at(controller);
+    let (mut whole, mut wrong) = expected(NODE, node);
+    let (rest, wrong_there) = expected(CONTROLLER, controller);
+    whole.push_str(&rest);
+    wrong.extend(wrong_there);
+    assert!(wrong.is_empty(), "{PAGE}:\n{}", wrong.join("\n"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &whole).unwrap();
+    }
+    let now = std::fs::read_to_string(&path).unwrap();
+    let mut lines = now.lines().zip(whole.lines());
+    let differing = lines.find(|(now, expected)| now != expected);
+    let how = "UPDATE=1 cargo test -p posthaste the_page_has_the_keys writes it anew";
+    assert_eq!(differing, None, "{PAGE}, and the table: {how}");
 }
 
 #[test]
