@@ -71,3 +71,15 @@ static long HELPER(reserve_hdr_opt)(void *ctx, __u32 bytes, __u64 flags) = NUMBE
 static long HELPER(store_hdr_opt)(void *ctx, const void *from, __u32 bytes,
 				  __u64 flags) = NUMBER(store_hdr_opt);
 static long HELPER(loop)(__u32 count, void *callback, void *context, __u64 flags) = NUMBER(loop);
+static long HELPER(skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from,
+				    __u32 len, __u64 flags) = NUMBER(skb_store_bytes);
+static long HELPER(l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
+				    __u64 size) = NUMBER(l3_csum_replace);
+static long HELPER(l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
+				    __u64 flags) = NUMBER(l4_csum_replace);
+static __s64 HELPER(csum_diff)(const void *from, __u32 from_bytes, const void *to, __u32 to_bytes,
+			       __u32 seed) = NUMBER(csum_diff);
+static long HELPER(skb_change_tail)(struct __sk_buff *skb, __u32 len,
+				    __u64 flags) = NUMBER(skb_change_tail);
+static long HELPER(for_each_map_elem)(void *map, void *callback, void *context,
+				      __u64 flags) = NUMBER(for_each_map_elem);

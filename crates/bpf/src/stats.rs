@@ -7,7 +7,7 @@ use crate::object::Map;
 const CPUS_MAX: usize = 8192;
 
 /// Name and documentation of each counter, in the order of `enum stat`.
-const STATS: [(&str, &str); 19] = [
+const STATS: [(&str, &str); 31] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
         "half_open_full",
@@ -72,6 +72,51 @@ const STATS: [(&str, &str); 19] = [
     (
         "blocked",
         "SYNs forwarded because this host drops packets of relays.",
+    ),
+    ("packet_taken", "SYNs answered by the packet path."),
+    (
+        "packet_learning",
+        "SYNs forwarded to learn what their destination grants.",
+    ),
+    (
+        "packet_unfit",
+        "SYNs with options or data that the packet path does not carry.",
+    ),
+    (
+        "packet_bad",
+        "SYNs left to sockets because their destination failed on the packet path lately.",
+    ),
+    (
+        "packet_full",
+        "SYNs that found no room in the half-open budget of the packet path.",
+    ),
+    (
+        "packet_busy",
+        "SYNs forwarded since a living flow of the packet path has their addresses.",
+    ),
+    (
+        "packet_held",
+        "Segments held by the packet path until the server had answered.",
+    ),
+    (
+        "packet_released",
+        "Held segments sent on when the server had answered.",
+    ),
+    (
+        "packet_refused",
+        "Flows of the packet path that their server refused.",
+    ),
+    (
+        "packet_given_up",
+        "Flows of the packet path that no server answered.",
+    ),
+    (
+        "packet_mismatches",
+        "SYN-ACKs that did not grant what the packet path had promised.",
+    ),
+    (
+        "packet_opened",
+        "Flows of the packet path that reached their server.",
     ),
 ];
 

@@ -62,6 +62,12 @@ enum accept_bits {
 	ACCEPT_STRICT = ACCEPT_AT_SYN | ACCEPT_HOLDS,
 };
 
+/* How segments of a flow reach the server. */
+enum data_path {
+	DATA_PATH_SOCKET, /* through two sockets of the node */
+	DATA_PATH_PACKET, /* translated packet by packet (docs/design/0022) */
+};
+
 /* One rule as it applies to a destination prefix. */
 struct candidate {
 	struct address source;
@@ -76,7 +82,7 @@ struct candidate {
 	__u8 family; /* AF_INET, AF_INET6, or 0 for both */
 	__u8 observe; /* relay only after a handshake was observed */
 	__u8 rounds;  /* round trips of the nearer half that a relay saves */
-	__u8 pad;
+	__u8 data_path; /* enum data_path */
 };
 
 /* Value of `rules`: candidates, the most specific first. */
@@ -183,6 +189,106 @@ struct observing {
 	__u32 gain_min_us; /* least saving of a relay */
 };
 
+/* Where a flow of the packet path is between its SYN and its end. */
+enum packet_state {
+	PACKET_LEARNING, /* forwarded; its SYN-ACK makes the profile */
+	PACKET_ANSWERED, /* the client has a SYN-ACK, the server the SYN */
+	PACKET_ACCEPTED, /* and the server's SYN-ACK is known */
+	PACKET_HELD,     /* the client is validated, its data waits for that SYN-ACK */
+	PACKET_OPEN,     /* segments are translated */
+	PACKET_GIVEN_UP, /* no SYN-ACK came: the client is reset at its next segment */
+	PACKET_CLOSED,   /* reset or refused */
+	PACKET_REMOVED,  /* the sweep has claimed it */
+};
+
+/* A flow of the packet path. Sequence numbers and timestamps are in host order. */
+struct packet_flow {
+	__u64 since_ns; /* of its SYN (CLOCK_MONOTONIC) */
+	__u64 last_ns;  /* of its last segment */
+	__u32 state;    /* enum packet_state */
+	__u32 ifindex;  /* of the client */
+	__u32 client_isn;
+	__u32 node_isn;   /* in the SYN-ACK that the client got */
+	__u32 seq_delta;  /* node's number less the server's */
+	__u32 node_ts;    /* TSval of the node's SYN-ACK */
+	__u32 ts_delta;   /* node's timestamp less the server's */
+	__u32 client_ts;  /* the client's newest */
+	__u32 held_next;  /* the sequence number that joins on to what is held */
+	__u32 held;       /* segments held */
+	__u32 client_ack; /* its last, for the server's resets */
+	__u32 server_ack;
+	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET */
+	__u16 window;	   /* the client's last, in HELD */
+	__u16 node_window; /* in the node's SYN-ACK */
+	__u16 mss;	   /* in it */
+	__u8 promised;    /* OFFERS_* in the node's SYN-ACK */
+	__u8 granted;     /* in the server's */
+	__u8 client_shift;
+	__u8 promised_shift;
+	__u8 server_shift;
+	__u8 hop_limit; /* of the client's SYN */
+	__u8 pad;
+	__u64 prefix; /* of the client */
+};
+#define PACKET_FIN_CLIENT 1
+#define PACKET_FIN_SERVER 2
+#define PACKET_RESET 4
+
+/* What a destination grants, as its SYN-ACKs show. */
+struct packet_profile {
+	__u64 learned_ns;
+	__u64 bad_until_ns; /* no promises until then */
+	__u16 mss;
+	__u16 window;
+	__u8 shift;
+	__u8 offers; /* OFFERS_* */
+	__u8 pad[2];
+};
+
+/* The half-open flows of the packet path from a client prefix. */
+struct packet_prefix {
+	__u32 half_open;
+	__u32 validated; /* a client of it has completed a handshake */
+};
+
+/* The packet path's budget, and the proof that its node lives. */
+struct packet_control {
+	__u64 heartbeat_ns; /* CLOCK_MONOTONIC */
+	__u32 half_open;    /* flows */
+	__u32 budget;
+	__u32 reserve;	      /* further ones, for validated prefixes */
+	__u32 prefix_budget;
+};
+
+#define PACKET_SYN_MAX 128
+/* The SYN that was forwarded, to send again if it is lost. */
+struct packet_syn {
+	__u64 sent_ns;
+	__u32 ifindex;
+	__u16 bytes;
+	__u8 tries;
+	__u8 validated; /* only then it is the node that repeats it */
+	__u8 frame[PACKET_SYN_MAX];
+};
+
+#define PACKET_HELD_MAX 16
+#define PACKET_PAYLOAD_MAX 1536
+
+struct packet_held_key {
+	struct flow flow;
+	__u32 index;
+};
+
+/* A segment of a client that waits for the server's SYN-ACK. */
+struct packet_held {
+	__u32 ready; /* 1: to send; 2: taken */
+	__u32 seq;
+	__u32 flags; /* byte 13 of the TCP header */
+	__u32 bytes;
+	__u8 payload[PACKET_PAYLOAD_MAX + 4]; /* padded with zeros to four bytes */
+	__u8 pad[4];
+};
+
 /* An option of a SYN that announces a flow (docs/protocol.md). */
 #define SYN_OPTION_KIND 253
 #define SYN_OPTION_KIND_OTHER 254 /* is read as well */
@@ -275,5 +381,17 @@ enum stat {
 	STAT_BYPASSES,      /* profiles that became PROFILE_BYPASSED */
 	STAT_RETRANSLATED,  /* SYNs of the node dropped: NAT gave them another source */
 	STAT_BLOCKED,       /* SYNs forwarded since this host blocks relays */
+	STAT_PACKET_TAKEN,    /* SYNs answered by the packet path */
+	STAT_PACKET_LEARNING, /* SYNs forwarded to learn what their destination grants */
+	STAT_PACKET_UNFIT,    /* SYNs with options or data that the packet path does not carry */
+	STAT_PACKET_BAD,      /* SYNs to a destination that failed lately */
+	STAT_PACKET_FULL,     /* SYNs over the half-open budget, or without a free entry */
+	STAT_PACKET_BUSY,     /* SYNs on the tuple of a living flow */
+	STAT_PACKET_HELD,     /* segments held until the server answered */
+	STAT_PACKET_RELEASED, /* segments sent on when it had */
+	STAT_PACKET_REFUSED,  /* flows that the server refused */
+	STAT_PACKET_GIVEN_UP, /* flows that no server answered */
+	STAT_PACKET_MISMATCHES, /* SYN-ACKs without what was promised */
+	STAT_PACKET_OPENED,   /* flows that reached their server */
 	STAT_MAX,
 };

@@ -1,0 +1,1015 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The packet path: early SYN forwarding without sockets (docs/design/0022). The node
+ * answers a SYN itself and forwards it at the same time; once the server has answered
+ * it only translates numbers. All of it happens at the interface of the client, so the
+ * rest of this host sees an ordinary forwarded connection in the server's numbers.
+ *
+ * packet_in      tc ingress, before `redirect`
+ * packet_out     tc egress
+ * packet_sweep   run by user space
+ */
+#include "packet_path.h"
+#include "packet_segment.h"
+#include "rules.h"
+
+#define PACKET_HOST 0
+/* A node that has not shown itself for so long is dead: no new flows. */
+#define HEARTBEAT_NS 5000000000ull
+/* Sequence numbers behind the client's first that a reset before the server's answer
+ * may have. */
+#define FIRST_FLIGHT_MAX (1u << 20)
+#define ANSWER_HOPS 64
+#define RESET_AHEAD_MAX (1u << 20)
+
+/* The key of the initial sequence numbers (RFC 6528). */
+SETTING(setting_isn_key0);
+SETTING(setting_isn_key1);
+SETTING(setting_isn_key2);
+SETTING(setting_isn_key3);
+
+static __always_inline __u64 wide(__u32 high, __u32 low)
+{
+	return (__u64)high << 32 | low;
+}
+
+static __always_inline __u64 rotate(__u64 word, __u32 by)
+{
+	return word << by | word >> (64 - by);
+}
+
+/* The state of SipHash. */
+struct sip {
+	__u64 a, b, c, d;
+};
+
+static __always_inline void sip_round(struct sip *sip)
+{
+	sip->a += sip->b;
+	sip->b = rotate(sip->b, 13) ^ sip->a;
+	sip->a = rotate(sip->a, 32);
+	sip->c += sip->d;
+	sip->d = rotate(sip->d, 16) ^ sip->c;
+	sip->a += sip->d;
+	sip->d = rotate(sip->d, 21) ^ sip->a;
+	sip->c += sip->b;
+	sip->b = rotate(sip->b, 17) ^ sip->c;
+	sip->c = rotate(sip->c, 32);
+}
+
+static __always_inline void sip_word(struct sip *sip, __u64 word)
+{
+	sip->d ^= word;
+	sip_round(sip);
+	sip_round(sip);
+	sip->a ^= word;
+}
+
+/* SipHash-2-4 of a SYN and the time, by the secret of this node. The client proves with
+ * the acknowledgement of the number made of it that it receives at its address. */
+GLOBAL __u64 keyed_hash(const struct flow *flow, __u32 isn, __u64 now)
+{
+	__u64 first = wide(SET(setting_isn_key0), SET(setting_isn_key1));
+	__u64 second = wide(SET(setting_isn_key2), SET(setting_isn_key3));
+	struct sip sip = {
+		.a = first ^ 0x736f6d6570736575ull,
+		.b = second ^ 0x646f72616e646f6dull,
+		.c = first ^ 0x6c7967656e657261ull,
+		.d = second ^ 0x7465646279746573ull,
+	};
+
+	if (!flow)
+		return 0;
+	sip_word(&sip, wide(flow->client.word[0], flow->client.word[1]));
+	sip_word(&sip, wide(flow->client.word[2], flow->client.word[3]));
+	sip_word(&sip, wide(flow->server.word[0], flow->server.word[1]));
+	sip_word(&sip, wide(flow->server.word[2], flow->server.word[3]));
+	sip_word(&sip, wide((__u32)flow->client_port << 16 | flow->server_port, isn));
+	sip_word(&sip, now);
+	sip_word(&sip, 48ull << 56);
+	sip.c ^= 0xff;
+	for (int i = 0; i < 4; i++)
+		sip_round(&sip);
+	return sip.a ^ sip.b ^ sip.c ^ sip.d;
+}
+
+/* Overwrites an option of the header with padding. */
+static __always_inline void pad_option(struct tcp_header *header, __u32 at, __u32 bytes)
+{
+	asm volatile("" : "+r"(at));
+	at &= HEADER_MASK;
+	for (__u32 i = 0; i < bytes; i++)
+		header->after[at + i] = TCP_OPTION_NOP;
+}
+
+/* Removes the options of a SYN that the node does not promise. */
+static __always_inline void strip_options(struct packet_scratch *scratch, __u8 promised)
+{
+	struct read_options *found = &scratch->options;
+	struct tcp_header *header = &scratch->header;
+
+	if (found->shift_at && !(promised & OFFERS_WINDOW_SCALE))
+		pad_option(header, found->shift_at, 3);
+	if (found->sack_at && !(promised & OFFERS_SACK))
+		pad_option(header, found->sack_at, 2);
+	if (found->ts_at && !(promised & OFFERS_TIMESTAMPS))
+		pad_option(header, found->ts_at, 10);
+}
+
+/* Exchanges source and destination of the packet, and sets its hop limit. The IPv4
+ * checksum does not depend on the order of the addresses. */
+static __always_inline void turn_addresses(struct __sk_buff *skb, const struct packet *pkt,
+					   bool back, __u8 hops)
+{
+	const struct address *source = back ? &pkt->flow.server : &pkt->flow.client;
+	const struct address *destination = back ? &pkt->flow.client : &pkt->flow.server;
+	__u8 former = back ? hop_limit(pkt) : ANSWER_HOPS;
+
+	if (pkt->family == AF_INET) {
+		__be32 both[2] = { source->word[3], destination->word[3] };
+
+		bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), both,
+				    sizeof(both), 0);
+		bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check),
+				    bpf_htons(former << 8), bpf_htons(hops << 8), 2);
+		bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &hops, 1, 0);
+		return;
+	}
+	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), source,
+			    sizeof(*source), 0);
+	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, daddr), destination,
+			    sizeof(*destination), 0);
+	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hops, 1, 0);
+}
+
+/* Writes the node's SYN-ACK over the header of the SYN: its options are a subset, and
+ * each stays where the client's was, so no length changes. */
+static __always_inline void write_syn_ack(struct packet_scratch *scratch,
+					  const struct packet_flow *entry,
+					  const struct packet *pkt)
+{
+	struct read_options *found = &scratch->options;
+	struct tcp_header *header = &scratch->header;
+	__u32 at;
+
+	strip_options(scratch, entry->promised);
+	__builtin_memcpy(header->after, &pkt->tcp.dest, 2);
+	__builtin_memcpy(header->after + 2, &pkt->tcp.source, 2);
+	write_number(header->after + 4, entry->node_isn);
+	write_number(header->after + 8, entry->client_isn + 1);
+	header->after[TCP_FLAGS_AT] = TCP_SYN | TCP_ACK;
+	header->after[14] = entry->node_window >> 8;
+	header->after[15] = entry->node_window;
+	at = found->mss_at;
+	asm volatile("" : "+r"(at));
+	at &= HEADER_MASK;
+	if (at) {
+		header->after[at + 2] = entry->mss >> 8;
+		header->after[at + 3] = entry->mss;
+	}
+	at = found->shift_at;
+	asm volatile("" : "+r"(at));
+	at &= HEADER_MASK;
+	if (at && entry->promised & OFFERS_WINDOW_SCALE)
+		header->after[at + 2] = entry->promised_shift;
+	at = found->ts_at;
+	asm volatile("" : "+r"(at));
+	at &= HEADER_MASK;
+	if (at && entry->promised & OFFERS_TIMESTAMPS) {
+		write_number(header->after + at + 2, entry->node_ts);
+		write_number(header->after + at + 6, found->ts_value);
+	}
+}
+
+/* Answers the SYN that the scratch area has read, and restores it. */
+GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
+		      const struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	__u32 at, bytes;
+
+	if (!pkt || !entry || !scratch)
+		return false;
+	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	bytes = pkt->tcp.doff * 4;
+	__builtin_memcpy(scratch->original, scratch->header.before, TCP_HEADER_MAX);
+	write_syn_ack(scratch, entry, pkt);
+	store_header(skb, &scratch->header, at);
+	turn_addresses(skb, pkt, true, ANSWER_HOPS);
+	swap_link_addresses(skb);
+	bpf_clone_redirect(skb, skb->ifindex, 0);
+	swap_link_addresses(skb);
+	turn_addresses(skb, pkt, false, hop_limit(pkt));
+	if (!load_header(skb, &scratch->header, at, bytes))
+		return false;
+	/* All but the checksum, whose change is computed. */
+	__builtin_memcpy(scratch->header.after, scratch->original, TCP_CHECKSUM_AT);
+	__builtin_memcpy(scratch->header.after + TCP_CHECKSUM_AT + 2,
+			 scratch->original + TCP_CHECKSUM_AT + 2,
+			 TCP_HEADER_MAX - TCP_CHECKSUM_AT - 2);
+	store_header(skb, &scratch->header, at);
+	return true;
+}
+
+/* Prepares the SYN that the server gets. The server must not believe in an option that
+ * the client was not promised, nor in ECN, which the node's SYN-ACK declined. */
+GLOBAL int strip_syn(struct __sk_buff *skb, const struct packet *pkt,
+		     const struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	__u32 at;
+
+	if (!pkt || !entry || !scratch)
+		return PASS;
+	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	if (!load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
+		return PASS;
+	strip_options(scratch, entry->promised);
+	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
+	store_header(skb, &scratch->header, at);
+	return PASS;
+}
+
+/* Stores the SYN as the server gets it, to be sent again if it is lost. */
+GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct packet_scratch *scratch = scratch_area();
+	__u32 bytes = skb->len, at;
+	struct packet_syn *syn;
+	struct flow flow;
+	__u16 check;
+	__s64 sum;
+
+	if (!pkt || !scratch)
+		return false;
+	syn = &scratch->syn;
+	at = pkt->family == AF_INET ? ETH_HLEN + sizeof(struct iphdr) :
+				      ETH_HLEN + sizeof(struct ipv6hdr);
+	/* Short frames are padded. */
+	if (bytes > at + pkt->tcp.doff * 4)
+		bytes = at + pkt->tcp.doff * 4;
+	asm volatile("" : "+r"(bytes));
+	if (!bytes || bytes > PACKET_SYN_MAX)
+		return false;
+	__builtin_memset(syn, 0, sizeof(*syn));
+	if (bpf_skb_load_bytes(skb, 0, syn->frame, bytes))
+		return false;
+	/* Its checksum may have been left to the device. */
+	flow = pkt->flow;
+	__builtin_memset(syn->frame + at + TCP_CHECKSUM_AT, 0, sizeof(check));
+	sum = pseudo_sum(&flow, pkt->tcp.doff * 4);
+	sum = pkt->family == AF_INET ?
+		      bpf_csum_diff(NULL, 0, syn->frame + ETH_HLEN + sizeof(struct iphdr), 60, sum) :
+		      bpf_csum_diff(NULL, 0, syn->frame + ETH_HLEN + sizeof(struct ipv6hdr), 60, sum);
+	check = ~fold(sum);
+	__builtin_memcpy(syn->frame + at + TCP_CHECKSUM_AT, &check, sizeof(check));
+	syn->bytes = bytes;
+	syn->ifindex = skb->ifindex;
+	syn->sent_ns = bpf_ktime_get_ns();
+	return !bpf_map_update_elem(&packet_syns, &flow, syn, BPF_ANY);
+}
+
+/* The promises of the node to a client. */
+static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
+				    const struct read_options *offered)
+{
+	made->promised = profile->offers & offered->offers;
+	made->mss = profile->mss;
+	/* The longest payload of a held segment, less the timestamps. */
+	if (made->mss > PACKET_PAYLOAD_MAX - 76)
+		made->mss = PACKET_PAYLOAD_MAX - 76;
+	made->node_window = profile->window;
+	if (made->node_window > PACKET_HELD_MAX * made->mss)
+		made->node_window = PACKET_HELD_MAX * made->mss;
+	if (made->promised & OFFERS_WINDOW_SCALE) {
+		made->promised_shift = profile->shift;
+		made->client_shift = offered->shift;
+	}
+}
+
+/* Forwards a SYN and lets its SYN-ACK make the profile. */
+static __always_inline int learn(const struct flow *flow, struct packet_flow *entry,
+				 struct packet_flow *made)
+{
+	made->state = PACKET_LEARNING;
+	if (entry)
+		*entry = *made;
+	else
+		bpf_map_update_elem(&packet_flows, flow, made, BPF_ANY);
+	count(STAT_PACKET_LEARNING);
+	return PASS;
+}
+
+/* Whether a rule wants the flow on the packet path, and a living node serves it. */
+GLOBAL int is_wanted(const struct packet *pkt)
+{
+	struct packet_control *control = control_of_node();
+	struct verdict verdict = {};
+
+	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS)
+		return false;
+	return find_rule(pkt, &verdict) && verdict.action == ACTION_RELAY &&
+	       verdict.data_path == DATA_PATH_PACKET;
+}
+
+/* A SYN of a new flow. NEXT where the packet path does not take it. */
+GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_flow made = {}, *entry;
+	struct packet_profile *profile;
+	struct destination service;
+	struct flow flow;
+	__u64 hash;
+
+	if (!pkt || !scratch || !is_wanted(pkt))
+		return NEXT;
+	flow = pkt->flow;
+	service = service_of(&flow);
+	made.since_ns = made.last_ns = bpf_ktime_get_ns();
+	made.ifindex = skb->ifindex;
+	made.client_isn = bpf_ntohl(pkt->tcp.seq);
+	made.held_next = made.server_ack = made.client_isn + 1;
+	made.hop_limit = hop_limit(pkt);
+	if (scratch->options.unknown || !scratch->options.mss_at || pkt->tcp.fin ||
+	    !forwardable(skb, pkt) || hop_limit(pkt) <= 1) {
+		count(STAT_PACKET_UNFIT);
+		return NEXT;
+	}
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	if (!profile)
+		return learn(&flow, entry, &made);
+	if (made.since_ns < profile->bad_until_ns) {
+		count(STAT_PACKET_BAD);
+		return NEXT;
+	}
+	promise(&made, profile, &scratch->options);
+	hash = keyed_hash(&flow, made.client_isn, made.since_ns);
+	made.node_isn = hash;
+	made.client_ack = made.node_isn + 1;
+	made.node_ts = (__u32)(hash >> 32) + (__u32)(made.since_ns / 1000000);
+	made.client_ts = scratch->options.ts_value;
+	made.prefix = prefix_of(pkt);
+	made.state = PACKET_ANSWERED;
+	if (!enter_half_open(pkt)) {
+		count(STAT_PACKET_FULL);
+		return NEXT;
+	}
+	/* In place: the elements of a hash are used again at once, under pointers that
+	 * another CPU still has. */
+	if (entry)
+		*entry = made;
+	else if (bpf_map_update_elem(&packet_flows, &flow, &made, BPF_NOEXIST)) {
+		leave_half_open(made.prefix, false);
+		count(STAT_PACKET_FULL);
+		return NEXT;
+	}
+	count(STAT_PACKET_TAKEN);
+	return PASS;
+}
+
+/* Whether a flow has ended, so that a SYN may use its entry. */
+static __always_inline bool has_ended(const struct packet_flow *entry)
+{
+	return entry->state == PACKET_CLOSED || entry->state == PACKET_LEARNING ||
+	       entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER);
+}
+
+/* Whether it is the client's, whole, and in one piece. */
+static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
+{
+	if (pkt->family == AF_INET)
+		return bpf_ntohs(pkt->ip.v4.tot_len) == at - ETH_HLEN + pkt->tcp.doff * 4;
+	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
+}
+
+GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_flow *entry;
+	struct flow flow;
+	__u32 state;
+	int verdict;
+
+	if (!pkt || !scratch)
+		return NEXT;
+	flow = pkt->flow;
+	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	if (entry && !has_ended(entry) && entry->client_isn != bpf_ntohl(pkt->tcp.seq)) {
+		/* The server judges it, and answers an ACK if it still has the flow. */
+		count(STAT_PACKET_BUSY);
+		return PASS;
+	}
+	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
+		return NEXT;
+	if (!is_plain(pkt, at))
+		scratch->options.unknown = true;
+	if (!entry || has_ended(entry)) {
+		verdict = open_flow(skb, pkt);
+		if (verdict == NEXT && entry)
+			/* It would translate the new connection by the old numbers. */
+			bpf_map_delete_elem(&packet_flows, &flow);
+		entry = bpf_map_lookup_elem(&packet_flows, &flow);
+		if (verdict == NEXT || !entry || entry->state != PACKET_ANSWERED)
+			return verdict;
+		answer_syn(skb, pkt, entry);
+		strip_syn(skb, pkt, entry);
+		store_syn(skb, pkt);
+		return PASS;
+	}
+	if (entry->ifindex != skb->ifindex)
+		return PASS;
+	state = entry->state;
+	/* Repeated: by the client, or by the node for it. */
+	if (is_half_open(state))
+		answer_syn(skb, pkt, entry);
+	if (state == PACKET_ACCEPTED)
+		return DROP;
+	return strip_syn(skb, pkt, entry);
+}
+
+/* A search for room for pieces of a segment that its sender left to the device to cut. */
+struct cutting {
+	struct __sk_buff *skb;
+	struct packet_flow *entry;
+	struct packet_held_key key;
+	__u32 at;    /* of the payload that is left */
+	__u32 left;  /* bytes */
+	__u32 piece; /* bytes of a segment */
+	__u32 seq;
+	__u32 flags;
+	__u32 open; /* the server has answered meanwhile */
+};
+
+/* Holds a piece; 1 ends the search. */
+static long hold_piece(__u32 index, struct cutting *cut)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_flow *entry = cut->entry;
+	struct packet_held *held;
+	__u32 bytes = cut->left < cut->piece ? cut->left : cut->piece;
+	__u32 last = bytes == cut->left;
+	__u32 flags = last ? cut->flags : cut->flags & ~TCP_FIN;
+	__u32 next = cut->seq + bytes + (flags & TCP_FIN ? 1 : 0);
+
+	(void)index;
+	if (!scratch || bytes > PACKET_PAYLOAD_MAX || entry->held >= PACKET_HELD_MAX)
+		return 1;
+	/* Only what joins on: the client repeats the rest. A reset takes no number. */
+	if (cut->seq == entry->held_next &&
+	    __sync_val_compare_and_swap(&entry->held_next, cut->seq, next) == cut->seq) {
+		held = &scratch->held;
+		held->ready = 1;
+		held->seq = cut->seq;
+		held->flags = flags;
+		held->bytes = bytes;
+		asm volatile("" : "+r"(bytes));
+		if (bytes && bytes <= PACKET_PAYLOAD_MAX) {
+			__builtin_memset(held->payload + bytes, 0, 4);
+			if (bpf_skb_load_bytes(cut->skb, cut->at, held->payload, bytes))
+				return 1;
+		}
+		cut->key.index = __sync_fetch_and_add(&entry->held, 1);
+		if (bpf_map_update_elem(&packet_held, &cut->key, held, BPF_ANY))
+			return 1;
+		count(STAT_PACKET_HELD);
+		/* The releaser opens the flow, then reads what is held; so it has missed
+		 * none, or this sees that the flow is open. */
+		held = bpf_map_lookup_elem(&packet_held, &cut->key);
+		if (entry->state == PACKET_OPEN && held &&
+		    __sync_val_compare_and_swap(&held->ready, 1, 2) == 1) {
+			bpf_map_delete_elem(&packet_held, &cut->key);
+			cut->open = true;
+			return 1;
+		}
+	}
+	cut->at += bytes;
+	cut->left -= bytes;
+	cut->seq = next;
+	return last;
+}
+
+/* Holds what the client sends before its server has answered; false if the server has
+ * answered meanwhile, and the segment may go on. */
+GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct cutting cut = { .skb = skb };
+	__u32 whole, head;
+
+	if (!pkt || !entry || !scratch)
+		return true;
+	head = pkt->tcp.doff * 4;
+	whole = pkt->family == AF_INET ? ETH_HLEN + bpf_ntohs(pkt->ip.v4.tot_len) :
+					 ETH_HLEN + sizeof(struct ipv6hdr) +
+						 bpf_ntohs(pkt->ip.v6.payload_len);
+	if (!read_header(skb, scratch, at, head) || whole < at + head || whole > skb->len)
+		return true;
+	entry->window = bpf_ntohs(pkt->tcp.window);
+	/* Data must not carry an older timestamp than a repeated SYN (PAWS). */
+	if ((__s32)(scratch->options.ts_value - entry->client_ts) > 0)
+		entry->client_ts = scratch->options.ts_value;
+	cut.key.flow = pkt->flow;
+	cut.entry = entry;
+	cut.at = at + head;
+	cut.left = whole - at - head;
+	cut.piece = skb->gso_size ? skb->gso_size : cut.left;
+	cut.seq = bpf_ntohl(pkt->tcp.seq);
+	cut.flags = scratch->header.before[TCP_FLAGS_AT];
+	if (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst)
+		return true;
+	bpf_loop(PACKET_HELD_MAX, hold_piece, &cut, 0);
+	return !cut.open;
+}
+
+/* Notes the end that a segment announces. `ahead`: how far it is ahead of what its
+ * receiver has acknowledged; a reset that its receiver will not believe ends nothing. */
+static __always_inline void note_end(struct packet_flow *entry, const struct tcphdr *tcp,
+				     __u32 fin, __u32 ahead)
+{
+	entry->last_ns = bpf_ktime_get_ns();
+	if (tcp->fin)
+		__sync_fetch_and_or(&entry->ended, fin);
+	if (tcp->rst && ahead <= RESET_AHEAD_MAX)
+		__sync_fetch_and_or(&entry->ended, PACKET_RESET);
+	else if (!tcp->rst && entry->ended & PACKET_RESET)
+		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
+}
+
+/* Translates a segment of the client. */
+GLOBAL int translate_in(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+			struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct translation how = {};
+
+	if (!pkt || !entry || !scratch)
+		return PASS;
+	how.header = &scratch->header;
+	how.ack = -entry->seq_delta;
+	how.ts_echo = -entry->ts_delta;
+	/* The client scales by its own shift if it was promised to be understood. */
+	if (!(entry->granted & OFFERS_WINDOW_SCALE))
+		how.widen = entry->client_shift;
+	translate(skb, at, pkt->tcp.doff * 4, &how);
+	note_end(entry, &pkt->tcp, PACKET_FIN_CLIENT,
+		 bpf_ntohl(pkt->tcp.seq) - entry->server_ack);
+	if (pkt->tcp.ack)
+		entry->client_ack = bpf_ntohl(pkt->tcp.ack_seq);
+	return PASS;
+}
+
+/* Resets the client of a flow that no server answered, at its next segment. */
+GLOBAL int reset_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+			struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct segment *segment;
+
+	if (!pkt || !entry || !scratch || pkt->tcp.rst)
+		return DROP;
+	segment = &scratch->segment;
+	__builtin_memset(segment, 0, sizeof(*segment));
+	segment->flow = reversed(&pkt->flow);
+	segment->family = pkt->family;
+	segment->seq = entry->node_isn + 1;
+	segment->flags = TCP_RST;
+	segment->hop_limit = ANSWER_HOPS;
+	segment->partial = spoil_checksum(skb, at);
+	swap_link_addresses(skb);
+	if (write_segment(skb, segment, NULL))
+		bpf_clone_redirect(skb, skb->ifindex, 0);
+	entry->state = PACKET_CLOSED;
+	return DROP;
+}
+
+/* A reset of the client before the server has answered. */
+static __always_inline int on_early_reset(struct __sk_buff *skb, const struct packet *pkt,
+					  __u32 at, struct packet_flow *entry,
+					  const struct flow *flow)
+{
+	/* Another number: the client or the node resets an older connection. */
+	if (bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
+		return PASS;
+	if (entry->state == PACKET_HELD)
+		/* Behind the data; on its own the firewall would not know its connection. */
+		return hold(skb, pkt, at, entry) ? DROP : translate_in(skb, pkt, at, entry);
+	if (bpf_ntohl(pkt->tcp.seq) == entry->client_isn + 1)
+		close_early(flow, entry);
+	return PASS;
+}
+
+/* A segment of the client, whose first was a SYN that the node answered. */
+GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		       struct packet_flow *entry)
+{
+	struct packet_syn *syn;
+	struct flow flow;
+
+	if (!pkt || !entry)
+		return PASS;
+	flow = pkt->flow;
+	if (entry->state == PACKET_OPEN)
+		return translate_in(skb, pkt, at, entry);
+	if (entry->state == PACKET_GIVEN_UP)
+		return reset_client(skb, pkt, at, entry);
+	if (!is_half_open(entry->state) && entry->state != PACKET_HELD)
+		return PASS;
+	if (pkt->tcp.rst)
+		return on_early_reset(skb, pkt, at, entry, &flow);
+	/* What does not fit passes untouched: a forged SYN on the tuple of a connection
+	 * that is older than this program must not harm it. */
+	if (!pkt->tcp.ack || pkt->tcp.syn)
+		return PASS;
+	if (is_half_open(entry->state) && bpf_ntohl(pkt->tcp.ack_seq) != entry->node_isn + 1)
+		return PASS;
+	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
+		leave_half_open(entry->prefix, true);
+		syn = bpf_map_lookup_elem(&packet_syns, &flow);
+		if (syn)
+			syn->validated = true;
+	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
+		leave_half_open(entry->prefix, true);
+		bpf_map_delete_elem(&packet_syns, &flow);
+		count(STAT_PACKET_OPENED);
+	}
+	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
+		return DROP;
+	return translate_in(skb, pkt, at, entry);
+}
+
+SEC("tcx/ingress")
+int packet_in(struct __sk_buff *skb)
+{
+	struct packet_flow *entry;
+	struct packet *pkt;
+	struct flow flow;
+	__u32 at;
+
+	if (skb->vlan_present || skb->pkt_type != PACKET_HOST)
+		return NEXT;
+	pkt = parse_segment(skb, 0, &at);
+	if (!pkt)
+		return NEXT;
+	if (pkt->tcp.syn && !pkt->tcp.ack && !pkt->tcp.rst)
+		return on_syn(skb, pkt, at);
+	flow = pkt->flow;
+	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	if (!entry || entry->ifindex != skb->ifindex || entry->state == PACKET_LEARNING)
+		return NEXT;
+	return from_client(skb, pkt, at, entry);
+}
+
+/* A SYN-ACK shows what its server grants. */
+GLOBAL int learn_profile(const struct flow *flow, __u32 window)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_profile made = {}, *profile;
+	struct destination service;
+
+	if (!flow || !scratch)
+		return 0;
+	service = service_of(flow);
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	made.learned_ns = bpf_ktime_get_ns();
+	made.bad_until_ns = profile ? profile->bad_until_ns : 0;
+	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
+	 * larger, and the smaller one is safe. */
+	made.mss = scratch->options.mss ? scratch->options.mss : 536;
+	made.window = window;
+	made.shift = scratch->options.shift;
+	made.offers = scratch->options.offers;
+	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
+	return 0;
+}
+
+/* A release of what is held. */
+struct release {
+	struct __sk_buff *skb;
+	struct segment *segment;
+	__u32 sent;
+};
+
+/* Releases one segment; 1 ends the release. */
+static long release_piece(__u32 index, struct release *release)
+{
+	struct packet_held_key key = { .flow = release->segment->flow, .index = index };
+	struct packet_held *held = bpf_map_lookup_elem(&packet_held, &key);
+
+	if (!held)
+		return 1;
+	if (__sync_val_compare_and_swap(&held->ready, 1, 2) != 1)
+		return 0;
+	release->segment->seq = held->seq;
+	release->segment->flags = held->flags | TCP_ACK;
+	if (write_segment(release->skb, release->segment, held) &&
+	    !bpf_clone_redirect(release->skb, release->skb->ifindex, BPF_F_INGRESS)) {
+		release->sent += 1;
+		count(STAT_PACKET_RELEASED);
+	}
+	bpf_map_delete_elem(&packet_held, &key);
+	return 0;
+}
+
+/* Sends the client's segments to the server, in the client's numbers and by the client's
+ * way: they enter its interface once more, and are translated there as any. The packet
+ * that becomes them is one of the server's. `reset`: the reset of an older connection
+ * instead. */
+GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
+		      struct packet_flow *entry, __u32 reset)
+{
+	struct release release = { .skb = skb };
+	struct packet_scratch *scratch = scratch_area();
+	struct segment *segment;
+	__u32 at;
+
+	if (!pkt || !entry || !scratch)
+		return DROP;
+	segment = &scratch->segment;
+	__builtin_memset(segment, 0, sizeof(*segment));
+	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	segment->flow = reversed(&pkt->flow);
+	segment->family = pkt->family;
+	segment->hop_limit = entry->hop_limit;
+	segment->window = entry->window;
+	segment->ack = entry->node_isn + 1;
+	segment->timestamps = !!(entry->promised & OFFERS_TIMESTAMPS);
+	segment->ts_value = entry->client_ts;
+	segment->ts_echo = entry->node_ts;
+	segment->partial = spoil_checksum(skb, at);
+	release.segment = segment;
+	swap_link_addresses(skb);
+	if (reset) {
+		segment->seq = bpf_ntohl(pkt->tcp.ack_seq);
+		segment->ack = 0;
+		segment->flags = TCP_RST;
+		segment->timestamps = false;
+	} else {
+		bpf_loop(PACKET_HELD_MAX, release_piece, &release, 0);
+		if (release.sent)
+			return DROP;
+		segment->seq = entry->client_isn + 1;
+		segment->flags = TCP_ACK;
+	}
+	if (write_segment(skb, segment, NULL))
+		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	return DROP;
+}
+
+/* Turns a repeated SYN-ACK into a keepalive of the client, whose answer validates it
+ * (RFC 9293 section 3.8.4). The server may have something to say first. */
+GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
+			struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	__u32 at;
+
+	if (!pkt || !entry || !scratch)
+		return DROP;
+	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	if (!load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
+		return DROP;
+	write_number(scratch->header.after + 4, entry->node_isn);
+	scratch->header.after[TCP_FLAGS_AT] = TCP_ACK;
+	for (int i = sizeof(struct tcphdr); i < TCP_HEADER_MAX; i++)
+		scratch->header.after[i] = i < (int)scratch->header.bytes ? TCP_OPTION_NOP : 0;
+	store_header(skb, &scratch->header, at);
+	return PASS;
+}
+
+/* Stores what the server's SYN-ACK says. */
+static __always_inline void accept(struct packet_flow *entry, const struct packet *pkt,
+				   const struct read_options *options)
+{
+	__u8 lost = entry->promised & ~options->offers;
+
+	entry->granted = options->offers & entry->promised;
+	entry->server_shift = options->shift;
+	entry->seq_delta = entry->node_isn - bpf_ntohl(pkt->tcp.seq);
+	if (entry->granted & OFFERS_TIMESTAMPS)
+		entry->ts_delta = entry->node_ts - options->ts_value;
+	if (lost)
+		count(STAT_PACKET_MISMATCHES);
+}
+
+/* A SYN-ACK on its way to the client. */
+GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		      struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct flow flow;
+	__u32 state;
+
+	if (!pkt || !entry || !scratch)
+		return PASS;
+	flow = reversed(&pkt->flow);
+	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
+		/* A new connection: the server has lost the old one. */
+		if (entry->state == PACKET_OPEN)
+			bpf_map_delete_elem(&packet_flows, &flow);
+		return NEXT;
+	}
+	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
+		return NEXT;
+	state = entry->state;
+	if (state == PACKET_LEARNING) {
+		learn_profile(&flow, bpf_ntohs(pkt->tcp.window));
+		bpf_map_delete_elem(&packet_flows, &flow);
+		return NEXT;
+	}
+	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
+		accept(entry, pkt, &scratch->options);
+		learn_profile(&flow, bpf_ntohs(pkt->tcp.window));
+		if (entry->promised & ~scratch->options.offers & (OFFERS_SACK | OFFERS_TIMESTAMPS))
+			mark_bad(&flow);
+		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))
+			return DROP;
+		if (change(entry, PACKET_HELD, PACKET_OPEN)) {
+			count(STAT_PACKET_OPENED);
+			bpf_map_delete_elem(&packet_syns, &flow);
+		}
+		return turn_round(skb, pkt, entry, false);
+	}
+	if (state == PACKET_ACCEPTED)
+		return probe_client(skb, pkt, entry);
+	/* The node's ACK was lost. */
+	return state == PACKET_OPEN ? turn_round(skb, pkt, entry, false) : DROP;
+}
+
+/* Translates a segment of the server. */
+GLOBAL int translate_out(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+			 struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct translation how = {};
+
+	if (!pkt || !entry || !scratch)
+		return PASS;
+	how.header = &scratch->header;
+	how.seq = entry->seq_delta;
+	how.ts_value = entry->ts_delta;
+	if (entry->granted & OFFERS_WINDOW_SCALE)
+		how.widen = entry->server_shift;
+	how.narrow = entry->promised_shift;
+	translate(skb, at, pkt->tcp.doff * 4, &how);
+	note_end(entry, &pkt->tcp, PACKET_FIN_SERVER,
+		 bpf_ntohl(pkt->tcp.seq) + entry->seq_delta - entry->client_ack);
+	if (pkt->tcp.ack)
+		entry->server_ack = bpf_ntohl(pkt->tcp.ack_seq);
+	return NEXT;
+}
+
+/* A segment other than a SYN-ACK from a server that has not accepted the flow. */
+static __always_inline int on_early_segment(struct __sk_buff *skb, const struct packet *pkt,
+					    __u32 at, struct packet_flow *entry,
+					    const struct flow *flow)
+{
+	struct packet_scratch *scratch = scratch_area();
+	bool fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
+
+	if (pkt->tcp.rst) {
+		if (!pkt->tcp.ack || !fits || !scratch ||
+		    !load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
+			return NEXT;
+		/* The client has the node's SYN-ACK: the next number is the only one that
+		 * resets it (RFC 5961 section 3.2). */
+		write_number(scratch->header.after + 4, entry->node_isn + 1);
+		store_header(skb, &scratch->header, at);
+		count(STAT_PACKET_REFUSED);
+		mark_bad(flow);
+		close_early(flow, entry);
+		return NEXT;
+	}
+	/* The server still has an older connection with these addresses: reset it as a
+	 * client in SYN-SENT would (RFC 9293 section 3.10.7.3). The SYN is sent again. */
+	if (pkt->tcp.ack && !fits && entry->state == PACKET_HELD)
+		return turn_round(skb, pkt, entry, true);
+	return NEXT;
+}
+
+SEC("tcx/egress")
+int packet_out(struct __sk_buff *skb)
+{
+	struct packet_flow *entry;
+	struct packet *pkt;
+	struct flow flow;
+	__u32 at, state;
+
+	if (skb->vlan_present)
+		return NEXT;
+	pkt = parse_segment(skb, 1, &at);
+	if (!pkt)
+		return NEXT;
+	flow = reversed(&pkt->flow);
+	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	if (!entry || entry->ifindex != skb->ifindex)
+		return NEXT;
+	if (pkt->tcp.syn && pkt->tcp.ack) {
+		/* The node's own. It is sent by a program that runs on this CPU: nothing
+		 * before this line may touch the scratch area. */
+		if (bpf_ntohl(pkt->tcp.seq) == entry->node_isn &&
+		    entry->state != PACKET_LEARNING)
+			return PASS;
+		return on_syn_ack(skb, pkt, at, entry);
+	}
+	state = entry->state;
+	if (state == PACKET_OPEN)
+		return translate_out(skb, pkt, at, entry);
+	if (is_half_open(state) || state == PACKET_HELD)
+		return on_early_segment(skb, pkt, at, entry, &flow);
+	return NEXT;
+}
+
+/* How long entries live. Without a SYN-ACK: */
+#define LEARNING_NS 10000000000ull
+#define HALF_OPEN_NS 5000000000ull
+#define HOLD_NS 4000000000ull
+/* Then until the client's next segment, which is reset. */
+#define GIVEN_UP_NS 60000000000ull
+/* After a reset, and after both FINs: longer than the time in which one that was lost
+ * five times in a row is repeated. */
+#define CLOSED_NS 2000000000ull
+#define FINISHED_NS 15000000000ull
+/* RFC 5382 section 5, REQ-5. */
+#define IDLE_NS (124 * 60 * 1000000000ull)
+
+/* What a sweep did. */
+struct sweep {
+	__u64 now;
+	__u32 removed;
+	__u32 left;
+};
+
+/* Whether an entry has lived its time. */
+static __always_inline bool is_stale(const struct packet_flow *entry, __u64 now)
+{
+	__u64 age = now > entry->since_ns ? now - entry->since_ns : 0;
+	__u64 idle = now > entry->last_ns ? now - entry->last_ns : 0;
+
+	switch (entry->state) {
+	case PACKET_LEARNING:
+		return age > LEARNING_NS;
+	case PACKET_ANSWERED:
+	case PACKET_ACCEPTED:
+		return age > HALF_OPEN_NS;
+	case PACKET_GIVEN_UP:
+		return age > GIVEN_UP_NS;
+	case PACKET_CLOSED:
+		return idle > CLOSED_NS;
+	case PACKET_OPEN:
+		return idle > (entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER) ?
+				       FINISHED_NS :
+				       IDLE_NS);
+	}
+	return entry->state == PACKET_REMOVED;
+}
+
+/* Looks after one entry. */
+static long sweep_flow(void *map, const struct flow *key, struct packet_flow *entry,
+		       struct sweep *sweep)
+{
+	struct flow flow = *key;
+	__u32 state = entry->state;
+
+	sweep->left += 1;
+	if (state == PACKET_HELD) {
+		if (sweep->now < entry->since_ns + HOLD_NS ||
+		    !change(entry, PACKET_HELD, PACKET_GIVEN_UP))
+			return 0;
+		count(STAT_PACKET_GIVEN_UP);
+		mark_bad(&flow);
+	} else {
+		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
+		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
+			return 0;
+		if (is_half_open(state))
+			leave_half_open(entry->prefix, false);
+		sweep->removed += 1;
+		sweep->left -= 1;
+		bpf_map_delete_elem(map, &flow);
+	}
+	discard_held(&flow);
+	return 0;
+}
+
+/* Looks after all entries; returns how many are left. */
+SEC("tc")
+int packet_sweep(struct __sk_buff *skb)
+{
+	struct sweep sweep = { .now = bpf_ktime_get_ns() };
+
+	(void)skb;
+	bpf_for_each_map_elem(&packet_flows, sweep_flow, &sweep, 0);
+	return sweep.left;
+}
+
+/* Lets the frame that it is run with enter the interface cb[0]. */
+SEC("tc")
+int packet_resend(struct __sk_buff *skb)
+{
+	return bpf_clone_redirect(skb, skb->cb[0], BPF_F_INGRESS);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

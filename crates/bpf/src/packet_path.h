@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The maps of the packet path, and its half-open budget. */
+#pragma once
+#include "packet.h"
+#include "translate.h"
+
+/* The verdicts here. PASS ends the chain of programs: the socket path must not see a
+ * segment of a flow of the packet path. */
+#define NEXT TC_ACT_UNSPEC
+#define PASS TC_ACT_OK
+#define DROP TC_ACT_SHOT
+
+/* Not LRU: a flow whose entry is lost is dead. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct flow);
+	__type(value, struct packet_flow);
+} packet_flows SEC(".maps");
+
+/* Preallocated: the allocator would cost more than the copy. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2048);
+	__type(key, struct packet_held_key);
+	__type(value, struct packet_held);
+} packet_held SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct flow);
+	__type(value, struct packet_syn);
+} packet_syns SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct destination);
+	__type(value, struct packet_profile);
+} packet_profiles SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u64);
+	__type(value, struct packet_prefix);
+} packet_prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_control);
+} packet_control SEC(".maps");
+
+/* What the options of a segment say, and where they are in its header; 0: nowhere. */
+struct read_options {
+	__u32 mss_at;
+	__u32 shift_at;
+	__u32 sack_at;
+	__u32 ts_at;
+	__u32 ts_value;
+	__u32 ts_echo;
+	__u16 mss;
+	__u8 shift;
+	__u8 offers; /* OFFERS_* */
+	__u32 unknown; /* there is an option that the packet path does not carry */
+};
+
+/* A segment to make. */
+struct segment {
+	struct flow flow; /* its source is the `client` */
+	__u32 family;
+	__u32 seq;
+	__u32 ack;
+	__u32 flags; /* byte 13 of the TCP header */
+	__u32 ts_value;
+	__u32 ts_echo;
+	__u32 window;
+	__u8 hop_limit;
+	__u8 timestamps; /* whether it has the option */
+	__u8 partial;	 /* whether the device completes the checksum */
+	__u8 pad;
+};
+
+/* Work areas that the stack has no room for. */
+struct packet_scratch {
+	struct tcp_header header;
+	__u8 original[64];
+	struct read_options options;
+	struct packet_syn syn;
+	struct packet_held held;
+	struct segment segment;
+	__u8 made[32]; /* the TCP header of a segment */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_scratch);
+} packet_scratch SEC(".maps");
+
+/* The packet in hand, of either direction: a SYN-ACK of the node is sent while the SYN
+ * is. Not on the stack, whose 512 bytes serve all functions of a chain of calls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32); /* 0: in, 1: out */
+	__type(value, struct packet);
+} packet_in_hand SEC(".maps");
+
+/* Parses a segment whose IP header has no options. Returns the packet, or NULL if it is
+ * none. */
+static __always_inline struct packet *parse_segment(struct __sk_buff *skb, __u32 direction,
+						    __u32 *at)
+{
+	struct packet *pkt = bpf_map_lookup_elem(&packet_in_hand, &direction);
+
+	if (!pkt)
+		return NULL;
+	pkt->fragment = FRAGMENT_NONE;
+	*at = parse_ip(skb, pkt, ETH_HLEN);
+	if (!*at || pkt->protocol != IPPROTO_TCP || pkt->fragment ||
+	    *at != ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) :
+						       sizeof(struct ipv6hdr)) ||
+	    !parse_tcp(skb, pkt, *at))
+		return NULL;
+	return pkt;
+}
+
+static __always_inline struct packet_scratch *scratch_area(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&packet_scratch, &only);
+}
+
+static __always_inline struct packet_control *control_of_node(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&packet_control, &only);
+}
+
+static __always_inline struct destination service_of(const struct flow *flow)
+{
+	return (struct destination){ .ip = flow->server, .port = flow->server_port };
+}
+
+/* How long a destination gets no promises after it broke one. */
+#define BAD_NS 30000000000ull
+
+static __always_inline void mark_bad(const struct flow *flow)
+{
+	struct destination service = service_of(flow);
+	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
+
+	if (profile)
+		profile->bad_until_ns = bpf_ktime_get_ns() + BAD_NS;
+}
+
+/* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
+static __always_inline __u64 prefix_of(const struct packet *pkt)
+{
+	const __u32 *word = pkt->flow.client.word;
+
+	if (pkt->family == AF_INET)
+		return ((__u64)(word[3] & bpf_htonl(0xffffff00)) << 32) | word[2];
+	return ((__u64)word[1] << 32) | word[0];
+}
+
+/* Takes a place in the half-open budget; false if there is none. */
+GLOBAL int enter_half_open(const struct packet *pkt)
+{
+	struct packet_control *control = control_of_node();
+	struct packet_prefix *prefix, made = {};
+	__u64 key;
+	__u32 most;
+
+	if (!pkt || !control)
+		return false;
+	key = prefix_of(pkt);
+	prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+	if (!prefix) {
+		bpf_map_update_elem(&packet_prefixes, &key, &made, BPF_NOEXIST);
+		prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+	}
+	if (!prefix || prefix->half_open >= control->prefix_budget)
+		return false;
+	most = control->budget + (prefix->validated ? control->reserve : 0);
+	if (control->half_open >= most)
+		return false;
+	__sync_fetch_and_add(&prefix->half_open, 1);
+	__sync_fetch_and_add(&control->half_open, 1);
+	return true;
+}
+
+/* Returns it. Only the winner of the change of state calls this: a second call would
+ * let the counter pass zero. */
+static __always_inline void leave_half_open(__u64 key, bool validated)
+{
+	struct packet_control *control = control_of_node();
+	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+
+	if (control)
+		__sync_fetch_and_sub(&control->half_open, 1);
+	if (!prefix)
+		return;
+	/* It may have been evicted and made anew since. */
+	if (prefix->half_open)
+		__sync_fetch_and_sub(&prefix->half_open, 1);
+	if (validated)
+		prefix->validated = true;
+}
+
+/* Changes the state of a flow; true for the one caller that did it. */
+static __always_inline bool change(struct packet_flow *entry, __u32 from, __u32 to)
+{
+	return __sync_val_compare_and_swap(&entry->state, from, to) == from;
+}
+
+static __always_inline bool is_half_open(__u32 state)
+{
+	return state == PACKET_ANSWERED || state == PACKET_ACCEPTED;
+}
+
+/* Deletes what a flow holds. */
+struct discard {
+	struct packet_held_key key;
+};
+
+static long discard_piece(__u32 index, struct discard *discard)
+{
+	discard->key.index = index;
+	return bpf_map_delete_elem(&packet_held, &discard->key) != 0;
+}
+
+static __always_inline void discard_held(const struct flow *flow)
+{
+	struct discard discard = { .key.flow = *flow };
+
+	bpf_map_delete_elem(&packet_syns, flow);
+	bpf_loop(PACKET_HELD_MAX, discard_piece, &discard, 0);
+}
+
+/* Closes a flow in a state before OPEN. */
+static __always_inline void close_early(const struct flow *flow, struct packet_flow *entry)
+{
+	__u32 state = entry->state;
+
+	if (state != PACKET_CLOSED && change(entry, state, PACKET_CLOSED) && is_half_open(state))
+		leave_half_open(entry->prefix, false);
+	discard_held(flow);
+}
+
+/* Reads one option; 1 ends the walk. */
+static long read_option(__u32 index, struct packet_scratch **area)
+{
+	struct packet_scratch *scratch = *area;
+	struct read_options *found = &scratch->options;
+	struct tcp_header *header = &scratch->header;
+	__u32 at = header->at;
+	__u32 bytes;
+	__u8 *option;
+
+	(void)index;
+	if (at >= header->bytes)
+		return 1;
+	asm volatile("" : "+r"(at));
+	at &= HEADER_MASK;
+	option = header->before + at;
+	if (option[0] == TCP_OPTION_END)
+		return 1;
+	if (option[0] == TCP_OPTION_NOP) {
+		header->at = at + 1;
+		return 0;
+	}
+	bytes = option[1];
+	if (bytes < 2 || at + bytes > header->bytes) {
+		found->unknown = true;
+		return 1;
+	}
+	header->at = at + bytes;
+	if (option[0] == TCP_OPTION_MSS && bytes == 4) {
+		found->mss_at = at;
+		found->mss = (__u32)option[2] << 8 | option[3];
+	} else if (option[0] == TCP_OPTION_WINDOW_SCALE && bytes == 3) {
+		found->shift_at = at;
+		/* RFC 7323 section 2.3: more counts as 14. */
+		found->shift = option[2] > 14 ? 14 : option[2];
+		found->offers |= OFFERS_WINDOW_SCALE;
+	} else if (option[0] == TCP_OPTION_SACK_PERMITTED && bytes == 2) {
+		found->sack_at = at;
+		found->offers |= OFFERS_SACK;
+	} else if (option[0] == TCP_OPTION_TIMESTAMPS && bytes == 10) {
+		found->ts_at = at;
+		found->ts_value = read_number(option + 2);
+		found->ts_echo = read_number(option + 6);
+		found->offers |= OFFERS_TIMESTAMPS;
+	} else if (option[0] != TCP_OPTION_SACK) {
+		found->unknown = true;
+	}
+	return 0;
+}
+
+/* Reads the header at `at` and its options into the scratch area. */
+static __always_inline bool read_header(struct __sk_buff *skb, struct packet_scratch *scratch,
+					__u32 at, __u32 bytes)
+{
+	if (!load_header(skb, &scratch->header, at, bytes))
+		return false;
+	__builtin_memset(&scratch->options, 0, sizeof(scratch->options));
+	bpf_loop(TCP_OPTIONS_MAX, read_option, &scratch, 0);
+	return true;
+}
+
+static __always_inline __u16 fold(__s64 sum)
+{
+	__u32 folded = (__u32)sum;
+
+	folded = (folded & 0xffff) + (folded >> 16);
+	folded = (folded & 0xffff) + (folded >> 16);
+	return folded;
+}
+
+/* The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1). The prefix
+ * of v4-mapped addresses adds 0xffff, which is zero in one's complement. */
+static __always_inline __s64 pseudo_sum(const struct flow *flow, __u32 bytes)
+{
+	__be32 rest[2] = { bpf_htonl(bytes), bpf_htonl(IPPROTO_TCP) };
+	__s64 sum = bpf_csum_diff(NULL, 0, flow, 32, 0);
+
+	return bpf_csum_diff(NULL, 0, rest, sizeof(rest), sum);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Segments that the packet path makes out of another packet, which becomes theirs. */
+#pragma once
+#include "packet_path.h"
+
+#define IPV4_DONT_FRAGMENT 0x4000
+/* Bytes that one call of bpf_csum_diff may take before Linux 6.13. */
+#define SUM_MAX 512
+
+/* Whether a device or a later hook completes the checksum at `at` (CHECKSUM_PARTIAL).
+ * Then the kernel leaves it unchanged here; else it is spoilt, and must be written. */
+static __always_inline bool spoil_checksum(struct __sk_buff *skb, __u32 at)
+{
+	__u16 before = 0, after = 0;
+
+	bpf_skb_load_bytes(skb, at + TCP_CHECKSUM_AT, &before, sizeof(before));
+	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, 0x1234, 0);
+	bpf_skb_load_bytes(skb, at + TCP_CHECKSUM_AT, &after, sizeof(after));
+	return before == after;
+}
+
+static __always_inline void swap_link_addresses(struct __sk_buff *skb)
+{
+	__u8 from[2 * ETH_ALEN], to[2 * ETH_ALEN];
+
+	bpf_skb_load_bytes(skb, 0, from, sizeof(from));
+	__builtin_memcpy(to, from + ETH_ALEN, ETH_ALEN);
+	__builtin_memcpy(to + ETH_ALEN, from, ETH_ALEN);
+	bpf_skb_store_bytes(skb, 0, to, sizeof(to), 0);
+}
+
+/* Writes the IP header of a segment of `bytes` bytes. */
+GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 bytes)
+{
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip = {};
+
+	if (!segment)
+		return 0;
+	if (segment->family == AF_INET) {
+		ip.v4.version = 4;
+		ip.v4.ihl = 5;
+		ip.v4.tot_len = bpf_htons(sizeof(ip.v4) + bytes);
+		ip.v4.frag_off = bpf_htons(IPV4_DONT_FRAGMENT);
+		ip.v4.ttl = segment->hop_limit;
+		ip.v4.protocol = IPPROTO_TCP;
+		ip.v4.saddr = segment->flow.client.word[3];
+		ip.v4.daddr = segment->flow.server.word[3];
+		ip.v4.check = ~fold(bpf_csum_diff(NULL, 0, &ip.v4, sizeof(ip.v4), 0));
+		return bpf_skb_store_bytes(skb, ETH_HLEN, &ip.v4, sizeof(ip.v4), 0);
+	}
+	ip.v6.version = 6;
+	ip.v6.payload_len = bpf_htons(bytes);
+	ip.v6.nexthdr = IPPROTO_TCP;
+	ip.v6.hop_limit = segment->hop_limit;
+	__builtin_memcpy(&ip.v6.saddr, &segment->flow.client, sizeof(ip.v6.saddr));
+	__builtin_memcpy(&ip.v6.daddr, &segment->flow.server, sizeof(ip.v6.daddr));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip.v6, sizeof(ip.v6), 0);
+}
+
+/* The sum of a held payload. */
+static __always_inline __s64 payload_sum(struct packet_held *held, __s64 sum)
+{
+	__u32 left = held->bytes;
+
+	for (__u32 at = 0; at < PACKET_PAYLOAD_MAX; at += SUM_MAX) {
+		__u32 part = left < SUM_MAX ? left : SUM_MAX;
+
+		part = (part + 3) & ~3u;
+		asm volatile("" : "+r"(part));
+		if (part > SUM_MAX || !part)
+			break;
+		sum = bpf_csum_diff(NULL, 0, held->payload + at, part, sum);
+		left = left < SUM_MAX ? 0 : left - SUM_MAX;
+	}
+	return sum;
+}
+
+/* Makes the segment out of the packet, with the payload of `held` if given. The link
+ * addresses stay. False if the packet has no room. */
+GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
+			 struct packet_held *held)
+{
+	struct packet_scratch *scratch = scratch_area();
+	__u32 bytes = held ? held->bytes : 0;
+	__u32 head, at;
+	__u8 *header;
+	__u16 check;
+	__s64 sum;
+
+	if (!segment || !scratch || bytes > PACKET_PAYLOAD_MAX)
+		return false;
+	header = scratch->made;
+	__builtin_memset(header, 0, sizeof(scratch->made));
+	head = segment->timestamps ? sizeof(scratch->made) : sizeof(struct tcphdr);
+	at = ETH_HLEN + (segment->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	if (bpf_skb_change_tail(skb, at + head + bytes, 0) ||
+	    write_ip(skb, segment, head + bytes))
+		return false;
+	__builtin_memcpy(header, &segment->flow.client_port, 2);
+	__builtin_memcpy(header + 2, &segment->flow.server_port, 2);
+	write_number(header + 4, segment->seq);
+	write_number(header + 8, segment->ack);
+	header[12] = head << 2;
+	header[TCP_FLAGS_AT] = segment->flags;
+	header[14] = segment->window >> 8;
+	header[15] = segment->window;
+	if (segment->timestamps) {
+		header[20] = TCP_OPTION_NOP;
+		header[21] = TCP_OPTION_NOP;
+		header[22] = TCP_OPTION_TIMESTAMPS;
+		header[23] = 10;
+		write_number(header + 24, segment->ts_value);
+		write_number(header + 28, segment->ts_echo);
+	}
+	sum = pseudo_sum(&segment->flow, head + bytes);
+	if (segment->partial) {
+		check = fold(sum);
+	} else {
+		/* Without the option its place is zero. */
+		sum = bpf_csum_diff(NULL, 0, header, sizeof(scratch->made), sum);
+		if (held)
+			sum = payload_sum(held, sum);
+		check = ~fold(sum);
+	}
+	__builtin_memcpy(header + TCP_CHECKSUM_AT, &check, sizeof(check));
+	if (segment->timestamps)
+		bpf_skb_store_bytes(skb, at, header, sizeof(scratch->made), 0);
+	else
+		bpf_skb_store_bytes(skb, at, header, sizeof(struct tcphdr), 0);
+	asm volatile("" : "+r"(bytes));
+	if (held && bytes && bytes <= PACKET_PAYLOAD_MAX)
+		bpf_skb_store_bytes(skb, at + head, held->payload, bytes, 0);
+	return true;
+}

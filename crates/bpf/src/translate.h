@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Translation of the numbers in a segment: sequence and acknowledgement numbers, SACK
+ * edges (RFC 2018), timestamps (RFC 7323), and the window. One direction at a time.
+ */
+#pragma once
+#include "packet.h"
+
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_MSS 2	      /* RFC 9293 section 3.7.1 */
+#define TCP_OPTION_WINDOW_SCALE 3     /* RFC 7323 section 2 */
+#define TCP_OPTION_SACK_PERMITTED 4   /* RFC 2018 section 2 */
+#define TCP_OPTION_SACK 5	      /* RFC 2018 section 3 */
+#define TCP_OPTION_TIMESTAMPS 8	      /* RFC 7323 section 3 */
+#define TCP_HEADER_MAX 60
+#define TCP_OPTIONS_MAX 40
+#define TCP_CHECKSUM_AT 16
+#define TCP_FLAGS_AT 13
+#define TCP_FIN 1
+#define TCP_SYN 2
+#define TCP_RST 4
+#define TCP_ACK 16
+/* Congestion Window Reduced and ECN-Echo (RFC 3168 section 6.1.1). */
+#define TCP_ECN (64 | 128)
+/* Keeps an index within a header; the arrays below have room behind it for the longest
+ * option. */
+#define HEADER_MASK 63
+
+/* A TCP header before and after a change. Behind its end both are zero or equal. */
+struct tcp_header {
+	__u8 before[128];
+	__u8 after[128];
+	__u32 at;    /* of the option that is read next */
+	__u32 bytes; /* of the header */
+};
+
+/* Numbers to add in one direction. A segment's window is shifted left, then right. */
+struct translation {
+	struct tcp_header *header;
+	__u32 seq;
+	__u32 ack; /* and SACK edges */
+	__u32 ts_value;
+	__u32 ts_echo;
+	__u32 widen;
+	__u32 narrow;
+};
+
+static __always_inline __u32 read_number(const __u8 *from)
+{
+	return (__u32)from[0] << 24 | (__u32)from[1] << 16 | (__u32)from[2] << 8 | from[3];
+}
+
+static __always_inline void write_number(__u8 *to, __u32 number)
+{
+	to[0] = number >> 24;
+	to[1] = number >> 16;
+	to[2] = number >> 8;
+	to[3] = number;
+}
+
+static __always_inline void add_number(__u8 *to, __u32 delta)
+{
+	write_number(to, read_number(to) + delta);
+}
+
+/* Reads the TCP header at `at` into both copies; false if it is not whole. */
+static __always_inline bool load_header(struct __sk_buff *skb, struct tcp_header *header,
+					__u32 at, __u32 bytes)
+{
+	/* Clang must not fold its own knowledge of the bound into the check that the
+	 * verifier reads. */
+	asm volatile("" : "+r"(bytes));
+	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+		return false;
+	__builtin_memset(header->before, 0, TCP_HEADER_MAX);
+	if (bpf_skb_load_bytes(skb, at, header->before, bytes))
+		return false;
+	__builtin_memcpy(header->after, header->before, TCP_HEADER_MAX);
+	header->at = sizeof(struct tcphdr);
+	header->bytes = bytes;
+	return true;
+}
+
+/* Writes the changed header back, and mends the checksum. The difference leaves a
+ * checksum that the device will complete (CHECKSUM_PARTIAL) alone: that one covers only
+ * the pseudo header, which does not change. */
+static __always_inline void store_header(struct __sk_buff *skb, struct tcp_header *header,
+					 __u32 at)
+{
+	__u32 bytes = header->bytes;
+	__s64 diff;
+
+	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+		return;
+	asm volatile("" : "+r"(bytes));
+	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+		return;
+	diff = bpf_csum_diff(header->before, TCP_HEADER_MAX, header->after, TCP_HEADER_MAX, 0);
+	bpf_skb_store_bytes(skb, at, header->after, bytes, 0);
+	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
+}
+
+/* Translates one option; 1 ends the walk. */
+static long translate_option(__u32 index, struct translation *how)
+{
+	struct tcp_header *header = how->header;
+	__u32 at = header->at;
+	__u32 bytes;
+	__u8 *option;
+
+	(void)index;
+	if (at >= header->bytes)
+		return 1;
+	at &= HEADER_MASK;
+	asm volatile("" : "+r"(at));
+	at &= HEADER_MASK;
+	option = header->after + at;
+	if (option[0] == TCP_OPTION_END)
+		return 1;
+	if (option[0] == TCP_OPTION_NOP) {
+		header->at = at + 1;
+		return 0;
+	}
+	bytes = option[1];
+	if (bytes < 2 || at + bytes > header->bytes)
+		return 1;
+	if (option[0] == TCP_OPTION_TIMESTAMPS && bytes == 10) {
+		add_number(option + 2, how->ts_value);
+		/* Zero means that there is no echo yet (RFC 7323 section 3.2). */
+		if (read_number(option + 6))
+			add_number(option + 6, how->ts_echo);
+	}
+	if (option[0] == TCP_OPTION_SACK)
+		for (int edge = 0; edge < 8; edge++)
+			if (2 + 4 * edge + 4 <= (int)bytes)
+				add_number(option + 2 + 4 * edge, how->ack);
+	header->at = at + bytes;
+	return 0;
+}
+
+/* Translates the segment whose TCP header is at `at`. */
+static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 bytes,
+				      struct translation *how)
+{
+	struct tcp_header *header = how->header;
+	__u32 window;
+
+	if (!load_header(skb, header, at, bytes))
+		return false;
+	add_number(header->after + offsetof(struct tcphdr, seq), how->seq);
+	if (header->after[TCP_FLAGS_AT] & TCP_ACK)
+		add_number(header->after + offsetof(struct tcphdr, ack_seq), how->ack);
+	window = (__u32)header->after[14] << 8 | header->after[15];
+	window = window << how->widen >> how->narrow;
+	if (window > 0xffff)
+		window = 0xffff;
+	header->after[14] = window >> 8;
+	header->after[15] = window;
+	bpf_loop(TCP_OPTIONS_MAX, translate_option, how, 0);
+	store_header(skb, header, at);
+	return true;
+}
