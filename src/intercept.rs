@@ -14,7 +14,7 @@ use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
     Closed, Direction, Event, EventKind, HalfOpen, Intercept, Observed, Path, PathSettings, Source,
 };
-use posthaste_relay::policy::{Action, Policy, Prefix, Rule};
+use posthaste_relay::policy::{Action, DataPath, Policy, Prefix, Rule};
 use posthaste_relay::sys;
 
 use crate::config::Config;
@@ -283,6 +283,7 @@ pub(crate) fn rules(config: &Config) -> Vec<bpf::RuleSpec> {
         },
         accept: accept_bits(rule.accept),
         observe: rule.observe.then(|| rounds(rule, config)),
+        packets: rule.data_path == DataPath::Packet,
         windows: [&rule.downstream, &rule.upstream].map(|side| {
             let segments = side.initial_window.unwrap_or(0);
             u16::try_from(segments).unwrap_or(u16::MAX)

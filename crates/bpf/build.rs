@@ -9,7 +9,7 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 5] = [
+const OBJECTS: [(&str, &[&str]); 6] = [
     ("capture", &["capture", "destination", "exempt_key"]),
     ("syn_option", &["syn_option"]),
     (
@@ -25,6 +25,7 @@ const OBJECTS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("observe", &[]),
+    ("packet_path", &["packet_syn"]),
     ("deferred", &["destination", "half_open", "event_head"]),
 ];
 
@@ -45,6 +46,10 @@ fn main() {
         "types.h",
         "maps.h",
         "packet.h",
+        "packet_path.h",
+        "packet_segment.h",
+        "rules.h",
+        "translate.h",
         "events.h",
         "half_open.h",
         "observe.h",

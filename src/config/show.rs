@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use posthaste_relay::policy::{
-    Action, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
 use serde::Serialize;
 
@@ -130,6 +130,7 @@ struct EffectiveRule {
     action: &'static str,
     accept: &'static str,
     observe: bool,
+    data_path: &'static str,
     source_address: &'static str,
     proxy_protocol: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,6 +236,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
         action: action(rule.action),
         accept: rule.accept.name(),
         observe: rule.observe,
+        data_path: data_path(rule.data_path),
         source_address: source_address(rule.source_address),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),
@@ -251,6 +253,13 @@ pub(crate) fn action(action: Action) -> &'static str {
         Action::Relay => "relay",
         Action::Forward => "forward",
         Action::Reject => "reject",
+    }
+}
+
+fn data_path(path: DataPath) -> &'static str {
+    match path {
+        DataPath::Socket => "socket",
+        DataPath::Packet => "packet",
     }
 }
 

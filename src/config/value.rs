@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, Prefix, SourceAddress};
+use posthaste_relay::policy::{Action, DataPath, Prefix, SourceAddress};
 use toml::Value;
 
 use super::keys::Key;
@@ -70,6 +70,15 @@ impl Meaning for Action {
             "forward" => Self::Forward,
             "reject" => Self::Reject,
             _ => Self::Relay,
+        })
+    }
+}
+
+impl Meaning for DataPath {
+    fn of(value: &Value, key: &Key) -> Reading<Self> {
+        Ok(match key.accepted.word(value)? {
+            "packet" => Self::Packet,
+            _ => Self::Socket,
         })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::{Chain, Chains, Path, Route};
 use posthaste_relay::policy::{
-    Action, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
 
 use crate::config::Config;
@@ -28,6 +28,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         accept: AcceptMode::LATE,
         observe: false,
         source_address: SourceAddress::Node,
+        data_path: DataPath::Socket,
         proxy_protocol: false,
         transfer_bytes: None,
         downstream: SideOptions::default(),

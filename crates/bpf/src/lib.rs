@@ -4,8 +4,8 @@
 //! [`Redirect`] is the program set of one node: loaded once, attached to interfaces, supplied with
 //! listeners and rules. Each worker holds a [`WorkerHandle`]: its events, the half-open entries of
 //! its flows, and the injection of frames. [`Capture`] is the program set of `posthaste run`,
-//! independent of nodes. Everything is held by file descriptors and nothing is pinned, so all of it
-//! ends with the process.
+//! independent of nodes. Everything is held by file descriptors and ends with the process, except the
+//! packet path, which is pinned.
 
 mod attach;
 mod capture;
@@ -26,6 +26,7 @@ mod objects {
     include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 }
 mod observe;
+mod packet;
 mod redirect;
 mod ring;
 mod rules;
@@ -35,6 +36,7 @@ mod sys;
 pub use capture::{Capture, Endpoint, Ports};
 pub use cgroup::own as own_cgroup;
 pub use error::Error;
+pub use packet::remove_packet_pins;
 pub use observe::{Known, Observing, Path, Profile, Translated, Trust};
 pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use rules::{Accept, Action, PrefixSpec, RuleSpec};

@@ -88,6 +88,12 @@ impl Object {
         Map::make(&self.maps[map], entries, None)
     }
 
+    /// A map of this object that exists already.
+    pub(crate) fn adopt(&self, map: usize, fd: OwnedFd) -> Arc<Map> {
+        let spec = &self.maps[map];
+        Map::wrap(spec.name, spec.layout(), Ok(fd)).expect("it exists")
+    }
+
     /// Creates a map of a type that requires BTF.
     pub(crate) fn make_typed(&self, map: usize, types: &OwnedFd) -> Result<Arc<Map>, Error> {
         let spec = &self.maps[map];
@@ -229,6 +235,12 @@ impl Map {
     pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         assert_eq!(key.len(), self.key_bytes, "{}", self.name);
         sys::update(self.fd.as_fd(), key, value).map_err(Error::map("write", self.name))
+    }
+
+    /// Writes the value of a key that exists; false when it does not.
+    pub(crate) fn replace(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        assert_eq!(key.len(), self.key_bytes, "{}", self.name);
+        sys::replace(self.fd.as_fd(), key, value).map_err(Error::map("write", self.name))
     }
 
     /// Reads the value of a key; false when there is none.

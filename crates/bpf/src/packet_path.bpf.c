@@ -230,6 +230,11 @@ GLOBAL int strip_syn(struct __sk_buff *skb, const struct packet *pkt,
 	return PASS;
 }
 
+static __always_inline __u8 *bytes_of_syn(struct packet_syn *syn)
+{
+	return &syn->frame[0][0];
+}
+
 /* Stores the SYN as the server gets it, to be sent again if it is lost. */
 GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
@@ -256,13 +261,13 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 		return false;
 	/* Its checksum may have been left to the device. */
 	flow = pkt->flow;
-	__builtin_memset(syn->frame + at + TCP_CHECKSUM_AT, 0, sizeof(check));
+	__builtin_memset(bytes_of_syn(syn) + at + TCP_CHECKSUM_AT, 0, sizeof(check));
 	sum = pseudo_sum(&flow, pkt->tcp.doff * 4);
 	sum = pkt->family == AF_INET ?
-		      bpf_csum_diff(NULL, 0, syn->frame + ETH_HLEN + sizeof(struct iphdr), 60, sum) :
-		      bpf_csum_diff(NULL, 0, syn->frame + ETH_HLEN + sizeof(struct ipv6hdr), 60, sum);
+		      bpf_csum_diff(NULL, 0, bytes_of_syn(syn) + ETH_HLEN + sizeof(struct iphdr), 60, sum) :
+		      bpf_csum_diff(NULL, 0, bytes_of_syn(syn) + ETH_HLEN + sizeof(struct ipv6hdr), 60, sum);
 	check = ~fold(sum);
-	__builtin_memcpy(syn->frame + at + TCP_CHECKSUM_AT, &check, sizeof(check));
+	__builtin_memcpy(bytes_of_syn(syn) + at + TCP_CHECKSUM_AT, &check, sizeof(check));
 	syn->bytes = bytes;
 	syn->ifindex = skb->ifindex;
 	syn->sent_ns = bpf_ktime_get_ns();
@@ -994,13 +999,17 @@ static long sweep_flow(void *map, const struct flow *key, struct packet_flow *en
 	return 0;
 }
 
-/* Looks after all entries; returns how many are left. */
+/* Looks after all entries, and shows that the node lives, since it runs this. Returns
+ * how many entries are left. */
 SEC("tc")
 int packet_sweep(struct __sk_buff *skb)
 {
 	struct sweep sweep = { .now = bpf_ktime_get_ns() };
+	struct packet_control *control = control_of_node();
 
 	(void)skb;
+	if (control)
+		control->heartbeat_ns = sweep.now;
 	bpf_for_each_map_elem(&packet_flows, sweep_flow, &sweep, 0);
 	return sweep.left;
 }

@@ -54,6 +54,20 @@ struct {
 	__type(value, struct packet_control);
 } packet_control SEC(".maps");
 
+/* Which process keeps the flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} packet_owner SEC(".maps");
+
+/* The half-open budget: of all clients, further ones of validated prefixes, and the
+ * most of one prefix. */
+SETTING(setting_budget);
+SETTING(setting_reserve);
+SETTING(setting_prefix_budget);
+
 /* What the options of a segment say, and where they are in its header; 0: nowhere. */
 struct read_options {
 	__u32 mss_at;
@@ -187,9 +201,9 @@ GLOBAL int enter_half_open(const struct packet *pkt)
 		bpf_map_update_elem(&packet_prefixes, &key, &made, BPF_NOEXIST);
 		prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
 	}
-	if (!prefix || prefix->half_open >= control->prefix_budget)
+	if (!prefix || prefix->half_open >= SET(setting_prefix_budget))
 		return false;
-	most = control->budget + (prefix->validated ? control->reserve : 0);
+	most = SET(setting_budget) + (prefix->validated ? SET(setting_reserve) : 0);
 	if (control->half_open >= most)
 		return false;
 	__sync_fetch_and_add(&prefix->half_open, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loads, attaches and configures the redirect programs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -15,6 +15,7 @@ use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
+use crate::packet::PacketPath;
 use crate::ring;
 use crate::rules::{self, PrefixSpec, RuleSpec};
 use crate::stats;
@@ -99,6 +100,12 @@ pub struct Redirect {
     /// The deferred programs, once the node has settled.
     deferred: Option<Deferred>,
     observer: Option<Observer>,
+    /// The packet path, once a rule wants it and the node has settled.
+    packet_path: Option<PacketPath>,
+    /// Whether a rule wants it.
+    wants_packet_path: bool,
+    /// Interfaces with an Ethernet header.
+    framed: HashSet<u32>,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
     observes: bool,
     observing: Observing,
@@ -218,6 +225,9 @@ impl Redirect {
             holds: HashMap::new(),
             deferred: None,
             observer: None,
+            packet_path: None,
+            wants_packet_path: false,
+            framed: HashSet::new(),
             observes: false,
             observing: Observing {
                 ttl: Duration::ZERO,
@@ -255,6 +265,8 @@ impl Redirect {
         if rules.iter().any(RuleSpec::observes) {
             self.observe()?;
         }
+        self.wants_packet_path |= rules.iter().any(RuleSpec::wants_packet_path);
+        self.take_packets()?;
         let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
             // A later generation must not revive partly written rules.
@@ -420,7 +432,10 @@ impl Redirect {
             holds.egress = Some(observer.hold(ifindex, successions).map_err(failed)?);
         }
         self.holds.insert(ifindex, holds);
-        Ok(())
+        if device.layer == LinkLayer::Ethernet {
+            self.framed.insert(ifindex);
+        }
+        self.take_packets()
     }
 
     /// Sets how destinations are observed.
@@ -496,6 +511,28 @@ impl Redirect {
         if self.observes {
             self.observe()?;
         }
+        self.take_packets()
+    }
+
+    /// Loads and attaches the packet path if a rule wants it and the node has settled.
+    fn take_packets(&mut self) -> Result<(), Error> {
+        if !self.wants_packet_path || self.deferred.is_none() {
+            return Ok(());
+        }
+        let packet_path = match &mut self.packet_path {
+            Some(packet_path) => packet_path,
+            empty @ None => {
+                let (settings, maps) = (&self.shared.settings, &self.shared.maps);
+                empty.insert(PacketPath::load(settings, maps)?)
+            }
+        };
+        for ifindex in self.holds.keys().filter(|index| self.framed.contains(index)) {
+            let attached = packet_path.attach(*ifindex);
+            attached.map_err(|source| Error::Attach {
+                ifindex: *ifindex,
+                source,
+            })?;
+        }
         Ok(())
     }
 
@@ -535,6 +572,10 @@ impl Redirect {
     /// Detaches from an interface.
     pub fn detach(&mut self, ifindex: u32) {
         self.holds.remove(&ifindex);
+        self.framed.remove(&ifindex);
+        if let Some(packet_path) = &mut self.packet_path {
+            packet_path.detach(ifindex);
+        }
         let _ = self.shared.get(map::DEVICES).delete(&ifindex.to_ne_bytes());
     }
 
@@ -560,7 +601,8 @@ impl Redirect {
         let first = std::iter::once(&self.program).chain(&self.set_initial_cwnd);
         let sender = self.sender.iter().map(|sender| &sender.program);
         let observer = self.observer.iter().map(|observer| &observer.program);
-        let first = first.chain(sender).chain(observer);
+        let packets = self.packet_path.iter().flat_map(PacketPath::programs);
+        let first = first.chain(sender).chain(observer).chain(packets);
         let all = first.chain(deferred.map(Arc::as_ref));
         all.map(|program| (program.name, program.as_fd())).collect()
     }

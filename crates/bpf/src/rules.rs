@@ -85,12 +85,19 @@ pub struct RuleSpec {
     /// of the round trips that a relay shortens by its nearer half; the programs decide by it
     /// whether relaying is worthwhile.
     pub observe: Option<u8>,
+    /// Carry flows packet by packet where the packet path takes them.
+    pub packets: bool,
 }
 
 impl RuleSpec {
     /// Whether flows under it wait for an observed handshake.
     pub(crate) fn observes(&self) -> bool {
         self.action == Action::Relay && self.observe.is_some()
+    }
+
+    /// Whether flows under it may take the packet path.
+    pub(crate) fn wants_packet_path(&self) -> bool {
+        self.action == Action::Relay && self.packets
     }
 }
 
@@ -135,6 +142,7 @@ struct Candidate {
     accept: Accept,
     windows: [u16; 2],
     observe: Option<u8>,
+    packets: bool,
 }
 
 impl Candidate {
@@ -163,7 +171,7 @@ impl Candidate {
             family: self.family,
             observe: self.observe.is_some().into(),
             rounds: self.observe.unwrap_or(0),
-            pad: 0,
+            data_path: self.packets.into(),
         }
     }
 }
@@ -203,6 +211,7 @@ fn expand((rule, spec): (usize, &RuleSpec)) -> Vec<Candidate> {
                     accept: spec.accept,
                     windows: spec.windows,
                     observe: spec.observe,
+                    packets: spec.packets,
                 });
             }
         }
@@ -288,6 +297,7 @@ mod tests {
             accept: Accept::default(),
             windows: [0; 2],
             observe: None,
+            packets: false,
         }
     }
 

@@ -2,9 +2,11 @@
 //! The commands of bpf(2) that this crate uses. The structures are prefixes of the kernel's `union
 //! bpf_attr`, cut after the last used field.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Commands.
 const MAP_CREATE: libc::c_long = 0;
@@ -13,9 +15,12 @@ const MAP_UPDATE: libc::c_long = 2;
 const MAP_DELETE: libc::c_long = 3;
 const MAP_NEXT_KEY: libc::c_long = 4;
 const PROG_LOAD: libc::c_long = 5;
+const OBJ_PIN: libc::c_long = 6;
+const OBJ_GET: libc::c_long = 7;
 const PROG_RUN: libc::c_long = 10;
 const BTF_LOAD: libc::c_long = 18;
 const LINK_CREATE: libc::c_long = 28;
+const LINK_UPDATE: libc::c_long = 29;
 
 /// Bytes of a name, including its NUL.
 const NAME_BYTES: usize = 16;
@@ -92,6 +97,16 @@ struct Element {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+/// Writes the value of a key that exists; false when it does not.
+pub(crate) fn replace(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<bool> {
+    /// `BPF_EXIST`
+    const EXIST: u64 = 2;
+    let mut attributes = element(map, key, value.as_ptr());
+    attributes.flags = EXIST;
+    // SAFETY: key and value live through the call, which reads them only.
+    absent_is_false(unsafe { command(MAP_UPDATE, &mut attributes) })
 }
 
 /// Writes the value of a key. Key and value are as long as the map's are.
@@ -266,6 +281,90 @@ pub(crate) fn link(program: BorrowedFd<'_>, target: u32, attach: u32) -> io::Res
     };
     // SAFETY: nothing in the attributes is a pointer.
     unsafe { descriptor(LINK_CREATE, &mut attributes) }
+}
+
+/// Attaches a program to an interface in front of all that are there (Linux 6.6).
+pub(crate) fn link_first(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach: u32,
+) -> io::Result<OwnedFd> {
+    /// `BPF_F_BEFORE`; without a program that it names, in front of all.
+    const BEFORE: u32 = 1 << 3;
+    let mut attributes = LinkCreate {
+        program: program.as_raw_fd(),
+        target: ifindex,
+        attach,
+        flags: BEFORE,
+    };
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { descriptor(LINK_CREATE, &mut attributes) }
+}
+
+#[repr(C)]
+struct LinkUpdate {
+    link: i32,
+    program: i32,
+    flags: u32,
+    old_program: i32,
+}
+
+/// Puts a program in the place of that of a link. Fails if what it was attached to is gone.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attributes = LinkUpdate {
+        link: link.as_raw_fd(),
+        program: program.as_raw_fd(),
+        flags: 0,
+        old_program: 0,
+    };
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { command(LINK_UPDATE, &mut attributes) }.map(drop)
+}
+
+#[repr(C)]
+struct Object {
+    path: u64,
+    descriptor: i32,
+    flags: u32,
+}
+
+/// Makes a map or link outlive its descriptors, by a name in the BPF file system.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attributes = Object {
+        path: address(path.as_ptr()),
+        descriptor: object.as_raw_fd(),
+        flags: 0,
+    };
+    // SAFETY: the path lives through the call, which reads it only.
+    unsafe { command(OBJ_PIN, &mut attributes) }.map(drop)
+}
+
+/// Opens what is pinned by a name.
+pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attributes = Object {
+        path: address(path.as_ptr()),
+        descriptor: 0,
+        flags: 0,
+    };
+    // SAFETY: the path lives through the call, which reads it only.
+    unsafe { descriptor(OBJ_GET, &mut attributes) }
+}
+
+/// Whether a directory is in a BPF file system.
+pub(crate) fn is_bpf_file_system(directory: &Path) -> bool {
+    /// `BPF_FS_MAGIC`
+    const MAGIC: u64 = 0xcafe_4a11;
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let mut system = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the path lives through the call, which fills the structure.
+    let result = unsafe { libc::statfs(path.as_ptr(), system.as_mut_ptr()) };
+    // SAFETY: zeros are a valid value, and the kernel writes valid ones.
+    let kind = unsafe { system.assume_init() }.f_type;
+    result == 0 && u64::from(kind.cast_unsigned()) & 0xffff_ffff == MAGIC
 }
 
 #[repr(C)]

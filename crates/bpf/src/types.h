@@ -251,13 +251,11 @@ struct packet_prefix {
 	__u32 validated; /* a client of it has completed a handshake */
 };
 
-/* The packet path's budget, and the proof that its node lives. */
+/* The state of the packet path as a whole. */
 struct packet_control {
-	__u64 heartbeat_ns; /* CLOCK_MONOTONIC */
+	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
-	__u32 budget;
-	__u32 reserve;	      /* further ones, for validated prefixes */
-	__u32 prefix_budget;
+	__u32 pad;
 };
 
 #define PACKET_SYN_MAX 128
@@ -268,7 +266,7 @@ struct packet_syn {
 	__u16 bytes;
 	__u8 tries;
 	__u8 validated; /* only then it is the node that repeats it */
-	__u8 frame[PACKET_SYN_MAX];
+	__u8 frame[PACKET_SYN_MAX / 32][32];
 };
 
 #define PACKET_HELD_MAX 16

@@ -418,6 +418,7 @@ pub(crate) trait Structure {}
 impl Structure for types::event_head {}
 impl Structure for types::profile {}
 impl Structure for types::profile_key {}
+impl Structure for types::packet_syn {}
 
 /// An address in the form of the programs.
 fn address(ip: [u8; 16]) -> types::address {

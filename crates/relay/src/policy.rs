@@ -23,6 +23,16 @@ pub enum Action {
     Reject,
 }
 
+/// How the segments of a flow reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataPath {
+    /// Through two sockets of the node: a relay.
+    Socket,
+    /// Translated packet by packet, by programs at the client's interface, where they take the
+    /// flow; else through sockets.
+    Packet,
+}
+
 /// Which source address the server sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceAddress {
@@ -196,6 +206,8 @@ pub struct Rule {
     /// Whether flows are relayed only after one between the same two hosts was forwarded and
     /// observed.
     pub observe: bool,
+    /// How segments reach the server.
+    pub data_path: DataPath,
     /// Which source address the server sees.
     pub source_address: SourceAddress,
     /// Whether the PROXY protocol, version 2, sends the client's address to the server.

@@ -2,7 +2,7 @@
 //! `[defaults]` and `[[rule]]`: what is done with flows, and by which sockets.
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts};
+use posthaste_relay::policy::{Action, DataPath, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts};
 
 use super::super::document::Section;
 use super::super::shadow::{self, Shadowed};
@@ -17,6 +17,7 @@ const SHADOWS_NAMED_MAX: usize = 3;
 pub(super) struct Defaults {
     accept: AcceptMode,
     observe: bool,
+    data_path: DataPath,
     source_address: SourceAddress,
     downstream: SideOptions,
     upstream: SideOptions,
@@ -28,6 +29,7 @@ impl Reader {
         Defaults {
             accept: self.get(section, "accept"),
             observe: self.get(section, "observe"),
+            data_path: self.get(section, "data_path"),
             source_address: self.get(section, "source_address"),
             downstream: self.side(section.one("downstream"), None),
             upstream: self.side(section.one("upstream"), None),
@@ -151,6 +153,7 @@ impl Reader {
             action: self.get(section, "action"),
             accept: self.get_or(section, "accept", defaults.accept),
             observe: self.get_or(section, "observe", defaults.observe),
+            data_path: self.get_or(section, "data_path", defaults.data_path),
             source_address: self.get_or(section, "source_address", defaults.source_address),
             proxy_protocol: self.get(section, "proxy_protocol"),
             transfer_bytes: self.optional(section, "transfer_size", value::transfer_size),
@@ -169,6 +172,7 @@ fn relay_all(defaults: &Defaults) -> Rule {
         action: Action::Relay,
         accept: defaults.accept,
         observe: defaults.observe,
+        data_path: defaults.data_path,
         source_address: defaults.source_address,
         proxy_protocol: false,
         transfer_bytes: None,

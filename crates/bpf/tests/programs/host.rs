@@ -256,6 +256,7 @@ pub(crate) fn rule(action: Action, accept: Accept) -> RuleSpec {
         accept,
         windows: [0; 2],
         observe: None,
+        packets: false,
     }
 }
 

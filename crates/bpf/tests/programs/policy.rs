@@ -121,6 +121,7 @@ fn specs(policy: &Policy) -> Vec<RuleSpec> {
         },
         windows: [0; 2],
         observe: None,
+        packets: false,
     };
     policy.rules.iter().map(spec).collect()
 }
@@ -193,6 +194,7 @@ impl Random {
             ]),
             observe: false,
             source_address: SourceAddress::Client,
+            data_path: posthaste_relay::policy::DataPath::Socket,
             proxy_protocol: false,
             transfer_bytes: None,
             downstream: SideOptions::default(),

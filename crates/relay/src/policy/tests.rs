@@ -39,6 +39,7 @@ fn policy(matches: &[Match]) -> Policy {
         accept: AcceptMode::EARLY,
         observe: false,
         source_address: SourceAddress::Client,
+        data_path: DataPath::Socket,
         proxy_protocol: false,
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The packet path: loads its programs, attaches them, and keeps its flows while the node lives.
+//!
+//! Maps and links are pinned, so that open flows survive the process: a flow whose entry is lost is
+//! dead. The next process adopts both. Without a living node the programs take no new flows.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::object::{Map, Program};
+use crate::objects::packet_path::{self, map, program};
+use crate::objects::types;
+use crate::redirect::{self, Settings, bytes};
+use crate::sys;
+use crate::worker_maps::whole;
+
+/// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
+const TCX: [u32; 2] = [46, 47];
+/// Where pins are, if the BPF file system is mounted there. The second part changes with the layout
+/// of the maps: flows of another layout are left to the programs that made them.
+const PINS: &str = "/sys/fs/bpf/posthaste";
+const LAYOUT: &str = "packets-1";
+/// The maps that outlive the process.
+const LASTING: [usize; 7] = [
+    map::PACKET_FLOWS,
+    map::PACKET_HELD,
+    map::PACKET_SYNS,
+    map::PACKET_PROFILES,
+    map::PACKET_PREFIXES,
+    map::PACKET_CONTROL,
+    map::PACKET_OWNER,
+];
+/// Time between two rounds of [`Keeper`].
+const ROUND: Duration = Duration::from_millis(250);
+/// Forwarded SYNs are sent again after these times (RFC 6298 section 5.7 doubles them).
+const REPEATS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
+/// Words of `struct __sk_buff` up to the first of `cb`.
+const CONTEXT_WORDS: usize = 13;
+const CONTEXT_CB: usize = 12;
+
+/// The loaded programs and their attachments.
+#[derive(Debug)]
+pub(crate) struct PacketPath {
+    maps: Vec<Arc<Map>>,
+    programs: [Arc<Program>; 2],
+    keeper: Option<JoinHandle<()>>,
+    stops: Arc<AtomicBool>,
+    links: HashMap<u32, Vec<OwnedFd>>,
+    /// None where there is no BPF file system: then flows end with the process.
+    directory: Option<PathBuf>,
+    owner: u32,
+}
+
+/// The work that the programs cannot do on their own, in a thread.
+#[derive(Debug)]
+struct Keeper {
+    syns: Arc<Map>,
+    sweep: Program,
+    resend: Program,
+}
+
+impl PacketPath {
+    /// Loads the programs on the maps of the redirect program, and on those that an earlier process
+    /// left.
+    pub(crate) fn load(settings: &Settings, shared: &[Arc<Map>]) -> Result<Self, Error> {
+        let object = &packet_path::OBJECT;
+        let directory = pins(settings.netns);
+        let numbers = 0..object.maps.len();
+        let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
+            Some(map) => Ok(map),
+            None if LASTING.contains(&number) => lasting(number, directory.as_deref()),
+            None => object.make(number, None),
+        });
+        let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+        let [key0, key1, key2, key3, owner] = random().map_err(Error::load("random numbers"))?;
+        let constants = packet_path::Settings {
+            isn_key0: key0,
+            isn_key1: key1,
+            isn_key2: key2,
+            isn_key3: key3,
+            socket_mark: settings.socket_mark,
+            budget: settings.half_open.max(1),
+            reserve: settings.half_open_reserve,
+            // One prefix must not use up what all have.
+            prefix_budget: settings.half_open.div_ceil(4).max(1),
+        };
+        let types = object.load_types()?;
+        let load = |number| object.load(number, &types, &maps, &constants.in_order());
+        let programs = [
+            Arc::new(load(program::PACKET_IN)?),
+            Arc::new(load(program::PACKET_OUT)?),
+        ];
+        let keeper = Keeper {
+            syns: Arc::clone(&maps[map::PACKET_SYNS]),
+            sweep: load(program::PACKET_SWEEP)?,
+            resend: load(program::PACKET_RESEND)?,
+        };
+        // From here on a predecessor leaves the pins alone.
+        maps[map::PACKET_OWNER].update(&[0; 4], &owner.to_ne_bytes())?;
+        let stops = Arc::new(AtomicBool::new(false));
+        let keeper = thread::Builder::new().name("packets".into()).spawn({
+            let stops = Arc::clone(&stops);
+            move || keeper.run(&stops)
+        });
+        Ok(Self {
+            maps,
+            programs,
+            keeper: Some(keeper.map_err(Error::load("a thread"))?),
+            stops,
+            links: HashMap::new(),
+            directory,
+            owner,
+        })
+    }
+
+    /// Attaches to an interface, in front of other programs. Does nothing if it is attached.
+    pub(crate) fn attach(&mut self, ifindex: u32) -> io::Result<()> {
+        if self.links.contains_key(&ifindex) {
+            return Ok(());
+        }
+        let mut links = Vec::new();
+        for (direction, program) in self.programs.iter().enumerate() {
+            links.push(self.link(ifindex, direction, program)?);
+        }
+        self.links.insert(ifindex, links);
+        Ok(())
+    }
+
+    /// The link of a direction: an earlier process' with this program in place of its own, or a new
+    /// one.
+    fn link(&self, ifindex: u32, direction: usize, program: &Program) -> io::Result<OwnedFd> {
+        let pin = self.pin_of(ifindex, direction);
+        if let Some(pin) = &pin {
+            let adopted = sys::pinned(pin).and_then(|link| {
+                sys::update_link(link.as_fd(), program.as_fd())?;
+                Ok(link)
+            });
+            if let Ok(link) = adopted {
+                return Ok(link);
+            }
+            // The interface that it was for is gone.
+            let _ = fs::remove_file(pin);
+        }
+        let link = sys::link_first(program.as_fd(), ifindex, TCX[direction])?;
+        if let Some(pin) = &pin {
+            sys::pin(link.as_fd(), pin)?;
+        }
+        Ok(link)
+    }
+
+    fn pin_of(&self, ifindex: u32, direction: usize) -> Option<PathBuf> {
+        let name = format!("{ifindex}-{}", ["in", "out"][direction]);
+        Some(self.directory.as_ref()?.join(name))
+    }
+
+    /// Detaches from an interface.
+    pub(crate) fn detach(&mut self, ifindex: u32) {
+        self.links.remove(&ifindex);
+        for pin in (0..TCX.len()).filter_map(|direction| self.pin_of(ifindex, direction)) {
+            let _ = fs::remove_file(pin);
+        }
+    }
+
+    /// The loaded programs, for the tests.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.programs.iter().map(Arc::as_ref)
+    }
+
+    /// Whether another process has taken the flows over.
+    fn is_succeeded(&self) -> bool {
+        let mut owner = [0; 4];
+        let read = self.maps[map::PACKET_OWNER].look_up(&[0; 4], &mut owner);
+        read.is_ok() && u32::from_ne_bytes(owner) != self.owner
+    }
+}
+
+impl Drop for PacketPath {
+    fn drop(&mut self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(keeper) = self.keeper.take() {
+            keeper.thread().unpark();
+            let _ = keeper.join();
+        }
+        let flows = self.maps[map::PACKET_FLOWS].count();
+        if let Some(directory) = &self.directory
+            && flows.is_ok_and(|count| count == 0)
+            && !self.is_succeeded()
+        {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+impl Keeper {
+    fn run(&self, stops: &AtomicBool) {
+        while !stops.load(Ordering::Relaxed) {
+            self.round();
+            thread::park_timeout(ROUND);
+        }
+    }
+
+    /// Shows that the node lives, removes flows that have ended, and repeats lost SYNs.
+    fn round(&self) {
+        // A frame of the least size that the kernel runs a program on.
+        let _ = sys::run(self.sweep.as_fd(), &[0; 64], &[], None);
+        let mut due = Vec::new();
+        let now = now();
+        let _ = self.syns.each(|key, value| {
+            due.extend(whole::<types::packet_syn>(value).and_then(|syn| {
+                let wait = REPEATS.get(usize::from(syn.tries))?;
+                let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+                let is_due = syn.validated != 0 && now.saturating_sub(syn.sent_ns) > wait;
+                is_due.then(|| (key.to_vec(), syn))
+            }));
+            true
+        });
+        for (key, mut syn) in due {
+            syn.tries += 1;
+            // Only an entry that is still there: the flow may have opened meanwhile.
+            if self.syns.replace(&key, bytes(&syn)).is_ok_and(|found| found) {
+                self.resend(&syn);
+            }
+        }
+    }
+
+    /// Sends a SYN by the client's way once more.
+    fn resend(&self, syn: &types::packet_syn) {
+        let frame = syn.frame.as_flattened();
+        let frame = &frame[..usize::from(syn.bytes).min(frame.len())];
+        let mut context = [0; CONTEXT_WORDS];
+        context[CONTEXT_CB] = syn.ifindex;
+        let _ = sys::run(self.resend.as_fd(), frame, &context, None);
+    }
+}
+
+/// The directory of the pins of a network namespace, if there is a BPF file system to make it in.
+fn pins(netns: u64) -> Option<PathBuf> {
+    let directory = Path::new(PINS).join(netns.to_string()).join(LAYOUT);
+    let is_bpf = sys::is_bpf_file_system(Path::new(PINS).parent()?);
+    (is_bpf && fs::create_dir_all(&directory).is_ok()).then_some(directory)
+}
+
+/// A map that an earlier process pinned, or a new one, pinned.
+fn lasting(number: usize, directory: Option<&Path>) -> Result<Arc<Map>, Error> {
+    let object = &packet_path::OBJECT;
+    let Some(directory) = directory else {
+        return object.make(number, None);
+    };
+    let pin = directory.join(object.maps[number].name);
+    if let Ok(map) = sys::pinned(&pin) {
+        return Ok(object.adopt(number, map));
+    }
+    let map = object.make(number, None)?;
+    sys::pin(map.as_fd(), &pin).map_err(Error::map("pin", object.maps[number].name))?;
+    Ok(map)
+}
+
+/// Secret random numbers.
+fn random() -> io::Result<[u32; 5]> {
+    let mut octets = [0; 20];
+    File::open("/dev/urandom")?.read_exact(&mut octets)?;
+    let mut numbers = [0; 5];
+    for (number, octets) in numbers.iter_mut().zip(octets.as_chunks().0) {
+        *number = u32::from_ne_bytes(*octets);
+    }
+    Ok(numbers)
+}
+
+/// The time by which the programs measure (CLOCK_MONOTONIC, ns).
+fn now() -> u64 {
+    let mut now = std::mem::MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the kernel fills `now`; the clock always exists.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        now.assume_init()
+    };
+    let [seconds, nanoseconds] = [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    seconds * 1_000_000_000 + nanoseconds
+}
+
+/// Removes the pins of the packet path of a network namespace, and so ends its flows.
+///
+/// # Errors
+/// The pins cannot be removed. That there are none is no error.
+pub fn remove_packet_pins(netns: u64) -> io::Result<bool> {
+    match fs::remove_dir_all(Path::new(PINS).join(netns.to_string())) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
