@@ -33,6 +33,7 @@ mod observing;
 mod odd_clients;
 mod operations;
 mod order;
+mod packet_path;
 mod patience;
 mod payload;
 mod pitfalls;

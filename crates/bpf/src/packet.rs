@@ -45,6 +45,7 @@ const REPEATS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 /// Words of `struct __sk_buff` up to the first of `cb`.
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
+const AF_INET: u8 = 2;
 
 /// The loaded programs and their attachments.
 #[derive(Debug)]
@@ -235,9 +236,16 @@ impl Keeper {
     fn resend(&self, syn: &types::packet_syn) {
         let frame = syn.frame.as_flattened();
         let frame = &frame[..usize::from(syn.bytes).min(frame.len())];
+        // The kernel runs programs on Ethernet frames; a device without link layer drops the header.
+        let protocol: u16 = if syn.family == AF_INET { 0x0800 } else { 0x86dd };
+        let link = [&[0; 12], protocol.to_be_bytes().as_slice()].concat();
+        let frame = match syn.l2_bytes {
+            0 => [&link, frame].concat(),
+            _ => frame.to_vec(),
+        };
         let mut context = [0; CONTEXT_WORDS];
         context[CONTEXT_CB] = syn.ifindex;
-        let _ = sys::run(self.resend.as_fd(), frame, &context, None);
+        let _ = sys::run(self.resend.as_fd(), &frame, &context, None);
     }
 }
 

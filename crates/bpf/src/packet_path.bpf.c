@@ -128,18 +128,18 @@ static __always_inline void turn_addresses(struct __sk_buff *skb, const struct p
 	if (pkt->family == AF_INET) {
 		__be32 both[2] = { source->word[3], destination->word[3] };
 
-		bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), both,
+		bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct iphdr, saddr), both,
 				    sizeof(both), 0);
-		bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check),
+		bpf_l3_csum_replace(skb, pkt->l2_bytes + offsetof(struct iphdr, check),
 				    bpf_htons(former << 8), bpf_htons(hops << 8), 2);
-		bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &hops, 1, 0);
+		bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct iphdr, ttl), &hops, 1, 0);
 		return;
 	}
-	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), source,
+	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, saddr), source,
 			    sizeof(*source), 0);
-	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, daddr), destination,
+	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, daddr), destination,
 			    sizeof(*destination), 0);
-	bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hops, 1, 0);
+	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, hop_limit), &hops, 1, 0);
 }
 
 /* Writes the node's SYN-ACK over the header of the SYN: its options are a subset, and
@@ -190,15 +190,15 @@ GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 
 	if (!pkt || !entry || !scratch)
 		return false;
-	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	at = tcp_at(pkt->family, pkt->l2_bytes);
 	bytes = pkt->tcp.doff * 4;
 	__builtin_memcpy(scratch->original, scratch->header.before, TCP_HEADER_MAX);
 	write_syn_ack(scratch, entry, pkt);
 	store_header(skb, &scratch->header, at);
 	turn_addresses(skb, pkt, true, ANSWER_HOPS);
-	swap_link_addresses(skb);
+	swap_link_addresses(skb, pkt->l2_bytes);
 	bpf_clone_redirect(skb, skb->ifindex, 0);
-	swap_link_addresses(skb);
+	swap_link_addresses(skb, pkt->l2_bytes);
 	turn_addresses(skb, pkt, false, hop_limit(pkt));
 	if (!load_header(skb, &scratch->header, at, bytes))
 		return false;
@@ -221,7 +221,7 @@ GLOBAL int strip_syn(struct __sk_buff *skb, const struct packet *pkt,
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
-	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	at = tcp_at(pkt->family, pkt->l2_bytes);
 	if (!load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
 		return PASS;
 	strip_options(scratch, entry->promised);
@@ -248,8 +248,7 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 	if (!pkt || !scratch)
 		return false;
 	syn = &scratch->syn;
-	at = pkt->family == AF_INET ? ETH_HLEN + sizeof(struct iphdr) :
-				      ETH_HLEN + sizeof(struct ipv6hdr);
+	at = tcp_at(pkt->family, pkt->l2_bytes);
 	/* Short frames are padded. */
 	if (bytes > at + pkt->tcp.doff * 4)
 		bytes = at + pkt->tcp.doff * 4;
@@ -263,13 +262,13 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 	flow = pkt->flow;
 	__builtin_memset(bytes_of_syn(syn) + at + TCP_CHECKSUM_AT, 0, sizeof(check));
 	sum = pseudo_sum(&flow, pkt->tcp.doff * 4);
-	sum = pkt->family == AF_INET ?
-		      bpf_csum_diff(NULL, 0, bytes_of_syn(syn) + ETH_HLEN + sizeof(struct iphdr), 60, sum) :
-		      bpf_csum_diff(NULL, 0, bytes_of_syn(syn) + ETH_HLEN + sizeof(struct ipv6hdr), 60, sum);
+	sum = bpf_csum_diff(NULL, 0, bytes_of_syn(syn) + at, TCP_HEADER_MAX, sum);
 	check = ~fold(sum);
 	__builtin_memcpy(bytes_of_syn(syn) + at + TCP_CHECKSUM_AT, &check, sizeof(check));
 	syn->bytes = bytes;
 	syn->ifindex = skb->ifindex;
+	syn->l2_bytes = pkt->l2_bytes;
+	syn->family = pkt->family;
 	syn->sent_ns = bpf_ktime_get_ns();
 	return !bpf_map_update_elem(&packet_syns, &flow, syn, BPF_ANY);
 }
@@ -385,7 +384,7 @@ static __always_inline bool has_ended(const struct packet_flow *entry)
 static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
 {
 	if (pkt->family == AF_INET)
-		return bpf_ntohs(pkt->ip.v4.tot_len) == at - ETH_HLEN + pkt->tcp.doff * 4;
+		return bpf_ntohs(pkt->ip.v4.tot_len) == at - pkt->l2_bytes + pkt->tcp.doff * 4;
 	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
 }
 
@@ -507,9 +506,9 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	if (!pkt || !entry || !scratch)
 		return true;
 	head = pkt->tcp.doff * 4;
-	whole = pkt->family == AF_INET ? ETH_HLEN + bpf_ntohs(pkt->ip.v4.tot_len) :
-					 ETH_HLEN + sizeof(struct ipv6hdr) +
-						 bpf_ntohs(pkt->ip.v6.payload_len);
+	whole = pkt->l2_bytes + (pkt->family == AF_INET ?
+					 bpf_ntohs(pkt->ip.v4.tot_len) :
+					 sizeof(struct ipv6hdr) + bpf_ntohs(pkt->ip.v6.payload_len));
 	if (!read_header(skb, scratch, at, head) || whole < at + head || whole > skb->len)
 		return true;
 	entry->window = bpf_ntohs(pkt->tcp.window);
@@ -579,11 +578,12 @@ GLOBAL int reset_client(struct __sk_buff *skb, const struct packet *pkt, __u32 a
 	__builtin_memset(segment, 0, sizeof(*segment));
 	segment->flow = reversed(&pkt->flow);
 	segment->family = pkt->family;
+	segment->l2_bytes = pkt->l2_bytes;
 	segment->seq = entry->node_isn + 1;
 	segment->flags = TCP_RST;
 	segment->hop_limit = ANSWER_HOPS;
 	segment->partial = spoil_checksum(skb, at);
-	swap_link_addresses(skb);
+	swap_link_addresses(skb, pkt->l2_bytes);
 	if (write_segment(skb, segment, NULL))
 		bpf_clone_redirect(skb, skb->ifindex, 0);
 	entry->state = PACKET_CLOSED;
@@ -734,9 +734,10 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 		return DROP;
 	segment = &scratch->segment;
 	__builtin_memset(segment, 0, sizeof(*segment));
-	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	at = tcp_at(pkt->family, pkt->l2_bytes);
 	segment->flow = reversed(&pkt->flow);
 	segment->family = pkt->family;
+	segment->l2_bytes = pkt->l2_bytes;
 	segment->hop_limit = entry->hop_limit;
 	segment->window = entry->window;
 	segment->ack = entry->node_isn + 1;
@@ -745,7 +746,7 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 	segment->ts_echo = entry->node_ts;
 	segment->partial = spoil_checksum(skb, at);
 	release.segment = segment;
-	swap_link_addresses(skb);
+	swap_link_addresses(skb, pkt->l2_bytes);
 	if (reset) {
 		segment->seq = bpf_ntohl(pkt->tcp.ack_seq);
 		segment->ack = 0;
@@ -773,7 +774,7 @@ GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 
 	if (!pkt || !entry || !scratch)
 		return DROP;
-	at = ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	at = tcp_at(pkt->family, pkt->l2_bytes);
 	if (!load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
 		return DROP;
 	write_number(scratch->header.after + 4, entry->node_isn);

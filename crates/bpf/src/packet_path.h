@@ -95,7 +95,7 @@ struct segment {
 	__u8 hop_limit;
 	__u8 timestamps; /* whether it has the option */
 	__u8 partial;	 /* whether the device completes the checksum */
-	__u8 pad;
+	__u8 l2_bytes;
 };
 
 /* Work areas that the stack has no room for. */
@@ -125,21 +125,29 @@ struct {
 	__type(value, struct packet);
 } packet_in_hand SEC(".maps");
 
+/* Where the TCP header is in a packet without IP options. */
+static __always_inline __u32 tcp_at(__u32 family, __u32 l2_bytes)
+{
+	return (l2_bytes ? ETH_HLEN : 0) +
+	       (family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+}
+
 /* Parses a segment whose IP header has no options. Returns the packet, or NULL if it is
  * none. */
 static __always_inline struct packet *parse_segment(struct __sk_buff *skb, __u32 direction,
 						    __u32 *at)
 {
 	struct packet *pkt = bpf_map_lookup_elem(&packet_in_hand, &direction);
+	__u32 ifindex = skb->ifindex;
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 
-	if (!pkt)
+	if (!pkt || !device)
 		return NULL;
 	pkt->fragment = FRAGMENT_NONE;
-	*at = parse_ip(skb, pkt, ETH_HLEN);
+	pkt->l2_bytes = device->l2_bytes ? ETH_HLEN : 0;
+	*at = parse_ip(skb, pkt, pkt->l2_bytes);
 	if (!*at || pkt->protocol != IPPROTO_TCP || pkt->fragment ||
-	    *at != ETH_HLEN + (pkt->family == AF_INET ? sizeof(struct iphdr) :
-						       sizeof(struct ipv6hdr)) ||
-	    !parse_tcp(skb, pkt, *at))
+	    *at != tcp_at(pkt->family, pkt->l2_bytes) || !parse_tcp(skb, pkt, *at))
 		return NULL;
 	return pkt;
 }

@@ -19,10 +19,12 @@ static __always_inline bool spoil_checksum(struct __sk_buff *skb, __u32 at)
 	return before == after;
 }
 
-static __always_inline void swap_link_addresses(struct __sk_buff *skb)
+static __always_inline void swap_link_addresses(struct __sk_buff *skb, __u32 l2_bytes)
 {
 	__u8 from[2 * ETH_ALEN], to[2 * ETH_ALEN];
 
+	if (!l2_bytes)
+		return;
 	bpf_skb_load_bytes(skb, 0, from, sizeof(from));
 	__builtin_memcpy(to, from + ETH_ALEN, ETH_ALEN);
 	__builtin_memcpy(to + ETH_ALEN, from, ETH_ALEN);
@@ -49,7 +51,7 @@ GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 
 		ip.v4.saddr = segment->flow.client.word[3];
 		ip.v4.daddr = segment->flow.server.word[3];
 		ip.v4.check = ~fold(bpf_csum_diff(NULL, 0, &ip.v4, sizeof(ip.v4), 0));
-		return bpf_skb_store_bytes(skb, ETH_HLEN, &ip.v4, sizeof(ip.v4), 0);
+		return bpf_skb_store_bytes(skb, segment->l2_bytes, &ip.v4, sizeof(ip.v4), 0);
 	}
 	ip.v6.version = 6;
 	ip.v6.payload_len = bpf_htons(bytes);
@@ -57,7 +59,7 @@ GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 
 	ip.v6.hop_limit = segment->hop_limit;
 	__builtin_memcpy(&ip.v6.saddr, &segment->flow.client, sizeof(ip.v6.saddr));
 	__builtin_memcpy(&ip.v6.daddr, &segment->flow.server, sizeof(ip.v6.daddr));
-	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip.v6, sizeof(ip.v6), 0);
+	return bpf_skb_store_bytes(skb, segment->l2_bytes, &ip.v6, sizeof(ip.v6), 0);
 }
 
 /* The sum of a held payload. */
@@ -95,7 +97,7 @@ GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
 	header = scratch->made;
 	__builtin_memset(header, 0, sizeof(scratch->made));
 	head = segment->timestamps ? sizeof(scratch->made) : sizeof(struct tcphdr);
-	at = ETH_HLEN + (segment->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	at = tcp_at(segment->family, segment->l2_bytes);
 	if (bpf_skb_change_tail(skb, at + head + bytes, 0) ||
 	    write_ip(skb, segment, head + bytes))
 		return false;

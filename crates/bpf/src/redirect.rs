@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loads, attaches and configures the redirect programs.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -104,8 +104,6 @@ pub struct Redirect {
     packet_path: Option<PacketPath>,
     /// Whether a rule wants it.
     wants_packet_path: bool,
-    /// Interfaces with an Ethernet header.
-    framed: HashSet<u32>,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
     observes: bool,
     observing: Observing,
@@ -227,7 +225,6 @@ impl Redirect {
             observer: None,
             packet_path: None,
             wants_packet_path: false,
-            framed: HashSet::new(),
             observes: false,
             observing: Observing {
                 ttl: Duration::ZERO,
@@ -432,9 +429,6 @@ impl Redirect {
             holds.egress = Some(observer.hold(ifindex, successions).map_err(failed)?);
         }
         self.holds.insert(ifindex, holds);
-        if device.layer == LinkLayer::Ethernet {
-            self.framed.insert(ifindex);
-        }
         self.take_packets()
     }
 
@@ -526,7 +520,7 @@ impl Redirect {
                 empty.insert(PacketPath::load(settings, maps)?)
             }
         };
-        for ifindex in self.holds.keys().filter(|index| self.framed.contains(index)) {
+        for ifindex in self.holds.keys() {
             let attached = packet_path.attach(*ifindex);
             attached.map_err(|source| Error::Attach {
                 ifindex: *ifindex,
@@ -572,7 +566,6 @@ impl Redirect {
     /// Detaches from an interface.
     pub fn detach(&mut self, ifindex: u32) {
         self.holds.remove(&ifindex);
-        self.framed.remove(&ifindex);
         if let Some(packet_path) = &mut self.packet_path {
             packet_path.detach(ifindex);
         }

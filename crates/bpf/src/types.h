@@ -266,6 +266,9 @@ struct packet_syn {
 	__u16 bytes;
 	__u8 tries;
 	__u8 validated; /* only then it is the node that repeats it */
+	__u8 l2_bytes;
+	__u8 family;
+	__u8 pad[6];
 	__u8 frame[PACKET_SYN_MAX / 32][32];
 };
 

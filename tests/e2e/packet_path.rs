@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that a node carries packet by packet, without sockets.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::observing::redirect;
+use crate::support::{
+    PORT, Pair, accept, close, counter, deliver, dial, errno, expect_end, expect_reset,
+    firewall_script, line, listen, network, reset, start, target, until,
+};
+
+mod ends;
+
+const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
+/// What an operator may have on a router: new connections only from clients, nothing invalid, and
+/// the router's own address for servers.
+const STRICT: &str = "table inet strict {
+chain forward { type filter hook forward priority 0; policy drop;
+ct state invalid counter drop
+ct state established,related accept
+iifname != \"down\" tcp flags & (fin|syn|rst|ack) == syn ct state new accept
+}
+}
+";
+
+/// Connects once, so that the node learns what the destination grants.
+fn teach(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
+    let before = redirect(node, "packet_learning");
+    let mut pair = Pair::open(network, family, listener);
+    pair.check();
+    pair.close_client_first();
+    assert_eq!(redirect(node, "packet_learning"), before + 1);
+}
+
+/// Waits until the programs of the packet path are attached: then a first flow teaches.
+fn ready(network: &Network) -> (Node, TcpListener) {
+    let node = start(network, CONFIG);
+    let listener = listen(network.server(), PORT);
+    until("the packet path is attached", || {
+        let pair = Pair::open(network, Family::V4, &listener);
+        pair.close_client_first();
+        redirect(&node, "packet_learning") > 0
+    });
+    teach(network, &node, Family::V6, &listener);
+    (node, listener)
+}
+
+#[test]
+fn flows_are_carried_without_relays() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let relays = counter(&node, "relays_opened");
+    for family in Family::ALL {
+        let taken = redirect(&node, "packet_taken");
+        for _ in 0..3 {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            assert_eq!(pair.client_address(), pair.seen_by_server());
+            pair.close_client_first();
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            pair.close_server_first();
+        }
+        assert_eq!(redirect(&node, "packet_taken"), taken + 6, "{family}");
+    }
+    assert_eq!(counter(&node, "relays_opened"), relays);
+}
+
+/// The client is answered before the server has its SYN, and what it sends meanwhile is held.
+#[test]
+fn held_data_arrives() {
+    let network = network([
+        Link::delay(Duration::from_millis(1)),
+        Link::delay(Duration::from_millis(30)),
+    ]);
+    let (node, listener) = ready(&network);
+    for family in Family::ALL {
+        let held = redirect(&node, "packet_held");
+        let to = target(&network, family, &listener);
+        let mut client = dial(network.client(), to).expect("it connects");
+        let question: Vec<u8> = (0..14_000_u32).map(|number| number as u8).collect();
+        client.write_all(&question).expect("it is sent");
+        let (mut server, _) = accept(&listener);
+        let mut received = vec![0; question.len()];
+        server.read_exact(&mut received).expect("it arrives");
+        assert_eq!(received, question);
+        assert!(redirect(&node, "packet_held") > held, "{family}");
+        Pair { client, server }.close_client_first();
+    }
+}
+
+#[test]
+fn refusals_reach_the_client() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let to = target(&network, Family::V4, &listener);
+    drop(listener);
+    let refused = dial(network.client(), to).and_then(|mut client| client.read(&mut [0]).map(drop));
+    let error = refused.expect_err("nobody listens");
+    assert!(
+        [libc::ECONNRESET, libc::ECONNREFUSED].contains(&error.raw_os_error().unwrap_or(0)),
+        "{error}"
+    );
+    assert_eq!(redirect(&node, "packet_refused"), 1);
+    // The next one is left to the rule's accept mode.
+    let again = dial(network.client(), to);
+    assert!(errno(&again).is_some() || expect_refusal(again));
+    assert_eq!(redirect(&node, "packet_bad"), 1);
+}
+
+fn expect_refusal(dialled: std::io::Result<TcpStream>) -> bool {
+    dialled.and_then(|mut client| client.read(&mut [0])).is_err()
+}
