@@ -164,6 +164,11 @@ pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow
         return print_report(&report, json);
     }
     let mut report = remove(&config.transparent)?;
+    // Its open flows end with it.
+    if posthaste_bpf::remove_packet_pins(posthaste_relay::sys::netns_cookie()?)? {
+        let done = "removed the packet path that a killed node left".to_owned();
+        report.done.push(done);
+    }
     claim.remove_file();
     drop(change);
     if !keep_tuning {

@@ -11,8 +11,8 @@ use posthaste_lab::node::Node;
 
 use crate::observing::redirect;
 use crate::support::{
-    PORT, Pair, accept, close, counter, deliver, dial, errno, expect_end, expect_reset,
-    firewall_script, line, listen, network, reset, start, target, until,
+    PORT, Pair, accept, counter, dial, errno, expect_end, expect_reset, firewall_script, line,
+    listen, network, reset, start, target, until,
 };
 
 mod ends;
@@ -24,7 +24,7 @@ const STRICT: &str = "table inet strict {
 chain forward { type filter hook forward priority 0; policy drop;
 ct state invalid counter drop
 ct state established,related accept
-iifname != \"down\" tcp flags & (fin|syn|rst|ack) == syn ct state new accept
+iifname \"c0\" tcp flags & (fin|syn|rst|ack) == syn ct state new accept
 }
 }
 ";
@@ -115,5 +115,7 @@ fn refusals_reach_the_client() {
 }
 
 fn expect_refusal(dialled: std::io::Result<TcpStream>) -> bool {
-    dialled.and_then(|mut client| client.read(&mut [0])).is_err()
+    dialled
+        .and_then(|mut client| client.read(&mut [0]))
+        .is_err()
 }

@@ -36,8 +36,8 @@ mod sys;
 pub use capture::{Capture, Endpoint, Ports};
 pub use cgroup::own as own_cgroup;
 pub use error::Error;
-pub use packet::remove_packet_pins;
 pub use observe::{Known, Observing, Path, Profile, Translated, Trust};
+pub use packet::remove_packet_pins;
 pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use rules::{Accept, Action, PrefixSpec, RuleSpec};
 #[cfg(fuzzing)]

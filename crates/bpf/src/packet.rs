@@ -46,6 +46,8 @@ const REPEATS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
 const AF_INET: u8 = 2;
+/// `CAP_NET_ADMIN`, `CAP_BPF`: what running a program needs.
+const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
 
 /// The loaded programs and their attachments.
 #[derive(Debug)]
@@ -202,6 +204,8 @@ impl Drop for PacketPath {
 
 impl Keeper {
     fn run(&self, stops: &AtomicBool) {
+        // Threads inherit the privileges of the start, which this one outlives.
+        let _ = sys::keep_capabilities(CAPABILITIES);
         while !stops.load(Ordering::Relaxed) {
             self.round();
             thread::park_timeout(ROUND);
@@ -210,8 +214,8 @@ impl Keeper {
 
     /// Shows that the node lives, removes flows that have ended, and repeats lost SYNs.
     fn round(&self) {
-        // A frame of the least size that the kernel runs a program on.
-        let _ = sys::run(self.sweep.as_fd(), &[0; 64], &[], None);
+        // The kernel runs a program only on a frame with a context.
+        let _ = sys::run(self.sweep.as_fd(), &[0; 64], &[0; CONTEXT_WORDS], None);
         let mut due = Vec::new();
         let now = now();
         let _ = self.syns.each(|key, value| {
@@ -226,7 +230,11 @@ impl Keeper {
         for (key, mut syn) in due {
             syn.tries += 1;
             // Only an entry that is still there: the flow may have opened meanwhile.
-            if self.syns.replace(&key, bytes(&syn)).is_ok_and(|found| found) {
+            if self
+                .syns
+                .replace(&key, bytes(&syn))
+                .is_ok_and(|found| found)
+            {
                 self.resend(&syn);
             }
         }
@@ -237,7 +245,11 @@ impl Keeper {
         let frame = syn.frame.as_flattened();
         let frame = &frame[..usize::from(syn.bytes).min(frame.len())];
         // The kernel runs programs on Ethernet frames; a device without link layer drops the header.
-        let protocol: u16 = if syn.family == AF_INET { 0x0800 } else { 0x86dd };
+        let protocol: u16 = if syn.family == AF_INET {
+            0x0800
+        } else {
+            0x86dd
+        };
         let link = [&[0; 12], protocol.to_be_bytes().as_slice()].concat();
         let frame = match syn.l2_bytes {
             0 => [&link, frame].concat(),
@@ -290,7 +302,8 @@ fn now() -> u64 {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
         now.assume_init()
     };
-    let [seconds, nanoseconds] = [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    let [seconds, nanoseconds] =
+        [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
     seconds * 1_000_000_000 + nanoseconds
 }
 

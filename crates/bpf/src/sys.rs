@@ -352,6 +352,32 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     unsafe { descriptor(OBJ_GET, &mut attributes) }
 }
 
+/// Drops all capabilities of this thread but those of the mask.
+pub(crate) fn keep_capabilities(mask: u64) -> io::Result<()> {
+    /// `_LINUX_CAPABILITY_VERSION_3`, and this thread.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+    let mut header = HEADER;
+    // Effective, permitted and inheritable, the low words of all before the high ones.
+    let mut sets = [0_u32; 6];
+    // SAFETY: both arrays are as large as the kernel's structures, which it reads and writes.
+    let read = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    if read != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let [low, high] = [mask & 0xffff_ffff, mask >> 32].map(|word| u32::try_from(word).unwrap_or(0));
+    for (set, word) in sets.iter_mut().zip([low, low, 0, high, high, 0]) {
+        *set &= word;
+    }
+    header = HEADER;
+    // SAFETY: as above; the kernel reads only.
+    let written = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
+    if written == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Whether a directory is in a BPF file system.
 pub(crate) fn is_bpf_file_system(directory: &Path) -> bool {
     /// `BPF_FS_MAGIC`

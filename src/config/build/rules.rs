@@ -2,7 +2,9 @@
 //! `[defaults]` and `[[rule]]`: what is done with flows, and by which sockets.
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, DataPath, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts};
+use posthaste_relay::policy::{
+    Action, DataPath, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+};
 
 use super::super::document::Section;
 use super::super::shadow::{self, Shadowed};

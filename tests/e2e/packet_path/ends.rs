@@ -5,7 +5,9 @@ use super::*;
 
 /// Bytes that depend on their place.
 fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
+    (0..bytes)
+        .map(|at| (at * 7 + at / 251 + seed) as u8)
+        .collect()
 }
 
 /// Sends from one end while the other reads, and compares.
@@ -111,9 +113,12 @@ masquerade
     let host = node;
     let (node, listener) = ready(&network);
     exchange_all(&network, &node, &listener, 10);
-    let rules = host.command("nft").and_then(|mut nft| {
-        Ok(nft.args(["list", "table", "inet", "strict"]).output()?)
-    });
+    let rules = host
+        .command("nft")
+        .and_then(|mut nft| Ok(nft.args(["list", "table", "inet", "strict"]).output()?));
     let rules = String::from_utf8(rules.expect("nft runs").stdout).expect("text");
-    assert!(rules.contains("ct state invalid counter packets 0 "), "{rules}");
+    assert!(
+        rules.contains("ct state invalid counter packets 0 "),
+        "{rules}"
+    );
 }
