@@ -390,7 +390,7 @@ pub(crate) fn is_bpf_file_system(directory: &Path) -> bool {
     let result = unsafe { libc::statfs(path.as_ptr(), system.as_mut_ptr()) };
     // SAFETY: zeros are a valid value, and the kernel writes valid ones.
     let kind = unsafe { system.assume_init() }.f_type;
-    result == 0 && u64::from(kind.cast_unsigned()) & 0xffff_ffff == MAGIC
+    result == 0 && kind.cast_unsigned() & 0xffff_ffff == MAGIC
 }
 
 #[repr(C)]
