@@ -84,7 +84,7 @@ fn held_data_arrives() {
         let held = redirect(&node, "packet_held");
         let to = target(&network, family, &listener);
         let mut client = dial(network.client(), to).expect("it connects");
-        let question: Vec<u8> = (0..14_000_u32).map(|number| number as u8).collect();
+        let question: Vec<u8> = (0..=u8::MAX).cycle().take(14_000).collect();
         client.write_all(&question).expect("it is sent");
         let (mut server, _) = accept(&listener);
         let mut received = vec![0; question.len()];

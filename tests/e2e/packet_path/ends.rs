@@ -6,7 +6,7 @@ use super::*;
 /// Bytes that depend on their place.
 fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes)
-        .map(|at| (at * 7 + at / 251 + seed) as u8)
+        .map(|at| u8::try_from((at * 7 + at / 251 + seed) % 256).expect("a byte"))
         .collect()
 }
 
