@@ -144,6 +144,7 @@ pub(crate) fn list(profiles: &Map, epoch: u32, most: usize) -> Result<Vec<Known>
         ) else {
             return false;
         };
+        // Profiles of earlier epochs stay in the map until others need the room.
         if value.epoch == epoch {
             all.push(Known {
                 client: ip(key.client),
@@ -173,6 +174,8 @@ impl Observer {
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         let constants = observe::Settings {
+            workers: settings.workers,
+            redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
         };
         let types = object.load_types()?;

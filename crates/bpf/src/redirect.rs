@@ -614,6 +614,8 @@ pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Optio
 
 fn rule_key(generation: u8, prefix: Prefix) -> Vec<u8> {
     let key = types::rule_key {
+        // The generation comes before the address and always counts: one trie holds the rules in
+        // force and the next ones.
         prefix_bits: 32 + u32::from(prefix.mapped_bits()),
         generation: u32::from(generation),
         ip: layout::address(prefix.octets()),

@@ -216,6 +216,7 @@ fn collect(
         .iter()
         .filter(|one| holds(one.destination, prefix));
     let mut holding: Vec<&Candidate<'_>> = holding.collect();
+    // The program takes the first that matches.
     holding.sort_by_key(|one| one.order());
     if holding.len() > CANDIDATES_MAX {
         return Err(Error::TooManyCandidates {

@@ -162,6 +162,7 @@ impl WorkerMaps {
 
     fn value(&self, half_open: HalfOpen, syn: HalfOpenSyn) -> types::half_open {
         types::half_open {
+            // The program compares it with the field of the packet as it is.
             isn: half_open.isn.to_be(),
             worker: self.maps.worker,
             syn: syn as u8,
