@@ -129,10 +129,7 @@ fn programs(
 ) -> anyhow::Result<Arc<bpf::Capture>> {
     let mut programs = bpf::Capture::load()?;
     for prefix in exempt::all(direct, node)? {
-        programs.exempt(bpf::PrefixSpec {
-            ip: prefix.octets(),
-            bits: prefix.mapped_bits(),
-        })?;
+        programs.exempt(prefix)?;
     }
     programs.attach(cgroup.directory()).context(
         "the kernel needs CONFIG_CGROUP_BPF, and no other owner of this cgroup who forbids more \

@@ -8,7 +8,6 @@
 //!
 //! This crate does not depend on how flows are redirected to the listeners: the worker uses the
 //! trait [`Intercept`](intercept::Intercept).
-//! speaks to an [`Intercept`](intercept::Intercept).
 
 pub mod accept_mode;
 pub mod access;
