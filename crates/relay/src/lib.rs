@@ -22,7 +22,7 @@ pub mod flow;
 pub mod frame;
 pub mod handshake_probe;
 pub mod intercept;
-pub mod opening;
+mod opening;
 pub mod outcome;
 mod pipes;
 pub mod policy;

@@ -3,19 +3,20 @@
 
 use std::time::Duration;
 
-use posthaste_wire::hop::Reply;
+use posthaste_wire::hop::{Icmp, Reply};
 use posthaste_wire::proxy_v2;
 
 use crate::intercept::Intercept;
+use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
 use crate::relay::{Progress, Ready, Relay};
 use crate::side::Side;
-use crate::sys::{self, IcmpError};
+use crate::sys;
 
 use super::Worker;
 use super::entry::{Entry, State};
-use super::health::Origin;
-use super::preface::{Preface, is_of_hop, outcome_of, reply_of, reply_of_icmp, send};
+use super::opening::OPEN;
+use super::preface::send;
 use super::replay::{Fallback, Kept};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
@@ -26,18 +27,15 @@ impl<I: Intercept> Worker<I> {
     /// once, since most clients have sent bytes by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
         self.begin_pace(key);
-        let preface = self.send_validation(key);
-        let Some(entry) = self.entries.live_mut(key) else {
+        let Some(entry) = self.entries.live(key) else {
             return;
         };
-        if preface.is_err() {
-            return self.end_with(key, Outcome::HopFailed, None);
+        if !entry.is_hopping() {
+            send_proxy_header(entry);
         }
-        let expects = entry
-            .preface
-            .as_ref()
-            .is_some_and(|preface| preface.expecting.is_some());
-        if entry.requester().is_some() && !expects {
+        let preface = entry.preface.as_ref();
+        if preface.is_some_and(|preface| preface.requester.is_some() && preface.expecting.is_none())
+        {
             self.answer(key);
         }
         let is_again = self.open_relay(key);
@@ -93,8 +91,7 @@ impl<I: Intercept> Worker<I> {
             return false;
         };
         let kept = pending.kept.take();
-        let (next_hops, guard) = (std::mem::take(&mut pending.next_hops), pending.guard);
-        let (hop_limit, repeat) = (pending.hop_limit, pending.repeat);
+        let hops = pending.opening.take_hops();
         let is_again = kept.is_some();
         let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
         entry.state = State::Open(Relay::with_first(now, first.into()));
@@ -102,10 +99,7 @@ impl<I: Intercept> Worker<I> {
             && preface.expecting.is_some()
         {
             let fallback = Fallback {
-                next_hops,
-                guard,
-                hop_limit,
-                repeat,
+                hops,
                 kept: kept.unwrap_or_else(|| Kept::new(&self.held)),
             };
             preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
@@ -161,7 +155,7 @@ impl<I: Intercept> Worker<I> {
         if up == 0 || down == 0 {
             self.note_first_bytes(key, up, down);
         }
-        if !self.down.is_empty() {
+        if !self.health.is_clear() {
             self.record_replied(key);
         }
         let is_hop = self
@@ -221,36 +215,18 @@ impl<I: Intercept> Worker<I> {
     fn conclude(&mut self, key: u64, outcome: Outcome) {
         let entry = self.entries.live(key);
         let preface = entry.and_then(|entry| entry.preface.as_deref());
-        let hop = preface
-            .and_then(|preface| Some((preface.via?, preface.failed, preface.expecting.is_some())));
-        let origin = preface.map_or(Origin::Here, Preface::origin);
-        let undelivered = preface.is_some_and(|preface| preface.undelivered);
-        let is_abandoned = entry.is_some_and(Entry::has_lost_client);
-        let Some((via, failed, is_awaited)) = hop else {
+        let Some((preface, via)) = preface.and_then(|preface| Some((preface, preface.via?))) else {
             return self.end(key, outcome);
         };
-        let Some(reply) = failed else {
-            match outcome {
-                _ if !is_awaited => self.record_success(via),
-                Outcome::UpstreamReset => self.record_reset(via, origin),
-                _ => {}
-            }
-            return self.end(key, outcome);
+        let joined = Joined {
+            via,
+            origin: preface.asker().origin(),
+            is_awaited: preface.expecting.is_some(),
+            failed: preface.failed,
+            is_undelivered: preface.undelivered,
+            is_abandoned: entry.is_some_and(Entry::has_lost_client),
         };
-        if is_of_hop(reply) {
-            self.counters.hops_failed.add(1);
-        }
-        self.record_reply(reply, via, origin);
-        if is_abandoned {
-            return self.end(key, outcome);
-        }
-        if !undelivered {
-            // The requester must not conclude that nothing was delivered.
-            return self.end(key, outcome_of(reply));
-        }
-        if !is_of_hop(reply) || !self.reroute(key, reply == Reply::Failed) {
-            self.end_with(key, outcome_of(reply), None);
-        }
+        self.carry_out_all(key, joined.on_end(outcome), OPEN);
     }
 
     /// Replies to the requester that the server has answered.
@@ -272,7 +248,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Ends a flow, and sends the reason to its requester, unless that has a reply already.
-    pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
+    pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<Icmp>) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
@@ -281,7 +257,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(requester) = requester
             && let Some(socket) = entry.sockets[Side::Downstream].take()
         {
-            let icmp = error.map(reply_of_icmp);
+            let icmp = error.map(Reply::Unreachable);
             let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
             let from = entry.flow.client();
             let _ = self.epoll.delete(&socket);
@@ -289,22 +265,6 @@ impl<I: Intercept> Worker<I> {
             return self.part(socket, from, &requester.answer(reply, None));
         }
         self.end(key, outcome);
-    }
-
-    /// Sends the server the PROXY protocol header before any byte of the client.
-    pub(super) fn send_proxy_header(&mut self, key: u64) {
-        let Some(entry) = self.entries.live(key) else {
-            return;
-        };
-        if let (true, Some(upstream)) = (
-            entry.rule.rule.proxy_protocol,
-            &entry.sockets[Side::Upstream],
-        ) {
-            let mut header = Vec::new();
-            proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
-            // If this fails the connection is gone, which the relay will detect.
-            let _ = send(upstream, &header);
-        }
     }
 
     /// The deadline of an entry has passed.
@@ -369,5 +329,18 @@ impl<I: Intercept> Worker<I> {
                 self.buffers.pipes.discard(pipe);
             }
         }
+    }
+}
+
+/// Sends the server the PROXY protocol header before any byte of the client.
+fn send_proxy_header(entry: &Entry) {
+    if let (true, Some(upstream)) = (
+        entry.rule.rule.proxy_protocol,
+        &entry.sockets[Side::Upstream],
+    ) {
+        let mut header = Vec::new();
+        proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
+        // If this fails the connection is gone, which the relay will detect.
+        let _ = send(upstream, &header);
     }
 }

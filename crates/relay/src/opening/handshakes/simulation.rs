@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Openings under many random orders of events.
+//! Handshakes under many random orders of events.
 //!
-//! A small world surrounds one [`Opening`]: a client that may be spoofed, a server that may be
+//! A small world surrounds one pair of [`Handshakes`]: a client that may be spoofed, a server that may be
 //! silent or refuse, a network that repeats and loses SYN-ACKs, the half-open entry, the ring of
 //! events, and a worker that follows the returned steps. The world checks that nothing reaches the
 //! server's handshake before the client is validated, and that every flow ends exactly once, with
@@ -9,14 +9,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{OnFailure, OnMeeting, OnSynAck, Opening};
+use super::{Handshakes, OnFailure, OnMeeting, OnSynAck};
 use crate::accept_mode::AcceptMode;
 use crate::frame::Frame;
 use crate::outcome::Outcome;
 use crate::rng::{Rng, simulate};
 
 const SCHEDULES: u64 = 100_000;
-/// Polls that find a SYN in this host until every opening gives the server up.
+/// Polls that find a SYN in this host until all give the server up.
 const LOOKS_MAX: u32 = 4;
 /// Events that the ring holds; more are lost.
 const RING_MAX: usize = 3;
@@ -51,7 +51,7 @@ enum End {
 struct Simulation {
     rng: Rng,
     /// `None` after the expiry.
-    opening: Option<Opening>,
+    handshakes: Option<Handshakes>,
     mode: AcceptMode,
     /// Whether its client answers SYN-ACKs.
     genuine: bool,
@@ -92,7 +92,7 @@ impl Simulation {
             Server::IsBeyond,
         ];
         Self {
-            opening: Some(mode.open()),
+            handshakes: Some(mode.open()),
             mode,
             genuine: !mode.connects_at_syn() || !rng.once_in(4),
             server: rng.pick(&servers),
@@ -158,8 +158,8 @@ impl Simulation {
         self.check();
     }
 
-    fn opening(&mut self) -> &mut Opening {
-        self.opening.as_mut().expect("it has not ended")
+    fn handshakes(&mut self) -> &mut Handshakes {
+        self.handshakes.as_mut().expect("it has not ended")
     }
 
     fn server_speaks(&mut self) {
@@ -227,7 +227,9 @@ impl Simulation {
         let Some(number) = self.ring.pop_front() else {
             return;
         };
-        let step = self.opening().on_syn_ack(Frame::captured(number, 14, &[]));
+        let step = self
+            .handshakes()
+            .on_syn_ack(Frame::captured(number, 14, &[]));
         match step {
             OnSynAck::Keep => {
                 assert!(self.listened, "its client is left waiting");
@@ -256,7 +258,7 @@ impl Simulation {
             return;
         }
         self.accepted = true;
-        let step = self.opening().on_accept();
+        let step = self.handshakes().on_accept();
         self.half_open = false;
         match step {
             OnMeeting::Wait(None) => assert_eq!(self.kept, None, "the answer is lost"),
@@ -278,7 +280,7 @@ impl Simulation {
         }
         match self.socket {
             Socket::SynSent | Socket::Closed => {}
-            Socket::Open => match self.opening().on_connected() {
+            Socket::Open => match self.handshakes().on_connected() {
                 OnMeeting::Join => self.join(),
                 OnMeeting::WaitForClient => assert!(self.listened && !self.accepted),
                 OnMeeting::Admit => {
@@ -293,7 +295,7 @@ impl Simulation {
 
     fn learn_of_failure(&mut self, outcome: Outcome) {
         self.failure = Some(outcome);
-        match self.opening().on_failed(outcome) {
+        match self.handshakes().on_failed(outcome) {
             OnFailure::Remember => assert!(self.listened && !self.accepted),
             OnFailure::Refuse => {
                 assert!(self.accepted, "nobody to refuse");
@@ -317,7 +319,7 @@ impl Simulation {
         }
         let (held, knows) = (!self.listened, self.kept.is_some() && !self.accepted);
         self.unsent += 1;
-        let given_up = self.opening().on_unsent();
+        let given_up = self.handshakes().on_unsent();
         assert!(!given_up || !knows, "the server has answered");
         assert!(!given_up || held || self.unsent >= LOOKS_MAX, "too soon");
         assert!(
@@ -356,12 +358,12 @@ impl Simulation {
         if self.end.is_some() {
             return;
         }
-        let opening = self.opening();
-        if opening.is_validated() || opening.is_held() {
+        let handshakes = self.handshakes();
+        if handshakes.is_validated() || handshakes.is_held() {
             return self.learn_of_failure(Outcome::ConnectTimeout);
         }
-        let opening = self.opening.take().expect("it has not ended");
-        let (outcome, syn_ack) = opening.on_expiry();
+        let mut handshakes = self.handshakes.take().expect("it has not ended");
+        let (outcome, syn_ack) = handshakes.on_expiry();
         let expected = self.failure.unwrap_or(Outcome::ClientAbsent);
         assert_eq!(outcome, expected);
         let connected = self.socket == Socket::Open;
@@ -374,11 +376,11 @@ impl Simulation {
 
     fn check(&mut self) {
         let (accepted, listened) = (self.accepted, self.listened);
-        if let (Some(opening), None) = (&self.opening, self.end) {
-            assert_eq!(opening.is_validated(), accepted);
-            assert_eq!(opening.is_held(), !listened);
+        if let (Some(handshakes), None) = (&self.handshakes, self.end) {
+            assert_eq!(handshakes.is_validated(), accepted);
+            assert_eq!(handshakes.is_held(), !listened);
             let remembered = self.failure.is_some() && !accepted;
-            assert_eq!(opening.failed(), remembered);
+            assert_eq!(handshakes.failed(), remembered);
         }
         let open = self.socket == Socket::Open;
         assert!(
