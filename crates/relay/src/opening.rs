@@ -28,6 +28,8 @@ mod handshakes;
 mod hops;
 pub(crate) mod silence;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 
 use std::time::Duration;
@@ -70,35 +72,35 @@ pub(crate) struct Limits {
     pub(crate) expiry: Duration,
 }
 
-/// Who waits for the flow.
+/// How a flow arrived at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// A client whose packets cross this host, or of a listener with a fixed destination.
-    Client,
+pub(crate) enum Arrival {
+    /// Its packets cross this host, or it came to a listener with a fixed destination.
+    Plain,
     /// A SYN option of a peer announced it; the request has not arrived.
     SynOption,
     /// A peer sent a request.
     Peer,
     /// A client of RFC 8803 sent a request.
-    Requester,
+    Convert,
 }
 
-impl Asker {
+impl Arrival {
     /// Whether the request at an explicit listener, or its announcement, names the flow.
     fn is_requested(self) -> bool {
-        self != Self::Client
+        self != Self::Plain
     }
 
     /// Whether a request waits for a reply.
     fn expects_reply(self) -> bool {
-        matches!(self, Self::Peer | Self::Requester)
+        matches!(self, Self::Peer | Self::Convert)
     }
 
     /// Where the flow began.
     pub(crate) fn origin(self) -> Origin {
         match self {
             Self::SynOption | Self::Peer => Origin::Peer,
-            Self::Client | Self::Requester => Origin::Here,
+            Self::Plain | Self::Convert => Origin::Here,
         }
     }
 }
@@ -163,7 +165,7 @@ pub(crate) struct Opening {
     owes_validation: bool,
     half_opens: HalfOpens,
     mode: AcceptMode,
-    asker: Asker,
+    arrival: Arrival,
     limits: Limits,
     /// When the upstream SYN was sent.
     connecting: Duration,
@@ -184,11 +186,11 @@ pub(crate) struct Opening {
 
 impl Opening {
     /// A flow of a mode that begins at `now`.
-    pub(crate) fn new(mode: AcceptMode, asker: Asker, limits: Limits, now: Duration) -> Self {
-        let handshakes = match asker {
+    pub(crate) fn new(mode: AcceptMode, arrival: Arrival, limits: Limits, now: Duration) -> Self {
+        let handshakes = match arrival {
             // Its sender waits for nothing until its request arrives, so there is nothing to hold.
-            Asker::SynOption => Handshakes::unvalidated(),
-            Asker::Client | Asker::Peer | Asker::Requester => mode.open(),
+            Arrival::SynOption => Handshakes::unvalidated(),
+            Arrival::Plain | Arrival::Peer | Arrival::Convert => mode.open(),
         };
         Self {
             handshakes,
@@ -197,7 +199,7 @@ impl Opening {
             owes_validation: false,
             half_opens: HalfOpens::default(),
             mode,
-            asker,
+            arrival,
             limits,
             connecting: now,
             connect_by: now + limits.connect,
@@ -346,7 +348,7 @@ impl Opening {
         self.connect_by = now + self.limits.connect.min(patience);
         self.look_at = now + LOOK;
         self.is_begun = true;
-        if self.asker.is_requested() {
+        if self.arrival.is_requested() {
             // The request chose the route. Only a direct connection is ever withdrawn, never a hop.
             let hops = Hops::new(vec![NextHop::Direct], self.hops.guard);
             self.hops.select(hops);
@@ -382,7 +384,7 @@ impl Opening {
         now: Duration,
     ) -> Actions {
         self.connect_by = now + self.limits.connect;
-        let is_of_peer = self.asker.origin() == Origin::Peer;
+        let is_of_peer = self.arrival.origin() == Origin::Peer;
         if !is_of_peer {
             self.hops.note(order.hop);
         }
@@ -417,7 +419,7 @@ impl Opening {
     /// early flow is sent when the client is validated, as in late mode, and that of a flow from a
     /// SYN option when its request arrives. Returns whether the flow waits for that.
     pub(crate) fn put_off(&mut self) -> bool {
-        let waits = self.mode.overlaps_handshakes() || self.asker == Asker::SynOption;
+        let waits = self.mode.overlaps_handshakes() || self.arrival == Arrival::SynOption;
         self.is_begun &= !waits;
         waits
     }
@@ -472,7 +474,7 @@ impl Opening {
                 self.hops.retry_cold(hop, false);
                 return actions.push(Action::Try);
             }
-            let origin = self.asker.origin();
+            let origin = self.arrival.origin();
             let report = match is_lost {
                 true if attempt.is_connected => Report::Reset(attempt.via, origin),
                 true => Report::Unreached(attempt.via.peer),
@@ -530,7 +532,7 @@ impl Opening {
             // the usual time, or a busy worker would reset a client that it has accepted.
             self.connect_by = self.connecting + self.limits.connect;
         }
-        if self.asker.expects_reply() {
+        if self.arrival.expects_reply() {
             Action::Answer
         } else {
             Action::Admit
@@ -570,13 +572,13 @@ impl Opening {
     /// The request arrived for a flow that a SYN option announced. `hops` are those of the request.
     pub(crate) fn on_request(
         &mut self,
-        asker: Asker,
+        arrival: Arrival,
         validated: bool,
         hops: Hops,
         now: Duration,
     ) -> Actions {
         let was_put_off = !self.is_begun && self.handshakes.awaits_server();
-        self.asker = asker;
+        self.arrival = arrival;
         self.is_begun = true;
         if was_put_off {
             self.hops.select(hops);
@@ -631,7 +633,7 @@ impl Opening {
 
     /// Answers a held SYN as the client would have been answered without the node.
     fn answer_held(&self, outcome: Outcome, error: Option<Icmp>) -> Actions {
-        if self.asker.expects_reply() {
+        if self.arrival.expects_reply() {
             return Action::Refuse(outcome, error).into();
         }
         if self.is_trial {
@@ -767,7 +769,7 @@ impl Opening {
 
     /// The node drains: a held SYN is forwarded.
     pub(crate) fn on_drain(&mut self) -> Actions {
-        if self.is_held() && self.asker == Asker::Client {
+        if self.is_held() && self.arrival == Arrival::Plain {
             Actions::from(Action::PassOn).push(Action::End(Outcome::Drained))
         } else {
             Actions::default()

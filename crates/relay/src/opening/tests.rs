@@ -26,10 +26,10 @@ fn syn_ack(number: u32) -> Frame {
 }
 
 /// A flow whose upstream SYN was sent at 0 ms by the first of `next`.
-fn begun(mode: AcceptMode, asker: Asker, next: &[NextHop]) -> Trace {
-    let mut opening = Opening::new(mode, asker, LIMITS, ms(0));
+fn begun(mode: AcceptMode, arrival: Arrival, next: &[NextHop]) -> Trace {
+    let mut opening = Opening::new(mode, arrival, LIMITS, ms(0));
     let hops = Hops::new(next.to_vec(), None);
-    if asker == Asker::Client {
+    if arrival == Arrival::Plain {
         let begin = opening.on_begin(hops, Duration::MAX, ms(0));
         assert_eq!(list(begin), [Action::Try]);
     } else {
@@ -41,7 +41,7 @@ fn begun(mode: AcceptMode, asker: Asker, next: &[NextHop]) -> Trace {
 }
 
 fn direct(mode: AcceptMode) -> Trace {
-    begun(mode, Asker::Client, &[NextHop::Direct])
+    begun(mode, Arrival::Plain, &[NextHop::Direct])
 }
 
 fn list(actions: Actions) -> Vec<Action> {
@@ -171,14 +171,14 @@ fn no_room_for_half_open_waits() {
 
 #[test]
 fn warm_hop_joined_before_reply() {
-    let mut trace = begun(AcceptMode::LATE, Asker::Client, &[hop(2)]);
+    let mut trace = begun(AcceptMode::LATE, Arrival::Plain, &[hop(2)]);
     let opened = trace.opens(2, Sent::Warm, 0);
     assert_eq!(opened, [Action::AwaitReply, Action::Join]);
 }
 
 #[test]
 fn unvalidated_client_owes_message() {
-    let mut trace = begun(AcceptMode::EARLY, Asker::Client, &[hop(2)]);
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2)]);
     let opened = trace.opens(2, Sent::Warm, 0);
     assert_eq!(opened, [Action::AwaitReply]);
     let joined = [Action::Release, Action::SendValidated, Action::Join];
@@ -187,7 +187,7 @@ fn unvalidated_client_owes_message() {
 
 #[test]
 fn gone_warm_hop_retried_cold() {
-    let mut trace = begun(AcceptMode::EARLY, Asker::Client, &[hop(2)]);
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2)]);
     trace.opens(2, Sent::Warm, 0);
     let lost = list(trace.0.on_reply(None, ms(30)));
     assert_eq!(lost, [Action::Close, Action::Try]);
@@ -197,7 +197,7 @@ fn gone_warm_hop_retried_cold() {
 
 #[test]
 fn rejected_option_retried_without() {
-    let mut trace = begun(AcceptMode::EARLY, Asker::Client, &[hop(2)]);
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2)]);
     trace.opens(2, Sent::SynOption, 0);
     let rejected = list(trace.0.on_hop_unaccepted(true));
     assert_eq!(rejected, [Action::Close, Action::Try]);
@@ -211,7 +211,7 @@ fn rejected_option_retried_without() {
 
 #[test]
 fn late_node_left_for_the_next() {
-    let mut trace = begun(AcceptMode::EARLY, Asker::Client, &[hop(2), hop(3)]);
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2), hop(3)]);
     let opened = trace.opens(2, Sent::Cold, 0);
     assert_eq!(opened, [Action::LookAt(ms(1500))]);
     let late = list(trace.0.on_time(false, ms(1500)));
@@ -223,7 +223,7 @@ fn late_node_left_for_the_next() {
 
 #[test]
 fn only_chain_repeated_once() {
-    let mut trace = begun(AcceptMode::EARLY, Asker::Client, &[hop(2)]);
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2)]);
     for round in 0..2 {
         trace.opens(2, Sent::Cold, round);
         trace.0.on_hop_accepted();
@@ -242,7 +242,7 @@ fn only_chain_repeated_once() {
 #[test]
 fn server_failure_ends_candidates() {
     let next = [hop(2), NextHop::Direct];
-    let mut trace = begun(AcceptMode::LATE, Asker::Client, &next);
+    let mut trace = begun(AcceptMode::LATE, Arrival::Plain, &next);
     trace.opens(2, Sent::Cold, 0);
     let refused = list(trace.0.on_reply(Some(Reply::Refused), ms(90)));
     let outcome = Outcome::UpstreamRefused;
@@ -256,10 +256,10 @@ fn server_failure_ends_candidates() {
 
 #[test]
 fn request_after_its_option() {
-    let mut trace = begun(AcceptMode::STRICT, Asker::SynOption, &[NextHop::Direct]);
+    let mut trace = begun(AcceptMode::STRICT, Arrival::SynOption, &[NextHop::Direct]);
     assert_eq!(list(trace.0.on_syn_ack(syn_ack(1), ms(40))), []);
     let hops = Hops::new(vec![NextHop::Direct], None);
-    let requested = list(trace.0.on_request(Asker::Peer, false, hops, ms(60)));
+    let requested = list(trace.0.on_request(Arrival::Peer, false, hops, ms(60)));
     assert_eq!(requested, [Action::Answer]);
     let validated = list(trace.0.on_validated());
     assert_eq!(validated, [Action::Release, Action::LetIn(syn_ack(1))]);
@@ -267,16 +267,16 @@ fn request_after_its_option() {
 
 #[test]
 fn option_put_off_until_request() {
-    let mut trace = begun(AcceptMode::STRICT, Asker::SynOption, &[NextHop::Direct]);
+    let mut trace = begun(AcceptMode::STRICT, Arrival::SynOption, &[NextHop::Direct]);
     assert!(trace.0.put_off());
     let hops = Hops::new(vec![NextHop::Direct], None);
-    let requested = list(trace.0.on_request(Asker::Peer, true, hops, ms(60)));
+    let requested = list(trace.0.on_request(Arrival::Peer, true, hops, ms(60)));
     assert_eq!(requested, [Action::Release, Action::Try]);
 }
 
 #[test]
 fn silent_trial_forwarded() {
-    let opening = Opening::new(AcceptMode::STRICT, Asker::Client, LIMITS, ms(0));
+    let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, LIMITS, ms(0));
     let mut trace = Trace(opening.with_trial(true));
     let hops = Hops::new(vec![NextHop::Direct], None);
     trace.0.on_begin(hops, Duration::from_millis(300), ms(0));
@@ -296,7 +296,7 @@ fn silent_trial_forwarded() {
 
 #[test]
 fn unanswered_trial_forwarded() {
-    let opening = Opening::new(AcceptMode::STRICT, Asker::Client, LIMITS, ms(0));
+    let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, LIMITS, ms(0));
     let mut trace = Trace(opening.with_trial(true));
     let hops = Hops::new(vec![NextHop::Direct], None);
     trace.0.on_begin(hops, Duration::from_millis(300), ms(0));

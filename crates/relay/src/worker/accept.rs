@@ -11,7 +11,7 @@ use crate::accept_mode::AcceptMode;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
-use crate::opening::{Action, Asker};
+use crate::opening::{Action, Arrival};
 use crate::side::Side;
 use crate::sys;
 
@@ -193,7 +193,7 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
             DeferredOptions::ALL
         };
-        let opening = self.open(AcceptMode::LATE, Asker::Client, &rule);
+        let opening = self.open(AcceptMode::LATE, Arrival::Plain, &rule);
         let opening = opening.with_hop_limit(hop_limit);
         let key = self.insert(flow, rule, AcceptMode::LATE, opening);
         if let Some(entry) = self.entries.live_mut(key) {

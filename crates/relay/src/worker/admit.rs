@@ -11,7 +11,7 @@ use crate::accept_mode::AcceptMode;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Event, EventKind, HalfOpen, Intercept};
-use crate::opening::{Action, Asker, Blame, Limits, Opening};
+use crate::opening::{Action, Arrival, Blame, Limits, Opening};
 use crate::relay::Ready;
 use crate::side::{Side, Sides};
 use crate::sys;
@@ -105,7 +105,7 @@ impl<I: Intercept> Worker<I> {
         };
         begun.add(1);
         let opening = self
-            .open(accept, Asker::Client, &rule)
+            .open(accept, Arrival::Plain, &rule)
             .with_hop_limit(event.frame.hop_limit().map(one_less))
             .with_trial(event.trial);
         let key = self.insert(event.flow, rule, accept, opening);
@@ -155,12 +155,12 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// A flow of a rule that begins to open now.
-    pub(super) fn open(&self, accept: AcceptMode, asker: Asker, rule: &LocalRule) -> Opening {
+    pub(super) fn open(&self, accept: AcceptMode, arrival: Arrival, rule: &LocalRule) -> Opening {
         let limits = Limits {
             connect: rule.rule.timeouts.connect,
             expiry: self.rules.half_open().expiry,
         };
-        Opening::new(accept, asker, limits, self.now)
+        Opening::new(accept, arrival, limits, self.now)
     }
 
     pub(super) fn insert(

@@ -22,7 +22,7 @@ use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::opening::silence::WORKING_AFTER;
-use crate::opening::{Action, Asker, Hops};
+use crate::opening::{Action, Arrival, Hops};
 use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::sys;
@@ -404,9 +404,9 @@ impl<I: Intercept> Worker<I> {
             // The connection works without, so let it.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
-        let asker = request.peer.map_or(Asker::Requester, |_| Asker::Peer);
+        let arrival = request.peer.map_or(Arrival::Convert, |_| Arrival::Peer);
         let hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
-        let opening = self.open(accept, asker, &rule).with_hops(onward);
+        let opening = self.open(accept, arrival, &rule).with_hops(onward);
         let entry = self.insert(flow, rule, accept, opening.with_hop_limit(hop_limit));
         if self
             .rewatch(entry, Side::Downstream, &pending_request.socket)

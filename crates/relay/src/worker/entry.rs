@@ -13,7 +13,7 @@ use crate::compact_instant::{CompactInstant, Micros};
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::Path;
-use crate::opening::{Asker, Opening};
+use crate::opening::{Arrival, Opening};
 use crate::pipes::Pipe;
 use crate::policy::Rule;
 use crate::relay::{Bounds, Relay};
@@ -178,10 +178,10 @@ impl Entry {
         self.preface.as_ref().and_then(|preface| preface.requester)
     }
 
-    /// Who waits for the flow.
-    pub(super) fn asker(&self) -> Asker {
+    /// How it arrived at this node.
+    pub(super) fn arrival(&self) -> Arrival {
         let preface = self.preface.as_deref();
-        preface.map_or(Asker::Client, Preface::asker)
+        preface.map_or(Arrival::Plain, Preface::arrival)
     }
 
     /// Whether it was requested at an explicit listener, or announced there in a SYN option.

@@ -14,7 +14,7 @@ use posthaste_wire::hop::{Acceptor, HopError, Reply, ReplyReader};
 
 use crate::chain::{Path, Peer};
 use crate::flow::Flow;
-use crate::opening::{Asker, is_of_hop};
+use crate::opening::{Arrival, is_of_hop};
 use crate::side::{Side, Sides};
 use crate::sys;
 
@@ -191,13 +191,13 @@ impl Preface {
         self.by.is_some() || self.requested_in_syn.is_some()
     }
 
-    /// Who waits for the flow.
-    pub(super) fn asker(&self) -> Asker {
+    /// How it arrived at this node.
+    pub(super) fn arrival(&self) -> Arrival {
         match (&self.requested_in_syn, self.by) {
-            (Some(_), _) => Asker::SynOption,
-            (None, Some(_)) => Asker::Peer,
-            (None, None) if self.requested => Asker::Requester,
-            (None, None) => Asker::Client,
+            (Some(_), _) => Arrival::SynOption,
+            (None, Some(_)) => Arrival::Peer,
+            (None, None) if self.requested => Arrival::Convert,
+            (None, None) => Arrival::Plain,
         }
     }
 

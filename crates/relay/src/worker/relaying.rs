@@ -220,7 +220,7 @@ impl<I: Intercept> Worker<I> {
         };
         let joined = Joined {
             via,
-            origin: preface.asker().origin(),
+            origin: preface.arrival().origin(),
             is_awaited: preface.expecting.is_some(),
             failed: preface.failed,
             is_undelivered: preface.undelivered,

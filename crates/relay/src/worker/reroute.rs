@@ -90,7 +90,7 @@ impl<I: Intercept> Worker<I> {
         }
         let opening = Opening::new(
             entry.accept,
-            entry.asker(),
+            entry.arrival(),
             Limits {
                 connect: entry.rule.rule.timeouts.connect,
                 expiry,

@@ -24,7 +24,7 @@ use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Event, Intercept};
 use crate::opening::silence::WORKING_AFTER;
-use crate::opening::{Action, Asker, Hops};
+use crate::opening::{Action, Arrival, Hops};
 use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::syn_options::SynOptions;
@@ -71,7 +71,7 @@ impl<I: Intercept> Worker<I> {
         }
         let (rule, onward) = granted;
         let opening = self
-            .open(AcceptMode::STRICT, Asker::SynOption, &rule)
+            .open(AcceptMode::STRICT, Arrival::SynOption, &rule)
             .with_hops(onward)
             .with_hop_limit(event.frame.hop_limit().map(one_less));
         let key = self.insert(flow, rule, AcceptMode::STRICT, opening);
@@ -213,7 +213,7 @@ impl<I: Intercept> Worker<I> {
             self.lift_restraint(key);
         }
         self.drive(key, |opening, now| {
-            opening.on_request(Asker::Peer, validated, onward, now)
+            opening.on_request(Arrival::Peer, validated, onward, now)
         });
     }
 
