@@ -159,11 +159,12 @@ impl HalfOpens {
 #[derive(Debug)]
 pub(crate) struct Opening {
     handshakes: Handshakes,
-    hops: Hops,
+    pub(crate) hops: Hops,
     attempt: Option<Attempt>,
     /// Whether the current or last request said that the client is not validated.
     owes_validation: bool,
-    half_opens: HalfOpens,
+    /// Its half-open entries, which the worker releases.
+    pub(crate) half_opens: HalfOpens,
     mode: AcceptMode,
     arrival: Arrival,
     limits: Limits,
@@ -181,7 +182,7 @@ pub(crate) struct Opening {
     is_restrained: bool,
     /// Whether it is the first to be relayed after a similar flow was observed; it falls back to
     /// forwarding if it gets no answer.
-    is_trial: bool,
+    pub(crate) is_trial: bool,
 }
 
 impl Opening {
@@ -218,22 +219,10 @@ impl Opening {
         self.with_hops(hops)
     }
 
-    /// With the next hops that a request named.
+    /// With the next hops that its request named, which are tried at once.
     pub(crate) fn with_hops(mut self, hops: Hops) -> Self {
         self.hops = hops;
         self.is_begun = true;
-        self
-    }
-
-    /// With the TTL or hop limit that the flow arrived with.
-    pub(crate) fn with_hop_limit(mut self, hop_limit: Option<u8>) -> Self {
-        self.hops.hop_limit = hop_limit;
-        self
-    }
-
-    /// As a trial, if it is one.
-    pub(crate) fn with_trial(mut self, is_trial: bool) -> Self {
-        self.is_trial = is_trial;
         self
     }
 
@@ -250,26 +239,6 @@ impl Opening {
     /// Whether the upstream SYN is not sent yet, or was withdrawn or put off.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.is_begun
-    }
-
-    /// Whether it is a trial that its server has not answered.
-    pub(crate) fn is_trial(&self) -> bool {
-        self.is_trial
-    }
-
-    /// The TTL or hop limit for the upstream side, if the flow arrived with one.
-    pub(crate) fn hop_limit(&self) -> Option<u8> {
-        self.hops.hop_limit
-    }
-
-    /// The next hops that are left.
-    pub(crate) fn hops(&self) -> &Hops {
-        &self.hops
-    }
-
-    /// Takes the next hops that are left, for a flow that is joined before its reply.
-    pub(crate) fn take_hops(&mut self) -> Hops {
-        std::mem::take(&mut self.hops)
     }
 
     /// The time from the upstream SYN to `now`.
@@ -293,24 +262,10 @@ impl Opening {
         self.attempt.is_some_and(|attempt| !attempt.is_connected)
     }
 
-    /// The half-open entries, which the worker releases.
-    pub(crate) fn half_opens(&mut self) -> &mut HalfOpens {
-        &mut self.half_opens
-    }
-
     /// Whether an upstream tuple needs a half-open entry of its own: its SYN-ACK may arrive while
     /// the client is unvalidated.
     pub(crate) fn needs_half_open(&self, flow: &Flow) -> bool {
         !self.is_validated() && !self.half_opens.has(flow)
-    }
-
-    /// The upstream tuple has got its half-open entry. Returns the one of a former tuple.
-    pub(crate) fn on_reserved(
-        &mut self,
-        flow: Flow,
-        half_open: HalfOpen,
-    ) -> Option<(Flow, HalfOpen)> {
-        self.half_opens.upstream.replace((flow, half_open))
     }
 
     /// When to check it next.

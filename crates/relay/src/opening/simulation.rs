@@ -239,7 +239,7 @@ impl World {
         let (mode, client) = (self.plan.mode, self.client_flow());
         let next = self.candidates();
         let mut opening = Opening::new(mode, Arrival::Plain, LIMITS, self.now());
-        opening = opening.with_trial(self.plan.is_trial);
+        opening.is_trial = self.plan.is_trial;
         let id = self.add_flow(0, mode, opening);
         self.flows[id].next = next;
         let conn = self.add_conn(Host::Client, Host::Node(0), Some(id));
@@ -248,7 +248,7 @@ impl World {
             self.reserve(0, client);
             self.count(id);
             let entry = (client, HalfOpen::default());
-            self.flows[id].opening().half_opens().client = Some(entry);
+            self.flows[id].opening().half_opens.client = Some(entry);
             self.flows[id].holds_syn = true;
             if mode.answers_before_server() {
                 self.answer_client(id);

@@ -72,6 +72,11 @@ fn hop(node: u64) -> NextHop {
     NextHop::Hop(path(node))
 }
 
+fn as_trial(mut opening: Opening) -> Opening {
+    opening.is_trial = true;
+    opening
+}
+
 #[test]
 fn early_trace() {
     let mut trace = direct(AcceptMode::EARLY);
@@ -277,7 +282,7 @@ fn option_put_off_until_request() {
 #[test]
 fn silent_trial_forwarded() {
     let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, LIMITS, ms(0));
-    let mut trace = Trace(opening.with_trial(true));
+    let mut trace = Trace(as_trial(opening));
     let hops = Hops::new(vec![NextHop::Direct], None);
     trace.0.on_begin(hops, Duration::from_millis(300), ms(0));
     trace.tries(NextHop::Direct, 0);
@@ -297,7 +302,7 @@ fn silent_trial_forwarded() {
 #[test]
 fn unanswered_trial_forwarded() {
     let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, LIMITS, ms(0));
-    let mut trace = Trace(opening.with_trial(true));
+    let mut trace = Trace(as_trial(opening));
     let hops = Hops::new(vec![NextHop::Direct], None);
     trace.0.on_begin(hops, Duration::from_millis(300), ms(0));
     trace.tries(NextHop::Direct, 0);

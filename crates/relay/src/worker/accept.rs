@@ -193,8 +193,8 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
             DeferredOptions::ALL
         };
-        let opening = self.open(AcceptMode::LATE, Arrival::Plain, &rule);
-        let opening = opening.with_hop_limit(hop_limit);
+        let mut opening = self.open(AcceptMode::LATE, Arrival::Plain, &rule);
+        opening.hops.hop_limit = hop_limit;
         let key = self.insert(flow, rule, AcceptMode::LATE, opening);
         if let Some(entry) = self.entries.live_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);

@@ -5,7 +5,7 @@
 use std::io;
 use std::rc::Rc;
 
-use posthaste_wire::hop::{Icmp, Reply};
+use posthaste_wire::hop::Reply;
 
 use crate::accept_mode::AcceptMode;
 use crate::flow::Flow;
@@ -17,9 +17,10 @@ use crate::side::{Side, Sides};
 use crate::sys;
 
 use super::Worker;
-use super::entry::{DeferredOptions, Entry, LocalRule, State, Timers};
+use super::entry::{DeferredOptions, Entry, LocalRule, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
 use super::opening::OPEN;
+use super::preface::icmp_of;
 
 /// Events taken before other work: as many as the ring holds, so that the SYN of an accepted client
 /// is always among them.
@@ -104,18 +105,18 @@ impl<I: Intercept> Worker<I> {
             &self.counters.early
         };
         begun.add(1);
-        let opening = self
-            .open(accept, Arrival::Plain, &rule)
-            .with_hop_limit(event.frame.hop_limit().map(one_less))
-            .with_trial(event.trial);
-        let key = self.insert(event.flow, rule, accept, opening);
+        let mut opening = self.open(accept, Arrival::Plain, &rule);
+        opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
+        opening.half_opens.client = Some((event.flow, event.half_open));
+        opening.half_opens.counted = Some(self.count_half_open(&event.flow));
+        opening.is_trial = event.trial;
+        let pending = Pending {
+            syn: Some(event.frame),
+            path: event.path,
+            ..opening.into()
+        };
+        let key = self.insert(event.flow, rule, accept, pending);
         self.opening.insert(event.flow, key);
-        if let Some(pending) = self.pending(key) {
-            pending.opening.half_opens().client = Some((event.flow, event.half_open));
-            pending.syn = Some(event.frame);
-            pending.path = event.path;
-        }
-        self.count_half_open(key, &event.flow);
         self.to_connect.push(key);
     }
 
@@ -133,14 +134,12 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Counts an opening flow against the budgets, including the budget of the client's prefix,
-    /// until the client is validated.
-    pub(super) fn count_half_open(&mut self, key: u64, flow: &Flow) {
+    /// until the client is validated. Returns the prefix.
+    pub(super) fn count_half_open(&mut self, flow: &Flow) -> [u8; 8] {
         let prefix = client_prefix(flow);
         *self.half_open.entry(prefix).or_insert(0) += 1;
         self.counters.half_open.add(1);
-        if let Some(pending) = self.pending(key) {
-            pending.opening.half_opens().counted = Some(prefix);
-        }
+        prefix
     }
 
     /// The flow no longer counts against the budgets.
@@ -168,7 +167,7 @@ impl<I: Intercept> Worker<I> {
         flow: Flow,
         rule: Rc<LocalRule>,
         accept: AcceptMode,
-        opening: Opening,
+        pending: impl Into<Pending>,
     ) -> u64 {
         self.counters.relays.add(1);
         self.counters.relays_opened.add(1);
@@ -186,7 +185,7 @@ impl<I: Intercept> Worker<I> {
             started: self.now.into(),
             timers: Timers::default(),
             preface: None,
-            state: State::Opening(Box::new(opening.into())),
+            state: State::Opening(Box::new(pending.into())),
         })
     }
 
@@ -225,7 +224,7 @@ impl<I: Intercept> Worker<I> {
         };
         let wanted = Wanted {
             flow: entry.flow,
-            hop_limit: pending.opening.hop_limit(),
+            hop_limit: pending.opening.hops.hop_limit,
             rule: &rule.rule,
             mark: self.socket_mark,
             mss: self.client_mss(entry),
@@ -276,7 +275,12 @@ impl<I: Intercept> Worker<I> {
             return Ok(());
         }
         let half_open = self.intercept.reserve_half_open(&flow)?;
-        if let Some((former, half_open)) = pending.opening.on_reserved(flow, half_open) {
+        if let Some((former, half_open)) = pending
+            .opening
+            .half_opens
+            .upstream
+            .replace((flow, half_open))
+        {
             self.intercept.release_if_unchanged(&former, half_open);
             self.opening.remove(&former);
         }
@@ -372,12 +376,7 @@ impl<I: Intercept> Worker<I> {
             let no_route = hop::no_route(error, !entry.flow.is_ipv4(), neighbour);
             preface.failed = no_route.map(Reply::Unreachable);
         }
-        let icmp = icmp.map(|error| Icmp {
-            kind: error.kind,
-            code: error.code,
-            offender: Some(error.offender),
-        });
-        let outcome = hop::connect_outcome(error);
+        let (icmp, outcome) = (icmp.map(icmp_of), hop::connect_outcome(error));
         self.drive(key, |opening, _| opening.on_failed(outcome, icmp, blame));
     }
 

@@ -405,17 +405,17 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
         let arrival = request.peer.map_or(Arrival::Convert, |_| Arrival::Peer);
-        let hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
-        let opening = self.open(accept, arrival, &rule).with_hops(onward);
-        let entry = self.insert(flow, rule, accept, opening.with_hop_limit(hop_limit));
+        let mut opening = self.open(accept, arrival, &rule).with_hops(onward);
+        opening.hops.hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
+        if !validated {
+            opening.half_opens.counted = Some(self.count_half_open(&flow));
+        }
+        let entry = self.insert(flow, rule, accept, opening);
         if self
             .rewatch(entry, Side::Downstream, &pending_request.socket)
             .is_err()
         {
             return self.end(entry, Outcome::Internal);
-        }
-        if !validated {
-            self.count_half_open(entry, &flow);
         }
         if let Some(entry) = self.entries.live_mut(entry) {
             entry.sockets[Side::Downstream] = Some(pending_request.socket);

@@ -41,7 +41,7 @@ impl<I: Intercept> Worker<I> {
     /// Selects the next hops of a flow that begins here.
     pub(super) fn select_next_hops(&self, entry: &Entry) -> Hops {
         let hop_limit = match &entry.state {
-            State::Opening(pending) => pending.opening.hop_limit(),
+            State::Opening(pending) => pending.opening.hops.hop_limit,
             State::Open(_) => None,
         };
         let chains = self.rules.chains();
@@ -114,7 +114,7 @@ impl<I: Intercept> Worker<I> {
             return Err(None);
         };
         let flow = entry.flow;
-        let hop_limit = pending.opening.hop_limit();
+        let hop_limit = pending.opening.hops.hop_limit;
         let connect = connect_for(&flow, via.rest, &pending.opening).ok_or(None)?;
         let warm = (!order.cold).then(|| self.open_warm(peer, &connect));
         let opened = match warm.flatten() {
@@ -280,7 +280,7 @@ fn connect_for(flow: &Flow, segments: SegmentList, opening: &Opening) -> Option<
         destination: Endpoint::new(flow.server()).ok()?,
         source: Endpoint::new(flow.client()).ok(),
         segments,
-        guard: opening.hops().guard,
+        guard: opening.hops.guard,
     });
     connect.validated = opening.is_validated();
     Some(connect)

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use posthaste_wire::hop::{Icmp, VALIDATED};
 
+use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept};
 use crate::opening::silence::{self, first_look};
 use crate::opening::{Action, Actions, Blame, HalfOpens, Opening};
 use crate::outcome::Outcome;
 use crate::relay::Ready;
 use crate::side::Side;
-use crate::sys;
+use crate::sys::{self, IcmpError};
 
 use super::Worker;
 use super::entry::{Entry, Pending};
 use super::hop;
-use super::preface::send;
+use super::preface::{reply_of_icmp, send};
 use super::reroute::seen_of;
 
 /// A connection that is known to be open, and nothing more.
@@ -30,6 +31,52 @@ pub(super) const OPEN: Ready = Ready {
     ending: false,
     edge_triggered: false,
 };
+
+impl Entry {
+    /// The client's SYN, if the flow is opening and it was captured.
+    fn syn(&mut self) -> Option<&Frame> {
+        self.pending()?.syn.as_ref()
+    }
+
+    /// Closes the upstream socket, and forgets the hop to the next node.
+    pub(super) fn close_upstream(&mut self) {
+        self.forget_upstream();
+        if let Some(preface) = &mut self.preface {
+            preface.forget_hop();
+        }
+    }
+
+    fn send_validated(&self) -> io::Result<()> {
+        let upstream = self.sockets[Side::Upstream].as_ref();
+        upstream.map_or(Ok(()), |socket| send(socket, &VALIDATED))
+    }
+
+    /// Lets the upstream socket retransmit its SYN at most once.
+    fn restrain(&self) {
+        if let Some(socket) = &self.sockets[Side::Upstream] {
+            // If it fails, the SYN is retransmitted as by any host.
+            let _ = sys::set_impatient(socket, true);
+        }
+    }
+
+    /// An ICMP error as the client gets it. A node that found no route names no sender; for those
+    /// before it the destination is unreachable all the same.
+    fn error_of(&self, icmp: Icmp) -> IcmpError {
+        IcmpError {
+            offender: icmp.offender.unwrap_or_else(|| self.flow.server().ip()),
+            kind: icmp.kind,
+            code: icmp.code,
+        }
+    }
+
+    /// Keeps the network's error for the request that may follow.
+    fn keep_error(&mut self, icmp: Icmp) {
+        let reply = reply_of_icmp(self.error_of(icmp));
+        if let Some(preface) = &mut self.preface {
+            preface.failed = Some(reply);
+        }
+    }
+}
 
 impl<I: Intercept> Worker<I> {
     /// What remains of a flow that is opening.
@@ -63,55 +110,59 @@ impl<I: Intercept> Worker<I> {
     /// Carries out actions in their order, until the flow has ended.
     pub(super) fn carry_out_all(&mut self, key: u64, actions: Actions, ready: Ready) {
         for action in actions {
-            if self.entries.get(key).is_none() {
+            let Some(entry) = self.entries.get_mut(key) else {
                 return;
-            }
+            };
             match action {
-                Action::Join => self.join(key, ready),
-                action => self.carry_out_one(key, action),
-            }
-        }
-    }
-
-    fn carry_out_one(&mut self, key: u64, action: Action) {
-        match action {
-            Action::Begin => self.begin_upstream(key),
-            Action::Try => self.try_next(key),
-            Action::Close => self.close_upstream(key),
-            Action::LetIn(frame) => self.inject(frame.completed(), Direction::In),
-            Action::ResetServer(frame) => self.inject(frame.reset(), Direction::Out),
-            Action::Admit => self.admit_client(key),
-            Action::Answer => self.answer(key),
-            Action::SendValidated => self.send_validated(key),
-            Action::Join => self.join(key, OPEN),
-            Action::Release => self.validate(key),
-            Action::ReleaseUpstream => self.release_upstream(key),
-            Action::Restrain => self.restrain(key),
-            Action::GiveUp { unsent } => self.give_up(key, unsent),
-            Action::AwaitReply => self.await_reply(key),
-            Action::LookAt(due) => self.look_again(key, due),
-            Action::Leave => self.leave_hop(key),
-            Action::Reroute { repeat, outcome } => {
-                if !self.reroute(key, repeat) {
-                    self.end_with(key, outcome, None);
+                Action::Begin => self.begin_upstream(key),
+                Action::Try => self.try_next(key),
+                Action::Close => entry.close_upstream(),
+                Action::LetIn(frame) => self.inject(frame.completed(), Direction::In),
+                Action::ResetServer(frame) => self.inject(frame.reset(), Direction::Out),
+                Action::Admit => self.admit_client(key),
+                Action::Answer => self.answer(key),
+                Action::SendValidated => {
+                    if entry.send_validated().is_err() {
+                        self.end_with(key, Outcome::HopFailed, None);
+                    }
                 }
+                Action::Join => self.join(key, ready),
+                Action::Release => self.validate(key),
+                Action::ReleaseUpstream => self.release_upstream(key),
+                Action::Restrain => entry.restrain(),
+                Action::GiveUp { unsent } => self.give_up(key, unsent),
+                Action::ResetClient => {
+                    let reset = entry.syn().and_then(Frame::reset);
+                    self.inject(reset, Direction::Out);
+                }
+                Action::SendUnreachable(icmp) => {
+                    let error = entry.error_of(icmp);
+                    let answer = entry.syn().and_then(|syn| syn.unreachable(error));
+                    self.inject(answer, Direction::Out);
+                }
+                Action::PassOn => self.forward_held(key),
+                Action::PassLater => self.forward_later(key),
+                Action::Leave => self.leave_hop(key),
+                Action::Reroute { repeat, outcome } => {
+                    if !self.reroute(key, repeat) {
+                        self.end_with(key, outcome, None);
+                    }
+                }
+                Action::Refuse(outcome, error) => {
+                    let error = error.map(|icmp| entry.error_of(icmp));
+                    self.end_with(key, outcome, error);
+                }
+                Action::End(outcome) => self.end(key, outcome),
+                action => self.record_action(key, action),
             }
-            Action::Refuse(outcome, error) => {
-                let error = error.map(|icmp| self.as_of_server(key, icmp));
-                self.end_with(key, outcome, error);
-            }
-            Action::End(outcome) => self.end(key, outcome),
-            Action::ResetClient
-            | Action::SendUnreachable(_)
-            | Action::PassOn
-            | Action::PassLater => self.answer_syn(key, &action),
-            action => self.record_action(key, action),
         }
     }
 
-    /// Carries out what changes the worker's records, and not the flow.
+    /// Carries out what changes the worker's records, and no connection.
     fn record_action(&mut self, key: u64, action: Action) {
         match action {
+            Action::AwaitReply => self.await_reply(key),
+            Action::LookAt(due) => self.look_again(key, due),
             Action::Report(report) => self.on_report(report),
             Action::HopFailed => self.counters.hops_failed.add(1),
             Action::SynOptionIgnored(peer) => {
@@ -121,11 +172,8 @@ impl<I: Intercept> Worker<I> {
             Action::Unanswered => self.count_unanswered(key),
             Action::Failed(outcome, blame) => self.record_failure(key, outcome, blame),
             Action::KeepError(icmp) => {
-                let reply = posthaste_wire::hop::Reply::Unreachable(self.as_of_server(key, icmp));
-                if let Some(entry) = self.entries.live_mut(key)
-                    && let Some(preface) = &mut entry.preface
-                {
-                    preface.failed = Some(reply);
+                if let Some(entry) = self.entries.live_mut(key) {
+                    entry.keep_error(icmp);
                 }
             }
             Action::TrialWorked => self.on_validated_trial(),
@@ -133,16 +181,6 @@ impl<I: Intercept> Worker<I> {
             Action::CheckTrial => self.check_trial(key),
             Action::TrialUndelivered => self.on_undelivered_trial(key),
             _ => {}
-        }
-    }
-
-    /// An ICMP error as the requester gets it. A node that found no route names no sender; for the
-    /// nodes before it the destination is unreachable all the same.
-    fn as_of_server(&self, key: u64, icmp: Icmp) -> Icmp {
-        let server = self.entries.live(key).map(|entry| entry.flow.server().ip());
-        Icmp {
-            offender: icmp.offender.or(server),
-            ..icmp
         }
     }
 
@@ -156,33 +194,13 @@ impl<I: Intercept> Worker<I> {
         self.drive(key, |opening, now| opening.on_begin(hops, patience, now));
     }
 
-    fn close_upstream(&mut self, key: u64) {
-        if let Some(entry) = self.entries.live_mut(key) {
-            entry.forget_upstream();
-            if let Some(preface) = &mut entry.preface {
-                preface.forget_hop();
-            }
-        }
-    }
-
-    fn send_validated(&mut self, key: u64) {
-        let entry = self.entries.live(key);
-        let socket = entry.and_then(|entry| entry.sockets[Side::Upstream].as_ref());
-        if socket.is_some_and(|socket| send(socket, &VALIDATED).is_err()) {
-            self.end_with(key, Outcome::HopFailed, None);
-        }
-    }
-
     /// The server has answered: admits the client's held SYN.
     fn admit_client(&mut self, key: u64) {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        let half_open = pending.opening.half_opens().client;
-        let syn = pending
-            .syn
-            .as_ref()
-            .and_then(crate::frame::Frame::completed);
+        let half_open = pending.opening.half_opens.client;
+        let syn = pending.syn.as_ref().and_then(Frame::completed);
         if let Some((flow, half_open)) = half_open
             && self.intercept.admit(&flow, half_open).is_ok()
         {
@@ -190,35 +208,12 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Answers a held SYN, or forwards it, as if this node did not exist.
-    fn answer_syn(&mut self, key: u64, action: &Action) {
-        match *action {
-            Action::PassOn => return self.forward_held(key),
-            Action::PassLater => return self.forward_later(key),
-            _ => {}
-        }
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let server = entry.flow.server().ip();
-        let syn = entry.pending().and_then(|pending| pending.syn.as_ref());
-        let answer = syn.and_then(|syn| match *action {
-            Action::SendUnreachable(icmp) => syn.unreachable(sys::IcmpError {
-                offender: icmp.offender.unwrap_or(server),
-                kind: icmp.kind,
-                code: icmp.code,
-            }),
-            _ => syn.reset(),
-        });
-        self.inject(answer, Direction::Out);
-    }
-
     /// Forwards the SYN of an opening flow, and leaves its half-open entry to expire.
     pub(super) fn forward_held(&mut self, key: u64) {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        let half_open = pending.opening.half_opens().client.take();
+        let half_open = pending.opening.half_opens.client.take();
         if let (Some(syn), Some((flow, half_open))) = (pending.syn.take(), half_open) {
             self.pass_on(&flow, &syn, half_open);
         }
@@ -231,7 +226,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        if let Some((flow, half_open)) = pending.opening.half_opens().client.take()
+        if let Some((flow, half_open)) = pending.opening.half_opens.client.take()
             && self.intercept.pass(&flow, half_open).is_ok()
         {
             self.counters.syns_forwarded.add(1);
@@ -254,15 +249,6 @@ impl<I: Intercept> Worker<I> {
         }
         if entry.is_observed() && outcome != Outcome::UpstreamRefused {
             self.intercept.record_no_answer(&flow);
-        }
-    }
-
-    /// Lets the upstream socket retransmit its SYN at most once.
-    fn restrain(&mut self, key: u64) {
-        let entry = self.entries.live(key);
-        if let Some(socket) = entry.and_then(|entry| entry.sockets[Side::Upstream].as_ref()) {
-            // If it fails, the SYN is retransmitted as by any host.
-            let _ = sys::set_impatient(socket, true);
         }
     }
 
@@ -346,7 +332,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        if let Some((flow, half_open)) = pending.opening.half_opens().upstream.take() {
+        if let Some((flow, half_open)) = pending.opening.half_opens.upstream.take() {
             self.intercept.release_if_unchanged(&flow, half_open);
             self.opening.remove(&flow);
         }
@@ -366,7 +352,7 @@ impl<I: Intercept> Worker<I> {
             client,
             upstream,
             counted,
-        } = std::mem::take(pending.opening.half_opens());
+        } = std::mem::take(&mut pending.opening.half_opens);
         for (reserved, half_open) in [client, upstream].into_iter().flatten() {
             if is_validated {
                 self.intercept.release_half_open(&reserved, half_open);

@@ -10,13 +10,13 @@ use nix::sys::socket::{MsgFlags, recv};
 use posthaste_wire::Progress;
 use posthaste_wire::convert::{Answer, AnswerReader, BadAnswer};
 use posthaste_wire::header::{ChainHeader, NodeId};
-use posthaste_wire::hop::{Acceptor, HopError, Reply, ReplyReader};
+use posthaste_wire::hop::{Acceptor, HopError, Icmp, Reply, ReplyReader};
 
 use crate::chain::{Path, Peer};
 use crate::flow::Flow;
 use crate::opening::{Arrival, is_of_hop};
 use crate::side::{Side, Sides};
-use crate::sys;
+use crate::sys::{self, IcmpError};
 
 use super::black_holes::Watch;
 use super::replay::Fallback;
@@ -273,12 +273,26 @@ pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
     }
 }
 
+/// The reply to the requester of a flow that an ICMP error ended.
+pub(super) fn reply_of_icmp(error: IcmpError) -> Reply {
+    Reply::Unreachable(icmp_of(error))
+}
+
+/// The error as the nodes of a chain send it.
+pub(super) fn icmp_of(error: IcmpError) -> Icmp {
+    Icmp {
+        kind: error.kind,
+        code: error.code,
+        offender: Some(error.offender),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    use posthaste_wire::hop::{Icmp, pong};
+    use posthaste_wire::hop::pong;
 
     use super::*;
 

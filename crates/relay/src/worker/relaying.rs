@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use posthaste_wire::hop::{Icmp, Reply};
+use posthaste_wire::hop::Reply;
 use posthaste_wire::proxy_v2;
 
 use crate::intercept::Intercept;
@@ -11,12 +11,12 @@ use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
 use crate::relay::{Progress, Ready, Relay};
 use crate::side::Side;
-use crate::sys;
+use crate::sys::{self, IcmpError};
 
 use super::Worker;
 use super::entry::{Entry, State};
 use super::opening::OPEN;
-use super::preface::send;
+use super::preface::{reply_of_icmp, send};
 use super::replay::{Fallback, Kept};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
@@ -91,7 +91,7 @@ impl<I: Intercept> Worker<I> {
             return false;
         };
         let kept = pending.kept.take();
-        let hops = pending.opening.take_hops();
+        let hops = std::mem::take(&mut pending.opening.hops);
         let is_again = kept.is_some();
         let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
         entry.state = State::Open(Relay::with_first(now, first.into()));
@@ -248,7 +248,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Ends a flow, and sends the reason to its requester, unless that has a reply already.
-    pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<Icmp>) {
+    pub(super) fn end_with(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
@@ -257,7 +257,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(requester) = requester
             && let Some(socket) = entry.sockets[Side::Downstream].take()
         {
-            let icmp = error.map(Reply::Unreachable);
+            let icmp = error.map(reply_of_icmp);
             let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
             let from = entry.flow.client();
             let _ = self.epoll.delete(&socket);

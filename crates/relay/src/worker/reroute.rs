@@ -84,10 +84,7 @@ impl<I: Intercept> Worker<I> {
         let Some(fallback) = fallback else {
             return false;
         };
-        entry.forget_upstream();
-        if let Some(preface) = &mut entry.preface {
-            preface.forget_hop();
-        }
+        entry.close_upstream();
         let opening = Opening::new(
             entry.accept,
             entry.arrival(),
@@ -132,7 +129,7 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
                 .as_deref()
                 .is_some_and(|fallback| fallback.can_go_on(false)),
         ),
-        State::Opening(pending) => (0, !pending.opening.hops().is_empty()),
+        State::Opening(pending) => (0, !pending.opening.hops.is_empty()),
     };
     // The flow's bytes are the last ones written.
     let unacked = sys::unacked_bytes(socket).ok()?;

@@ -70,27 +70,20 @@ impl<I: Intercept> Worker<I> {
             return self.leave(event);
         }
         let (rule, onward) = granted;
-        let opening = self
+        let mut opening = self
             .open(AcceptMode::STRICT, Arrival::SynOption, &rule)
-            .with_hops(onward)
-            .with_hop_limit(event.frame.hop_limit().map(one_less));
+            .with_hops(onward);
+        opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
+        opening.half_opens.client = Some((event.flow, event.half_open));
+        opening.half_opens.counted = Some(self.count_half_open(&event.flow));
         let key = self.insert(flow, rule, AcceptMode::STRICT, opening);
         self.opening.insert(event.flow, key);
-        self.count_half_open(key, &event.flow);
-        self.open_requested_in_syn(key, event, &request);
-    }
-
-    fn open_requested_in_syn(&mut self, key: u64, event: &Event, request: &ConnectRequest) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        entry.preface = Some(Box::new(Preface {
-            requested: true,
-            requested_in_syn: Some(Box::new(request.connect.header)),
-            ..Preface::default()
-        }));
-        if let Some(pending) = entry.pending() {
-            pending.opening.half_opens().client = Some((event.flow, event.half_open));
+        if let Some(entry) = self.entries.live_mut(key) {
+            entry.preface = Some(Box::new(Preface {
+                requested: true,
+                requested_in_syn: Some(Box::new(request.connect.header)),
+                ..Preface::default()
+            }));
         }
         self.counters.syn_options_opened.add(1);
         self.carry_out_all(key, Action::Try.into(), OPEN);
@@ -148,7 +141,7 @@ impl<I: Intercept> Worker<I> {
         self.opening.remove(hop);
         self.remember(hop);
         let pending = self.pending(key);
-        let own = pending.and_then(|pending| pending.opening.half_opens().client.take());
+        let own = pending.and_then(|pending| pending.opening.half_opens.client.take());
         if let Some((reserved, half_open)) = own {
             self.intercept.release_half_open(&reserved, half_open);
         }

@@ -33,7 +33,7 @@ impl<I: Intercept> Worker<I> {
         let flow = entry.flow;
         if !entry
             .pending()
-            .is_some_and(|pending| pending.opening.is_trial())
+            .is_some_and(|pending| pending.opening.is_trial)
         {
             return Duration::MAX;
         }
@@ -53,7 +53,7 @@ impl<I: Intercept> Worker<I> {
         let flow = entry.flow;
         let trial = entry
             .pending()
-            .is_some_and(|pending| pending.opening.is_trial());
+            .is_some_and(|pending| pending.opening.is_trial);
         match self.intercept.source(&flow, trial) {
             Source::Client => (Kept::AddressAndPort, None),
             Source::ClientAddress => (Kept::Address, None),

@@ -122,7 +122,7 @@ impl World {
 
     pub(super) fn count(&mut self, id: usize) {
         self.counted += 1;
-        self.flows[id].opening().half_opens().counted = Some([1; 8]);
+        self.flows[id].opening().half_opens.counted = Some([1; 8]);
     }
 
     fn drive(&mut self, id: usize, event: impl FnOnce(&mut Opening, Duration) -> Actions) {
@@ -158,7 +158,7 @@ impl World {
             Action::Join => self.join(id),
             Action::Release => self.release_all(id),
             Action::ReleaseUpstream => {
-                let upstream = self.flows[id].opening().half_opens().upstream.take();
+                let upstream = self.flows[id].opening().half_opens.upstream.take();
                 if let Some((tuple, _)) = upstream {
                     self.release(self.flows[id].node, tuple);
                 }
@@ -209,7 +209,7 @@ impl World {
     fn begin_upstream(&mut self, id: usize) {
         let hops = Hops::new(self.flows[id].next.clone(), None);
         self.drive(id, |opening, now| {
-            let patience = if opening.is_trial() {
+            let patience = if opening.is_trial {
                 PATIENCE
             } else {
                 Duration::MAX
@@ -233,7 +233,7 @@ impl World {
 
     fn open_direct(&mut self, id: usize) {
         let node = self.flows[id].node;
-        let keeps = self.flows[id].arrival == Arrival::Plain && self.plan.request % 2 == 0;
+        let keeps = self.flows[id].arrival == Arrival::Plain && self.plan.request.is_multiple_of(2);
         let port = 5000 + u16::try_from(self.conns.len()).expect("few");
         let tuple = if keeps {
             self.client_flow()
@@ -250,9 +250,9 @@ impl World {
                 return;
             }
             self.reserve(node, tuple);
-            let former = self.flows[id]
-                .opening()
-                .on_reserved(tuple, HalfOpen::default());
+            let entry = (tuple, HalfOpen::default());
+            let upstream = &mut self.flows[id].opening().half_opens.upstream;
+            let former = upstream.replace(entry);
             if let Some((former, _)) = former {
                 self.release(node, former);
             }
@@ -420,7 +420,7 @@ impl World {
 
     fn release_all(&mut self, id: usize) {
         let node = self.flows[id].node;
-        let half_opens = std::mem::take(self.flows[id].opening().half_opens());
+        let half_opens = std::mem::take(&mut self.flows[id].opening().half_opens);
         let entries = [half_opens.client, half_opens.upstream];
         for (tuple, _) in entries.into_iter().flatten() {
             self.release(node, tuple);
@@ -431,7 +431,7 @@ impl World {
     /// The client's SYN is forwarded: its entry is left to expire.
     fn pass_on(&mut self, id: usize) {
         let node = self.flows[id].node;
-        if let Some((tuple, _)) = self.flows[id].opening().half_opens().client.take() {
+        if let Some((tuple, _)) = self.flows[id].opening().half_opens.client.take() {
             self.release(node, tuple);
         }
     }
@@ -462,7 +462,7 @@ impl World {
         let mode = AcceptMode::STRICT;
         let opening = Opening::new(mode, Arrival::SynOption, LIMITS, self.now());
         let id = self.add_flow(node, mode, opening.with_hops(hops_of(path)));
-        self.flows[id].opening().half_opens().client = Some((tuple, HalfOpen::default()));
+        self.flows[id].opening().half_opens.client = Some((tuple, HalfOpen::default()));
         self.count(id);
         self.conns[conn].announced = Some(id);
         self.carry(id, Action::Try.into());
@@ -507,7 +507,7 @@ impl World {
         if announced.is_none() {
             return self.carry(id, Action::Try.into());
         }
-        if let Some((tuple, _)) = self.flows[id].opening().half_opens().client.take() {
+        if let Some((tuple, _)) = self.flows[id].opening().half_opens.client.take() {
             self.release(node, tuple);
         }
         if validated {
@@ -532,8 +532,8 @@ impl World {
         assert!(self.conns[down].is_open, "no client to join");
         let opening = self.flows[id].opening();
         assert!(opening.is_validated(), "joined unvalidated");
-        assert!(opening.half_opens().client.is_none(), "entry kept");
-        let hops = opening.take_hops();
+        assert!(opening.half_opens.client.is_none(), "entry kept");
+        let hops = std::mem::take(&mut opening.hops);
         let (kept, expects) = (self.flows[id].kept.take(), self.flows[id].expects_reply);
         if self.flows[id].owes_reply && !expects {
             self.answer(id, Reply::Connected);
@@ -777,7 +777,7 @@ impl World {
     fn seen_of(&self, id: usize) -> Option<(Path, Duration, Seen)> {
         let of = &self.flows[id];
         let hops_left = match &of.stage {
-            Stage::Opening(opening) => !opening.hops().is_empty(),
+            Stage::Opening(opening) => !opening.hops.is_empty(),
             Stage::Joined => of
                 .fallback
                 .as_ref()
