@@ -321,6 +321,7 @@ impl Opening {
         now: Duration,
     ) -> Option<Try> {
         let order = self.hops.take(is_up)?;
+        // Each attempt has the full time: the former one may have used up its own.
         (self.connecting, self.is_restrained) = (now, false);
         Some(order)
     }
@@ -338,6 +339,7 @@ impl Opening {
         sent: Sent,
         now: Duration,
     ) -> Actions {
+        // Anew for each node, or the last candidate would have no time left.
         self.connect_by = now + self.limits.connect;
         let is_of_peer = self.arrival.origin() == Origin::Peer;
         if !is_of_peer {
@@ -396,6 +398,7 @@ impl Opening {
     /// be why.
     pub(crate) fn on_hop_unaccepted(&mut self, is_rejected: bool) -> Actions {
         match self.attempt {
+            // Some firewalls answer unknown options with a reset.
             Some(attempt) if is_rejected && attempt.sent == Sent::SynOption => {
                 self.attempt = None;
                 self.hops.retry_cold(NextHop::Hop(attempt.via), true);
@@ -462,6 +465,7 @@ impl Opening {
     pub(crate) fn on_hop_silent(&mut self) -> Actions {
         self.attempt = None;
         let actions = Actions::from(Action::Close);
+        // No blame for the destination: no node has sent anything about it.
         if self.hops.is_empty() {
             actions.and(self.on_exhausted())
         } else {
@@ -521,6 +525,7 @@ impl Opening {
 
     fn join(&mut self) -> Actions {
         let owes = std::mem::take(&mut self.owes_validation) && self.attempt.is_some();
+        // First: the last node of the chain lets no byte pass before this message.
         Actions::from(owes.then_some(Action::SendValidated)).push(Action::Join)
     }
 
@@ -532,6 +537,7 @@ impl Opening {
         hops: Hops,
         now: Duration,
     ) -> Actions {
+        // With a SYN-ACK or a failure, the upstream connection needs no other attempt.
         let was_put_off = !self.is_begun && self.handshakes.awaits_server();
         self.arrival = arrival;
         self.is_begun = true;
@@ -620,6 +626,7 @@ impl Opening {
             actions = self.restrain();
         }
         let is_over = now >= self.limit();
+        // An unvalidated client has no connection that could be refused: the flow expires instead.
         let mut is_given_up = is_over && (self.is_validated() || self.is_held());
         if now >= self.look_at {
             self.look_at = now + LOOK;
@@ -682,6 +689,7 @@ impl Opening {
 
     /// A later SYN has the same tuple: its half-open entry belongs to that.
     pub(crate) fn on_new_syn(&mut self, flow: &Flow) -> Actions {
+        // The program has made it anew with the new sequence number.
         self.half_opens.forget(flow);
         Action::End(Outcome::ClientAbsent).into()
     }
@@ -724,6 +732,7 @@ impl Opening {
 
     /// The node drains: a held SYN is forwarded.
     pub(crate) fn on_drain(&mut self) -> Actions {
+        // Peers learn of a drain by a reply; only a client's own SYN can be forwarded.
         if self.is_held() && self.arrival == Arrival::Plain {
             Actions::from(Action::PassOn).push(Action::End(Outcome::Drained))
         } else {

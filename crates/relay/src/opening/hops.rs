@@ -90,6 +90,7 @@ impl Hops {
         if self.next.is_empty() {
             return None;
         }
+        // If all failed recently, the best may still be back by now.
         let best = self.next.iter().position(is_up).unwrap_or(0);
         let hop = self.next.remove(best);
         let retry = self.retry.take_if(|retry| retry.hop == hop);
@@ -106,6 +107,7 @@ impl Hops {
             hop,
             without_syn_option,
         });
+        // In front: it was the best, and nothing is known against it.
         self.next.insert(0, hop);
     }
 

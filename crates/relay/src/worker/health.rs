@@ -130,6 +130,7 @@ impl Standing<'_> {
     /// For how long a failure still counts, if it does.
     pub(super) fn left(&self, failure: Failure) -> Option<Duration> {
         let until = *self.health.down.get(&failure)?;
+        // A node that answers pings again is back before the time is over.
         let is_back = match failure {
             Failure::Peer(peer) => self.has_spoken(peer, until.saturating_sub(DOWN_FOR)),
             Failure::Path(_) | Failure::Clock(_) => false,
@@ -175,6 +176,7 @@ impl<I: Intercept> Worker<I> {
             Report::Unreached(peer) => self.health.mark_down(Failure::Peer(peer), DOWN_FOR, now),
             Report::Connected(via) => self.health.on_connected(via),
             Report::Reset(via, origin) => {
+                // A node that has crashed resets all its hops: the pool must not hand out others.
                 self.verify_hops(via.peer);
                 if origin == Origin::Here {
                     self.health.on_reset(via, now);

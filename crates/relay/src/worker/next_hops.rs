@@ -135,6 +135,7 @@ impl<I: Intercept> Worker<I> {
         preface.expecting = Some(opened.expecting);
         preface.via = Some(via);
         preface.syn_options = opened.sent == Sent::SynOption;
+        // Until the node's kernel accepts, the limit for that counts, not the one for a reply.
         preface.waits_since = None;
         if let Some(pending) = entry.pending() {
             pending.request = opened.request;

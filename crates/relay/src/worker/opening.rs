@@ -120,7 +120,7 @@ impl<I: Intercept> Worker<I> {
                 Action::LetIn(frame) => self.inject(frame.completed(), Direction::In),
                 Action::ResetServer(frame) => self.inject(frame.reset(), Direction::Out),
                 Action::Admit => self.admit_client(key),
-                Action::Answer => self.answer(key),
+                Action::Answer => entry.answer(),
                 Action::SendValidated => {
                     if entry.send_validated().is_err() {
                         self.end_with(key, Outcome::HopFailed, None);
@@ -199,6 +199,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
+        // The program holds a SYN by its entry: it must be changed before the SYN is injected.
         let half_open = pending.opening.half_opens.client;
         let syn = pending.syn.as_ref().and_then(Frame::completed);
         if let Some((flow, half_open)) = half_open
@@ -297,6 +298,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn on_opening_time(&mut self, key: u64) {
         let entry = self.entries.live(key);
         let upstream = entry.and_then(|entry| entry.sockets[Side::Upstream].as_ref());
+        // The kernel reports an unanswered neighbour to the client's address, not to this socket.
         let unsent = upstream.is_some_and(sys::syn_unsent);
         self.drive(key, |opening, now| opening.on_time(unsent, now));
     }
@@ -311,6 +313,7 @@ impl<I: Intercept> Worker<I> {
         if pending.is_some_and(|pending| pending.opening.is_hop_late(now)) {
             return self.drive(key, |opening, now| opening.on_reply(None, now));
         }
+        // Queries the kernel, so only for flows whose reply is overdue.
         if let Some((via, since, seen)) = seen_of(entry) {
             let actions = silence::on_look(via, since, now, seen);
             self.carry_out_all(key, actions, OPEN);
@@ -362,6 +365,7 @@ impl<I: Intercept> Worker<I> {
             }
             self.opening.remove(&reserved);
         }
+        // The client's tuple may be another flow's by now, after its entry was passed on.
         if self.opening.get(&flow) == Some(&key) {
             self.opening.remove(&flow);
         }

@@ -241,13 +241,16 @@ impl World {
             flow(10 + u8::try_from(node).expect("few"), port)
         };
         if self.flows[id].opening().needs_half_open(&tuple) {
-            if !self.plan.is_calm && self.rng.once_in(10) {
-                if !self.flows[id].opening().put_off() {
-                    self.drive(id, |opening, _| {
+            // The budget has no room.
+            if self.rng.once_in(10) {
+                if self.flows[id].opening().put_off() {
+                    return;
+                }
+                if !self.plan.is_calm {
+                    return self.drive(id, |opening, _| {
                         opening.on_failed(Outcome::Internal, None, Blame::Us)
                     });
                 }
-                return;
             }
             self.reserve(node, tuple);
             let entry = (tuple, HalfOpen::default());
