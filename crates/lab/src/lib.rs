@@ -20,7 +20,6 @@ pub mod echo;
 pub mod encapsulation;
 pub mod fleet;
 pub mod flood;
-pub mod hit_rate;
 pub mod link;
 pub mod load;
 mod mesh;

@@ -154,15 +154,6 @@ impl Namespace {
         self.run_in(|| fs::write(path, value))
             .with_context(|| format!("set {key} to {value}"))
     }
-
-    /// Reads a sysctl, named with dots.
-    pub fn read_sysctl(&self, key: &str) -> Result<String> {
-        let path = sysctl_path(key);
-        let text = self
-            .run_in(|| fs::read_to_string(path))
-            .with_context(|| format!("read {key}"))?;
-        Ok(text.trim().to_owned())
-    }
 }
 
 impl Drop for Namespace {

@@ -88,7 +88,7 @@ const fn target(load: &'static str, ours: &'static str, against: Against, bound:
 pub(super) struct Alone {
     /// Its subject.
     pub(super) load: &'static str,
-    pub(super) what: &'static str,
+    pub(super) what: String,
     pub(super) value: f64,
     /// The upper bound.
     pub(super) most: f64,
@@ -243,7 +243,7 @@ mod tests {
     fn absolute_targets_checked() {
         let alone = |value| Alone {
             load: "boot",
-            what: "median",
+            what: "median".to_owned(),
             value,
             most: 2.0,
             unit: "ms",
