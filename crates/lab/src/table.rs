@@ -48,6 +48,15 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// Removes the columns in which every cell is a dash.
+    pub(crate) fn drop_empty_columns(&mut self) {
+        let is_used = |column: &usize| self.rows.iter().any(|row| row[*column] != "-");
+        let used: Vec<usize> = (0..self.columns.len()).filter(is_used).collect();
+        let kept = |cells: &[String]| used.iter().map(|&column| cells[column].clone()).collect();
+        self.columns = kept(&self.columns);
+        self.rows = self.rows.iter().map(|row| kept(row)).collect();
+    }
+
     /// The table as GitHub-flavoured Markdown, the title in bold above it.
     pub fn markdown(&self) -> String {
         let widths = self.widths(escaped);
@@ -172,6 +181,16 @@ mod tests {
         for text in ["", "40/10", "1 worker, IPv4", "2 workers", "kept"] {
             assert!(!is_number(text), "{text}");
         }
+    }
+
+    #[test]
+    fn columns_of_dashes_dropped() {
+        let mut table = Table::new("times", &["way", "model", "time"]);
+        table.push(["direct", "-", "1"]);
+        table.push(["-", "-", "2"]);
+        table.drop_empty_columns();
+        assert_eq!(table.columns, ["way", "time"]);
+        assert_eq!(table.rows, [["direct", "1"], ["-", "2"]]);
     }
 
     #[test]
