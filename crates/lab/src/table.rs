@@ -7,13 +7,21 @@ use serde::{Deserialize, Serialize};
 
 /// A number with one decimal digit; a dash for `None`.
 pub(crate) fn cell(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
+    cell_with(value, 1)
+}
+
+/// A number with so many decimal digits; a dash for `None`.
+pub(crate) fn cell_with(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 /// A signed percentage; a dash for `None`.
 pub(crate) fn percent_cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.1} %"))
 }
+
+/// A column: its heading, and its cell in the row of a value.
+pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 /// A titled table. Every row has one cell per column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +42,20 @@ impl Table {
             columns: columns.iter().map(ToString::to_string).collect(),
             rows: Vec::new(),
         }
+    }
+
+    /// A table of `rows` by declared columns.
+    pub(crate) fn of<R>(
+        title: impl Into<String>,
+        rows: impl IntoIterator<Item = R>,
+        columns: &[Column<'_, R>],
+    ) -> Self {
+        let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+        let mut table = Self::new(title, &headings);
+        for row in rows {
+            table.push(columns.iter().map(|(_, cell)| cell(&row)));
+        }
+        table
     }
 
     /// Appends a row. Panics when it does not have one cell per column.

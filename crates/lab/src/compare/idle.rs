@@ -155,19 +155,10 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
         );
         record.remarks.push(remark);
     }
-    let columns = [
-        "subject",
-        "threads",
-        "resident, KB",
-        "all processes, KB",
-        "user bytes per relay",
-        "dirty bytes per relay",
-    ];
     let title = format!(
         "Memory: idle, and what each of {} idle relays adds",
         first.relays
     );
-    let mut table = Table::new(title, &columns);
     for footprint in footprints {
         let threads = footprint.threads.to_string();
         let labels = [
@@ -184,16 +175,27 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
             "private dirty pages per idle relay",
             footprint.dirty_per_relay(),
         );
-        table.push([
-            footprint.subject.to_owned(),
-            threads,
-            format!("{:.0}", footprint.resident() / 1e3),
-            format!("{:.0}", footprint.together() / 1e3),
-            format!("{:.0}", footprint.per_relay()),
-            format!("{:.0}", footprint.dirty_per_relay()),
-        ]);
     }
-    record.tables.push(table);
+    record.tables.push(Table::of(
+        title,
+        footprints,
+        &[
+            ("subject", &|one| one.subject.to_owned()),
+            ("threads", &|one| one.threads.to_string()),
+            ("resident, KB", &|one| {
+                format!("{:.0}", one.resident() / 1e3)
+            }),
+            ("all processes, KB", &|one| {
+                format!("{:.0}", one.together() / 1e3)
+            }),
+            ("user bytes per relay", &|one| {
+                format!("{:.0}", one.per_relay())
+            }),
+            ("dirty bytes per relay", &|one| {
+                format!("{:.0}", one.dirty_per_relay())
+            }),
+        ],
+    ));
 }
 
 /// The targets of our node.
