@@ -79,6 +79,7 @@ pub(crate) fn time_start(
     target: SocketAddr,
 ) -> Result<(Running, Duration)> {
     let (mut noted, note) = io::pipe().context("make a pipe")?;
+    // The probes run before the relay starts, so that none of its time is lost to their start.
     let (go, over) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
         let prober = scope.spawn(|| {
@@ -138,6 +139,7 @@ fn launch(
         "version = 1\n[node]\nworkers = {workers}\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n[defaults]\nobserve = false\n"
     );
     record::write_file(&config, &text)?;
+    // A pipe would need a reader; a node that fills it would stop.
     let output = File::create(files.path().join("output")).context("make an output file")?;
     let mut command = namespace.command(binary)?;
     command
@@ -166,6 +168,7 @@ impl Running {
                 Instant::now() < until,
                 "no byte was relayed within {PATIENCE:?}"
             );
+            // The probing thread measures; this one only must not take its CPU.
             thread::sleep(Duration::from_millis(5));
         }
         Ok(self)

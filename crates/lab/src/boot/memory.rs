@@ -58,6 +58,7 @@ pub(crate) fn settled(look: impl Fn() -> Result<Vec<Usage>>) -> Result<Vec<Usage
         ensure!(Instant::now() < until, "memory does not settle");
         thread::sleep(Duration::from_millis(300));
         let now = look()?;
+        // Freed pages are returned late, so one equal reading proves nothing.
         same = if now == last { same + 1 } else { 0 };
         last = now;
     }

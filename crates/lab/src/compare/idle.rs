@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory of subjects: idle after the start, and with many idle relays.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
+use super::ends::PATIENCE;
 use super::site::Running;
 use super::targets::{Alone, EARLY};
 use super::testbed::Testbed;
 use crate::boot::memory::{self, Usage};
 use crate::echo;
+use crate::process::wait_until;
 use crate::record::Record;
 use crate::table::Table;
 
@@ -121,11 +123,12 @@ pub(super) fn measure(testbed: &Testbed, relays: usize) -> Result<Footprint> {
     let idle = usage(&running)?;
     let client = testbed.hold(&running, relays)?;
     for node in &running.nodes {
-        let open = node.counter("relays")?;
-        ensure!(
-            open == relays as u64,
-            "{open} relays are open, not {relays}"
-        );
+        // The server may have accepted a connection before the node has counted its relay.
+        let all_open = || {
+            node.counter("relays")
+                .is_ok_and(|open| open == relays as u64)
+        };
+        wait_until("relays of all connections", PATIENCE, all_open)?;
     }
     let loaded = usage(&running)?;
     drop(client);

@@ -66,6 +66,7 @@ pub(super) fn measure(
             }
         }
     }
+    // Subjects take turns, so that a disturbance on the machine affects all of them.
     for _ in 0..repeats {
         for (place, start, starts) in &mut all {
             starts.times.extend(place.time(start)?);

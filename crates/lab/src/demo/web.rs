@@ -125,6 +125,7 @@ impl Browser {
                 "--silent",
                 "--show-error",
                 "--fail",
+                // A proxy of the environment would be outside the namespace.
                 "--noproxy",
                 "*",
                 "--max-time",
