@@ -40,5 +40,6 @@ pub mod stats;
 pub mod synflood;
 mod sys;
 pub mod table;
+mod target;
 pub mod transfer;
 pub mod transfers;
