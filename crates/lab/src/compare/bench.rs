@@ -17,6 +17,9 @@ use crate::load::Work;
 use crate::record::Record;
 use crate::rng::shuffled;
 
+/// Idle relays of a node with several workers.
+const FEW_RELAYS: usize = 2000;
+
 /// Prefix of remarks about failed measurements.
 const FAILED: &str = "FAILED";
 
@@ -150,7 +153,7 @@ impl Bench<'_> {
                 let most = if subject.name == EARLY { 2 } else { 1 };
                 for threads in 1..=most.min(self.cpus.len()) {
                     let name = subject.name;
-                    eprintln!("compare: memory of {name}, {threads} threads, {relays} idle relays");
+                    eprintln!("compare: memory of {name}, threads: {threads}");
                     match self.footprint(subject, threads, relays) {
                         Ok(footprint) => footprints.push(footprint),
                         Err(error) => fail(record, &format!("memory of {name}"), &error),
@@ -167,6 +170,12 @@ impl Bench<'_> {
             _ => Placement::Two,
         };
         let testbed = self.testbed(subject, placement, &self.cpus[..threads])?;
+        // Each worker has its share of the node's limit, and the kernel distributes unevenly.
+        let relays = if threads > 1 {
+            relays.min(FEW_RELAYS)
+        } else {
+            relays
+        };
         idle::measure(&testbed, relays)
     }
 

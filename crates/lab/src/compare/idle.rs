@@ -158,10 +158,7 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
         );
         record.remarks.push(remark);
     }
-    let title = format!(
-        "Memory: idle, and what each of {} idle relays adds",
-        first.relays
-    );
+    let title = "Memory: idle, and what each idle relay adds";
     for footprint in footprints {
         let threads = footprint.threads.to_string();
         let labels = [
@@ -185,6 +182,7 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
         &[
             ("subject", &|one| one.subject.to_owned()),
             ("threads", &|one| one.threads.to_string()),
+            ("relays", &|one| one.relays.to_string()),
             ("resident, KB", &|one| {
                 format!("{:.0}", one.resident() / 1e3)
             }),
