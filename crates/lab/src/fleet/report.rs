@@ -211,7 +211,8 @@ fn chart(args: &Args, outcome: &Outcome) -> Chart {
     let longest_ms = longest.fold(0.1, f64::max) * 1e3;
     let steps = 100;
     let grid: Vec<f64> = (0..=steps)
-        .map(|step| longest_ms * f64::from(step) / f64::from(steps))
+        // In this order the last step is the longest time exactly, and the line reaches 100 %.
+        .map(|step| longest_ms * (f64::from(step) / f64::from(steps)))
         .collect();
     let share = |deaths: &[Death], name: &str| {
         let seconds: Vec<f64> = deaths.iter().flat_map(|d| d.seconds.clone()).collect();
