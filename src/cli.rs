@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::controller::Controller;
-use crate::config::{ADMIN_SOCKET, Config};
 use crate::host::Tuning;
 use crate::{client, controller, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
+use posthaste_config::controller::Controller;
+use posthaste_config::{ADMIN_SOCKET, Config};
 
 const EXAMPLES: &str = "\
 Examples:

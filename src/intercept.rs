@@ -17,9 +17,9 @@ use posthaste_relay::intercept::{
 use posthaste_relay::policy::{Action, Policy, Prefix, Rule};
 use posthaste_relay::sys;
 
-use crate::config::Config;
 use crate::host::{Conntrack, Destroyer};
 use crate::journal::Log;
+use posthaste_config::Config;
 
 /// How long a client's handshake may take: a round trip of its hop, and the retransmission of a
 /// lost segment.

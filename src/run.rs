@@ -22,7 +22,6 @@ use posthaste_bpf as bpf;
 use posthaste_relay::policy::Prefix;
 use posthaste_relay::sys;
 
-use crate::config;
 use crate::privileges;
 
 mod cgroup;
@@ -81,7 +80,7 @@ pub(crate) struct RunArgs {
 /// Runs the command; returns its exit code, or that of a failure.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     run_command(args).or_else(|error| {
-        if error.is::<config::Error>() {
+        if error.is::<posthaste_config::Error>() {
             return Err(error);
         }
         eprintln!("posthaste: {error:#}");

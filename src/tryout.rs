@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::admin::api::Status;
 use crate::cli::{self, ConfigArgs};
 use crate::client;
-use crate::config::Config;
+use posthaste_config::Config;
 
 mod lines;
 mod process;

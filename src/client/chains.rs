@@ -13,7 +13,7 @@ use crate::admin::api::chains::{
 };
 use crate::chains::{Question, explain as explain_config};
 use crate::cli::AdminArgs;
-use crate::config::{Config, transfer_size};
+use posthaste_config::{Config, transfer_size};
 
 /// Default port of a destination.
 const PORT: u16 = 443;

@@ -21,7 +21,7 @@ use super::{START_TIME_MAX, STEP_TIME_MAX};
 use crate::admin::api::Status;
 use crate::cli::{self, AdminArgs};
 use crate::client;
-use crate::config::{ADMIN_SOCKET, Config};
+use posthaste_config::{ADMIN_SOCKET, Config};
 
 /// What a successor writes when it has taken over. Any other text is the error.
 const DONE: &str = "done";
