@@ -26,7 +26,6 @@ use posthaste_relay::sys;
 use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
 
-use crate::config::Config;
 use crate::control_client::{ControlClient, PlanOverlay, PrefixOwner};
 use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
@@ -37,6 +36,7 @@ use crate::measure::{Measure, Reflectors};
 use crate::upgrade::Descriptor;
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::{admin, affinity, host, journal, privileges};
+use posthaste_config::Config;
 
 mod handover;
 mod interfaces;
@@ -251,7 +251,7 @@ impl Prepared {
         let mut inherited = inherited
             .map(|sockets| Inherited::new(config, sockets))
             .unwrap_or_default();
-        let homes = affinity::homes(config.node.workers, &affinity::cpus());
+        let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
         let workers = (0..u16::try_from(config.node.workers)?)
             .map(|index| {
                 let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
